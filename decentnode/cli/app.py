@@ -184,15 +184,39 @@ def keys(
 @app.command()
 def graph(
     graph: Annotated[
-        str, typer.Argument(metavar="FILE|NAME", help="A graph file or a family, such as ring.")
+        str,
+        typer.Argument(
+            metavar="FILE|NAME", help="A graph file, a family, such as ring, or an experiment's YAML file."
+        ),
     ],
-    options: Annotated[list[str] | None, typer.Argument(help="Options of the graph: nodes=16")] = None,
-    weights: Annotated[str, typer.Option(help="Rule or file of the mixing weights.")] = "",
+    options: Annotated[
+        list[str] | None, typer.Argument(help="Options of the graph, or changes of the experiment: nodes=16")
+    ] = None,
+    weights: Annotated[str, typer.Option(help="Rule or file of the mixing weights of a graph.")] = "",
+    draw: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw it, as .png, .svg or .pdf.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds that are drawn of a graph that changes; default: at most 6.")
+    ] = None,
+    color: Annotated[
+        str | None, typer.Option(help="Of an experiment's nodes: machine, label (the most common) or none.")
+    ] = None,
 ) -> None:
-    """Show the figures of a graph: size, degrees, diameter, how fast it mixes."""
-    from decentnode.cli.graph import report
+    """Show the figures of a graph: size, degrees, diameter, how fast it mixes; or draw it."""
+    from decentnode.cli.graph import drawing_of, is_config, report, report_config
 
-    print_lines(report(graph, options or (), weights))
+    drawing = drawing_of(draw, rounds, color)
+    if not is_config(graph):
+        print_lines(report(graph, options or (), weights, drawing))
+        return
+    if weights:
+        raise BadInput("--weights is for a graph; of an experiment change sharing.weights=RULE")
+    settings = read(Path(graph), options)
+    from decentnode.config.error_locations import with_locations
+
+    with with_locations(Path(graph), options or ()):
+        print_lines(report_config(settings, drawing))
 
 
 @app.command("peer-sampler")

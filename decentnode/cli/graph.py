@@ -1,34 +1,200 @@
-"""The output of `decentnode graph` about a graph file or a family of graphs; needs no torch."""
+"""The output of `decentnode graph` about a graph file, a family of graphs or that of a configuration."""
 
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from decentnode.config import overrides
 from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown
 from decentnode.config.yaml_source import Document
-from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from
+from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from, name_of
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph, StaticGraph
+from decentnode.graph.decay import known_decay, measured_decay
 from decentnode.graph.declared import check_declared
+from decentnode.graph.matrix_check import MatrixNeeds, check_matrices
 from decentnode.graph.mixing import WeightedGraph, default_weights
 from decentnode.graph.spectrum import MEASURED_ROUNDS, GraphFigures, measure
 
+if TYPE_CHECKING:
+    from decentnode.config.settings import Settings
+
 _FILE = re.compile(r".*/.*|.*\.\w+")
+_CONFIG = re.compile(r".*\.ya?ml")
+Color = Literal["machine", "label", "none"]
+DRAWN_ROUNDS = 6
+"""Of a graph that changes, unless its period is shorter."""
+MOST_DRAWN_ROUNDS = 24
 
 
-def report(name: str, options: Sequence[str] = (), weights: str = "") -> Iterator[str]:
-    """The figures of a graph, by its name or its file, one line each; raises BadInput."""
+@dataclass(frozen=True)
+class Drawing:
+    """The picture that the command line requests."""
+
+    path: Path
+    rounds: int | None = None
+    color: Color | None = None
+
+
+def drawing_of(path: Path | None, rounds: int | None, color: str | None) -> Drawing | None:
+    """What these options of the command line request; raises BadInput."""
+    if path is None:
+        if unused := [name for name, value in (("rounds", rounds), ("color", color)) if value is not None]:
+            raise BadInput(f"--{unused[0]} is for a picture; add --draw FILE")
+        return None
+    if color not in (None, *get_args(Color)):
+        raise BadInput(f"--color: must be {', '.join(get_args(Color)[:-1])} or none, not '{color}'")
+    return Drawing(path, rounds, cast(Color | None, color))
+
+
+def is_config(name: str) -> bool:
+    """Whether this is the name of a configuration, not of a graph."""
+    return bool(_CONFIG.fullmatch(name))
+
+
+def report(
+    name: str, options: Sequence[str] = (), weights: str = "", drawing: Drawing | None = None
+) -> Iterator[str]:
+    """The figures of a graph, by its name or its file, one line each; raises BadInput. Needs no torch."""
+    if drawing is not None and drawing.color in ("machine", "label"):
+        raise BadInput(f"--color {drawing.color} needs a configuration, such as configs/quickstart.yaml")
     graph = make(GRAPHS, name, options)
     if isinstance(graph, StaticGraph):
         _ = graph.adjacency
     check_declared(graph)
     rule = weights or default_weights(graph)
-    figures = measure(WeightedGraph(graph, make(MIXINGS, rule)))
-    return lines(figures, rule)
+    weighted = WeightedGraph(graph, make(MIXINGS, rule))
+    figures = measure(weighted)
+    yield from lines(figures, rule)
+    yield from decay_lines(weighted, figures)
+    if drawing is not None:
+        title = " ".join([Path(name).name, *options])
+        yield from draw(weighted, title, drawing, Groups())
+
+
+def report_config(settings: "Settings", drawing: Drawing | None = None) -> Iterator[str]:
+    """The same of a configuration's graph, with a check of its matrices for its scheme."""
+    graph = settings.graph.make()
+    check_declared(graph)
+    weighted = WeightedGraph(graph, settings.weights.make())
+    yield f"graph              {settings.graph.name}"
+    figures = measure(weighted)
+    yield from lines(figures, settings.weights.name)
+    yield from decay_lines(weighted, figures)
+    yield f"matrices           {check_matrices(weighted, needs_of(settings))}"
+    if drawing is not None:
+        title = f"{settings.name}: {settings.graph.name}"
+        yield from draw(weighted, title, drawing, groups_of(settings, graph, drawing.color))
+
+
+def needs_of(settings: "Settings") -> MatrixNeeds:
+    """What the scheme of a configuration needs of every W."""
+    from decentnode.config.consistency import TRIAL
+    from decentnode.core.vector import DTYPES
+
+    sharing = settings.sharing.make()
+    transforms = [one.make() for one in settings.transforms]
+    chain = sharing.make_chain(transforms, TRIAL.numel, DTYPES[settings.training.dtype], TRIAL)
+    return MatrixNeeds(name_of(sharing), sharing.preserves_mean(chain), sharing.needs_undirected_graph)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups that nodes are colored by: one for each rank, and their names."""
+
+    of_ranks: Sequence[int] = ()
+    names: Sequence[str] = ()
+
+
+def groups_of(settings: "Settings", graph: Graph, color: Color | None) -> Groups:
+    """By machine, where there are several; by the label of which a rank has most training samples."""
+    from decentnode.node.run_samples import RunSamples
+
+    mapping, ranks = settings.mapping.make(), range(graph.num_nodes)
+    machines = len(mapping.machines)
+    if color == "machine" or (color is None and machines > 1):
+        names = [f"machine {m} ({mapping.address(m)})" for m in range(machines)]
+        return Groups([mapping.machine_of(rank) for rank in ranks], names)
+    if color != "label":
+        return Groups()
+    table = RunSamples.load(settings, graph.num_nodes).table(settings)
+    if not table.labels:
+        raise BadInput("--color label: the samples of the dataset have no labels to count; use machine")
+    count = len(table.labels[0])
+    major = [max(range(count), key=row.__getitem__) if any(row) else count for row in table.labels]
+    return Groups(major, [*(f"mostly label {label}" for label in range(count)), "no samples"])
+
+
+def draw(weighted: WeightedGraph, title: str, drawing: Drawing, groups: Groups) -> Iterator[str]:
+    """Writes the picture, and returns the line that names it."""
+    from decentnode.graph.placement import places
+    from decentnode.results.figures.plots import check_picture
+    from decentnode.results.figures.plots_graph import DrawnRound, GraphPicture, draw_graph
+
+    check_picture(drawing.path, "--draw")
+    graph = weighted.graph
+    rounds = _drawn_rounds(graph, drawing.rounds)
+    panels = [
+        DrawnRound(
+            f"round {round}" if len(rounds) > 1 else "", found, edges_of(weighted, round),
+            frozenset(rank for rank in range(graph.num_nodes) if not graph.trains(rank, round)),
+        )
+        for round, found in zip(rounds, places(graph, rounds), strict=True)
+    ]  # fmt: skip
+    of_ranks = groups.of_ranks or [0] * graph.num_nodes
+    text = f"{title}, {counted(graph.num_nodes, 'node')}"
+    draw_graph(GraphPicture(text, panels, graph.directed, of_ranks, groups.names), drawing.path)
+    yield f"picture            {drawing.path}"
+
+
+def _drawn_rounds(graph: Graph, wanted: int | None) -> range:
+    if wanted is not None and not 1 <= wanted <= MOST_DRAWN_ROUNDS:
+        raise BadInput(f"--rounds: must be 1..{MOST_DRAWN_ROUNDS}, not {wanted}")
+    if graph.static:
+        return range(1)
+    return range(wanted or min(graph.period or DRAWN_ROUNDS, DRAWN_ROUNDS))
+
+
+def edges_of(weighted: WeightedGraph, round: int) -> list[tuple[int, int, float]]:
+    """i, j and the weight of i's model in j's mix; the larger of both directions where undirected."""
+    graph, ranks = weighted.graph, range(weighted.num_nodes)
+    rows = [weighted.mixing.incoming(graph, rank, round) for rank in ranks]
+    return [
+        (i, j, rows[j].get(i, 0.0) if graph.directed else max(rows[j].get(i, 0.0), rows[i].get(j, 0.0)))
+        for i in ranks
+        for j in graph.targets(i, round)
+        if graph.directed or i < j
+    ]
+
+
+def decay_lines(weighted: WeightedGraph, figures: GraphFigures) -> Iterator[str]:
+    """A table: by which factor disagreement shrinks, measured with random models, expected and published."""
+    known, measured, period = known_decay(weighted), measured_decay(weighted), figures.period
+    rows = [["decay", "measured", "expected", "literature"]]
+    if period is None:
+        rows.append([f"  a round, mean of {MEASURED_ROUNDS}", *_factors(measured.round, figures.expected)])
+        squares = [value and value**2 for value in (measured.round, figures.expected)]
+        rows.append(["  the same, squared", *_factors(*squares)])
+    else:
+        rows.append(["  a round", *_factors(measured.round, figures.contraction)])
+        if period > 1:
+            rows.append([f"  a period of {period}", *_factors(measured.period, measured.expected_period)])
+            rows.append(["  the same, at most", *_factors(None, measured.worst_period)])
+    if known is not None:
+        place = 1 if known.per == "round" else 2
+        rows[place].append(f"{known.holds}{known.factor:.6f}: {known.formula}")
+        if period is None:
+            rows[2].append(f"{known.holds}{known.factor**2:.6f}")
+    for first, *cells, last in (row if len(row) == 4 else [*row, ""] for row in rows):
+        yield f"{first:<22} {'  '.join(f'{cell:<8}' for cell in cells)}  {last}".rstrip()
+
+
+def _factors(*values: float | None) -> list[str]:
+    return ["-" if value is None else f"{value:.6f}" for value in values]
 
 
 def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
@@ -84,11 +250,7 @@ def lines(figures: GraphFigures, weights: str) -> Iterator[str]:
     yield f"diameter           {_diameter(figures)}"
     stochastic = "doubly stochastic" if figures.doubly_stochastic else "rows sum to 1, columns do not"
     yield f"weights            {weights} ({stochastic})"
-    if figures.period is None:
-        expected = f"; {figures.expected:.6f} expected" if figures.expected is not None else ""
-        measured = f"times {figures.contraction:.6f} a round, mean of {MEASURED_ROUNDS} rounds"
-        yield f"disagreement       {measured}{expected}"
-    else:
+    if figures.period is not None:
         yield f"second eigenvalue  {_second(figures)}"
     if changes or figures.exact_after:
         yield f"exact average      {_exact(figures)}"

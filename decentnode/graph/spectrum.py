@@ -147,6 +147,7 @@ class SparseWeights:
         self._rows = np.repeat(np.arange(self.nodes), [len(row) for row in rows])
         self._columns = np.array([j for row in rows for j in row])
         self._values = np.array([weight for row in rows for weight in row.values()])
+        self._first = np.flatnonzero(np.diff(self._rows, prepend=-1))
 
     @property
     def doubly_stochastic(self) -> bool:
@@ -168,8 +169,7 @@ class SparseWeights:
 
     def times(self, x: Array) -> Array:
         """W x for x of shape (n, d)."""
-        first = np.flatnonzero(np.diff(self._rows, prepend=-1))
-        y: Array = np.add.reduceat(self._values[:, None] * x[self._columns], first)
+        y: Array = np.add.reduceat(self._values[:, None] * x[self._columns], self._first)
         return y
 
     def gram(self, x: Array) -> Array:

@@ -210,7 +210,9 @@ def test_the_figures_of_a_ring(call):
         "diameter           2\n"
         "weights            metropolis_hastings (doubly stochastic)\n"
         "second eigenvalue  0.333333\n"
-        "rounds to 1e-6     13\n",
+        "rounds to 1e-6     13\n"
+        "decay                  measured  expected  literature\n"
+        "  a round              0.333333  0.333333  0.333333: 1/3 + 2/3 cos(2 pi/n) (Xiao and Boyd, 2004)\n",
         "",
     )
 
@@ -248,6 +250,50 @@ def test_a_ring_of_any_size_mixes_as_the_formula_says(call):
 )
 def test_a_wrong_graph_is_one_line(call, words, message):
     assert call("graph", *words) == (2, "", message)
+
+
+RING = ["ring", "nodes=4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*RING, "--rounds", "3"], "--rounds is for a picture; add --draw FILE\n"),
+        (
+            [*RING, "--draw", "x.png", "--color", "red"],
+            "--color: must be machine, label or none, not 'red'\n",
+        ),
+        (
+            [*RING, "--draw", "x.png", "--color", "label"],
+            "--color label needs a configuration, such as configs/quickstart.yaml\n",
+        ),
+        (
+            [QUICKSTART, "--weights", "x"],
+            "--weights is for a graph; of an experiment change sharing.weights=RULE\n",
+        ),
+        ([*RING, "--draw", "x.txt"], "--draw: x.txt: must end in .png, .svg or .pdf\n"),
+        (
+            ["random_matching", "nodes=4", "--draw", "x.png", "--rounds", "25"],
+            "--rounds: must be 1..24, not 25\n",
+        ),
+    ],
+)
+def test_a_wrong_drawing_is_one_line(call, words, message):
+    code, _, err = call("graph", *words)
+    assert (code, err) == (2, message)
+
+
+def test_the_graph_of_an_experiment_is_checked_for_its_scheme_and_drawn(call, tmp_path):
+    path = tmp_path / "pictures" / "graph.svg"
+    code, out, _ = call("graph", QUICKSTART, "--draw", str(path), "--color", "label")
+    assert code == 0 and path.read_text().startswith("<?xml")
+    found = dict(line.split("  ", 1) for line in out.splitlines() if not line.startswith(" "))
+    assert found["matrices"].strip() == (
+        "1 round checked for gossip: rows and columns sum to 1, all nodes reach each other within 4 rounds"
+    )
+    assert found["picture"].strip() == str(path)
+    out = call("graph", QUICKSTART, "sharing.weights=uniform", "graph=../graphs/star_16.edges")[1]
+    assert "matrices           round 0: column 0 sums to 7.5625; gossip keeps the mean" in out
 
 
 def test_help_and_graphs_load_nothing_heavy():

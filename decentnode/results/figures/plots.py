@@ -269,10 +269,10 @@ def _number_decades(axes: Axes) -> None:
     axes.grid(visible=True, which="minor", axis="y")
 
 
-def check_picture(path: Path) -> None:
-    """Raises BadInput unless the ending of the path is that of a picture."""
+def check_picture(path: Path, option: str = "--figure") -> None:
+    """Raises BadInput unless the ending of the path, given by an option, is that of a picture."""
     if path.suffix.lower() not in PICTURES:
-        raise BadInput(f"--figure: {path}: must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
+        raise BadInput(f"{option}: {path}: must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
 
 
 def draw_partition(table: PartitionTable, path: Path) -> None:
