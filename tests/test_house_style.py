@@ -81,7 +81,7 @@ LARGE_CLASSES = {
     "Chain": (21, 8, 180, "the questions of Sharing, asked of all transforms"),
     "ServerSharing": (26, 9, 220, "the seam of schemes with a server: up, the step, down, a standby"),
     "Settings": (1, 31, 62, "one attribute for each key of a configuration"),
-    "Training": (21, 15, 250, "local steps, all of a round and one at a time"),
+    "Training": (22, 15, 260, "local steps, all of a round and one at a time"),
     "TrainingSettings": (10, 19, 190, "one attribute for each key of `training`"),
     "RoundRecord": (0, 24, 36, "one attribute for each field of a line"),
     "Lockstep": (10, 19, 150, "options and results of the tests' driver"),
