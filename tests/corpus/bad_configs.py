@@ -2896,7 +2896,7 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "a scheme of rounds without rounds": (
         ["time_model=asynchronous"],
-        ["command line: sharing: gossip exchanges in rounds, and time_model asynchronous has none; ..."],
+        ["x.yaml:14 sharing: gossip exchanges in rounds, and time_model asynchronous has none; ..."],
     ),
     "an asynchronous scheme with rounds": (
         ["sharing=ad_psgd"],
