@@ -28,6 +28,11 @@ class PrivacyPlans:
         training = settings.training
         if training.privacy is None:
             return NOT_PRIVATE
+        if settings.time_model.is_asynchronous:
+            raise BadInput(
+                "training.privacy: its steps are planned by rounds, which time_model: asynchronous has not; "
+                "use synchronous"
+            )
         privacy: Privacy = training.privacy.make()
         privacy.check(network, samples.dataset.train)
         if settings.mix_buffers and any(buffer.is_floating_point() for buffer in network.buffers()):

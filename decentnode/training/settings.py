@@ -130,6 +130,8 @@ class TrainingSettings(Computation):
         name, defects = name_of(self.privacy.make()) if self.privacy else "", list[str]()
         if self.batch_tokens is not None:
             defects.append(f"batch_tokens: {name} draws each sample by itself; use batch_size")
+        if self.seconds_per_round is not None:
+            defects.append(f"seconds_per_round: {name} plans its steps; use steps_per_round")
         if self.compile is not False:
             defects.append(f"compile: {name} does not compile the gradients of samples; leave it out")
         if self.dtype == "bfloat16":

@@ -1,5 +1,7 @@
 """Plans of private steps, and rounds that no budget allows."""
 
+from dataclasses import replace
+
 import pytest
 
 from decentnode.errors import BadInput
@@ -34,6 +36,15 @@ def test_a_run_ends_when_the_budgets_of_all_nodes_are_spent(tmp_path):
     assert busy.rounds in (first.rounds // 2, first.rounds // 2 + 1)
     assert experiment(tmp_path, "training.privacy.on_spent=warn").settings.rounds == 40
     assert experiment(tmp_path, "training.privacy.epsilon=100").settings.rounds == 40
+
+
+def test_steps_that_no_plan_knows_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="seconds_per_round: dp_sgd plans its steps"):
+        experiment(tmp_path, "training.steps_per_round=null", "training.seconds_per_round=1")
+    settings = experiment(tmp_path).settings
+    time_model = replace(settings.time_model, name="asynchronous")
+    with pytest.raises(BadInput, match="planned by rounds, which time_model: asynchronous has not"):
+        Experiment.from_settings(replace(settings, time_model=time_model))
 
 
 def test_buffers_are_not_sent_beside_a_private_model(tmp_path):
