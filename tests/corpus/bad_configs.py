@@ -2898,6 +2898,13 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
         ["time_model=asynchronous"],
         ["x.yaml:14 sharing: gossip exchanges in rounds, and time_model asynchronous has none; ..."],
     ),
+    "a service of rounds without rounds": (
+        ["time_model=asynchronous", "sharing=ad_psgd", "graph={name: peer_sampler, nodes: 4, degree: 2}"],
+        [
+            "command line: graph: peer_sampler answers for rounds, and time_model asynchronous has none; use "
+            "epidemic_local"
+        ],
+    ),
     "an asynchronous scheme with rounds": (
         ["sharing=ad_psgd"],
         ["command line: sharing: ad_psgd needs time_model: asynchronous; with rounds, ..."],
