@@ -54,8 +54,11 @@ class Muffliato(MultiGossip):
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         update = vector - self._before
         update.mul_(min(1.0, self.clip / max(float(torch.linalg.vector_norm(update)), 1e-30)))
-        noise = normal_like(vector, self.generator, self.seed, name_of(self), view)
-        noisy = update.add_(self._before).add_(noise, alpha=self.noise * self.clip)
+        noisy = update.add_(self._before)
+        # A node that rests has no update to hide, and sends nothing; it keeps its model.
+        if view.learning_rate or view.targets or view.sources:
+            noise = normal_like(vector, self.generator, self.seed, name_of(self), view)
+            noisy.add_(noise, alpha=self.noise * self.clip)
         await super().share(noisy, view, exchange, out)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:

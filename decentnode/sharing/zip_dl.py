@@ -30,7 +30,7 @@ class ZipDl(Gossip):
 
     The mean of all models is that without noise, up to rounding, unless a payload is lost. A neighbor sees
     y_i + Z_iv, whose noise has the variance of `variance`. All neighbors together can average it out, and
-    what stays is that of the own Z_ii. Needs a weight above 0 for each neighbor and for itself.
+    what stays is that of the own Z_ii. |N_i| counts the v with w_vi > 0; for others Z_iv = Y_iv.
     """
 
     needs_undirected_graph: ClassVar = True
@@ -73,14 +73,18 @@ class ZipDl(Gossip):
         total = torch.zeros_like(vector)
         for v, y in drawn.items():
             total.add_(y, alpha=weights[v])
-        for v, y in drawn.items():
-            y.sub_(total, alpha=1 / (len(weights) * weights[v]))
+        used = [v for v in weights if weights[v] > 0]
+        for v in used:
+            drawn[v].sub_(total, alpha=1 / (len(used) * weights[v]))
         return drawn
 
 
 def variance(view: View, receiver: int, sigma: float) -> float:
     """The variance of each value of Z_iv for that receiver v (from the definition of Z)."""
-    weights, closed = view.outgoing_weights, len(view.outgoing_weights)
+    weights = {v: weight for v, weight in view.outgoing_weights.items() if weight > 0}
+    if receiver not in weights:
+        return sigma**2
+    closed = len(weights)
     others = sum(w**2 for u, w in weights.items() if u != receiver)
     kept = (1 - 1 / closed) ** 2 + others / (closed * weights[receiver]) ** 2
     return (sigma * sqrt(kept)) ** 2

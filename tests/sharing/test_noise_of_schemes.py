@@ -1,6 +1,7 @@
 """Zip-DL and Muffliato: what their noise does to models, and what each node learns of each other."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,17 @@ def test_the_noise_of_an_edge_has_the_variance_of_its_formula():
     own = scheme._own
     total = own * view.outgoing_weights[5] + sum(view.outgoing_weights[v] * z for v, z in seen.items())
     assert total.abs().max() < 1e-12
+
+
+def test_the_noise_cancels_where_a_neighbor_gives_no_weight():
+    """As in the first round of a node that comes late (`churn`), whose own model nobody uses."""
+    d, graph = 100_000, WeightedGraph(Ring(4), MetropolisHastings())
+    view = replace(graph.view(1, 0), outgoing_weights={0: 0.0, 1: 0.25, 2: 0.75})
+    scheme = bound(ZipDl(sigma=0.7), 4, d)
+    seen = {v: p["vector"] for v, p in scheme.outgoing(torch.zeros(d, dtype=torch.float64), view).items()}
+    assert (0.25 * scheme._own + 0.75 * seen[2]).abs().max() < 1e-12
+    for v in (0, 2):
+        assert math.isclose(seen[v].var().item(), variance(view, v, 0.7), rel_tol=0.03)
 
 
 def test_zip_dl_refuses_transforms():
