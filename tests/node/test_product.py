@@ -8,6 +8,7 @@ from tests.support.product import (
     graph_section,
     scheme_cases,
     scheme_section,
+    sections_of,
     time_models,
     walk,
 )
@@ -27,7 +28,8 @@ def test_no_scheme_hangs_or_loses_the_mean_on(name, tmp_path, samples):
     for scheme, time_model in cases:
         place = f"{scheme} on {name}, {time_model}"
         try:
-            defects = walk(scheme_section(scheme), graph, time_model, tmp_path / place, samples)
+            sections = sections_of(scheme_section(scheme), graph, time_model)
+            defects = walk(sections, tmp_path / place, samples)
         except Exception as error:  # whatever it is, the others are walked, too
             wrong.append(f"{place}: {error!r}")
             continue
