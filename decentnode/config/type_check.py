@@ -48,14 +48,20 @@ class TypeMismatch(Exception):
 
 def parameters_of(cls: Callable[..., Any], skip: int = 0) -> dict[str, tuple[Any, Any]]:
     """Type and default (or REQUIRED) of each constructor argument by name, without the first `skip`."""
-    hints = _hints(cls if is_dataclass(cls) else cls.__init__)
     given = fields(cls) if is_dataclass(cls) else ()
     made = {f.name: f.default_factory() for f in given if f.default_factory is not MISSING}
-    return {
-        p.name: (hints.get(p.name, Any), made.get(p.name, p.default))
-        for p in list(signature(cls).parameters.values())[skip:]
+    return {name: (hint, made.get(name, default)) for name, hint, default in _arguments(cls)[skip:]}
+
+
+@cache
+def _arguments(cls: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """Name, type and default of each constructor argument; defaults of factories are placeholders."""
+    hints = _hints(cls if is_dataclass(cls) else cls.__init__)
+    return [
+        (p.name, hints.get(p.name, Any), p.default)
+        for p in signature(cls).parameters.values()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
+    ]
 
 
 def _hints(source: Callable[..., Any]) -> dict[str, Any]:
