@@ -6,6 +6,7 @@ from tests.support.product import (
     dataset,
     graph_cases,
     graph_section,
+    is_run,
     scheme_cases,
     scheme_section,
     sections_of,
@@ -29,7 +30,7 @@ def test_no_scheme_hangs_or_loses_the_mean_on(name, tmp_path, samples):
         place = f"{scheme} on {name}, {time_model}"
         try:
             sections = sections_of(scheme_section(scheme), graph, time_model)
-            defects = walk(sections, tmp_path / place, samples)
+            defects = walk(sections, tmp_path / place, samples, is_run(scheme, name))
         except Exception as error:  # whatever it is, the others are walked, too
             wrong.append(f"{place}: {error!r}")
             continue
