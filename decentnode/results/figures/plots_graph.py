@@ -82,7 +82,7 @@ def draw_graph(picture: GraphPicture, path: Path) -> None:
 def figure_of(picture: GraphPicture) -> Figure:
     """The picture before it is written."""
     panels = len(picture.rounds)
-    columns = min(panels, COLUMNS)
+    columns = 2 if panels == 4 else min(panels, COLUMNS)
     rows = ceil(panels / columns)
     side = PANEL if panels == 1 else SMALL_PANEL
     entries = _legend(picture)
