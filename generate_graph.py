@@ -53,7 +53,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def families() -> dict[str, type[StaticGraph]]:
     """Graphs that can be generated, by class name (decentralizepy's names among them)."""
     classes = GRAPHS.classes().values()
-    return {cls.__name__: cls for cls in classes if issubclass(cls, StaticGraph) and cls is not GraphFile}
+    # A file has no labels.
+    return {
+        cls.__name__: cls
+        for cls in classes
+        if issubclass(cls, StaticGraph) and cls is not GraphFile and not cls.needs_labels
+    }
 
 
 def find(name: str) -> type[StaticGraph]:

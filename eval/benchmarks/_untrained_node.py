@@ -23,6 +23,7 @@ from decentnode.datasets.base import Samples
 from decentnode.graph.families import FullyConnected
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
+from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
 from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation
 from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.node import Node, RoundExchange
@@ -105,5 +106,15 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     checkpoints = NodeCheckpoints(RunIdentity(case.directory, ""), 0, reporter, rank, course, records)
     adaptation = AdaptThenCombine(training, course.heartbeat, clock)
     return Node(
-        rank, training, adaptation, graph, sharing, exchanger, evaluation, records, course, checkpoints
+        rank,
+        training,
+        adaptation,
+        graph,
+        sharing,
+        exchanger,
+        evaluation,
+        records,
+        course,
+        checkpoints,
+        PrivacyJournal(case.directory, rank),
     )

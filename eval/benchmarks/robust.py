@@ -4,11 +4,12 @@ Ratios of the fastest of several turns. With 1e6 elements and 8 neighbors the me
 should take at most 6 times as long.
 """
 
-import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from _report import Target, conclude, parser, show
 
 from decentnode.core.registry import name_of
 from decentnode.graph.base import View
@@ -23,9 +24,10 @@ from decentnode.sharing import (
 )
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.weighted_sum import weighted_sum
-from decentnode.sharing.robust.base import Aggregation, Robust
+from decentnode.sharing.robust.base import Robust
 
 TURNS = 15
+MOST_TIMES = 6.0
 
 
 def rules() -> list[Robust]:
@@ -38,7 +40,7 @@ def rules() -> list[Robust]:
 
 def described(rule: Sharing) -> str:
     """Its name, with the options that change its cost."""
-    if not isinstance(rule, Aggregation):
+    if not isinstance(rule, TrimmedMean) or isinstance(rule, Median):
         return name_of(rule)
     before = "" if rule.before == "none" else f", {rule.before}"
     return f"{name_of(rule)}, f = {rule.faults}{before}"
@@ -57,24 +59,29 @@ def fastest(turn: Callable[[], object]) -> float:
 
 def main() -> None:
     """Prints one line for each rule."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("elements", nargs="?", type=float, default=1e6)
-    parser.add_argument("--degree", type=int, default=8)
-    options = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("elements", nargs="?", type=float, default=1e6)
+    made.add_argument("--degree", type=int, default=8)
+    asked = made.parse_args()
     torch.set_num_threads(1)
-    count = options.degree + 1
-    models = dict(enumerate(torch.randn(count, int(options.elements))))
-    out, weights = torch.empty(int(options.elements)), dict.fromkeys(range(count), 1 / count)
+    elements, count = 1000 if asked.small else int(asked.elements), asked.degree + 1
+    models = dict(enumerate(torch.randn(count, elements)))
+    out, weights = torch.empty(elements), dict.fromkeys(range(count), 1 / count)
     ranks = tuple(range(1, count))
     view = View(0, 0, ranks, ranks, weights, weights, {})
     terms = [(weights[j], x) for j, x in models.items()]
-    print(f"d = {int(options.elements):,}, {count} models; times of the weighted sum")
+    figures: list[dict[str, Any]] = []
     for rule in rules():
         rule.seed = 0
         # The sum is measured beside each rule, because machines are not equally fast for long.
         plain = fastest(lambda: weighted_sum(terms, out))
         mixed = fastest(lambda rule=rule: rule.combine(models, view, out))
-        print(f"{described(rule):32} {mixed / plain:6.2f}   ({plain * 1e3:.2f} ms)")
+        times = {"times": round(mixed / plain, 2), "ms": round(1e3 * mixed, 2)}
+        figures.append({"rule": described(rule), **times})
+        show({"elements": elements, "models": count, **figures[-1]})
+    ratio = {figure["rule"]: figure["times"] for figure in figures}
+    targets = [Target(name, ratio[name], "at most", MOST_TIMES) for name in ("median", "trimmed_mean, f = 1")]
+    conclude("robust", asked.small, figures, ratio, targets)
 
 
 if __name__ == "__main__":

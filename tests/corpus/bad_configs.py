@@ -1994,7 +1994,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "name: gossip",
         "name: krum",
         [
-            "13 sharing: krum with faults 1 needs 5 models, and rank 0 has 3 with its own; lower faults, add "
+            "14 sharing: krum with faults 1 needs 5 models, and rank 0 has 3 with its own; lower faults, add "
             "neighbors, or set few: own"
         ],
     ),

@@ -276,7 +276,10 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
     "tune, a missing file": (["tune", "y.yaml"], ["y.yaml: cannot be read: No such file or directory"]),
     "tune, no gamma": (
         ["tune", "x.yaml"],
-        ["x.yaml:14 sharing: gossip has no gamma to tune; beer, choco, deep_squeeze, moniqua, stc have one"],
+        [
+            "x.yaml:14 sharing: gossip has no gamma to tune; beer, beer_per_edge, choco, choco_per_edge, "
+            "deep_squeeze, moniqua, stc have one"
+        ],
     ),
     "tune, a server": (
         ["tune", "x.yaml", "sharing={name: stc, server: 0}", "graph={name: star, nodes: 4}"],

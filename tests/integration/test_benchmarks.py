@@ -13,8 +13,8 @@ from decentnode.core.registry import TRANSFORMS
 from tests.integration.spawner import ROOT, Spawner
 
 BENCHMARKS = (
-    "data", "evaluation", "exchange", "experiment", "idle", "mix", "private_step", "scale", "startup",
-    "sweep", "transforms", "wrapper", "wrapper_memory",
+    "data", "evaluation", "exchange", "experiment", "idle", "mix", "private_step", "robust", "scale",
+    "startup", "sweep", "transforms", "wrapper", "wrapper_memory",
 )  # fmt: skip
 LIMIT = 120.0
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -23,6 +23,7 @@ def exchanger(told):
     endpoint = SimpleNamespace(rank=0, refused=Counter(), admit=lambda round: [], offer=lambda *_: None)
     sharing = SimpleNamespace(
         refusals=[],
+        watched_weight=None,
         tolerates_loss=True,
         on_peer_lost=lambda peer: told.append(("lost", peer)),
         on_peer_back=lambda peer: told.append(("back", peer)),

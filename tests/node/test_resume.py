@@ -19,14 +19,14 @@ dataset:
   samples_per_node: 30
   features: 6
   classes: 4
-  partition: {{name: iid, ranks: [0, 1, 2]}}
+  partition: {{name: iid, ranks: [{ranks}]}}
 model: tests.node.test_resume:Small
 training:
   optimizer: {{name: SGD, lr: 0.05{momentum}}}
   scheduler: {{name: StepLR, step_size: 2, gamma: 0.9}}
   batch_size: 5
   epochs_per_round: 0.3
-sharing: {{name: {sharing}, transforms: [{transforms}]}}
+sharing: {{name: {sharing}{options}, transforms: [{transforms}]}}
 communication: inproc
 evaluation: {{every: 0}}
 """
@@ -47,6 +47,11 @@ TRANSFORMS = {
     "scaffold": "{name: qsgd, levels: 64}",
 }
 """Chains with a state of their own, where the scheme allows it."""
+OPTIONS = {
+    "balance": "limit: 100.0", "krum": "few: own", "muffliato": "noise: 0.01, generator: seeded",
+    "trimmed_mean": "few: own", "zip_dl": "sigma: 0.01, generator: seeded",
+}  # fmt: skip
+"""Of schemes that have none that fit a chain of four nodes by default."""
 SERVERS = [name for name, cls in SHARINGS.classes().items() if cls.needs_server]
 GRAPHS = {
     "all_reduce": "fully_connected", "secure_aggregation": "ring",
@@ -68,6 +73,9 @@ def experiment_of(name, tmp_path, transforms=None, overrides=()):
     plain_sgd = SHARINGS.find(name).needs_plain_sgd
     text = CONFIG.format(
         sharing=name,
+        # Elsewhere rank 3 has no samples.
+        ranks="0, 1, 2, 3" if SHARINGS.find(name).needs_local_loss else "0, 1, 2",
+        options=f", {OPTIONS[name]}" if name in OPTIONS else "",
         graph=GRAPHS.get(name, "chain"),
         momentum="" if plain_sgd else ", momentum: 0.9",
         transforms=TRANSFORMS.get(name, "") if transforms is None else transforms,

@@ -141,7 +141,7 @@ def test_balance_accepts_near_models():
     x = random_models(5, D)
     x[1:] = x[0] + 0.1 * x[1:]
     x[4] += 3
-    rule = Balance(gamma=0.3, kappa=2.0, alpha=0.25, horizon=10)
+    rule = Balance(limit=0.3, kappa=2.0, alpha=0.25, horizon=10)
     limit = 0.3 * math.exp(-2.0 * 3 / 10) * x[0].norm()
     accepted = [j for j in range(1, 5) if (x[j] - x[0]).norm() <= limit]
     assert accepted == [1, 2, 3]

@@ -367,10 +367,6 @@ def test_a_resumed_node_continues_bit_for_bit(mix_buffers, schedule):
     ("make", "message"),
     [
         (
-            lambda: TrainingSettings(SGD),
-            "training: give exactly one of steps_per_round and epochs_per_round",
-        ),
-        (
             lambda: TrainingSettings(SGD, steps_per_round=1, epochs_per_round=1.0),
             "training: give exactly one of steps_per_round and epochs_per_round",
         ),

@@ -19,23 +19,24 @@ from decentnode.sharing.robust.base import Models, Robust, gram
 class Balance(Robust):
     """Mixes the neighbors' models that are near to the own one (BALANCE: Fang et al., CCS 2024, Alg. 1).
 
-    A_i = those j with |y_i - y_j| <= gamma exp(-kappa t / T) |y_i|
+    A_i = those j with |y_i - y_j| <= limit exp(-kappa t / T) |y_i|
     x_i <- alpha y_i + (1 - alpha) mean of y_j over A_i;   y_i where A_i is empty
 
-    The limit shrinks with the round t. T is `horizon`, usually the rounds of the run.
+    The reach shrinks with the round t. T is `horizon`, usually the rounds of the run.
     """
 
     wire: ClassVar = "deg * C(d)"
 
-    gamma: PositiveFloat = 0.3
+    limit: PositiveFloat = 0.3
+    """gamma in the paper."""
     kappa: NonNegativeFloat = 1.0
     alpha: Fraction = 0.5
     horizon: Positive = 100
 
     def combine(self, models: Models, view: View, out: Tensor) -> None:
-        limit = self.gamma * exp(-self.kappa * view.round / self.horizon)
+        reach = self.limit * exp(-self.kappa * view.round / self.horizon)
         norm = float(torch.linalg.vector_norm(models[view.rank].double()))
-        accepted = np.sqrt(np.diagonal(gram(models))) <= limit * norm
+        accepted = np.sqrt(np.diagonal(gram(models))) <= reach * norm
         accepted[0] = False
         weights = accepted * (1 - self.alpha) / max(1, accepted.sum())
         weights[0] = self.alpha if accepted.any() else 1.0
