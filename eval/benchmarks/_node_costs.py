@@ -1,9 +1,9 @@
 """Runs a `decentnode` command whose node processes say what their rounds have cost.
 
-    python eval/benchmarks/_node_costs.py FOLDER run CONFIG ...
+    python eval/benchmarks/_node_costs.py FOLDER WARM_UP run CONFIG ...
 
 Each process leaves a line in the folder at its end: the control messages that it has sent, their bytes, and
-its processor seconds since it has begun round `WARM_UP`. Payloads, notices of payloads and acknowledgements,
+its processor seconds since it has begun round WARM_UP. Payloads, notices of payloads and acknowledgements,
 without which no exchange ends, are no control messages here, nor what is said once at the start and the end.
 """
 
@@ -19,12 +19,10 @@ from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.communication.zeromq.links import PeerLinks
 from decentnode.node.node import Node
 
-WARM_UP = 5
-"""Rounds that are not counted: pages are copied, and timers learn how long a round is."""
 OF_EXCHANGES = {Kind.PAYLOAD, Kind.NOTICE, Kind.ACKNOWLEDGE, Kind.HELLO, Kind.LEAVE}
 
 
-def watch(folder: Path) -> None:
+def watch(folder: Path, warm_up: int) -> None:
     """Has every process that is forked from here count."""
     messages, sizes, began = list[int](), list[int](), list[float]()
     send, run_round, stop = PeerLinks._send, Node.run_round, IoThread.stop
@@ -36,7 +34,7 @@ def watch(folder: Path) -> None:
         send(links, process, dealer, header, body)  # type: ignore[arg-type]
 
     async def timed_round(node: Node, round: int) -> None:
-        if round == WARM_UP:
+        if round == warm_up:
             messages.clear()
             sizes.clear()
             began.append(time.process_time())
@@ -53,5 +51,5 @@ def watch(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    watch(Path(sys.argv.pop(1)))
+    watch(Path(sys.argv.pop(1)), int(sys.argv.pop(1)))
     main()

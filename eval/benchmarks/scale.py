@@ -99,12 +99,14 @@ def busy_loops(count: int) -> Iterator[None]:
             loop.wait()
 
 
-def round_costs(nodes: int, rounds: int, loops: int, graph: str = "") -> dict[str, Any]:
-    """What one round after `WARM_UP` costs one node, in its own process, beside so many busy loops."""
+def round_costs(
+    nodes: int, rounds: int, loops: int, graph: str = "", warm_up: int = WARM_UP
+) -> dict[str, Any]:
+    """What one round after `warm_up` others costs one node, in its own process, beside so many busy loops."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, busy_loops(loops):
         (costs := Path(folder, "costs")).mkdir()
-        words = [str(ROOT / "eval" / "benchmarks" / "_node_costs.py"), str(costs), "run"]
-        words += [str(CONFIGS / "scale.yaml"), f"run_dir={folder}/run", f"rounds={WARM_UP + rounds}"]
+        words = [str(ROOT / "eval" / "benchmarks" / "_node_costs.py"), str(costs), str(warm_up), "run"]
+        words += [str(CONFIGS / "scale.yaml"), f"run_dir={folder}/run", f"rounds={warm_up + rounds}"]
         call([*words, graph or regular_graph(nodes)])
         spent = [[float(word) for word in path.read_text().split()] for path in costs.iterdir()]
     messages, sizes, seconds = (sum(column) / nodes / rounds for column in zip(*spent, strict=True))
@@ -124,14 +126,14 @@ def measure_costs(few: int, many: int, rounds: int) -> tuple[list[dict[str, Any]
     return table, targets
 
 
-def measure_random(nodes: int, rounds: int, pairs: int) -> tuple[list[dict[str, Any]], float]:
+def measure_random(nodes: int, rounds: int, pairs: int, warm_up: int) -> tuple[list[dict[str, Any]], float]:
     """Pairs of runs on a static and on a random graph, in turns, and the median ratio of their rounds."""
     graph = f"graph={{name: epidemic_oracle, nodes: {nodes}, degree: 4}}"
     table: list[dict[str, Any]] = []
     for _ in range(pairs):
         table += [
-            round_costs(nodes, rounds, 0) | {"graph": "regular"},
-            round_costs(nodes, rounds, 0, graph) | {"graph": "epidemic_oracle"},
+            round_costs(nodes, rounds, 0, warm_up=warm_up) | {"graph": "regular"},
+            round_costs(nodes, rounds, 0, graph, warm_up) | {"graph": "epidemic_oracle"},
         ]
     spent = [line["cpu_ms"] for line in table]
     ratios = [random / static for static, random in zip(spent[::2], spent[1::2], strict=True)]
@@ -144,10 +146,16 @@ def main() -> None:
     options.add_argument("--long-rounds", type=int, help=f"default: {LONG_ROUNDS}; 0 leaves that part out")
     options.add_argument("--only-costs", action="store_true", help="only what a round costs a node")
     options.add_argument("--random", action="store_true", help="only a random graph beside a static one")
+    options.add_argument(
+        "--warm-up",
+        type=int,
+        default=WARM_UP,
+        help="with --random: rounds first, while links open",
+    )
     arguments = options.parse_args()
     if arguments.random:
         many = arguments.nodes or (SMALL_NODES if arguments.small else RANDOM_NODES)
-        table, found = measure_random(many, 2 if arguments.small else COST_ROUNDS, PAIRS)
+        table, found = measure_random(many, 2 if arguments.small else COST_ROUNDS, PAIRS, arguments.warm_up)
         for line in table:
             show(line)
         name = f"{many} nodes: processor time of a random round over a static one"
