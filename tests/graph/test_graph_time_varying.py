@@ -253,6 +253,11 @@ def test_what_the_command_says():
         "second eigenvalue  0.000000 a round",
         "exact average      after 4 rounds",
         "rounds to 1e-6     4",
+        "decay                  measured  expected  literature",
+        "  a round              0.000000  0.000000",
+        "  a period of 4        0.000000  0.000000  0.000000: exact for every n, after at most "
+        "2 log_(k+1)(n) + 2 = 7.2 rounds (Takezawa et al., 2023)",
+        "  the same, at most    -         0.000000",
     ]
 
 

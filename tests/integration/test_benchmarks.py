@@ -165,7 +165,17 @@ def check_data(figures: dict) -> None:
     assert figures["node_private_mb"] > 0 and 0.3 < figures["file_mb"] < 0.4
 
 
+def check_private_step(figures: dict) -> None:
+    assert figures["private_ms"] > 0 < figures["ordinary_ms"]
+
+
+def check_robust(figures: dict) -> None:
+    assert figures["times"] > 0 and figures["rule"]
+
+
 CHECKS = {
+    "private_step": check_private_step,
+    "robust": check_robust,
     "data": check_data,
     "exchange": check_exchange,
     "experiment": check_experiment,

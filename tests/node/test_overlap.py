@@ -10,7 +10,7 @@ from decentnode.errors import BadInput, ConfigError
 from decentnode.launcher.recovery.resume import refuse_changes
 from decentnode.node.experiment import Experiment
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
-from tests.node.test_resume import CONFIG, GRAPHS, TRANSFORMS, check_resume
+from tests.node.test_resume import CONFIG, GRAPHS, OPTIONS, TRANSFORMS, check_resume
 from tests.support.in_process import Nodes
 
 QUADRATIC = """
@@ -108,7 +108,7 @@ def test_a_run_that_goes_on_is_bit_for_bit_the_one_that_did_not_stop(tmp_path, n
     path.write_text(
         CONFIG.format(
             sharing=name, graph=GRAPHS.get(name, "chain"), momentum=", momentum: 0.9",
-            transforms=TRANSFORMS.get(name, ""),
+            transforms=TRANSFORMS.get(name, ""), options="", ranks="0, 1, 2",
         )
     )  # fmt: skip
     overrides = ["communication={name: inproc, overlap: true}", "training.mix_buffers=true"]
@@ -120,7 +120,7 @@ def test_a_run_that_goes_on_is_bit_for_bit_the_one_that_did_not_stop(tmp_path, n
 )
 def test_schemes_that_need_trained_models_are_refused(tmp_path, name):
     with pytest.raises(ConfigError, match=f"communication.overlap: {name} needs the models as the local"):
-        quadratic(tmp_path, "true", sharing=name)
+        quadratic(tmp_path, "true", sharing=f"{{name: {name}, {OPTIONS[name]}}}" if name in OPTIONS else name)
 
 
 def test_a_scheme_that_acts_inside_the_local_steps_does_not_overlap():
@@ -144,7 +144,11 @@ class Normalizing(nn.Sequential):
 def test_running_variances_stay_positive_and_their_changes_count_by_the_own_weight(tmp_path):
     """Of many steps each forgets what was mixed, so that adding the whole change would leave nothing."""
     path = tmp_path / "buffers.yaml"
-    path.write_text(CONFIG.format(sharing="gossip", graph="chain", momentum="", transforms=""))
+    path.write_text(
+        CONFIG.format(
+            sharing="gossip", graph="chain", momentum="", transforms="", options="", ranks="0, 1, 2"
+        )
+    )
     changes = ["communication={name: inproc, overlap: true}", "training.mix_buffers=true"]
     changes += ["model=tests.node.test_overlap:Normalizing", "training.epochs_per_round=4"]
     nodes = Nodes(Experiment.from_yaml(path, changes), tmp_path / "nodes").begin()

@@ -16,8 +16,15 @@ from tests.support.scheme_cases import CASES, random_models, zipped
 COMPANIONS = {"weight"}
 """Numbers beside the signal, which have checks of their own."""
 SENDING = {name: case for name, case in CASES.items() if name != "none"}
+SERVED = {name for name, case in CASES.items() if case.graphs[0].servers}
+"""Without its server no node continues: tests/sharing/test_servers.py."""
 OF_FLOATS = {
-    name: case for name, case in SENDING.items() if not name.startswith(("moniqua", "secure_aggregation"))
+    name: case
+    for name, case in SENDING.items()
+    if not name.startswith(("moniqua", "secure_aggregation"))
+    and name not in SERVED
+    # Two nodes that start from other models first agree where to start: a loss there is another one.
+    and name != "choco_per_edge"
 }
 """The others send integers, which are always finite."""
 CHAINED = [(name, chain) for name, case in OF_FLOATS.items() for chain in case.chains if chain is not zipped]
@@ -57,13 +64,14 @@ def poison(lockstep, victim, sender, value):
 @pytest.mark.parametrize(("name", "chain", "value"), WITH_A_VALUE)
 def test_a_neighbor_that_sends_it_is_named_and_counts_as_missing(name, chain, value, capsys):
     case = OF_FLOATS[name]
-    victim, sender = (1, 0)
+    victim = 1
+    sender = min(case.graphs[0].sources(victim, 0))
     hostile, lossy = (
         play(case, chain),
         play(case, chain, lambda i, j: (i, j) != (victim, sender)),
     )
     poison(hostile, victim, sender, value)
-    if not case.scheme.tolerates_loss:
+    if not hostile.schemes[victim].tolerates_loss:
         with pytest.raises(
             RunFailed, match=rf"^rank {victim}, round 1: what rank {sender} sent makes no sense"
         ):
@@ -73,10 +81,10 @@ def test_a_neighbor_that_sends_it_is_named_and_counts_as_missing(name, chain, va
     refusals = hostile.schemes[victim].refusals
     assert {refusal.rank for refusal in refusals} == {sender}
     assert all(scheme.refusals == [] for i, scheme in enumerate(hostile.schemes) if i != victim)
-    assert f"round 1: discarded the payload of rank {sender}: " in capsys.readouterr().out
+    assert f": discarded the payload of rank {sender}: " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", SENDING)
+@pytest.mark.parametrize("name", sorted(SENDING.keys() - SERVED))
 def test_a_node_whose_own_model_is_not_finite_ends_by_name(name):
     case = SENDING[name]
     lockstep = play(case, case.chains[0])

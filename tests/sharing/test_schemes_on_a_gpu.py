@@ -11,15 +11,25 @@ from tests.support.scheme_cases import CASES, plain
 
 MODEL = ParameterLayout((Entry("weight", torch.Size([10, 25]), 0), Entry("bias", torch.Size([50]), 250)))
 ON_HOST = {"moniqua", "power_gossip", "power_gossip rank 2", "secure_aggregation", "secure_aggregation fine"}
-"""Schemes that compute what they send in host memory."""
+ON_HOST |= {"beer_per_edge", "choco_per_edge", "muffliato", "power_gossip changing", "zip_dl"}
+ON_HOST |= {"balance", "clipped_gossip", "geometric_median", "krum", "krum nearest", "rfa", "ubar"}
+"""Schemes that compute what they send, or noise, or weights from distances in host memory."""
 
 
 def models_of(case, chain, place):
     """What all nodes have after some rounds of a gradient step and communication."""
-    graph = type(case.graphs[0])(4)
+    graph = small(case.graphs[0])
     models = torch.randn(graph.num_nodes, MODEL.numel, generator=torch.Generator().manual_seed(1))
     network = Lockstep(case.make, graph, place(models), chain, case.weights, parameters=MODEL)
     return network.run(2, lambda i, x: 0.1 * x, 0.1)
+
+
+def small(graph):
+    """The same family with four nodes, where the number of nodes says all."""
+    try:
+        return type(graph)(4)
+    except TypeError:
+        return graph
 
 
 @pytest.fixture
