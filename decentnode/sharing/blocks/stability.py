@@ -1,6 +1,7 @@
 """Checks before the start whether a scheme lets disagreement, or the error of its chain, grow."""
 
 from collections.abc import Callable
+from functools import partial
 from math import exp, log
 
 import numpy as np
@@ -22,6 +23,8 @@ MOST_ROWS = 1 << 16
 """Limits the rows of all W that are tried, to about a second for a long period, too."""
 UNENDING = 64
 """Rounds that are tried of a graph without a period."""
+MOST_WHOLE = 64
+"""Nodes of a graph whose matrices are used whole."""
 MOST_GROWTH = 3.0
 """Natural logarithm of the growth over the later half; models that merely oscillate stay below it."""
 
@@ -43,10 +46,14 @@ def growth(graph: WeightedGraph, advance: Advance, mu: float = 0.0) -> float:
     period = min(graph.graph.period or UNENDING, max(1, MOST_ROWS // n))
     weights = [SparseWeights(graph, round) for round in range(period)]
     entries = sum(w.entries for w in weights) // period
+    # A small W is faster as a whole matrix.
+    mixes: list[Mix] = [
+        w.times if n > MOST_WHOLE else partial(np.matmul, w.times(np.eye(n))) for w in weights
+    ]
     half = max(LEAST_ROUNDS, min(MOST_ROUNDS, MOST_MULTIPLICATIONS // entries)) // 2
     x, u, total = generator(0, "growth").standard_normal((n, 1)), np.zeros((n, 1)), 0.0
     for round in range(2 * half):
-        mixed = advance(weights[round % period].times, x, u)
+        mixed = advance(mixes[round % period], x, u)
         u = mu * u + (1 - mu) * (x - mixed)
         size = float(np.sqrt(np.square(mixed).sum() + np.square(u).sum()))
         x, u = mixed / size, u / size
