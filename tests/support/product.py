@@ -51,8 +51,11 @@ OVERLAPPED = ("ring", "exponential", "one_peer_exponential", "epidemic_local", "
 TWINS = (
     "binary_tree", "chain", "d_cliques", "erdos_renyi", "file", "grid", "hypercube", "similarity",
     "small_world", "torus",
+    "alternating_ring", "base_k_plus_one", "contact_trace", "matcha", "mobility", "one_peer_hypercube",
+    "peer_sampler", "random_matching",
 )  # fmt: skip
-"""Undirected graphs that stay the same, to a scheme like `ring`, `star` and `regular`."""
+"""Undirected graphs of peers that are to a scheme like `ring`, `star` and `regular`, or, from the third line
+on, like `epidemic_oracle` and `from_files`."""
 TURNS = 3
 """Of the twins each scheme runs on every third one in the suite, and is read and checked on all."""
 OF_ALL = "ring"
