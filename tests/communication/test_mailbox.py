@@ -13,6 +13,7 @@ from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import MOST_PARKED, Mailbox, left
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
 from decentnode.communication.peers.failure_detector import overdue
+from decentnode.communication.peers.peer import PeerEvent, PeerState
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout, RunFailed
 
@@ -522,6 +523,14 @@ def test_a_peer_that_left_before_it_sent_is_not_waited_for(hand):
     never = hand.open(key(4), sources=[2])
     hand.box.depart(2, None)
     assert never.done
+
+
+def test_a_restarted_node_may_hear_of_a_peer_first_when_that_one_leaves(hand):
+    """It is LOST until both have agreed on a round, and LEAVING follows only on peers that exchange."""
+    hand.introduce = lambda peer: peer.step(PeerEvent.LOSE, PeerLost(peer.rank, "was not met again yet"))
+    hand.box.depart(1, key(3))
+    assert hand.box.peers[1].state is PeerState.LEFT
+    assert set(hand.open(key(3), sources=[1]).missing) == {1}
 
 
 def test_who_agreed_on_a_round_that_is_skipped_then_counts_on_this_node(hand):

@@ -220,7 +220,7 @@ class Mailbox(ExchangeOwner):
                 self._note_surplus(source, key, "repeated")
             # A correct peer is one exchange ahead; the limit bounds what a faulty one can occupy.
             elif self._parked.count(source) < MOST_PARKED * self.parts:
-                self._parked.add(source, key, message, self.peers.error(source) is not None)
+                self._parked.add(source, key, message, self.peers[source].error is not None)
                 self._infer_loss(source, key)
             else:
                 self.refuse("too many ahead")
@@ -249,7 +249,7 @@ class Mailbox(ExchangeOwner):
     def _exclude(self, peer: int, event: PeerEvent, error: PeerError) -> None:
         """Moves a peer to a state in which it exchanges nothing."""
         with self.lock:
-            was_exchanging = self.peers.error(peer) is None
+            was_exchanging = self.peers[peer].error is None
             self.peers[peer].step(event, error)
             self.peers.note(self.peers[peer])
             if not was_exchanging:
@@ -301,7 +301,7 @@ class Mailbox(ExchangeOwner):
             # Payloads and LEAVE may travel by different routes, so a payload may arrive after it, even for an
             # exchange that has not opened.
             owes = last is not None and (last > self._last or any(key <= last for key in awaited))
-            if owes and last is not None and self.peers.error(peer) is None:
+            if owes and last is not None and self.peers[peer].error is None:
                 self.peers[peer].step(PeerEvent.LEAVE)
                 self.peers[peer].last = last
                 self.peers.note(self.peers[peer])

@@ -258,7 +258,7 @@ class Peers(dict[int, Peer]):
             del self[rank]
 
     def error(self, rank: int) -> PeerError | None:
-        """Why a peer exchanges nothing; None: it does. For any thread."""
+        """Why a peer exchanges nothing; None: it does, or it was never heard of. For any thread."""
         peer = self.get(rank)
         return None if peer is None else peer.error
 
