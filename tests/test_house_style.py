@@ -351,6 +351,7 @@ SMALL_MODULES = {
     "launcher.run_costs": "needs training, which studies may not import",
     "models.pretrained": "reads files, which the seam of models does not",
     "sharing.blocks.network_privacy": "the mathematics that a command shows",
+    "sharing.blocks.secret_sharing": "the mathematics of a field",
     "studies.report.command": "a command",
     "studies.sweep.slurm": "the script for a cluster",
 }
