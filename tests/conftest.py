@@ -38,6 +38,7 @@ SLOW = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a part of the tests, for work in between")
+    parser.addoption("--all", action="store_true", help="the long tests, too: twice the time")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,15 +58,15 @@ def pytest_collection() -> Iterator[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves a quick run the first case of each test that is not slow, or is marked `quick`."""
-    if not config.getoption("--quick"):
-        return
+    """Leaves long tests to `--all`; a quick run has the first case of each test not slow, or `quick`."""
+    quick, everything = config.getoption("--quick"), config.getoption("--all")
     seen: set[str] = set()
     kept, left = [], []
     for item in items:
-        name = item.nodeid.split("[")[0]
-        slow = item.nodeid.startswith(SLOW) or item.get_closest_marker("slow") is not None
-        is_kept = name not in seen and (not slow or item.get_closest_marker("quick") is not None)
+        name, has = item.nodeid.split("[")[0], item.get_closest_marker
+        slow = item.nodeid.startswith(SLOW) or has("slow") is not None
+        is_first = name not in seen and (not slow or has("quick") is not None)
+        is_kept = (everything or has("long") is None) and (is_first or not quick)
         seen.add(name)
         (kept if is_kept else left).append(item)
     items[:] = kept

@@ -94,7 +94,7 @@ def test_the_smaller_of_two_that_are_about_as_fast_is_chosen():
     assert chosen(trials, lambda gamma, rounds: decay(gamma, 0.8)).gamma == 0.35
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_on_the_measured_ring_gamma_is_what_algorithms_md_says(settings, monkeypatch):
     """Ring of 8, top 10 %: 0.2 is good, 0.4 does not converge in the end."""
     monkeypatch.setattr(tuning, "ROUNDS", 100)

@@ -1,4 +1,4 @@
-"""Benchmarks in their small mode end with one line of JSON; without those that take a minute."""
+"""Benchmarks in their small mode end with one line of JSON; with `--all`, those of whole runs, too."""
 
 import json
 import os
@@ -12,17 +12,16 @@ import torch
 from decentnode.core.registry import TRANSFORMS
 from tests.integration.spawner import ROOT, Spawner
 
-BENCHMARKS = (
-    "data", "evaluation", "exchange", "experiment", "idle", "mix", "private_step", "robust", "scale",
-    "startup", "sweep", "transforms", "wrapper", "wrapper_memory",
-)  # fmt: skip
+SHORT = ("exchange", "mix", "private_step", "robust", "transforms", "wrapper")
+LONG = ("data", "evaluation", "experiment", "idle", "scale", "startup", "sweep", "wrapper_memory")
 LIMIT = 120.0
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[dict[str, Future]]:
-    """All benchmarks, two at a time: what they measure here means nothing anyway."""
+def running(request: pytest.FixtureRequest) -> Iterator[dict[str, Future]]:
+    """The benchmarks, two at a time: what they measure here means nothing anyway."""
+    names = [*SHORT, *LONG] if request.config.getoption("--all") else SHORT
     python = str(Spawner.of_this_process().python())
 
     def run(name: str) -> subprocess.CompletedProcess:
@@ -34,7 +33,7 @@ def running() -> Iterator[dict[str, Future]]:
         )  # fmt: skip
 
     with ThreadPoolExecutor(2) as threads:
-        yield {name: threads.submit(run, name) for name in BENCHMARKS}
+        yield {name: threads.submit(run, name) for name in names}
         threads.shutdown(cancel_futures=True)
 
 
@@ -66,11 +65,11 @@ def test_a_benchmark_tells_its_own_options_and_takes_sizes() -> None:
 
 def test_these_are_all_benchmarks() -> None:
     assert sorted(path.stem for path in (ROOT / "eval" / "benchmarks").glob("[!_]*.py")) == sorted(
-        (*BENCHMARKS, "compression", "overlap")
+        (*SHORT, *LONG, "compression", "overlap")
     )
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", [*SHORT, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
 def test_a_small_run_ends_with_its_figures(name: str, running: dict[str, Future]) -> None:
     lines, result = ended(running[name])
     assert result["benchmark"] == name

@@ -33,11 +33,8 @@ def plain(scripts):
 CELLS = [
     ("crash", "send", "gossip"),
     ("crash", "mix", "gradient_tracking"),
-    ("stop", "receive", "gossip"),
-    ("slow", "train", "gossip"),
     ("duplicate", "receive", "secure_aggregation"),
     ("corrupt", "train", "gossip"),
-    ("delay", "send", "gossip"),
 ]
 
 

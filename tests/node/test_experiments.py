@@ -52,7 +52,12 @@ def test_a_network_has_the_size_that_its_file_states(path):
 SMALL = [path.stem for path in PATHS if "_" not in path.stem and stated(path) <= MOST_PARAMETERS]
 
 
-@pytest.mark.parametrize("name", SMALL)
+LONG = {"femnist", "shakespeare"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in SMALL]
+)
 def test_small_experiments_train_on_a_sample(name, tmp_path):
     """All schemes of a data set, four nodes each; the sample is loaded once."""
     folder = EXPERIMENTS / "decentralizepy"

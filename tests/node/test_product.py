@@ -3,10 +3,10 @@
 import pytest
 
 from tests.support.product import (
+    TWINS,
     dataset,
     graph_cases,
     graph_section,
-    is_run,
     scheme_cases,
     scheme_section,
     sections_of,
@@ -22,7 +22,9 @@ def samples():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", graph_cases())
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.long] * (one in TWINS)) for one in graph_cases()]
+)
 def test_no_scheme_hangs_or_loses_the_mean_on(name, tmp_path, samples):
     graph, ran, wrong = graph_section(name, tmp_path), set(), []
     cases = ((scheme, key) for scheme in scheme_cases() for key in time_models(scheme, name))
@@ -30,7 +32,7 @@ def test_no_scheme_hangs_or_loses_the_mean_on(name, tmp_path, samples):
         place = f"{scheme} on {name}, {time_model}"
         try:
             sections = sections_of(scheme_section(scheme), graph, time_model)
-            defects = walk(sections, tmp_path / place, samples, is_run(scheme, name))
+            defects = walk(sections, tmp_path / place, samples)
         except Exception as error:  # whatever it is, the others are walked, too
             wrong.append(f"{place}: {error!r}")
             continue

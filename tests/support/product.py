@@ -55,9 +55,7 @@ TWINS = (
     "peer_sampler", "random_matching",
 )  # fmt: skip
 """Undirected graphs of peers that are to a scheme like `ring`, `star` and `regular`, or, from the third line
-on, like `epidemic_oracle` and `from_files`."""
-TURNS = 3
-"""Of the twins each scheme runs on every third one in the suite, and is read and checked on all."""
+on, like `epidemic_oracle` and `from_files`: walked with `--all`."""
 OF_ALL = "ring"
 """The graph on which schemes are walked under time models that they refuse on every graph."""
 DEFERRED = {"beer_per_edge"}
@@ -213,23 +211,16 @@ def dataset():
     return settings.dataset.make().whole(settings.seed)
 
 
-def is_run(scheme, graph):
-    """Whether the suite runs a combination, beyond reading and checking it."""
-    if graph not in TWINS:
-        return True
-    return (scheme_cases().index(scheme) + TWINS.index(graph)) % TURNS == 0
-
-
 def settings_of(sections):
     """The checked settings; raises BadInput."""
     return loader.understand(Document("x.yaml", sections))
 
 
-def walk(sections, folder, samples=None, runs=True):
+def walk(sections, folder, samples=None):
     """Runs one combination in a new `folder`, or returns why it was refused, one line each.
 
     AssertionError if it does not reach its end, or moves the mean that it keeps. `samples`: those of
-    SETTINGS, where they are loaded. Without `runs` it ends before round 0.
+    SETTINGS, where they are loaded.
     """
     shared = samples if sections["dataset"]["name"] == SETTINGS["dataset"]["name"] else None
     try:
@@ -237,8 +228,6 @@ def walk(sections, folder, samples=None, runs=True):
     except BadInput as refused:
         assert refused.defects and not any("\n" in defect for defect in refused.defects)
         return refused.defects
-    if not runs:
-        return ()
     team = Nodes(experiment, folder)
     moves = Moves(team.nodes)
     asyncio.run(asyncio.wait_for(to_the_end(team.nodes), PATIENCE))
