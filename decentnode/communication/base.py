@@ -121,9 +121,14 @@ class ProcessDirectory:
         """For each rank the position of its process."""
         return {rank: i for i, process in enumerate(self.processes) for rank in process.ranks}
 
+    @cached_property
+    def neighbors(self) -> frozenset[int]:
+        """The positions of all processes of this machine, this one included."""
+        return frozenset(i for i, p in enumerate(self.processes) if p.machine == self.process.machine)
+
     def co_located(self, other: int) -> bool:
         """True when the process at position `other` runs on this machine."""
-        return self.processes[other].machine == self.process.machine
+        return other in self.neighbors
 
 
 class Inbox(dict[int, Payload]):
@@ -212,6 +217,8 @@ class Endpoint(Transport, ABC):
 
     def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
         """The received payloads by source, on the device of the node's vector."""
+        if self.device == HOST:
+            return dict(payloads)
         return {source: payload.to(self.device) for source, payload in payloads.items()}
 
     def finish_reading(self) -> None:

@@ -5,7 +5,7 @@ W is doubly stochastic where rows and columns sum to 1; then mixing keeps the me
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
 from typing import NamedTuple
@@ -161,8 +161,7 @@ class WeightedGraph:
             if phase not in self._views:
                 self._views[phase] = self._compute(rank, round)
             view = self._views[phase]
-        levels = tuple(replace(one, round=round, learning_rate=learning_rate) for one in view.levels)
-        return replace(view, round=round, learning_rate=learning_rate, levels=levels)
+        return view.at(round, learning_rate)
 
     @cached_property
     def levels(self) -> tuple["WeightedGraph", ...]:

@@ -34,7 +34,7 @@ from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicati
 from decentnode.node.model_records import ModelRecords
 from decentnode.node.node import Node
 from decentnode.node.plugin_sources import PluginSources
-from decentnode.node.privacy.plans import NOT_PRIVATE, PrivacyPlans
+from decentnode.node.privacy_plans import NOT_PRIVATE, PrivacyPlans
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ class Chain(Stateful):
         """The layout of the chain's payloads."""
         return self.layouts[-1]
 
-    @property
+    @cached_property
     def per_receiver(self) -> bool:
         """Whether each receiver has a payload of its own."""
         return any(transform.per_receiver for transform in self.stages)
@@ -100,7 +101,7 @@ class Chain(Stateful):
         """Whether some coordinates are not sent."""
         return any(transform.emits is Form.SPARSE for transform in self.stages)
 
-    @property
+    @cached_property
     def rounds(self) -> bool:
         """Whether a sent value may be decoded as another value, in the chain's basis."""
         return any(not transform.lossless for transform in self.transforms[self.basis :])

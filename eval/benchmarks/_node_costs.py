@@ -28,7 +28,7 @@ def watch(folder: Path, warm_up: int) -> None:
     send, run_round, stop = PeerLinks._send, Node.run_round, IoThread.stop
 
     def counting_send(links: PeerLinks, process: int, dealer: object, header: bytes, body: wire.Body) -> None:
-        if wire.kind_of(header) not in OF_EXCHANGES:
+        if header[wire.KIND_AT] not in OF_EXCHANGES:
             messages.append(1)
             sizes.append(len(header) + len(body))
         send(links, process, dealer, header, body)  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ from _mutations import Forge, raw_bytes
 
 from decentnode.communication import wire
 from decentnode.communication.base import BufferSpec, HostProcess, Inbox, ProcessDirectory
+from decentnode.communication.interceptor import Received
 from decentnode.communication.security.curve import Credentials, KeyPair
 from decentnode.communication.zeromq.endpoint import ZeroMQ, ZeroMQEndpoint
 from decentnode.core.payload import Payload, dense_layout
@@ -59,14 +60,17 @@ class Party:
 
     def _count_arrivals(self) -> None:
         reception = self.endpoint._sockets._reception
-        accept = reception._accept
+        accept, take = reception._accept, reception.take
 
-        def counting(frames: list[zmq.Frame], guarded: bool) -> None:
-            self.arrived += 1
-            accept(frames, guarded)
-            self.used[wire.Kind(wire.Header.unpack(frames[0].bytes).kind).name] += 1
+        def counting(messages: list[Received]) -> None:
+            self.arrived += len(messages)
+            take(messages)
 
-        reception._accept = counting
+        def using(head: bytes, body: wire.Body, guard: zmq.Frame | None) -> None:
+            accept(head, body, guard)
+            self.used[wire.Kind(wire.Header.unpack(head).kind).name] += 1
+
+        reception.take, reception._accept = counting, using
 
     async def exchange_until_told(self) -> dict[str, Any]:
         """Honest rounds between ranks 0 and 1; rank 0 says which one is the last."""

@@ -21,7 +21,6 @@ from decentnode.communication.shared_memory.doorbell import (
     bell_path,
 )
 from decentnode.communication.wire import Header, Kind
-from decentnode.communication.zeromq.receiver import header_bytes
 from decentnode.errors import StartError
 
 
@@ -34,11 +33,9 @@ class Tower:
         self.place = ProcessDirectory(processes, own, str(directory))
         self.bell = DoorbellReader(self.place, self.take, lambda reason: self.refused.update([reason]))
 
-    def take(self, message):
-        (head, body), guarded = message
-        assert not guarded
-        header = Header.unpack(header_bytes(head))
-        self.heard.append((Kind(header.kind), header.seq, body.bytes))
+    def take(self, head, body):
+        header = Header.unpack(head)
+        self.heard.append((Kind(header.kind), header.seq, body))
 
 
 def message(kind=Kind.NOTICE, seq=1, to=1):
@@ -118,9 +115,9 @@ def test_processes_of_other_machines_are_not_rung(tmp_path):
 def test_junk_is_counted_and_the_next_record_is_heard(tmp_path_factory, junk):
     tower = Tower(tmp_path_factory.mktemp("junk"), 1)
 
-    def take(message):
+    def take(head, body):
         try:
-            Tower.take(tower, message)
+            Tower.take(tower, head, body)
         except wire.WireError as error:
             tower.refused[error.reason] += 1
 
@@ -142,7 +139,7 @@ def mailbox_of(tower):
     transport = Transport()
     transport.attend = tower.bell.attend
     box = Mailbox(1, transport, alone=True)
-    tower.bell._take = lambda message: box.deliver(0, (0, 0, 0), message)
+    tower.bell._take = lambda head, body: box.deliver(0, (0, 0, 0), None)
     return box
 
 

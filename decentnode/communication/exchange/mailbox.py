@@ -13,7 +13,7 @@ from decentnode.communication.exchange.early_messages import NEVER, EarlyMessage
 from decentnode.communication.exchange.handle import ExchangeHandle, ExchangeOwner, Key, Message, Transport
 from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.exchange.send_window import SendWindow
-from decentnode.communication.peers.peer import CONNECTED, Peer, PeerEvent, Peers, PeerState, Spot
+from decentnode.communication.peers.peer import Peer, PeerEvent, Peers, PeerState, Spot
 from decentnode.errors import PeerError, PeerLost, left
 
 MOST_PARKED = 4
@@ -189,16 +189,17 @@ class Mailbox(ExchangeOwner):
             for peer in self.peers.unsettled():
                 if peer.state is PeerState.LEAVING and peer.last < key:
                     self._exclude(peer.rank, PeerEvent.FINISH, left(peer.rank, peer.last[0]))
-            for peer in [self.peers[source] for source in sorted(handle.awaited)]:
-                if peer.error is not None:
-                    self._miss(handle, peer.rank, peer.error)
+            for source in sorted(handle.awaited):
+                if (error := self.peers[source].error) is not None:
+                    self._miss(handle, source, error)
             for source, (message, is_late) in early.items():
                 if is_late:
                     self._settle(handle, source, message)
             for _ in range(self._parked.drop_before(key)):
                 self.refuse("stale")
             # A lost peer acknowledges nothing: as a reader it would block the next exchange.
-            readers = {target for target in targets if self.peers[target].state in CONNECTED}
+            peers = [self.peers[target] for target in targets]
+            readers = {p.rank for p in peers if p.error is None and p.state is not PeerState.LEAVING}
             self._unread.add(key[2], seq, readers)
             self._open[key] = handle
             if self.failure is not None:

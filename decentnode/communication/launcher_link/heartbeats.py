@@ -69,7 +69,8 @@ class HeartbeatSlot:
         words[_ROUND] = round
         words[_ACTIVITY] = activity
         words[_AWAITED] = 0
-        self.beat()
+        words[_MARKS] += 1
+        self._seconds[_SINCE] = time.monotonic()
         # Survives a restart of the process, so `began` stays the time of the first start.
         if activity is Activity.BEGIN and not words[_BEGAN]:
             self._seconds[_BEGAN] = self._seconds[_SINCE]

@@ -250,7 +250,7 @@ class Peers(dict[int, Peer]):
 
     def unsettled(self) -> list[Peer]:
         """The peers that a round must look at: usually none, however many are known."""
-        return [self[rank] for rank in tuple(self._unsettled)]
+        return [self[rank] for rank in tuple(self._unsettled)] if self._unsettled else []
 
     def forget(self, rank: int) -> None:
         """Drops what is known of a peer, unless that differs from a peer that was never heard of."""

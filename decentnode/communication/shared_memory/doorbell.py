@@ -15,12 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import zmq
-
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import ExchangeHandle
-from decentnode.communication.interceptor import Received
 from decentnode.communication.wire import Kind
 from decentnode.communication.zmq_poll import milliseconds
 from decentnode.errors import StartError
@@ -38,10 +35,10 @@ class DoorbellReader:
     """The doorbell of one process. Any thread may `hear`; one at a time waits with `attend`, others sleep."""
 
     def __init__(
-        self, place: ProcessDirectory, take: Callable[[Received], None], refuse: Callable[[str], None]
+        self, place: ProcessDirectory, take: Callable[[bytes, bytes], None], refuse: Callable[[str], None]
     ) -> None:
-        """`take` receives the messages, of which only the kind is checked; `refuse` the reason of a wrong
-        record.
+        """`take` receives header and body of the messages, of which only the kind is checked; `refuse` the
+        reason of a wrong record.
 
         Raises StartError.
         """
@@ -80,18 +77,15 @@ class DoorbellReader:
             except BlockingIOError:
                 return
             for at in range(0, len(content), RECORD_BYTES):
-                self._hear_one(content[at : at + RECORD_BYTES])
-
-    def _hear_one(self, record: bytes) -> None:
-        if len(record) < RECORD_BYTES:
-            # The kernel writes records whole, so the next read starts with a whole one again.
-            self._refuse("record length")
-        elif (kind := wire.kind_of(record)) not in RUNG:
-            self._refuse("kind")
-        else:
-            end = RECORD_BYTES if kind == Kind.NOTICE else wire.HEADER_BYTES
-            header, body = record[: wire.HEADER_BYTES], record[wire.HEADER_BYTES : end]
-            self._take(([zmq.Frame(header), zmq.Frame(body)], False))
+                head = content[at : at + wire.HEADER_BYTES]
+                if at + RECORD_BYTES > len(content):
+                    # The kernel writes records whole, so the next read starts with a whole one again.
+                    self._refuse("record length")
+                elif (kind := head[wire.KIND_AT]) not in RUNG:
+                    self._refuse("kind")
+                else:
+                    end = at + RECORD_BYTES if kind == wire.NOTICE else 0
+                    self._take(head, content[at + wire.HEADER_BYTES : end])
 
     def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
         """Waits for an exchange and processes records; returns False after `timeout` seconds."""
@@ -131,8 +125,8 @@ class DoorbellWriter:
 
     def __init__(self, place: ProcessDirectory) -> None:
         self._place = place
-        self._unheard = {process for process in range(len(place.processes)) if place.co_located(process)}
-        """Processes that have not acknowledged a payload of ours yet."""
+        self._reached: set[int] = set()
+        """Processes that have acknowledged a payload of ours."""
         self.most: float = math.inf
         """Pipes that are kept open; the one that was used least recently is closed."""
         self._pipes: dict[int, int] = {}
@@ -140,9 +134,9 @@ class DoorbellWriter:
 
     def answered(self, process: int) -> None:
         """Enables the doorbell of a process that acknowledged a payload, and so has our segments."""
-        if process in self._unheard:
+        if process not in self._reached and self._place.co_located(process):
             with self._lock:
-                self._unheard.discard(process)
+                self._reached.add(process)
                 self._pipe(process)
 
     def _pipe(self, process: int) -> int | None:
@@ -166,16 +160,12 @@ class DoorbellWriter:
 
     def _ring(self, process: int, header: bytes, body: wire.Body) -> bool:
         # The first payloads take the link, because they must not overtake the HELLO that names the segment.
-        if (
-            wire.kind_of(header) not in RUNG
-            or process in self._unheard
-            or not self._place.co_located(process)
-        ):
+        if header[wire.KIND_AT] not in RUNG or process not in self._reached:
             return False
         if (fd := self._pipe(process)) is None:
             return False
         try:
-            os.write(fd, header + (bytes(body) or NO_BODY))
+            os.write(fd, header + (body or NO_BODY))
         except OSError:
             # A full pipe, or one without a reader: the link takes the message.
             return False
@@ -184,8 +174,7 @@ class DoorbellWriter:
     def forget(self, process: int) -> None:
         """Disables the doorbell of an ended process; its successor must acknowledge a payload first."""
         with self._lock:
-            if self._place.co_located(process):
-                self._unheard.add(process)
+            self._reached.discard(process)
             if (pipe := self._pipes.pop(process, None)) is not None:
                 os.close(pipe)
 

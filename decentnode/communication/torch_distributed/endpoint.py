@@ -15,7 +15,7 @@ from decentnode.communication.torch_distributed.group_membership import GroupMem
 from decentnode.communication.torch_distributed.messages import Capabilities, Done, Note, Size
 from decentnode.communication.torch_distributed.process_group import Group, GroupFactory, Transfer
 from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
-from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint, with_last
+from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint, keep_last
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.core.timeouts import Timeouts
@@ -91,8 +91,8 @@ class GroupEndpoint(ZeroMQEndpoint):
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
     ) -> ExchangeHandle:
         self._group, self._sends = self.formation.group, {}
-        self._seq_of = with_last(self._seq_of, key, self._seq + 1)
-        self._carried = with_last(self._carried, key, {})
+        keep_last(self._seq_of, key, self._seq + 1)
+        keep_last(self._carried, key, {})
         handle = super().exchange(outgoing, sources, key, timeout)
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:

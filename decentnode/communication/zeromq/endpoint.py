@@ -98,7 +98,7 @@ class ZeroMQEndpoint(Endpoint):
         # Opened before anything is sent, because acknowledgements and answers may arrive at once.
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         self._targets = frozenset(outgoing)
-        self._sent = with_last(self._sent, key, {})
+        keep_last(self._sent, key, {})
         self._staged = 0
         messages: list[wire.Outgoing] = []
         for payload, targets in receivers_of(outgoing, self.mailbox.peers.error):
@@ -131,7 +131,7 @@ class ZeroMQEndpoint(Endpoint):
         """How a payload reaches a node: in this process, in this node's segment, or in a frame."""
         place = self._sockets.place
         process = place.home[target]
-        return 0 if process == place.own else 1 if self.segment and place.co_located(process) else 2
+        return 0 if process == place.own else 1 if self.segment and process in place.neighbors else 2
 
     def _frames(self, payload: Payload, targets: list[int], key: Key, seq: int) -> list[wire.Outgoing]:
         """The messages that carry the payload itself, for readers without access to this node's memory."""
@@ -148,9 +148,9 @@ class ZeroMQEndpoint(Endpoint):
         # Always a frame: a slot in shared memory would have to wait until its reader has read it.
         body = payload.buffer.numpy().data if payload.nbytes else b""
         header = self._sockets.header(
-            wire.Kind.MESSAGE, self.rank, target, (window, tag, 0), number, payload.nbytes
-        )
-        header = header._replace(layout=payload.layout.hash, body_digest=wire.digest(body))
+            wire.Kind.MESSAGE, self.rank, target, (window, tag, 0), number, payload.nbytes,
+            payload.layout.hash, body,
+        )  # fmt: skip
         self._sockets.dispatch([(self._sockets.place.home[target], header.pack(), body)])
 
     def why_lost(self, peer: int) -> PeerError | None:
@@ -204,8 +204,7 @@ class ZeroMQEndpoint(Endpoint):
                 continue
             # A copy: the node trains on while the frame is sent.
             body = as_bytes(vector.detach().to("cpu", copy=True)).numpy().data
-            header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body))
-            header = header._replace(body_digest=wire.digest(body))
+            header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body), body=body)
             self._sockets.dispatch([(self._sockets.place.home[peer], header.pack(), body)])
 
     def _lay_out(self, payload: Payload, key: Key) -> int:
@@ -224,12 +223,13 @@ class ZeroMQEndpoint(Endpoint):
         seq: int | None = None,
     ) -> list[wire.Outgoing]:  # fmt: skip
         home, seq = self._sockets.place.home, self._seq if seq is None else seq
-        header = self._sockets.header(kind, self.rank, targets[0], key, seq, payload.nbytes)
-        header = header._replace(layout=payload.layout.hash, body_digest=wire.digest(body))
+        size, layout = payload.nbytes, payload.layout.hash
+        header = self._sockets.header(kind, self.rank, targets[0], key, seq, size, layout, body)
         self._unsaid.difference_update(targets)
-        due = time.monotonic() + Timeouts.first_request + payload.nbytes / SLOW_LINK
+        due = time.monotonic() + Timeouts.first_request + size / SLOW_LINK
+        sent = self._sent.setdefault(key, {})
         for target in targets:
-            self._sent.setdefault(key, {})[target] = Sent(header, body, due)
+            sent[target] = Sent(header, body, due)
         return [(home[target], self._addressed(header, target), body) for target in targets]
 
     def ask_for(self, peer: int, key: Key) -> None:
@@ -244,7 +244,8 @@ class ZeroMQEndpoint(Endpoint):
             self.segment.make_void(peer, self._seq)
 
     def _addressed(self, header: wire.Header, target: int) -> bytes:
-        knows = self._sockets.incarnation(self._sockets.place.home[target])
+        sockets = self._sockets
+        knows = sockets.incarnations.get(sockets.place.home[target], 0)
         return header.pack(target, self._last_read.get(target, 0), knows)
 
     def send_again(self, peer: int, key: Key) -> bool:
@@ -389,13 +390,14 @@ class ZeroMQ(Communication):
         return self.tcp_endpoint(place, process)
 
 
-def with_last(kept: Mapping[Key, T], key: Key, content: T) -> dict[Key, T]:
-    """What is kept by exchange, with a new one, and without all before the last one of its part.
+def keep_last(kept: dict[Key, T], key: Key, content: T) -> None:
+    """Adds an exchange to what is kept, and drops all before the last one of its part.
 
     All readers have released those.
     """
-    older = [known for known in kept if known[2] == key[2]][:-1]
-    return {known: one for known, one in kept.items() if known not in older} | {key: content}
+    for older in [known for known in kept if known[2] == key[2]][:-1]:
+        del kept[older]
+    kept[key] = content
 
 
 def ipc_endpoint(place: ProcessDirectory, process: int) -> str:

@@ -70,6 +70,8 @@ class IoThread(threading.Thread):
         self._reception = Receiver(
             place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted
         )
+        self.incarnations = self._reception.incarnations
+        """By process its incarnation as far as this one knows, where that is not 0."""
         self._bell: DoorbellReader | None = None
         self.bell_of_node: DoorbellReader | None = None
         """The doorbell, if the only node of this process reads it while it waits."""
@@ -108,7 +110,8 @@ class IoThread(threading.Thread):
     def hang_bells(self) -> None:
         """Opens the doorbells between processes of this machine; before `carry`. Raises StartError."""
         if any(self.place.co_located(p) for p in range(len(self.place.processes)) if p != self.place.own):
-            self._bell = DoorbellReader(self.place, self._take, self._reception.refuse)
+            take = self._reception.take_one if self._interceptor is None else self._take_record
+            self._bell = DoorbellReader(self.place, take, self._reception.refuse)
             self._reception.ringer = self._bell.ringer
 
     def carry(
@@ -165,17 +168,15 @@ class IoThread(threading.Thread):
             self.post(lambda: self._connect(lacking))
 
     def header(
-        self, kind: Kind, sender: int, receiver: int, key: Key = (0, 0, 0), seq: int = 0, length: int = 0
-    ) -> wire.Header:
-        """The header of a message from a local node."""
+        self, kind: Kind, sender: int, receiver: int, key: Key = (0, 0, 0), seq: int = 0, length: int = 0,
+        layout: int = 0, body: wire.Body = b"",
+    ) -> wire.Header:  # fmt: skip
+        """The header of a message from a local node; `body` is what its digest covers."""
+        place, knows = self.place, self.incarnations.get(self.place.home[receiver], 0)
         return wire.Header(
-            kind, self._reception.run_id, sender, receiver, *key, seq=seq, length=length,
-            incarnation=self.place.incarnation, knows=self.incarnation(self.place.home[receiver]),
+            kind, self._reception.run_id, sender, receiver, *key, layout, seq, 0, length,
+            place.incarnation, knows, wire.digest(body),
         )  # fmt: skip
-
-    def incarnation(self, process: int) -> int:
-        """The incarnation of a process as far as this one knows."""
-        return self._reception.incarnations.get(process, 0)
 
     def overhear(self, rank: int, header: wire.Header) -> None:
         """Passes a message of one local node to another."""
@@ -301,8 +302,8 @@ class IoThread(threading.Thread):
         hello = self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
         body = msgspec.msgpack.encode(hello)
         receiver = self.place.processes[process].ranks[0]
-        header = self.header(Kind.HELLO, hello.ranks[0], receiver, length=len(body))
-        return process, header._replace(body_digest=wire.digest(body)).pack(), body
+        header = self.header(Kind.HELLO, hello.ranks[0], receiver, length=len(body), body=body)
+        return process, header.pack(), body
 
     def _receive_all(self) -> None:
         for router in self._routers:
@@ -325,8 +326,11 @@ class IoThread(threading.Thread):
             frames = [*frames[:2], frame]
         self._take((frames, router is not self._routers[0]))
 
+    def _take_record(self, head: bytes, body: bytes) -> None:
+        self._take(([zmq.Frame(head), zmq.Frame(body)], False))
+
     def _take(self, message: Received) -> None:
-        """Processes a message; in any thread if it came by the doorbell without an interceptor."""
+        """Processes a message, unless the interceptor takes it."""
         taken = self._interceptor.sift(message, time.monotonic()) if self._interceptor else [message]
         self._reception.take(taken)
 

@@ -23,6 +23,8 @@ from decentnode.core.payload import Layout, Payload
 
 MOST_ROUND = 1 << 30
 """No run has that many rounds; answers about later ones might not fit into a header."""
+BULK_KINDS = frozenset({Kind.PAYLOAD, Kind.MODEL, Kind.MESSAGE})
+PAYLOAD_KINDS = frozenset({Kind.PAYLOAD, Kind.NOTICE, Kind.MESSAGE})
 EDGE_KINDS = frozenset(
     {
         Kind.DROP_EDGE,
@@ -41,11 +43,11 @@ EDGE_KINDS = frozenset(
 class FramedMessage(Message):
     """A payload in the body frame, which belongs to this process: no sender can write it again."""
 
-    body: zmq.Frame
+    body: wire.Body
 
     def _parse(self, layout: Layout) -> Payload:
-        content = self.body.buffer
-        buffer = torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0).byte()
+        body = self.body
+        buffer = torch.frombuffer(body, dtype=torch.uint8) if len(body) else torch.empty(0).byte()
         return Payload.parse(layout, buffer)
 
 
@@ -88,10 +90,18 @@ class Receiver:
     def take(self, messages: list[Received]) -> None:
         """Processes messages; an invalid one is counted by its reason and has no other effect."""
         for frames, guarded in messages:
-            try:
-                self._accept(frames, guarded)
-            except wire.WireError as error:
-                self._refuse(frames[0], error.reason)
+            head = header_bytes(frames[0])
+            if len(frames) != 2:
+                self._refuse(head, "frame count")
+            else:
+                self.take_one(head, frames[1].buffer, frames[0] if guarded else None)
+
+    def take_one(self, head: bytes, body: wire.Body, guard: zmq.Frame | None = None) -> None:
+        """Processes one message; `guard`: its first frame, if an authenticated socket received it."""
+        try:
+            self._accept(head, body, guard)
+        except wire.WireError as error:
+            self._refuse(head, error.reason)
 
     def refuse(self, reason: str) -> None:
         """Counts a message with an unknown receiver for the first node of this process."""
@@ -113,20 +123,18 @@ class Receiver:
         if self.listener is not None:
             self.listener.lose(ranks)
 
-    def _refuse(self, head: zmq.Frame, reason: str) -> None:
+    def _refuse(self, head: bytes, reason: str) -> None:
         """Counts a message for its receiver, if the header is readable."""
         with contextlib.suppress(wire.WireError):
-            receiver = wire.Header.unpack(header_bytes(head)).receiver
+            receiver = wire.Header.unpack(head).receiver
             if receiver in self.mailboxes:
                 self.mailboxes[receiver].refuse(reason)
                 return
         self.refuse(reason)
 
-    def _accept(self, frames: list[zmq.Frame], guarded: bool) -> None:
+    def _accept(self, head: bytes, body: wire.Body, guard: zmq.Frame | None) -> None:
         """The checks, in the order of docs/message_format.md."""
-        if len(frames) != 2:
-            raise wire.WireError("frame count")
-        header, body = wire.Header.unpack(header_bytes(frames[0])), frames[1]
+        header = wire.Header.unpack(head)
         # A process of an earlier run may still be alive on the same port.
         if header.run_id != self.run_id:
             raise wire.WireError("run id")
@@ -135,19 +143,18 @@ class Receiver:
         if mailbox is None or process is None or process == self.place.own:
             raise wire.WireError("rank")
         # The key proves the machine; all nodes of a machine trust each other.
-        if guarded and sender_of(frames[0]) != self.place.processes[process].machine:
+        if guard is not None and sender_of(guard) != self.place.processes[process].machine:
             raise wire.WireError("identity")
-        if header.kind != Kind.NOTICE and header.length != len(body):
+        if header.kind != wire.NOTICE and header.length != len(body):
             raise wire.WireError("body length")
-        bulk = header.kind in (Kind.PAYLOAD, Kind.MODEL, Kind.MESSAGE)
-        if not bulk and len(body) > wire.MOST_CONTROL_BYTES:
+        if len(body) > wire.MOST_CONTROL_BYTES and header.kind not in BULK_KINDS:
             raise wire.WireError("control length")
         # Before any effect: a late message of a dead process must not count for its successor.
         self._check_incarnation(process, header)
         if max(header.round, header.seq if header.kind in EDGE_KINDS else 0) > MOST_ROUND:
             raise wire.WireError("round")
         # The digest of the body is checked last because it is the only check that reads the whole body.
-        if len(body) and header.body_digest != wire.digest(body.buffer):
+        if len(body) and header.body_digest != wire.digest(body):
             if header.kind != Kind.MESSAGE:  # those are repeated, or not, by the scheme
                 self._ask_again(mailbox, header)
             raise wire.WireError("checksum")
@@ -157,17 +164,18 @@ class Receiver:
             # Only an acknowledgement of this incarnation shows that the peer has attached this memory.
             if self.ringer is not None and header.ack >> wire.SEQ_BITS == self.place.incarnation:
                 self.ringer.answered(process)
-        self._give(mailbox, process, header, body)
+        if header.kind != wire.ACKNOWLEDGE:
+            self._give(mailbox, process, header, body)
 
     def _check_incarnation(self, process: int, header: wire.Header) -> None:
         known = self.incarnations.get(process, 0)
-        if header.kind == Kind.HELLO and known < header.incarnation <= wire.LOW_8_BITS:
+        if header.kind == wire.HELLO and known < header.incarnation <= wire.LOW_8_BITS:
             # All traces of the old process go before the first message of the new one is used.
             self.incarnations[process] = header.incarnation
             self.forget(process)
             self.restarted(process)
             return
-        knows_us = header.kind == Kind.HELLO or header.knows == self.place.incarnation & wire.LOW_8_BITS
+        knows_us = header.kind == wire.HELLO or header.knows == self.place.incarnation & wire.LOW_8_BITS
         if header.incarnation != known or not knows_us:
             raise wire.WireError("incarnation")
 
@@ -178,28 +186,27 @@ class Receiver:
             self._asked_again[edge] = header.key
             self.tell(Kind.RESEND, *edge, header.key, 0)
 
-    def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: zmq.Frame) -> None:
+    def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: wire.Body) -> None:
         sender, kind = header.sender, header.kind
-        carries = kind in (Kind.PAYLOAD, Kind.NOTICE, Kind.MESSAGE)
-        if carries and sender not in self.peers.get(mailbox.rank, (sender,)):
+        if kind in PAYLOAD_KINDS and sender not in self.peers.get(mailbox.rank, (sender,)):
             raise wire.WireError("unexpected source")
         identity = sender, header.seq, header.layout
-        if kind == Kind.PAYLOAD:
-            mailbox.deliver(sender, header.key, FramedMessage(*identity, body))
-        elif kind == Kind.NOTICE:
-            offset, segment = wire.unpack_reference(body.bytes), self.segments.of(sender)
+        if kind == wire.NOTICE:
+            offset, segment = wire.unpack_reference(body), self.segments.of(sender)
             message = SharedMessage(*identity, mailbox.rank, segment, offset, header.length)
             mailbox.deliver(sender, header.key, message)
+        elif kind == Kind.PAYLOAD:
+            mailbox.deliver(sender, header.key, FramedMessage(*identity, body))
         elif kind == Kind.MESSAGE:
             mailbox.messages.put(header.phase, FramedMessage(*identity, body))
         elif kind == Kind.HELLO:
-            self._greet(process, wire.unpack(body.bytes, wire.Hello, "hello"))
+            self._greet(process, wire.unpack(bytes(body), wire.Hello, "hello"))
         elif kind == Kind.MODEL:
             self._take_model((mailbox.rank, sender), body)
         elif kind == Kind.GROUP:
             if self.listener is None:
                 raise wire.WireError("kind")
-            self.listener.hear(header, body.bytes)
+            self.listener.hear(header, bytes(body))
         else:
             self.hear(mailbox, header)
 
@@ -241,16 +248,14 @@ class Receiver:
                 return model
         return None
 
-    def _take_model(self, pair: tuple[int, int], body: zmq.Frame) -> None:
+    def _take_model(self, pair: tuple[int, int], body: wire.Body) -> None:
         if self.models.get(pair, body) is not None:
             raise wire.WireError("unexpected model")
         if not len(body):
             raise wire.WireError("body length")
-        self.models[pair] = torch.frombuffer(bytearray(body.buffer), dtype=torch.uint8)
+        self.models[pair] = torch.frombuffer(bytearray(body), dtype=torch.uint8)
 
 
 def header_bytes(frame: zmq.Frame) -> bytes:
-    """The bytes of a header; a frame of another length is not copied."""
-    if len(frame) != wire.HEADER_BYTES:
-        raise wire.WireError("header length")
-    return frame.bytes
+    """The bytes of a header; of a frame of another length only its begin, which is no header either."""
+    return frame.bytes if len(frame) == wire.HEADER_BYTES else bytes(frame.buffer[:1])
