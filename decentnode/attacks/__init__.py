@@ -12,9 +12,28 @@ from decentnode.attacks.active import (
     scaling,
     sign_flip,
 )
-from decentnode.attacks.base import Attack
+from decentnode.attacks.base import Adversary, Attack
+from decentnode.attacks.passive import audit, inversion, labels, linkability, membership, record
+from decentnode.attacks.passive.base import PassiveAttack
 
 __all__ = [
-    "Attack", "alie", "dissensus", "echo", "ipm", "label_flip", "mimic", "noise", "not_finite", "scaling",
+    "Adversary",
+    "Attack",
+    "PassiveAttack",
+    "alie",
+    "audit",
+    "dissensus",
+    "echo",
+    "inversion",
+    "ipm",
+    "label_flip",
+    "labels",
+    "linkability",
+    "membership",
+    "mimic",
+    "noise",
+    "not_finite",
+    "record",
+    "scaling",
     "sign_flip",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from torch import Tensor
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import name_of
 from decentnode.core.vector import AdjustGradient
+from decentnode.datasets.base import LoadedDataset
 from decentnode.datasets.skew import Skew
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph, View
@@ -22,23 +23,54 @@ Seen = Mapping[int, Tensor]
 """The models that the adversary received last, by rank, each of shape (d,)."""
 
 
+class Adversary(ABC):
+    """A party of a run that is not honest, or only curious. Its fields are its options in YAML."""
+
+    active: ClassVar[bool]
+    """Whether it changes what its ranks send; otherwise it only looks at what they receive."""
+    knowledge: ClassVar[str]
+    """What it uses, as text."""
+
+    ranks: tuple[NonNegative, ...]
+    """The adversaries."""
+
+    @abstractmethod
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
+        """Why it cannot attack such a run: an option, or "" for the whole attack, and a line."""
+
+    def skew(self) -> Skew | None:
+        """What changes training samples; None: nothing."""
+        return None
+
+    def parts(self, parts: list[Tensor], seed: int) -> list[Tensor]:
+        """The training samples of each rank, as indices, without those that it removes."""
+        return parts
+
+    def check(self, dataset: LoadedDataset, parts: Sequence[Tensor]) -> None:
+        """Raises BadInput if the samples of the run do not fit; `parts`: those of each rank, as indices."""
+        return None
+
+    def wrap(self, scheme: Sharing) -> Sharing:
+        """The scheme of one of its ranks."""
+        return scheme
+
+
 @dataclass(kw_only=True)
-class Attack(ABC):
+class Attack(Adversary):
     """What some ranks send in place of their models.
 
     An adversary trains and mixes as its scheme says, and lies to its neighbors. It knows what such a node
     receives, and nothing else: `seen` has the models of its neighbors in the round before.
     """
 
-    knowledge: ClassVar[str] = "its own model"
-    """What the attack uses, as text."""
+    active = True
+    knowledge = "its own model"
     needs_models: ClassVar[bool] = False
     """Whether it uses the models that the adversary received."""
     per_target: ClassVar[bool] = False
     """Whether each neighbor receives another lie."""
 
     ranks: tuple[NonNegative, ...]
-    """The adversaries."""
     first_round: NonNegative = 0
     """The first round of the attack; before it the adversaries are honest."""
     seed: NonNegative = 0
@@ -48,7 +80,6 @@ class Attack(ABC):
         """What the adversary sends in place of its model, shape (d,); `target`: None where it is for all."""
 
     def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
-        """Why it cannot attack such a run: an option, or "" for the whole attack, and a line."""
         outside = [rank for rank in self.ranks if rank >= graph.num_nodes]
         if outside:
             yield "ranks", f"rank {outside[0]} does not exist; the graph has 0..{graph.num_nodes - 1}"
@@ -61,12 +92,7 @@ class Attack(ABC):
                 "use sign_flip, noise, scaling or not_finite, or a scheme that sends whole models",
             )
 
-    def skew(self) -> Skew | None:
-        """What changes the training samples of the adversaries; None: nothing."""
-        return None
-
     def wrap(self, scheme: Sharing) -> Sharing:
-        """The scheme of an adversary."""
         if self.needs_models and isinstance(scheme, BuffersBeside):
             raise BadInput(f"adversaries: {name_of(self)} and training.mix_buffers do not go together")
         return Adversarial(scheme, self)

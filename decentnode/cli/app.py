@@ -250,6 +250,21 @@ def privacy(
 
 
 @app.command()
+def attack(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
+    overrides: Overrides = None,
+) -> None:
+    """Attack what the passive adversaries of a run have recorded, and show what they learn."""
+    import_torch()
+    import torch
+
+    from decentnode.cli.attack import report
+
+    torch.set_num_threads(1)
+    print_lines(report(run, overrides or ()))
+
+
+@app.command()
 def partition(
     config: ConfigPath,
     overrides: Overrides = None,

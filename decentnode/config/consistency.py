@@ -44,9 +44,10 @@ class Injected(Protocol):
         """Pairs of an option, or "" for the whole fault, and its defect in such a run."""
 
 
-class Lying(Protocol):
-    """An attack, which checks itself."""
+class Adverse(Protocol):
+    """An adversary, which checks itself."""
 
+    active: bool
     ranks: tuple[int, ...]
 
     def defects(self, graph: Graph, sharing: Sharing) -> Iterable[tuple[str, str]]:
@@ -444,12 +445,12 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
         uses |= dict.fromkeys(ports, "has another use")
 
 
-def _adversaries(document: Document, adversaries: Sequence[Lying], graph: Graph, sharing: Sharing) -> None:
+def _adversaries(document: Document, adversaries: Sequence[Adverse], graph: Graph, sharing: Sharing) -> None:
     seen: dict[int, int] = {}
     for index, attack in enumerate(adversaries):
         for option, line in attack.defects(graph, sharing):
             document.add(("adversaries", index, *([option] if option else [])), line)
-        for rank in attack.ranks:
+        for rank in attack.ranks if attack.active else ():
             if seen.setdefault(rank, index) != index:
                 line = f"rank {rank} already makes the attack of adversaries[{seen[rank]}]; name it once"
                 document.add(("adversaries", index, "ranks"), line)

@@ -221,5 +221,6 @@ class Settings:
 
     @property
     def adversary_ranks(self) -> frozenset[int]:
-        """The ranks of all adversaries."""
-        return frozenset(rank for one in self.adversaries for rank in one.options.get("ranks", ()))
+        """The ranks of all adversaries that lie; others only look at what they receive."""
+        lying = [one for one in self.adversaries if getattr(one.cls, "active", True)]
+        return frozenset(rank for one in lying for rank in one.options.get("ranks", ()))

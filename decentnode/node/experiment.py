@@ -31,14 +31,15 @@ from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
 from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation, is_due
 from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
-from decentnode.node.model_records import ModelRecords
 from decentnode.node.node import Node
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.node.privacy_plans import NOT_PRIVATE, PrivacyPlans
+from decentnode.node.recording.model_records import ModelRecords
+from decentnode.node.recording.transcripts import TranscriptWriter, writer_for
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
-from decentnode.results.records import Records
+from decentnode.results.records import KeptBeside, Records
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import beside, stay_in_vector
 from decentnode.sharing.overlays import on_overlay
@@ -269,7 +270,12 @@ class Experiment:
         if sharing.gives_model:
             # Only neighbors in the graph may have the model.
             exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
-        records = self._records(rank, network, resources)
+        warn = partial(report_disk, reporter, rank)
+        run, scheme = resources.records.parent, self.sharing()
+        transcript = writer_for(run, rank, settings, self.mapping, scheme, warn)
+        if transcript is not None:
+            exchanger.tap = transcript.take
+        records = self._records(rank, network, resources, transcript)
         checkpoints = NodeCheckpoints(
             resources.lineage, settings.checkpoint.every, reporter, rank, course, records
         )
@@ -279,19 +285,19 @@ class Experiment:
         parts: tuple[Any, ...] = (rank, training, adaptation, self.graph, sharing, exchanger, evaluation)
         parts = (*parts, records, course, checkpoints, journal)
         if sharing.asynchronous:
-            warn = partial(report_disk, reporter, rank)
-            run_dir = resources.records.parent
-            return assembly.async_node(parts, settings, pace, run_dir, warn)
+            return assembly.async_node(parts, settings, pace, run, warn)
         return Node(*parts)
 
-    def _records(self, rank: int, network: nn.Module, resources: NodeResources) -> Records:
+    def _records(
+        self, rank: int, network: nn.Module, resources: NodeResources, transcript: TranscriptWriter | None
+    ) -> Records:
         warn = partial(report_disk, resources.readers.reporter, rank)
         kept, rounds = self.settings.records.models, self.settings.rounds
-        models = None
+        beside: list[KeptBeside] = [] if transcript is None else [transcript]
         if kept is not None:
             due = partial(is_due, every=kept.every, rounds=rounds)
-            models = ModelRecords(resources.records.parent, rank, network, due, warn)
-        return Records(resources.records, rank, warn, models)
+            beside.append(ModelRecords(resources.records.parent, rank, network, due, warn))
+        return Records(resources.records, rank, warn, beside)
 
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
         device = device_for(self.settings.device, self.mapping.local_rank(rank))

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Inbox
+from decentnode.communication.exchange.handle import Message
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
 from decentnode.communication.launcher_link.reports import (
     PeerBack,
@@ -31,6 +32,8 @@ from decentnode.results.records import Records, RoundRecord
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.training.training import Training
 
+Tap = Callable[[int, int, Mapping[int, Payload], Mapping[int, Message]], None]
+"""Gets the round, the exchange within it, what arrived by source, and when."""
 ROUNDS_REMEMBERED = 20
 PROGRESS_INTERVAL = 0.25
 
@@ -164,6 +167,8 @@ class RoundExchange:
         self.missing: dict[int, PeerError] = {}
         self.may_fetch: Callable[[int], bool] = lambda peer: False
         """Whether a peer that requests this node's model may have it."""
+        self.tap: Tap | None = None
+        """What gets the payloads that passive adversaries see."""
         self.refused: Counter[str] = Counter()
         """Messages and payloads refused up to the end of the last round, by reason."""
         self._payloads_refused: Counter[str] = Counter()
@@ -237,6 +242,8 @@ class RoundExchange:
         await handle
         self._heartbeat.mark(self._round, Activity.MIX)
         self._inbox = inbox = Inbox(handle, layout, self.endpoint)
+        if self.tap is not None:
+            self.tap(self._round, self._phase, inbox, handle.arrived)
         self._phase += 1
         self._heard.update(inbox)
         for peer, error in inbox.missing.items():

@@ -38,6 +38,8 @@ class RunSamples:
     """The training samples of each rank, as indices."""
     levels: list[list[skew.Levels]] = field(default_factory=list)
     """By skew and rank."""
+    assigned: list[Tensor] = field(default_factory=list)
+    """The parts before an audit left some samples out."""
 
     @classmethod
     def load(cls, settings: Settings, nodes: int, whole: LoadedDataset | None = None) -> "RunSamples":
@@ -51,9 +53,14 @@ class RunSamples:
         settings.training.task.make().check(dataset, settings.training.loss.cls)
         parts = split_rows(settings.partition.make(), dataset.train, rows, nodes, seed)
         changed, levels = skew.apply([one.make() for one in settings.skew], dataset, parts, seed)
-        flips = [found for one in settings.adversaries if (found := one.make().skew()) is not None]
+        adversaries = [one.make() for one in settings.adversaries]
+        flips = [found for one in adversaries if (found := one.skew()) is not None]
         changed, _ = skew.apply(flips, changed, parts, seed)
-        return cls(changed, parts, levels)
+        assigned = parts
+        for one in adversaries:
+            one.check(changed, parts)
+            parts = one.parts(parts, seed)
+        return cls(changed, parts, levels, assigned)
 
     @cached_property
     def digest(self) -> str:

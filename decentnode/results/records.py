@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,17 +17,20 @@ from decentnode.results.metrics import Values
 from decentnode.results.reader import read_lines
 
 
-class KeptModels(Protocol):
-    """The models of a node that are kept as results after some of its rounds."""
+class KeptBeside(Protocol):
+    """What else a node keeps of its rounds: models, or what adversaries see."""
 
     def after(self, round: int) -> None:
-        """Keeps the current model if one is due after this round."""
+        """Keeps what is due after this round."""
 
     def sync(self) -> str:
-        """Waits until all models so far are on disk; returns in one line what is missing."""
+        """Waits until all so far is on disk; returns in one line what is missing."""
+
+    def close(self) -> str:
+        """As `sync`, when the node has ended."""
 
     def cut_back(self, round: int) -> None:
-        """Removes the models after later rounds than this one; raises OSError."""
+        """Removes what is from later rounds than this one; raises BadInput and OSError."""
 
 
 class RoundRecord(msgspec.Struct, omit_defaults=True):
@@ -65,15 +69,15 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
 class Records:
     """The records of one node, written line by line to `records/RANK.jsonl`, never read back.
 
-    It also writes the kept models, which follow the same rules as the records of their rounds.
+    Kept models and transcripts follow the same rules as the records of their rounds.
     """
 
     def __init__(
-        self, directory: Path, rank: int, warn: Warn = lambda _: None, models: KeptModels | None = None
+        self, directory: Path, rank: int, warn: Warn = lambda _: None, beside: Sequence[KeptBeside] = ()
     ) -> None:
-        """`warn` gets one line when the disk refuses records; `models`: None keeps none."""
+        """`warn` gets one line when the disk refuses records; `beside`: what else is kept of rounds."""
         self._file = LineFile(directory / f"{rank:05d}.jsonl", warn)
-        self._models = models
+        self._beside = beside
         self._before: dict[str, int] = {}
         self._began = time.monotonic()
 
@@ -84,8 +88,8 @@ class Records:
             setattr(record, name, total - self._before.get(name, 0))
         self._before = dict(vars(counters))
         self._file.append(msgspec.json.encode(record))
-        if self._models is not None:
-            self._models.after(record.round)
+        for one in self._beside:
+            one.after(record.round)
 
     @property
     def seconds(self) -> float:
@@ -103,19 +107,21 @@ class Records:
         Raises BadInput and OSError.
         """
         cut_back(self._file.path, round)
-        if self._models is not None:
-            self._models.cut_back(round)
+        for one in self._beside:
+            one.cut_back(round)
 
     def sync(self) -> str:
         """Syncs the records so far to disk; returns in one line what is missing, empty where nothing is."""
-        return self._file.sync() or self._unkept()
+        return first_problem([self._file.sync(), *(one.sync() for one in self._beside)])
 
     def close(self) -> str:
         """Closes the file; returns in one line what could not be written, empty where all was."""
-        return self._file.close() or self._unkept()
+        return first_problem([self._file.close(), *(one.close() for one in self._beside)])
 
-    def _unkept(self) -> str:
-        return self._models.sync() if self._models is not None else ""
+
+def first_problem(found: Sequence[str]) -> str:
+    """The first text that is not empty, or an empty one."""
+    return next(filter(None, found), "")
 
 
 class _Line(msgspec.Struct):

@@ -62,9 +62,13 @@ class Objective:
         if weights is None:
             return self.task.loss(outputs, labels, self.loss)
         weights = weights.to(self._device)
-        each = self.task.loss(outputs, labels, self._of_each).reshape(len(labels), -1).mean(1)
-        total = (weights * each).sum()
+        total = (weights * self.each(outputs, labels)).sum()
         return total if self.reduction == "sum" else total / weights.sum()
+
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each sample, shape (batch,), given the outputs for them."""
+        each = self.task.loss(outputs, labels.to(self._device), self._of_each)
+        return each.reshape(len(labels), -1).mean(1)
 
     def shares(self, batches: Sequence[Batch]) -> list[tuple[Batch, float]]:
         """Each batch with the factor of its loss in the loss of all their samples as one batch.

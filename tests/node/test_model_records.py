@@ -11,8 +11,8 @@ from torch import nn
 from decentnode.communication.base import ByteCounters
 from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput
-from decentnode.node import model_records
-from decentnode.node.model_records import ModelRecords
+from decentnode.node.recording import model_records
+from decentnode.node.recording.model_records import ModelRecords
 from decentnode.results.model_files import model_rounds, path_of, read_model, rounds_of
 from decentnode.results.records import Records, RoundRecord
 
@@ -76,7 +76,7 @@ def test_what_the_disk_does_not_take_is_tried_again_and_then_told(tmp_path, modu
         write_durably(path, pieces)
 
     monkeypatch.setattr(model_records, "write_durably", write)
-    records = Records(tmp_path, 7, told.append, kept(tmp_path, module, told.append, every=1))
+    records = Records(tmp_path, 7, told.append, [kept(tmp_path, module, told.append, every=1)])
     records.write(RoundRecord(7, 0), ByteCounters())
     folder = path_of(tmp_path, 7, 0).parent
     missing = "model could not be written: No space left on device"
@@ -97,7 +97,7 @@ def test_models_of_rounds_that_are_undone_go(tmp_path, module) -> None:
         models.after(round)
     models.sync()
     (path_of(tmp_path, 7, 9).with_suffix(".safetensors.tmp")).touch()
-    Records(tmp_path, 7, models=models).cut_back(0)
+    Records(tmp_path, 7, beside=[models]).cut_back(0)
     assert [path.name for path in path_of(tmp_path, 7, 0).parent.iterdir()] == ["00000000.safetensors"]
 
 

@@ -32,6 +32,8 @@ class Message(ABC):
     """The sender's number of the exchange it belongs to."""
     layout: int
     """The hash of the sender's layout."""
+    received: float = field(default_factory=time.monotonic, init=False)
+    """When this process read it."""
 
     @property
     def is_void(self) -> bool:

@@ -88,7 +88,7 @@ def _not_in_windows(
         )
         document.add(("training", "privacy"), what)
     if adversaries:
-        what = "attacks change what is sent in a round, and time_model asynchronous has none; leave it out"
+        what = "adversaries act in rounds, and time_model asynchronous has none; leave it out"
         document.add(("adversaries",), what)
 
 

@@ -30,11 +30,11 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.launcher.cluster.messages import INCARNATIONS, Join, Start
 from decentnode.mapping.base import Consecutive
-from decentnode.node import model_records
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import BadCheckpoint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import difference, folder_of
+from decentnode.node.recording import model_records
 from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, read_object, read_value
 from decentnode.results.records import cut_back, read_records, write_atomically
 

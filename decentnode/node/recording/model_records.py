@@ -59,6 +59,10 @@ class ModelRecords:
         folder = path_of(self._run, self._rank, 0).parent
         return f"{folder}: {counted(missing, 'model')} could not be written: {self._problem}"
 
+    def close(self) -> str:
+        """As `sync`."""
+        return self.sync()
+
     def cut_back(self, round: int) -> None:
         """Removes models of later rounds, which the node repeats; raises OSError."""
         cut_back(self._run, self._rank, round)

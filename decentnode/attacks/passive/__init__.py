@@ -1,0 +1,1 @@
+"""What is learned from payloads that arrive: one attack per file."""

@@ -1,0 +1,75 @@
+"""Runs an attack over transcripts, in the same way while they grow and afterwards."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from decentnode.attacks.passive.base import PassiveAttack
+from decentnode.attacks.passive.scene import Scene
+from decentnode.attacks.passive.sight import Reader, Sight
+from decentnode.core.registry import name_of
+from decentnode.errors import BadInput
+from decentnode.results.attack_results import AttackResult
+from decentnode.results.transcript import Transcript, TranscriptLine
+
+
+class Attacker:
+    """One adversary with what it has heard so far."""
+
+    def __init__(self, scene: Scene, attack: PassiveAttack, run: Path) -> None:
+        self.attack = attack
+        self.is_done = False
+        self._scene = scene
+        self._transcripts = [Transcript(run, rank) for rank in attack.listeners]
+        self._reader = Reader(scene, attack.listeners)
+        self._next = 0
+
+    def require(self) -> None:
+        """Raises BadInput where a rank has recorded nothing."""
+        missing = [one.rank for one in self._transcripts if not one.exists]
+        if missing:
+            raise BadInput(
+                f"{name_of(self.attack)}: rank {missing[0]} has recorded nothing here; record in the run "
+                f"with adversaries: [{{name: record, ranks: [{missing[0]}]}}], on its machine"
+            )
+
+    def advance(self) -> Iterator[AttackResult]:
+        """Attacks after each round that is complete by now, in order."""
+        for transcript in self._transcripts:
+            transcript.advance()
+        complete = min((one.complete for one in self._transcripts), default=-1)
+        for round in range(self._next, complete + 1):
+            sight = self._seen(round)
+            if sight is not None and self.attack.is_due(round, self._scene.rounds):
+                yield from self.attack.attack(self._scene, sight)
+        self._next = max(self._next, complete + 1)
+        self.is_done = all(one.ended for one in self._transcripts)
+
+    def _seen(self, round: int) -> Sight | None:
+        """What is known after a round; None where nothing of it was recorded."""
+        heard: dict[int, list[tuple[TranscriptLine, Tensor | None]]] = {}
+        for transcript in self._transcripts:
+            for line in transcript.rounds.pop(round, []):
+                if self._concerns(line):
+                    heard.setdefault(line.target, []).append((line, self._content(transcript, line)))
+        if not heard:
+            return None
+        sight = self._reader.read(round, heard)
+        wanted = self.attack.victims
+        if wanted:
+            for known in (sight.models, sight.starts):
+                for victim in known.keys() - set(wanted):
+                    del known[victim]
+        return sight
+
+    def _concerns(self, line: TranscriptLine) -> bool:
+        """Whether the party hears a payload, from a node that is not part of it."""
+        return self.attack.hears(line.target, line.source) and line.source not in self.attack.ranks
+
+    def _content(self, transcript: Transcript, line: TranscriptLine) -> Tensor | None:
+        if not self.attack.opens(line.target, line.sealed):
+            return None
+        content = transcript.content(line)
+        return None if content is None else torch.from_numpy(content)

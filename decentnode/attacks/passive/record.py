@@ -1,0 +1,25 @@
+"""Only recording."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from decentnode.attacks.passive.base import PassiveAttack
+from decentnode.attacks.passive.scene import Scene
+from decentnode.attacks.passive.sight import Sight
+from decentnode.core.registry import ATTACKS
+from decentnode.results.attack_results import AttackResult
+
+
+@ATTACKS.register("record")
+@dataclass(kw_only=True)
+class Record(PassiveAttack):
+    """Writes down what the party hears, for later attacks (the listener of Dolev and Yao, 1983).
+
+    With `every: 1` all rounds are kept.
+    """
+
+    knowledge = "what arrives"
+    needs_bytes = False
+
+    def attack(self, scene: Scene, sight: Sight) -> Iterator[AttackResult]:
+        yield from ()

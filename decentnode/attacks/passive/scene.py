@@ -1,0 +1,123 @@
+"""What is public about a run, what a party has of its own, and the truth that results are compared with."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from decentnode.core.rng import generator
+from decentnode.core.vector import ParameterLayout
+from decentnode.datasets.base import LoadedDataset, Samples
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.sharing.base import Sharing
+from decentnode.training.evaluation import evaluation_mode, load_flat
+from decentnode.training.minibatches import Minibatches, Shard
+from decentnode.training.objective import Objective
+from decentnode.training.settings import TrainingSettings
+
+BATCH_SIZE = 256
+MOST_SHADOW_STEPS = 2000
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The settings of a run as objects. Attacks may read all but `parts` of others, which is the truth."""
+
+    run: Path
+    network: nn.Module
+    """The initial model, which all nodes know."""
+    layout: ParameterLayout
+    training: TrainingSettings
+    dataset: LoadedDataset
+    parts: Sequence[Tensor]
+    """The training samples of each rank, as indices."""
+    assigned: Sequence[Tensor]
+    """The same before an audit left some out."""
+    graph: WeightedGraph
+    scheme: Callable[[int], Sharing]
+    """A new scheme, as a rank has it."""
+    rounds: int
+    seed: int
+
+    @cached_property
+    def initial(self) -> Tensor:
+        """The model of all nodes before round 0, shape (d,)."""
+        return flat(self.network, self.layout)
+
+    @cached_property
+    def _objective(self) -> Objective:
+        return self.training.objective(copy.deepcopy(self.network), self.layout.channels_last)
+
+    def objective(self, model: Tensor) -> Objective:
+        """Network and loss with these parameters, shape (d,); valid until the next call."""
+        load_flat(self._objective.module, self.layout, model.to(self.layout.dtype))
+        return self._objective
+
+    def losses(self, model: Tensor, samples: Samples) -> Tensor:
+        """The loss of a model on each sample, shape (n,), float64."""
+        objective, found = self.objective(model), []
+        with evaluation_mode(objective.module), torch.no_grad():
+            for rows in torch.split(torch.arange(len(samples)), BATCH_SIZE):
+                batch = samples.batch(rows)
+                found.append(objective.each(objective(batch)[0], batch.labels).double())
+        return torch.cat(found)
+
+    def outputs(self, model: Tensor, samples: Samples) -> Tensor:
+        """The scores of a model for each sample, shape (n, classes)."""
+        objective = self.objective(model)
+        with evaluation_mode(objective.module), torch.no_grad():
+            rows = torch.split(torch.arange(len(samples)), BATCH_SIZE)
+            return torch.cat([objective(samples.batch(one))[0] for one in rows])
+
+    def public_rows(self, share: float, seed: int) -> tuple[Tensor, Tensor]:
+        """The test samples that a party has, and all others, as indices."""
+        order = torch.from_numpy(generator(seed, "public").permutation(len(self.dataset.test)))
+        count = round(share * len(order))
+        return order[:count], order[count:]
+
+    def own(self, ranks: Sequence[int], share: float, seed: int) -> list[Samples]:
+        """What a party may train on: the shards of its ranks, and its public samples."""
+        test = self.dataset.test.subset(self.public_rows(share, seed)[0])
+        return [one for one in [*(self.shard_of(rank) for rank in ranks), test] if len(one)]
+
+    def shard_of(self, rank: int) -> Samples:
+        """The training samples of a rank."""
+        return self.dataset.train.subset(self.parts[rank])
+
+    def steps_until(self, rank: int, round: int) -> int:
+        """Local steps that a rank has made at the end of a round, by the settings."""
+        minibatches = self.training.minibatches(Shard(self.dataset.train, self.parts[rank], self.seed, rank))
+        per_epoch = minibatches.steps_per_epoch(self.training.accumulate)
+        return sum(self.training.steps(rank, r, per_epoch) for r in range(round + 1))
+
+    def trained(self, samples: Samples, steps: int, seed: int) -> Tensor:
+        """A model trained on samples as nodes train, for so many steps, without noise; shape (d,)."""
+        objective = self.training.objective(copy.deepcopy(self.network), self.layout.channels_last)
+        module = objective.module.train()
+        optimizer = self.training.optimizer.make(self.training.trained(module))
+        shard = Shard(samples, torch.arange(len(samples)), seed, 0)
+        minibatches = Minibatches(shard, self.training.batch_size or BATCH_SIZE)
+        torch.manual_seed(seed)
+
+        def closure() -> float:
+            optimizer.zero_grad()
+            loss = objective(minibatches.next())[1]
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.item()
+
+        for _ in range(min(steps, MOST_SHADOW_STEPS)):
+            optimizer.step(closure)
+        return flat(module, self.layout)
+
+
+def flat(module: nn.Module, layout: ParameterLayout) -> Tensor:
+    """The parameters of a module as a vector, shape (d,)."""
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    found = torch.empty(layout.numel, dtype=layout.dtype)
+    for entry in layout.entries:
+        entry.view(found).copy_(tensors[entry.name].detach())
+    return found

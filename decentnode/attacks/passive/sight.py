@@ -1,0 +1,134 @@
+"""From payloads to models: what a party makes of a transcript, with what such a party knows.
+
+A payload is decoded by the scheme's own code with the settings of the run, which are public. Payloads of
+whole models are the models. Differences add up to a public copy. What a scheme masks is read as its receiver
+reads it: only the weighted mean of all that arrived.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from decentnode.attacks.passive.scene import Scene
+from decentnode.core.payload import Payload, PayloadError
+from decentnode.core.registry import name_of
+from decentnode.results.transcript import TranscriptLine
+from decentnode.sharing.base import Sharing, SharingBase
+from decentnode.sharing.choco import Choco
+from decentnode.sharing.choco_per_edge import ChocoPerEdge
+from decentnode.sharing.secure_aggregation import SecureAggregation
+from decentnode.transforms.base import Context
+
+Heard = Mapping[int, list[tuple[TranscriptLine, Tensor | None]]]
+"""By receiver the payloads of a round, uint8 of shape (bytes,); None: only their size is known."""
+
+
+def is_readable(sharing: SharingBase, has_ranks: bool) -> str:
+    """Why a party cannot read what a scheme sends; empty if it can."""
+    scheme = name_of(sharing)
+    if isinstance(sharing, SecureAggregation):
+        return "" if has_ranks else f"reads nothing on a link: {scheme} masks each payload; name ranks"
+    if isinstance(sharing, Choco | ChocoPerEdge):
+        return ""
+    plain = type(sharing).payload_layout is SharingBase.payload_layout
+    if sharing.sends == "models" and plain and not sharing.protects:
+        return ""
+    return f"cannot read what {scheme} sends; it reads whole models, choco and secure_aggregation"
+
+
+@dataclass
+class Sight:
+    """What a party knows after a round."""
+
+    round: int
+    models: dict[int, Tensor] = field(default_factory=dict)
+    """By victim the model that it sent in this round, as far as the party can tell; float32, shape (d,)."""
+    starts: dict[int, Tensor] = field(default_factory=dict)
+    """By victim its model before the local steps of this round, as the party estimates it."""
+    lines: list[TranscriptLine] = field(default_factory=list)
+    """The payloads of the round, in the order of their arrival at each receiver."""
+    earlier: dict[int, Tensor] = field(default_factory=dict)
+    """By victim the model that it sent before, in the last round that the party has seen."""
+
+
+class Reader:
+    """Follows what a party hears, round after round."""
+
+    def __init__(self, scene: Scene, listeners: list[int]) -> None:
+        self._scene = scene
+        self._schemes = {rank: scene.scheme(rank) for rank in listeners}
+        for scheme in self._schemes.values():
+            scheme.begin(scene.initial)
+        self._copies: dict[tuple[int, int], Tensor] = {}
+        """By receiver and source the last model, or public copy."""
+        self._last = Sight(-1)
+
+    def read(self, round: int, heard: Heard) -> Sight:
+        """What is known after a round; rounds come in order, and some may be missing."""
+        found: dict[int, list[Tensor]] = {}
+        for receiver, payloads in sorted(heard.items()):
+            for source, model in self._models(receiver, round, payloads).items():
+                found.setdefault(source, []).append(model)
+        # Colluding receivers of different payloads know their mean.
+        models = {source: torch.stack(several).mean(0) for source, several in sorted(found.items())}
+        lines = [line for payloads in heard.values() for line, _ in payloads]
+        starts = self._starts(round, models)
+        earlier = {**self._last.earlier, **self._last.models}
+        self._last = Sight(round, models, starts, lines, earlier)
+        return self._last
+
+    def _models(
+        self, receiver: int, round: int, payloads: list[tuple[TranscriptLine, Tensor | None]]
+    ) -> dict[int, Tensor]:
+        scheme = self._schemes[receiver]
+        layout = scheme.payload_layout(0)
+        arrived: dict[int, Payload] = {}
+        for line, content in payloads:
+            if layout is not None and content is not None and line.phase == 0 and line.layout == layout.hash:
+                try:
+                    arrived[line.source] = Payload.parse(layout, content)
+                except PayloadError:
+                    continue
+        if scheme.protects:
+            return self._mean(scheme, receiver, round, arrived)
+        return {source: self._model(scheme, receiver, round, source, p) for source, p in arrived.items()}
+
+    def _model(self, scheme: Sharing, receiver: int, round: int, source: int, payload: Payload) -> Tensor:
+        place = receiver, source
+        last = self._copies.get(place, self._scene.initial)
+        # What was not sent is as it was known before.
+        is_whole = scheme.sends == "models"
+        context = Context(self._scene.seed, round, source, receiver, last if is_whole else None)
+        decoded = scheme.chain.decode(payload, context)
+        self._copies[place] = decoded.clone() if is_whole else last + decoded
+        return self._copies[place].float()
+
+    def _mean(
+        self, scheme: Sharing, receiver: int, round: int, arrived: dict[int, Payload]
+    ) -> dict[int, Tensor]:
+        """The weighted mean of all models that arrived, for each of their sources."""
+        view = self._scene.graph.view(receiver, round, 0.0)
+        nothing = torch.zeros_like(self._scene.initial)
+        out = torch.full_like(nothing, torch.nan)
+        scheme.mix(nothing, arrived, view, out)
+        weight = sum(view.weights.get(source, 0.0) for source in arrived)
+        if not weight or not out.any():  # the masks did not cancel
+            return {}
+        return dict.fromkeys(sorted(arrived), out.float() / weight)
+
+    def _starts(self, round: int, models: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """The mixes with which the victims began, from what was seen in the round before."""
+        if round == 0:
+            return dict.fromkeys(models, self._scene.initial.float())
+        if self._last.round != round - 1:
+            return {}
+        starts, known = {}, self._last.models
+        for victim in models:
+            weights = self._scene.graph.view(victim, round - 1, 0.0).weights
+            parts = {j: w for j, w in weights.items() if j in known and w}
+            if victim in parts:
+                total = sum(parts.values())
+                starts[victim] = torch.stack([known[j] * (w / total) for j, w in parts.items()]).sum(0)
+        return starts

@@ -1,0 +1,54 @@
+"""The output of `decentnode attack`: what passive adversaries learn from what they have recorded."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from decentnode.config.loader import load
+from decentnode.core.text import counted
+from decentnode.errors import BadInput
+from decentnode.launcher.attackers import attacked, passive
+from decentnode.node.experiment import Experiment
+from decentnode.results.attack_results import AttackResult, write_results
+
+COLUMNS = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "chance", "l1_error")
+TITLES = ("AUC", "TPR@1%", "eps >=", "SSIM", "PSNR", "accuracy", "chance", "L1")
+
+
+def report(run: Path, overrides: Sequence[str]) -> Iterator[str]:
+    """Attacks, writes `attacks.jsonl`, and gives the lines to print; raises BadInput."""
+    config = run / "config.yaml"
+    if not config.exists():
+        raise BadInput(f"{run}: no directory of a run; it has no config.yaml")
+    experiment = Experiment.from_settings(load(config, overrides))
+    attacks = passive(experiment)
+    if not attacks:
+        raise BadInput(f"{config}: adversaries: nobody listens in this run; name some, such as membership")
+    spent = _accounted(run)
+    found: list[AttackResult] = []
+    yield f"{'attack':<22} {'adversary':<14} {'victim':>6} {'round':>6}" + "".join(f"{t:>9}" for t in TITLES)
+    for result in attacked(experiment, run, attacks):
+        found.append(result)
+        yield line(result)
+        if result.epsilon_lower is not None and (most := spent.get(str(result.victim))) is not None:
+            yield f"{'':<22} accounted for rank {result.victim}: epsilon {most:.4g}"
+    write_results(run, found)
+    yield f"{counted(len(found), 'result')} of {counted(len(attacks), 'attack')} in {run / 'attacks.jsonl'}"
+
+
+def line(result: AttackResult) -> str:
+    """A result as a row of the table."""
+    victim = "all" if result.victim is None else str(result.victim)
+    values = (getattr(result, name) for name in COLUMNS)
+    cells = "".join(f"{'-' if value is None else f'{value:.3f}':>9}" for value in values)
+    return f"{result.attack:<22} {result.adversary:<14} {victim:>6} {result.round + 1:>6}{cells}"
+
+
+def _accounted(run: Path) -> dict[str, float]:
+    """The epsilon of each rank by the accountant, where the summary has it."""
+    try:
+        summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return dict((summary.get("privacy") or {}).get("epsilon") or {})

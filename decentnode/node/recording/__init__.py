@@ -1,0 +1,1 @@
+"""What a node keeps beside its records, written while it trains."""

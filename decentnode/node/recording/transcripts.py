@@ -1,0 +1,168 @@
+"""Records what an adversary receives: a round waits for a copy in memory, never for the disk."""
+
+import os
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as Map
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import FileIO
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from torch import Tensor
+
+from decentnode.communication.exchange.handle import Message
+from decentnode.config.settings import KeyFolder, Settings
+from decentnode.core.atomic_files import make_folder, write_whole
+from decentnode.core.line_file import LineFile, Warn
+from decentnode.core.payload import Payload
+from decentnode.mapping.base import Mapping
+from decentnode.results.transcript import TranscriptLine, bytes_path, cut_back, lines_path
+from decentnode.sharing.base import SharingBase
+
+MOST_WAITING_BYTES = 256 << 20
+"""Of payloads that the disk has not taken yet; the bytes of later ones are not kept."""
+_WRITER = ThreadPoolExecutor(1, "decentnode-transcript")
+"""One thread for all nodes of a process; it starts with the first payload, so never before a fork."""
+
+
+class Listening(Protocol):
+    """A passive adversary, as far as a node knows it."""
+
+    def hears(self, target: int, source: int) -> bool:
+        """Whether it sees what `source` sends to `target`."""
+
+    def opens(self, target: int, is_encrypted: bool) -> bool:
+        """Whether it sees the bytes, not only how many there are and when."""
+
+    def records(self, round: int, rounds: int, keeps_all: bool) -> bool:
+        """Whether it needs what is sent in a round; `keeps_all`: payloads have no meaning without the ones
+        before."""
+
+
+class TranscriptWriter:
+    """Writes down the payloads that the adversaries of one node see."""
+
+    def __init__(
+        self, run: Path, rank: int, adversaries: Sequence[Listening],
+        is_due: Callable[[Listening, int], bool], is_encrypted: Callable[[int], bool],
+        warn: Warn = lambda _: None,
+    ) -> None:  # fmt: skip
+        """`is_due`: whether an adversary needs a round; `is_encrypted`: whether the link from a source is."""
+        self._run, self._rank = run, rank
+        self._adversaries, self._is_due, self._is_encrypted = adversaries, is_due, is_encrypted
+        self._warn = warn
+        self._lines = LineFile(lines_path(run, rank), warn)
+        self._round = -1
+        self._size: int | None = None
+        self._submitted = 0
+        self._written = 0
+        """Bytes; each is counted by one thread alone."""
+        self._last: Future[None] | None = None
+        self._problem = ""
+        self._file: FileIO | None = None
+
+    def take(self, round: int, phase: int, payloads: Map[int, Payload], arrived: Map[int, Message]) -> None:
+        """Copies what has arrived in an exchange and starts to write it; `arrived` is in order of arrival."""
+        # A line of a later round proves that the earlier one is complete.
+        if round > self._round >= 0:
+            self._submit(TranscriptLine("round", self._round))
+        self._round = round
+        listening = [one for one in self._adversaries if self._is_due(one, round)]
+        for order, (source, message) in enumerate(arrived.items() if listening else ()):
+            hearing = [one for one in listening if one.hears(self._rank, source)]
+            payload = payloads.get(source)
+            # What was refused has no payload: the party could not read it either.
+            if payload is None or not hearing:
+                continue
+            sealed = self._is_encrypted(source)
+            line = TranscriptLine(
+                "payload", round, phase, source, self._rank, order, message.received, payload.nbytes,
+                message.layout, sealed=sealed,
+            )  # fmt: skip
+            if not any(one.opens(self._rank, sealed) for one in hearing):
+                self._submit(line)
+            # The node never waits for a slow disk.
+            elif self._submitted - self._written + payload.nbytes > MOST_WAITING_BYTES:
+                line.lost = True
+                self._submit(line)
+            else:
+                # A copy, because the payload is invalid after the exchange.
+                self._submit(line, payload.buffer.to("cpu", copy=True))
+
+    def after(self, round: int) -> None:
+        """Nothing is due after a round."""
+
+    def sync(self) -> str:
+        """Waits until all is written; returns what is missing in one line, or an empty text."""
+        if self._last is not None:
+            self._last.result()
+        return self._problem
+
+    def close(self) -> str:
+        """As `sync`, with a mark that the node has ended."""
+        if self._round >= 0:
+            self._submit(TranscriptLine("end", self._round))
+        problem = self.sync()
+        if self._file is not None:
+            self._file.close()
+        return self._lines.close() or problem
+
+    def cut_back(self, round: int) -> None:
+        """Removes what was received in later rounds, which the node repeats; raises BadInput, OSError."""
+        cut_back(self._run, self._rank, round)
+
+    def _submit(self, line: TranscriptLine, content: Tensor | None = None) -> None:
+        self._submitted += line.bytes if content is not None else 0
+        self._last = _WRITER.submit(self._write, line, content)
+
+    def _write(self, line: TranscriptLine, content: Tensor | None) -> None:
+        try:
+            make_folder(lines_path(self._run, self._rank).parent)
+            if content is not None:
+                self._written += line.bytes
+                line.offset = self._append(content)
+        except OSError as error:
+            line.lost = True
+            self._problem = f"{bytes_path(self._run, self._rank)} cannot be written: {error.strerror}"
+            self._warn(self._problem)
+        self._lines.append(msgspec.json.encode(line))
+
+    def _append(self, content: Tensor) -> int:
+        """Writes bytes to the end of the file; returns where they begin."""
+        if self._file is None:
+            # Without a buffer: the line that follows promises the bytes.
+            self._file = bytes_path(self._run, self._rank).open("ab", buffering=0)
+        start = self._file.tell()
+        try:
+            write_whole(self._file.fileno(), content.numpy().data)
+        except OSError:
+            self._file.truncate(start)
+            raise
+        self._file.seek(0, os.SEEK_END)
+        return start
+
+
+def needs_history(scheme: SharingBase) -> bool:
+    """Whether a payload tells little without those of the rounds before it."""
+    return scheme.sends == "differences" or scheme.chain.selects
+
+
+def writer_for(
+    run: Path, rank: int, settings: Settings, mapping: Mapping, scheme: SharingBase, warn: Warn
+) -> TranscriptWriter | None:
+    """The writer of a node that a passive adversary hears; None: none does. `scheme`: one of the run."""
+    adversaries = [one.make() for one in settings.adversaries]
+    hearing = [one for one in adversaries if not one.active and one.listens_at(rank)]
+    if not hearing:
+        return None
+    has_keys, keeps_all = isinstance(settings.security, KeyFolder), needs_history(scheme)
+
+    def is_due(one: Listening, round: int) -> bool:
+        return one.records(round, settings.rounds, keeps_all)
+
+    def is_encrypted(source: int) -> bool:
+        # Links of one machine need no keys.
+        return has_keys and mapping.machine_of(source) != mapping.machine_of(rank)
+
+    return TranscriptWriter(run, rank, hearing, is_due, is_encrypted, warn)

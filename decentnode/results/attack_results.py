@@ -1,0 +1,75 @@
+"""What attacks found: `attacks.jsonl` in the directory of a run, a line for each result (docs/attacks.md)."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from decentnode.core.atomic_files import sync_folder, write_durably
+from decentnode.errors import BadInput
+
+ATTACKS_FILE = "attacks.jsonl"
+MEASURES = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy")
+"""The larger, the more an adversary has learned."""
+
+
+class AttackResult(msgspec.Struct, kw_only=True):
+    """What one adversary found about one victim; None where a measure has no meaning."""
+
+    attack: str
+    adversary: str
+    """As text: `ranks 3,5` or `links 0-1`."""
+    victim: int | None
+    """None: about all victims together."""
+    round: int
+    auc: float | None = None
+    """Of membership: the probability that a member scores higher than another sample."""
+    tpr_at_1_percent: float | None = None
+    """The share of members that are found where 1 % of the other samples are taken for members."""
+    epsilon_lower: float | None = None
+    """With 95 % confidence, epsilon is at least this."""
+    ssim: float | None = None
+    psnr: float | None = None
+    """In decibels."""
+    accuracy: float | None = None
+    chance: float | None = None
+    """The accuracy of guessing."""
+    l1_error: float | None = None
+    """The sum of absolute errors of a distribution, from 0 to 2."""
+    picture: str | None = None
+    """A file beside this one."""
+
+
+def write_results(run: Path, results: Iterable[AttackResult]) -> None:
+    """Writes all results at once, so that a reader never sees a part; raises OSError."""
+    write_durably(run / ATTACKS_FILE, [msgspec.json.encode(result) + b"\n" for result in results])
+    sync_folder(run)
+
+
+def read_results(run: Path) -> list[AttackResult]:
+    """The results of a run, empty where nothing was attacked; raises BadInput for a damaged file."""
+    path = run / ATTACKS_FILE
+    if not path.exists():
+        return []
+    try:
+        return [msgspec.json.decode(line, type=AttackResult) for line in path.read_bytes().splitlines()]
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: damaged: {error}") from error
+
+
+def best(results: Sequence[AttackResult]) -> dict[str, dict[str, float]]:
+    """By attack the highest value of each measure, over adversaries and rounds.
+
+    Where an attack has judged all victims together, this counts: the best of many victims is high by chance.
+    """
+    found: dict[str, dict[str, float]] = {}
+    together = {(one.attack, one.adversary) for one in results if one.victim is None}
+    for result in results:
+        if result.victim is not None and (result.attack, result.adversary) in together:
+            continue
+        values = found.setdefault(result.attack, {})
+        for name in MEASURES:
+            value = getattr(result, name)
+            if value is not None:
+                values[name] = max(value, values.get(name, value))
+    return found

@@ -1,0 +1,123 @@
+"""What a node received, as files: `transcript/RANK.jsonl` has a line for each payload, `RANK.bin` its bytes.
+
+Both only grow while the node runs. A payload's bytes are written before its line, so a line that can be read
+has them (docs/attacks.md).
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from decentnode.core.atomic_files import write_durably
+from decentnode.errors import BadInput
+
+FOLDER = "transcript"
+
+
+class TranscriptLine(msgspec.Struct, omit_defaults=True):
+    """A payload that arrived, or a mark: the end of a round, or of what the node recorded."""
+
+    kind: Literal["payload", "round", "end"]
+    round: int
+    phase: int = 0
+    """The number of the exchange within the round."""
+    source: int = -1
+    target: int = -1
+    order: int = 0
+    """Its place among the arrivals of the exchange, from 0."""
+    seconds: float = 0.0
+    """When it arrived, by the receiver's monotonic clock."""
+    bytes: int = 0
+    layout: int = 0
+    """The hash of the payload's layout, which both ends compute from the settings."""
+    offset: int = -1
+    """Where its bytes begin in `RANK.bin`; -1: they are not known, because the link was encrypted."""
+    lost: bool = False
+    """The disk was too slow: the bytes are missing, although the node received them."""
+    sealed: bool = False
+    """The link was encrypted: the receiver knows the bytes, and an eavesdropper does not."""
+
+
+def lines_path(run: Path, rank: int) -> Path:
+    """The lines of what a rank received."""
+    return run / FOLDER / f"{rank:05d}.jsonl"
+
+
+def bytes_path(run: Path, rank: int) -> Path:
+    """The bytes of what a rank received."""
+    return run / FOLDER / f"{rank:05d}.bin"
+
+
+class Transcript:
+    """Reads what a rank received, also while the node still writes."""
+
+    def __init__(self, run: Path, rank: int) -> None:
+        self.rank = rank
+        self._run = run
+        self._position = 0
+        self._content: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.rounds: dict[int, list[TranscriptLine]] = {}
+        """The payloads of each round, in the order of their arrival."""
+        self.complete = -1
+        """The last round of which all is known."""
+        self.ended = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether the node has recorded anything."""
+        return lines_path(self._run, self.rank).exists()
+
+    def advance(self) -> None:
+        """Reads the lines that are new; raises BadInput for a file that is no transcript."""
+        for line in self._new_lines():
+            if line.kind == "payload":
+                self.rounds.setdefault(line.round, []).append(line)
+            else:
+                self.complete = max(self.complete, line.round)
+                self.ended = line.kind == "end"
+
+    def content(self, line: TranscriptLine) -> NDArray[np.uint8] | None:
+        """The bytes of a payload, shape (bytes,); None where they are not known."""
+        if line.offset < 0:
+            return None
+        end = line.offset + line.bytes
+        if end > len(self._content):
+            # Mapped again, because the file has grown.
+            self._content = np.memmap(bytes_path(self._run, self.rank), np.uint8, "r")
+        return np.array(self._content[line.offset : end])
+
+    def _new_lines(self) -> Iterator[TranscriptLine]:
+        path = lines_path(self._run, self.rank)
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            file.seek(self._position)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._position += len(whole)
+        for line in whole.splitlines():
+            try:
+                yield msgspec.json.decode(line, type=TranscriptLine)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise BadInput(f"{path}: no transcript of this version of decentnode: {error}") from error
+
+
+def cut_back(run: Path, rank: int, round: int) -> None:
+    """Removes what was received in rounds after `round`, which the node repeats; raises BadInput, OSError."""
+    transcript = Transcript(run, rank)
+    if not transcript.exists:
+        return
+    transcript.advance()
+    kept = [line for r, lines in sorted(transcript.rounds.items()) if r <= round for line in lines]
+    marks = [TranscriptLine("round", min(round, transcript.complete))] if round >= 0 else []
+    encode = msgspec.json.encode
+    write_durably(lines_path(run, rank), [encode(line) + b"\n" for line in [*kept, *marks]])
+    if bytes_path(run, rank).exists():
+        os.truncate(
+            bytes_path(run, rank), max((one.offset + one.bytes for one in kept if one.offset >= 0), default=0)
+        )
