@@ -238,15 +238,24 @@ def peer_sampler(config: ConfigPath, overrides: Overrides = None) -> None:
 def privacy(
     config: ConfigPath,
     overrides: Overrides = None,
-    delta: Annotated[float, typer.Option(help="The probability with which epsilon may not hold.")] = 1e-5,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="The probability with which epsilon may not hold; default: the run's, or 1e-5."),
+    ] = None,
+    colluders: Annotated[
+        str | None, typer.Option(metavar="RANKS", help="What these learn together: 3,5. Default: all pairs.")
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw a heat map, as .png, .svg or .pdf.")
+    ] = None,
 ) -> None:
-    """Show what nodes can learn of each other in a run with muffliato: epsilon of all pairs."""
+    """Show what nodes can learn of each other in a run with private steps or muffliato: epsilon of pairs."""
     settings = read(config, overrides)
-    from decentnode.cli.privacy import report
+    from decentnode.cli.privacy import colluders_of, report
     from decentnode.config.error_locations import with_locations
 
     with with_locations(config, overrides or ()):
-        print_lines(report(settings, delta))
+        print_lines(report(settings, delta, colluders_of(colluders), draw))
 
 
 @app.command()

@@ -1,6 +1,7 @@
-"""The output of `decentnode privacy`: what each node learns of each other in a run with muffliato."""
+"""The output of `decentnode privacy`: what nodes learn of each other in a run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,71 +10,86 @@ from decentnode.config.settings import Settings
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
-from decentnode.sharing.blocks.network_privacy import Matrix, epsilon, pairwise_renyi
-from decentnode.sharing.muffliato import Muffliato
+from decentnode.node.privacy.network_accountant import NetworkPrivacy, account
+from decentnode.sharing.blocks.network_privacy import Matrix
 
-MOST_NODES = 1024
-"""The matrices of a step have n^2 numbers."""
+LEGEND = {
+    "proven": "whatever the training does: only rounds whose updates can have arrived count",
+    "fixed": "all messages together, for updates that do not depend on models received",
+    "published": "by the theorem of the paper, which is no bound where messages share their noise",
+}
 
 
-def report(settings: Settings, delta: float) -> Iterator[str]:
-    """The lines to print; raises BadInput where the scheme has no such accountant."""
-    scheme = settings.sharing.make()
-    if not isinstance(scheme, Muffliato):
-        raise BadInput(
-            f"sharing.name: {settings.sharing.name} has no pairwise accountant; muffliato has one, and "
-            "training.privacy accounts for local privacy"
-        )
-    if not 0 < delta < 1:
-        raise BadInput(f"--delta must be between 0 and 1, not {delta:g}")
-    graph = WeightedGraph(settings.graph.make(), settings.weights.make())
-    if graph.num_nodes > MOST_NODES:
-        raise BadInput(f"graph: {graph.num_nodes:,} nodes are too many for pairs; at most {MOST_NODES:,}")
-    scheme.fit(graph)
-    spent = epsilon_of_pairs(graph, scheme, settings.rounds, delta)
-    rounds = counted(settings.rounds, "round")
-    yield f"{rounds} of {counted(scheme.steps, 'step')}, noise {scheme.noise:g} in units of the clip"
-    yield f"epsilon of a node's local updates for another node, at delta {delta:g}"
+def colluders_of(text: str | None) -> list[int] | None:
+    """The ranks of `3,5`; None without any. Raises BadInput."""
+    if text is None:
+        return None
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise BadInput(f"--colluders: ranks as in 3,5, not '{text}'") from error
+
+
+def report(
+    settings: Settings, delta: float | None, colluders: Sequence[int] | None = None, draw: Path | None = None
+) -> Iterator[str]:
+    """The lines to print; raises BadInput where no accountant covers the noise of the run."""
+    found = account(settings, delta, colluders)
+    yield f"protects           {found.unit}"
+    yield f"epsilon            at delta {found.delta:g}, after {counted(settings.rounds, 'round')}"
     yield ""
-    yield f"{'distance':>8} {'pairs':>7} {'least':>10} {'median':>10} {'most':>10}"
-    apart = _distances(graph)
-    for hops in sorted({*apart[apart > 0].tolist()}):
-        values = spent[apart == hops]
-        least, most = values.min(), values.max()
-        yield f"{hops:8} {len(values):7} {least:10.4g} {np.median(values):10.4g} {most:10.4g}"
-    local = epsilon(np.array([[1 / (2 * scheme.noise**2)]]), settings.rounds, delta)[0, 0]
-    central = epsilon(np.array([[1 / (2 * scheme.noise**2 * graph.num_nodes)]]), settings.rounds, delta)[0, 0]
+    yield from _of_pairs(found, settings) if colluders is None else _of_colluders(found)
     yield ""
-    yield f"local extreme      {local:.4g}: all others together, as without a graph"
-    yield f"central extreme    {central:.4g}: who sees only the mean of all models"
-    if scheme.generator == "seeded":
-        yield "no claim: the noise is drawn from the seed of the run, which peers know (generator: seeded)"
+    yield f"local extreme      {_span(found.local)}: all others together, as without a graph"
+    yield f"central extreme    {_span(found.central)}: who sees only the mean of all models"
+    yield from (f"{name:<18} {LEGEND[name]}" for name in _tables(found))
+    yield from (f"note               {note}" for note in found.notes)
+    yield from (f"no claim           {doubt}" for doubt in found.doubts)
+    if draw is not None:
+        from decentnode.results.figures.plots import check_picture
+        from decentnode.results.figures.plots_privacy import draw_heat_map
+
+        check_picture(draw, "--draw")
+        draw_heat_map(f"{settings.name}: epsilon at delta {found.delta:g}", _tables(found), draw)
+        yield f"picture            {draw}"
 
 
-def epsilon_of_pairs(graph: WeightedGraph, scheme: Muffliato, rounds: int, delta: float) -> Matrix:
-    """epsilon[u, v] after all rounds, shape (n, n): the Renyi divergences of the rounds add up.
-
-    Of a graph that changes, each round has its own; the least of the orders is taken for their sum.
-    """
-    cycle = range(rounds) if graph.graph.period is None else graph.graph.cycle
-    found = [pairwise_renyi(_steps(graph, scheme, round), scheme.noise) for round in cycle]
-    mean: Matrix = np.mean(found, axis=0)
-    return epsilon(mean, rounds, delta)
+def _tables(found: NetworkPrivacy) -> dict[str, Matrix]:
+    tables = {"proven": found.proven, "fixed": found.fixed, "published": found.published}
+    return {name: table for name, table in tables.items() if table is not None}
 
 
-def _steps(graph: WeightedGraph, scheme: Muffliato, round: int) -> Iterator[tuple[Matrix, NDArray[np.bool_]]]:
-    """What is sent in each step, as a mix of all noisy signals, and who hears it."""
-    weights = graph.matrix(round)
-    hears = weights != 0
-    np.fill_diagonal(hears, False)
-    sent = before = np.eye(len(weights))
-    for c in scheme.c:
-        yield sent, hears
-        sent, before = c * weights @ sent + (1 - c) * before, sent
+def _of_pairs(found: NetworkPrivacy, settings: Settings) -> Iterator[str]:
+    """By the distance of the pairs, for each of the figures: the least, the median and the most."""
+    tables = _tables(found)
+    apart = _distances(WeightedGraph(settings.graph.make(), settings.weights.make()))
+    yield f"{'':>8} {'':>7}" + "".join(f" {name:^32}" for name in tables)
+    yield f"{'distance':>8} {'pairs':>7}" + f" {'least':>10} {'median':>10} {'most':>10}" * len(tables)
+    for hops in sorted({*apart[~np.eye(len(apart), dtype=bool)].tolist()}):
+        line = f"{hops if hops > 0 else 'none':>8} {(apart == hops).sum():7}"
+        for table in tables.values():
+            values = table[apart == hops]
+            line += f" {values.min():10.4g} {np.median(values):10.4g} {values.max():10.4g}"
+        yield line
+
+
+def _of_colluders(found: NetworkPrivacy) -> Iterator[str]:
+    tables = _tables(found)
+    group = [*found.observers[0]]
+    yield f"of each node, for ranks {', '.join(map(str, group))} together"
+    yield f"{'rank':>8}" + "".join(f" {name:>10}" for name in tables)
+    for rank in range(len(found.proven)):
+        if rank not in group:
+            yield f"{rank:>8}" + "".join(f" {table[rank, 0]:10.4g}" for table in tables.values())
+
+
+def _span(values: Sequence[float]) -> str:
+    least, most = min(values), max(values)
+    return f"{most:.4g}" if most - least <= 1e-4 * most else f"{least:.4g} to {most:.4g}"
 
 
 def _distances(graph: WeightedGraph) -> NDArray[np.int64]:
-    """The distances of all pairs in hops; 1 for all where the graph changes."""
+    """The distances of all pairs in hops, -1 where there is no path; 1 for all where the graph changes."""
     n = graph.num_nodes
     if not graph.static:
         return 1 - np.eye(n, dtype=np.int64)

@@ -33,7 +33,7 @@ from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.node import Node
 from decentnode.node.plugin_sources import PluginSources
-from decentnode.node.privacy_plans import NOT_PRIVATE, PrivacyPlans
+from decentnode.node.privacy.plans import NOT_PRIVATE, PrivacyPlans
 from decentnode.node.recording.model_records import ModelRecords
 from decentnode.node.recording.transcripts import TranscriptWriter, writer_for
 from decentnode.node.round_scheduler import RoundScheduler

@@ -1,36 +1,43 @@
 """Averaging in which a node cannot read the model of a single neighbor."""
 
-import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 import xxhash
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.vector import ParameterLayout
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
-from decentnode.options import Positive
-from decentnode.sharing.base import Incoming, Sharing
-from decentnode.sharing.blocks.pairwise_masks import PIECE_BYTES, MaskKeys, scratch_for
+from decentnode.sharing.base import Exchange, Incoming
+from decentnode.sharing.blocks.fixed_point import remove
+from decentnode.sharing.blocks.mask_recovery import (
+    MOST_SENDERS,
+    NOTICE,
+    REVEALED,
+    SEALED,
+    ReceiverGroup,
+    SenderGroup,
+    content,
+    needed,
+    payload_of,
+    sealed_shares,
+)  # fmt: skip
+from decentnode.sharing.blocks.masked_sums import MaskedSums, all_senders
 from decentnode.sharing.blocks.weighted_sum import weighted_sum
 from decentnode.transforms.base import Context, Transform, values_field
 from decentnode.transforms.chain import Chain
 
-INTEGERS = {32: torch.int32, 64: torch.int64}
-
 
 @SHARINGS.register("secure_aggregation")
 @dataclass
-class SecureAggregation(Sharing):
+class SecureAggregation(MaskedSums):
     """Gossip where a node only learns the weighted sum of its neighbors' models (Bonawitz et al., CCS 2017).
 
     y_ar <- Q(w_ra x_a) + sum_{c in S_r, c > a} m_ac - sum_{c in S_r, c < a} m_ac   (mod 2^bits)
@@ -47,31 +54,34 @@ class SecureAggregation(Sharing):
     reports the missing sender to the others. In the round after that they mask without it, and mixing
     continues; the receiver's own model gets the missing weight. Skipped rounds do not keep the mean of all
     models. Where senders do not receive from the receiver (directed and changing graphs), mixing at that
-    receiver stays skipped.
+    receiver stays skipped. With `threshold` no round is skipped while more than that fraction of a
+    receiver's senders is alive: each sender adds a mask of its own, gives the others its masks in shares, and
+    two more exchanges let the receiver remove what is left in the sum of those that arrived
+    (`blocks/mask_recovery.py`). The own model gets the weight of the others.
 
-    Protects against peers that are curious but follow the protocol. It does not protect models from a
-    receiver that lies about missing senders, or from an attacker that replaces public keys in transit (they
-    are not signed), or from a receiver together with all senders but one. State: which senders were missing,
-    but no keys. Nodes agree on new keys at each start, so that no mask is used twice.
+    Graphs that change: keys are agreed on at the start between all nodes, and masks are drawn for the senders
+    of each round. A node with fewer senders than `least_senders` in a round keeps its own model, and nothing
+    of a model is sent to it. Then that round does not keep the mean of all models.
+
+    Protects against peers that are curious but follow the protocol. It does not protect models from an
+    attacker that replaces public keys in transit (they are not signed), or from a receiver together with all
+    senders but one. Without `threshold` it does not protect from a receiver that lies about missing senders.
+    With it a receiver learns nothing more by such lies, as a sender reveals its shares once, for one set of
+    senders, and two sets would need more than all of them. State: which senders were missing, but no keys.
+    Nodes agree on new keys at each start, so that no mask is used twice.
     """
 
-    needs_co_senders: ClassVar = True
-    needs_float32: ClassVar = True
-    takes_back: ClassVar = False  # a restarted process has lost its key
-    protects: ClassVar = True
-    sends_one_payload: ClassVar = False
     overlaps: ClassVar = True
-    wire: ClassVar = "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits"
-    mean: ClassVar = "keeps the mean of all models unless transforms clip them or add noise"
+    wire: ClassVar = (
+        "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits; with threshold about 34 deg^3 more"
+    )
+    mean: ClassVar = (
+        "keeps the mean of all models unless transforms clip them or add noise, or a node has too few senders"
+    )
     state: ClassVar = ("_missed", "_left_out", "_told")
 
-    scale: Positive = 1 << 16
-    bits: Literal[32, 64] = 32
-    least_senders: Annotated[int, Ge(2)] = 2
-    """With k senders, k - 2 of them can reveal their models to the receiver, and the others stay hidden."""
-    _keys: MaskKeys = field(
-        default_factory=lambda: MaskKeys(os.urandom(32)), init=False, repr=False, compare=False
-    )
+    threshold: Annotated[float, Ge(0.5), Lt(1)] | None = None
+    """More than this fraction of a receiver's senders must be alive in a round; None: all of them."""
     _missed: list[int] = field(default_factory=list, init=False, repr=False)
     """Sources that were missing in the last round: the next message names them."""
     _left_out: list[int] = field(default_factory=list, init=False, repr=False)
@@ -79,14 +89,23 @@ class SecureAggregation(Sharing):
     _told: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
     """Missing sources that the others' last messages named."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold is not None:
+            vars(self)["phases"] = 3
+
     def check(self, graph: WeightedGraph) -> None:
-        for rank, round in product(range(graph.num_nodes), graph.graph.cycle):
-            sources = graph.graph.sources(rank, round)
-            if len(sources) < self.least_senders:
-                raise BadInput(
-                    f"secure_aggregation hides models among at least {self.least_senders} senders to each "
-                    f"node, but rank {rank} hears {', '.join(map(str, sources)) or 'nobody'} alone"
-                )
+        if self.threshold is not None and graph.directed:
+            raise BadInput(
+                "secure_aggregation with threshold needs an undirected graph, as a node tells its senders "
+                "who has arrived; leave threshold out, or use a graph such as epidemic_oracle"
+            )
+        super().check(graph)
+        if self.threshold is not None and max(map(len, all_senders(graph))) > MOST_SENDERS:
+            raise BadInput(
+                f"secure_aggregation with threshold is for at most {MOST_SENDERS} senders to each node, as "
+                "shares grow with their square; leave threshold out, or use a sparser graph"
+            )
 
     def check_chain(self, chain: Chain) -> None:
         for transform in chain.stages:
@@ -104,26 +123,24 @@ class SecureAggregation(Sharing):
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         super().bind(layout, num_nodes, chain, seed)
         self._values = values_field(chain.layout)
-        fields = (
-            Field("senders", torch.int64, 1),
-            Field("missed", torch.int32, num_nodes, variable=True),
-            Field("values", INTEGERS[self.bits], self._values.elements),
-        )
-        self._layout = Layout(fields, Form.MASKED)
-
-    def introduction(self) -> bytes:
-        return self._keys.public
-
-    def meet(self, introductions: Mapping[int, bytes]) -> None:
-        self._keys.meet(introductions)
+        integers = Field("values", self._fixed.dtype, self._values.elements)
+        missed = Field("missed", torch.int32, num_nodes, variable=True)
+        fields = (Field("senders", torch.int64, 1), missed, integers)
+        self._layout = Layout(fields if self.threshold is None else (SEALED, integers), Form.MASKED)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
-        return self._layout
+        return (self._layout, NOTICE, REVEALED)[phase]
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        return self._for_each(vector, view, self._masked)
+
+    def _for_each(
+        self, vector: Tensor, view: View, masked: Callable[[Tensor, int, View], Payload]
+    ) -> dict[int, Payload]:
+        """What `masked` makes of the encoded values for each target."""
         encoded = self._encoded(vector, view)
         on_host = {id(payload): payload[self._values.name].cpu() for payload in encoded.values()}
-        return {r: self._masked(on_host[id(encoded[r])], r, view) for r in view.targets}
+        return {r: masked(on_host[id(encoded[r])], r, view) for r in view.targets}
 
     def _masked(self, x: Tensor, receiver: int, view: View) -> Payload:
         payload = Payload.empty(self._layout, missed=len(self._missed))
@@ -131,38 +148,79 @@ class SecureAggregation(Sharing):
         left_out = self._told.get(receiver, [])
         senders = [c for c in view.co_senders[receiver] if c not in left_out]
         payload["senders"][0] = _fingerprint(senders)
-        y = payload["values"]
         if len(senders) < self.least_senders or view.rank not in senders:
-            y.zero_()
+            payload["values"].zero_()
             return payload
         masks = [self._keys.mask(view.rank, c, receiver, view.round, 0) for c in senders if c != view.rank]
-        factor, most = view.outgoing_weights[receiver] * self.scale, _most(self.bits, len(senders))
-        size, scratch = PIECE_BYTES // y.element_size(), scratch_for(y)
-        for x_piece, y_piece in zip(torch.split(x, size), torch.split(y, size), strict=True):
-            if not self._quantize(x_piece, factor, most, y_piece):
-                self._refuse(x, factor, most, view)
-            for mask in masks:
-                mask.apply(y_piece, scratch)
+        self._mask(x, receiver, view, len(senders), masks, payload["values"])
         return payload
 
-    def _quantize(self, x: Tensor, factor: float, most: float, out: Tensor) -> bool:
-        """Q(w x); returns False when an element exceeds the limit of a summand or is NaN."""
-        scaled = (x.double() if self.bits == 64 else x) * factor
-        if not scaled.numel():
-            return True
-        lowest, highest = torch.aminmax(scaled.round_())
-        out.copy_(scaled)
-        # NaN compares false.
-        return bool(-most <= lowest.item() and highest.item() <= most)
+    async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
+        """One exchange; with `threshold` two more, in which the receiver is helped to open the sum."""
+        if self.threshold is None:
+            await super().share(vector, view, exchange, out)
+            return
+        groups = {r: self._group(r, view.co_senders[r], view) for r in view.targets}
 
-    def _refuse(self, x: Tensor, factor: float, most: float, view: View) -> None:
-        # NaN counts as the largest.
-        index, largest = int(x.abs().argmax()), most / factor if factor else math.inf
-        where = f"element {index} of the signal" if self.chain.stages else self.layout.name_at(index)
-        raise RunFailed(
-            f"rank {view.rank}, round {view.round + 1}: secure_aggregation cannot send {float(x[index]):g}, "
-            f"found in {where}: with scale {self.scale} and {self.bits} bits the most is {largest:g} "
-            "here; a smaller scale, or bits: 64, allows more"
+        def masked(x: Tensor, receiver: int, view: View) -> Payload:
+            return self._sealed(x, groups[receiver], view)
+
+        incoming = await exchange(self._for_each(vector, view, masked), view.sources)
+        # Payloads of one exchange are invalid in the next.
+        own = ReceiverGroup(view.sources, self._least(view.sources), sealed_shares(incoming, view.sources))
+        total = self._total([incoming[a]["values"] for a in own.arrived])
+        notices = await exchange({a: own.notice(a) for a in view.sources}, view.targets)
+        answers = {r: group.reveal(notices[r]) if r in notices else b"" for r, group in groups.items()}
+        revealed = {r: payload_of(REVEALED, shares=shares) for r, shares in answers.items()}
+        reveals = await exchange(revealed, view.sources)
+        rows = {a: content(payload["shares"]) for a, payload in reveals.items()}
+        self._open(own, rows, total, vector, view, out)
+
+    def _least(self, senders: Sequence[int]) -> int:
+        assert self.threshold is not None
+        return max(self.least_senders, needed(len(senders), self.threshold))
+
+    def _group(self, receiver: int, senders: tuple[int, ...], view: View) -> SenderGroup:
+        return SenderGroup(self._keys, view.rank, receiver, view.round, senders, self._least(senders))
+
+    def _sealed(self, x: Tensor, group: SenderGroup, view: View) -> Payload:
+        """The masked values and the shares of the masks; zeros alone for a receiver with too few senders."""
+        if len(group.senders) < group.least or len(group.senders) > MOST_SENDERS:
+            payload = Payload.empty(self._layout, shares=0)
+            payload["values"].zero_()
+            return payload
+        shares = group.sealed()
+        payload = Payload.empty(self._layout, shares=len(shares))
+        payload["shares"].copy_(torch.frombuffer(bytearray(shares), dtype=torch.uint8))
+        self._mask(x, group.receiver, view, len(group.senders), group.masks(), payload["values"])
+        return payload
+
+    def _total(self, received: Sequence[Tensor]) -> Tensor:
+        total = torch.zeros(self._values.elements, dtype=self._fixed.dtype)
+        for y in received:
+            total.add_(y.cpu())
+        return total
+
+    def _open(
+        self, group: ReceiverGroup, reveals: Mapping[int, bytes], total: Tensor, vector: Tensor, view: View,
+        out: Tensor,
+    ) -> None:  # fmt: skip
+        """Removes what masks are left in the sum, and mixes it; the own model stays where that fails."""
+        senders, arrived = group.senders, group.arrived
+        try:
+            if len(arrived) < group.least:
+                raise ValueError(
+                    f"{len(arrived)} of {len(senders)} senders are there, {group.least} are needed"
+                )
+            remove(group.masks(reveals), total)
+        except ValueError as error:
+            if len(senders) >= group.least:
+                print(f"round {view.round + 1}: keeps its own model: {error}", flush=True)
+            out.copy_(vector)
+            return
+        weight = live_weights(view.weights, view.rank, arrived)[view.rank]
+        self._add_own(
+            vector, weight, self._fixed.sum([total.to(vector.device)], self._values.dtype), view, out
         )
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
@@ -171,11 +229,13 @@ class SecureAggregation(Sharing):
         self._told = {r: payload["missed"].tolist() for r, payload in incoming.items()}
         self._left_out, self._missed = self._missed, [a for a in view.sources if a not in incoming]
         if flaw:
-            print(f"round {view.round + 1}: keeps its own model: {flaw}", flush=True)
+            if len(view.sources) >= self.least_senders:
+                print(f"round {view.round + 1}: keeps its own model: {flaw}", flush=True)
             out.copy_(vector)
             return
         weight = live_weights(view.weights, view.rank, senders)[view.rank]
-        self._add_own(vector, weight, self._sum([incoming[a]["values"] for a in senders]), view, out)
+        summed = self._fixed.sum([incoming[a]["values"] for a in senders], self._values.dtype)
+        self._add_own(vector, weight, summed, view, out)
 
     def _why_not(self, senders: Sequence[int], incoming: Incoming) -> str:
         """Why the masks of the received payloads do not cancel; empty when they do."""
@@ -187,18 +247,6 @@ class SecureAggregation(Sharing):
         expected = _fingerprint(senders)
         other = [a for a in senders if int(incoming[a]["senders"][0]) != expected]
         return f"rank {other[0]} masked for other senders" if other else ""
-
-    def _sum(self, received: list[Tensor]) -> Tensor:
-        """(1 / scale) sum_a y_a: masks cancel in integers, so the conversion to floats is last."""
-        summed = received[0].new_empty(received[0].shape, dtype=self._values.dtype)
-        size = PIECE_BYTES // received[0].element_size()
-        columns = zip(*(torch.split(y, size) for y in (summed, *received)), strict=True)
-        for piece, first, *rest in columns:
-            total = first.clone()
-            for y in rest:
-                total.add_(y)
-            piece.copy_(total).div_(self.scale)
-        return summed
 
     def _add_own(self, vector: Tensor, weight: float, summed: Tensor, view: View, out: Tensor) -> None:
         """x_r <- w_rr x_r + the sum, where something was sent; the rest of x_r stays as it is."""
@@ -230,11 +278,6 @@ def _flaw(transform: Transform) -> str:
     if transform.emits is Form.SPARSE and not getattr(transform, "shared_mask", False):
         return "each sender would send other coordinates; set shared_mask: true"
     return ""
-
-
-def _most(bits: int, senders: int) -> float:
-    """The largest summand for which a sum of `senders` of them stays in the range of the integers."""
-    return math.nextafter(2.0 ** (bits - 1) / senders, 0.0)
 
 
 def _fingerprint(ranks: Sequence[int]) -> int:

@@ -2794,6 +2794,16 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
             "flipper does not say so; use epidemic_oracle"
         ],
     ),
+    "sums that a receiver cannot ask for": (
+        [
+            "graph={name: epidemic_local, nodes: 4, degree: 3}",
+            "sharing={name: secure_aggregation, threshold: 0.5}",
+        ],
+        [
+            "command line: sharing: secure_aggregation with threshold needs an undirected graph, as a node "
+            "tells its senders who has arrived; leave threshold out, or use a graph such as epidemic_oracle"
+        ],
+    ),
     "links by messages, and weights of a file": (
         ["graph={name: flipper, nodes: 4, degree: 2}", "sharing.weights=from_graph"],
         [

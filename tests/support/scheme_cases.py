@@ -264,6 +264,13 @@ CASES: dict[str, Case] = {
         matrix=lambda weighted: weighted.matrix(),
         mean_survives_loss=False,
     ),
+    "secure_aggregation threshold": Case(
+        lambda: masked(bits=64, scale=1 << 50, threshold=0.5),
+        graphs=(Regular(12, 4, seed=3), EpidemicOracle(6, 3, seed=1)),
+        chains=(plain, same_coordinates),
+        tolerance=1e-11,
+        mean_survives_loss=False,
+    ),
     "stc": Case(lambda: Stc(fraction=0.3), chains=(plain,)),
     "trimmed_mean": Case(TrimmedMean, graphs=DENSE, chains=LOSSY),
     "trimmed_mean buckets": Case(

@@ -1,7 +1,7 @@
 """Masks that two nodes share and that are random to all others."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -37,12 +37,19 @@ class Mask:
             piece.sub_(mask)
 
 
+def stream(key: bytes) -> Callable[[int], bytes]:
+    """Gives the next so many bytes of AES-128 in counter mode; `key` serves this one stream alone."""
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    return lambda count: encryptor.update(bytes(count))
+
+
 class MaskKeys:
     """A node's key pair and what it shares with each other node (X25519: RFC 7748, HKDF: RFC 5869)."""
 
     def __init__(self, secret: bytes) -> None:
         """`secret`: 32 random bytes, which never leave this object."""
         self._private = X25519PrivateKey.from_private_bytes(secret)
+        self._secret = HKDF(SHA256(), 32, None, b"decentnode own").derive(secret)
         self._public: Mapping[int, bytes] = {}
         self._shared: dict[int, bytes] = {}
 
@@ -57,10 +64,18 @@ class MaskKeys:
 
     def mask(self, own: int, other: int, *purpose: int) -> Mask:
         """The mask that one of `own` and `other` adds and the other subtracts: the lower rank adds."""
+        return Mask(self.key(own, other, *purpose), is_added=own < other)
+
+    def key(self, own: int, other: int, *purpose: int) -> bytes:
+        """16 bytes that `own` and `other` alone know, for one purpose."""
         pair = sorted((own, other))
         words = struct.pack(f"<{2 + len(purpose)}q", *pair, *purpose)
-        key = HKDFExpand(SHA256(), 16, b"decentnode mask" + words).derive(self._shared_with(other))
-        return Mask(key, is_added=own < other)
+        return HKDFExpand(SHA256(), 16, b"decentnode mask" + words).derive(self._shared_with(other))
+
+    def own_key(self, *purpose: int) -> bytes:
+        """16 bytes that this node alone knows, for one purpose."""
+        words = struct.pack(f"<{len(purpose)}q", *purpose)
+        return HKDFExpand(SHA256(), 16, b"decentnode own" + words).derive(self._secret)
 
     def _shared_with(self, other: int) -> bytes:
         if other in self._shared:

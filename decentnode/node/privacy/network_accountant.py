@@ -1,0 +1,260 @@
+"""The network accountant: what nodes, alone or together, learn of each node in a run, before it starts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import inf, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decentnode.config.settings import Settings
+from decentnode.core.registry import name_of
+from decentnode.errors import BadInput
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.node.experiment import Experiment
+from decentnode.node.privacy.plans import steps_of
+from decentnode.sharing.base import SharingBase
+from decentnode.sharing.blocks import network_privacy
+from decentnode.sharing.blocks.network_privacy import Matrix, gaussian_epsilon
+from decentnode.sharing.muffliato import Muffliato
+from decentnode.training.minibatches import Shard
+from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
+from decentnode.training.privacy.dp_sgd import DpSgd
+
+MOST_NODES = 1024
+"""The matrices have n^2 numbers."""
+MOST_WORK = 4e11
+"""Multiplications for what all messages tell together, about a minute."""
+DELTA = 1e-5
+Observers = Sequence[Collection[int]]
+
+
+@dataclass(frozen=True)
+class NetworkPrivacy:
+    """What each group of observers learns of each node; matrices have shape (nodes, groups)."""
+
+    unit: str
+    """What epsilon is about."""
+    delta: float
+    observers: Observers
+    proven: Matrix
+    """Epsilon whatever the training does; infinite for observers themselves."""
+    fixed: Matrix | None
+    """Epsilon of all messages together, for updates that do not depend on models received."""
+    published: Matrix | None
+    """Epsilon by the theorem of the scheme's paper, of single observers; another figure, not a bound."""
+    local: list[float]
+    """Of each node: all others together."""
+    central: list[float]
+    """Of each node: who sees only the mean of the models after each step."""
+    notes: tuple[str, ...]
+    doubts: tuple[str, ...]
+    """Why nothing is claimed; empty where these are claims."""
+
+
+def account(
+    settings: Settings, delta: float | None = None, colluders: Sequence[int] | None = None
+) -> NetworkPrivacy:
+    """For each node as the observer, or for these colluders; raises BadInput where no accountant fits."""
+    if delta is not None and not 0 < delta < 1:
+        raise BadInput(f"--delta must be between 0 and 1, not {delta:g}")
+    nodes = settings.graph.make().num_nodes
+    if nodes > MOST_NODES:
+        raise BadInput(f"graph: {nodes:,} nodes are too many for pairs; at most {MOST_NODES:,}")
+    if unknown := [rank for rank in colluders or () if not 0 <= rank < nodes]:
+        raise BadInput(f"--colluders: ranks of this graph are 0..{nodes - 1}, not {unknown[0]}")
+    if colluders is not None and not 0 < len({*colluders}) < nodes:
+        raise BadInput("--colluders: name some of the nodes, not none or all")
+    mechanism = _mechanism(settings, delta)
+    observers: Observers = [(v,) for v in range(nodes)] if colluders is None else [sorted({*colluders})]
+    sources, notes = _flow(mechanism.graph, mechanism.scheme)
+    seen = [
+        network_privacy.rounds_seen(sources, nodes, mechanism.rounds, mechanism.scheme.phases, group)
+        for group in observers
+    ]
+    proven = np.array([[mechanism.spent(u, rounds[u]) for rounds in seen] for u in range(nodes)])
+    # A node knows its own updates, so nothing bounds what it learns of itself.
+    for column, group in enumerate(observers):
+        proven[[*group], column] = inf
+    fixed, more = mechanism.fixed(observers)
+    return NetworkPrivacy(
+        mechanism.unit, mechanism.delta, observers, proven, fixed,
+        mechanism.published() if colluders is None else None,
+        [mechanism.spent(u, mechanism.rounds) for u in range(nodes)],
+        [mechanism.central(u) for u in range(nodes)], (*notes, *more), mechanism.doubts,
+    )  # fmt: skip
+
+
+def _mechanism(settings: Settings, delta: float | None) -> "Mechanism":
+    # Where both are there, what muffliato sends is post-processing of the private steps.
+    if settings.training.privacy is not None:
+        return PrivateStepsOfNodes(settings, delta)
+    scheme = settings.sharing.make()
+    if isinstance(scheme, Muffliato):
+        return NoiseOfMuffliato(settings, scheme, DELTA if delta is None else delta)
+    raise BadInput(
+        f"sharing.name: {settings.sharing.name} adds no noise that an accountant covers; training.privacy "
+        "does, with any scheme, and muffliato"
+    )
+
+
+def _flow(
+    graph: WeightedGraph, scheme: SharingBase
+) -> tuple[Callable[[int, int], Collection[int]], list[str]]:
+    """From whom a rank receives in a round; from all where that is not known before the run."""
+    plain = graph.graph
+    reason = (
+        "the graph depends on the run"
+        if plain.is_negotiated or plain.asks_service or plain.needs_labels
+        else f"{name_of(scheme)} sends by servers or levels" if scheme.needs_server or scheme.needs_levels
+        else ""
+    )  # fmt: skip
+    if reason:
+        # Then all updates count, which is the safe side.
+        everybody = range(plain.num_nodes)
+        return lambda rank, round: everybody, [f"{reason}, so each pair has the bound of local privacy"]
+    if scheme.sends == "nothing":
+        return lambda rank, round: (), []
+    return plain.sources, []
+
+
+class Mechanism(ABC):
+    """The noise of a run."""
+
+    unit: str
+    delta: float
+    graph: WeightedGraph
+    scheme: SharingBase
+    rounds: int
+    doubts: tuple[str, ...] = ()
+
+    @abstractmethod
+    def spent(self, rank: int, rounds: int) -> float:
+        """Epsilon of all noisy updates of the first rounds of a node."""
+
+    @abstractmethod
+    def central(self, rank: int) -> float:
+        """Epsilon of the mean of the updates of all nodes, after each step."""
+
+    def fixed(self, observers: Observers) -> tuple[Matrix | None, list[str]]:
+        """Epsilon of all messages together, for fixed updates; and why there is none."""
+        return None, []
+
+    def published(self) -> Matrix | None:
+        """Epsilon by the theorem of the scheme's paper, for each pair."""
+        return None
+
+
+class PrivateStepsOfNodes(Mechanism):
+    """DP-SGD at each node, under any scheme: what is sent is post-processing of private steps."""
+
+    def __init__(self, settings: Settings, delta: float | None) -> None:
+        experiment = Experiment.from_settings(settings)
+        options = settings.training.privacy.make() if settings.training.privacy else None
+        if not isinstance(options, DpSgd) or options.accountant == "none":
+            raise BadInput("training.privacy: the network accountant needs dp_sgd with rdp or pld")
+        self.delta = options.delta if delta is None else delta
+        self.unit = "one training sample of a node, in all its steps"
+        self.graph, self.scheme = experiment.graph, experiment.sharing()
+        self.rounds = experiment.settings.rounds
+        self.doubts = _doubts(options.generator) + (("noise: 0",) if options.noise == 0 else ())
+        self._plans = experiment.privacy.plans
+        self._steps = [
+            steps_of(settings, Shard(experiment.dataset.train, part, settings.seed, rank), self.graph.graph)
+            for rank, part in enumerate(experiment.parts)
+        ]
+        accountant = ACCOUNTANTS[options.accountant]
+
+        @cache
+        def epsilon(rate: float, noise: float, steps: int) -> float:
+            return accountant.epsilon([Spending(rate, noise, steps)], self.delta)
+
+        self._epsilon = epsilon
+
+    def spent(self, rank: int, rounds: int) -> float:
+        plan = self._plans[rank]
+        # A node whose budget is spent makes no more steps.
+        return self._epsilon(plan.rate, plan.noise, sum(self._steps[rank][: min(rounds, plan.rounds)]))
+
+    def central(self, rank: int) -> float:
+        # Batches of all nodes have the same expected size, so their noises simply add up.
+        together = sqrt(sum(plan.noise**2 for plan in self._plans))
+        return self._epsilon(self._plans[rank].rate, together, sum(self._steps[rank][: self.rounds]))
+
+
+class NoiseOfMuffliato(Mechanism):
+    """Noise once in a round, then mixing: messages are mixes of all noisy updates."""
+
+    def __init__(self, settings: Settings, scheme: Muffliato, delta: float) -> None:
+        self.unit = "all local updates of a node, each of the length of the clip"
+        self.graph = WeightedGraph(settings.graph.make(), settings.weights.make())
+        scheme.fit(self.graph)
+        self.scheme, self.rounds, self.delta = scheme, settings.rounds, delta
+        self.doubts = _doubts(scheme.generator)
+        self._noise, self._c = scheme.noise, scheme.c
+
+    def spent(self, rank: int, rounds: int) -> float:
+        return gaussian_epsilon(sqrt(rounds) / self._noise, self.delta)
+
+    def central(self, rank: int) -> float:
+        return gaussian_epsilon(sqrt(self.rounds / self.graph.num_nodes) / self._noise, self.delta)
+
+    def fixed(self, observers: Observers) -> tuple[Matrix | None, list[str]]:
+        n, exchanges = self.graph.num_nodes, self.rounds * len(self._c)
+        # The work is that of one singular value decomposition for each group.
+        degree = max(len(self.graph.graph.sources(v, 0)) for v in range(n))
+        heard = [min(n, degree * len(group)) * exchanges for group in observers]
+        if sum(rows * self.rounds * n * min(rows, self.rounds * n) for rows in heard) > MOST_WORK:
+            return None, [
+                "all messages together are too many to compute; fewer rounds, or --colluders, are not"
+            ]
+        sent = [*self._sent()]
+        columns = []
+        for group in observers:
+            rows = [
+                mixes[w]
+                for round, mixes in sent
+                for w in sorted({w for v in group for w in self.graph.graph.sources(v, round)} - {*group})
+            ]
+            seen = np.array(rows) if rows else np.zeros((1, self.rounds * n))
+            found = network_privacy.sensitivity(seen, n, self._noise, group)
+            columns.append([gaussian_epsilon(float(mu), self.delta) for mu in found])
+        return np.array(columns).T, []
+
+    def _sent(self) -> Iterator[tuple[int, Matrix]]:
+        """What each node sends in each exchange, as a mix of the noisy updates of all rounds and nodes."""
+        n = self.graph.num_nodes
+        models: Matrix = np.zeros((n, self.rounds * n))
+        for round in range(self.rounds):
+            weights = self.graph.matrix(round)
+            # Each model carries what is left of earlier rounds, and its own new noisy update.
+            models[:, round * n : (round + 1) * n] += np.eye(n)
+            before = models
+            for c in self._c:
+                yield round, models
+                models, before = c * weights @ models + (1 - c) * before, models
+
+    def published(self) -> Matrix:
+        # Divergences of the rounds add up. Of a graph that changes, each round has its own.
+        cycle = range(self.rounds) if self.graph.graph.period is None else self.graph.graph.cycle
+        found = [network_privacy.pairwise_renyi(self._steps(round), self._noise) for round in cycle]
+        mean: Matrix = np.mean(found, axis=0)
+        return network_privacy.epsilon(mean, self.rounds, self.delta)
+
+    def _steps(self, round: int) -> Iterator[tuple[Matrix, NDArray[np.bool_]]]:
+        """What is sent in each step of a round, as a mix of its noisy updates, and who hears it."""
+        weights = self.graph.matrix(round)
+        hears = weights != 0
+        np.fill_diagonal(hears, False)
+        sent = before = np.eye(len(weights))
+        for c in self._c:
+            yield sent, hears
+            sent, before = c * weights @ sent + (1 - c) * before, sent
+
+
+def _doubts(generator: str) -> tuple[str, ...]:
+    if generator == "secure":
+        return ()
+    return ("the noise is drawn from the seed of the run, which peers know (generator: seeded)",)

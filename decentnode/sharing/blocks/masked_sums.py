@@ -1,0 +1,92 @@
+"""Schemes in which a receiver learns the sum of what several nodes send, and no summand."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge
+from torch import Tensor
+
+from decentnode.core.registry import name_of
+from decentnode.errors import BadInput, RunFailed
+from decentnode.graph.base import View
+from decentnode.graph.mixing import WeightedGraph
+from decentnode.options import Positive
+from decentnode.sharing.base import Sharing
+from decentnode.sharing.blocks.fixed_point import FixedPoint, OutOfRange
+from decentnode.sharing.blocks.pairwise_masks import Mask, MaskKeys
+
+TRIED_ROUNDS = 16
+"""Rounds of a graph without period in which enough senders are looked for."""
+
+
+@dataclass
+class MaskedSums(Sharing):
+    """Sends integers under masks that two senders share, so that they cancel in the receiver's sum.
+
+    Keys are agreed on between all nodes at each start (X25519), so that no mask is used twice.
+    """
+
+    needs_co_senders: ClassVar = True
+    needs_float32: ClassVar = True
+    takes_back: ClassVar = False  # a restarted process has lost its key
+    protects: ClassVar = True
+    sends_one_payload: ClassVar = False
+
+    scale: Positive = 1 << 16
+    bits: Literal[32, 64] = 32
+    least_senders: Annotated[int, Ge(2)] = 2
+    """With k senders, k - 2 of them can reveal their models to the receiver, and the others stay hidden."""
+    _keys: MaskKeys = field(
+        default_factory=lambda: MaskKeys(os.urandom(32)), init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        self._fixed = FixedPoint(self.scale, self.bits)
+
+    def check(self, graph: WeightedGraph) -> None:
+        senders = all_senders(graph)
+        fewest, number = min((len(found), number) for number, found in enumerate(senders))
+        most = max(map(len, senders))
+        if most < self.least_senders or (graph.static and fewest < self.least_senders):
+            others = ", ".join(map(str, senders[number])) or "nobody"
+            raise BadInput(
+                f"{name_of(self)} hides models among at least {self.least_senders} senders to each "
+                f"node, but rank {number % graph.num_nodes} hears {others} alone"
+                + ("" if graph.static else ", and no node ever hears enough")
+            )
+
+    def introduction(self) -> bytes:
+        return self._keys.public
+
+    def meet(self, introductions: Mapping[int, bytes]) -> None:
+        self._keys.meet(introductions)
+
+    def _mask(
+        self, x: Tensor, receiver: int, view: View, senders: int, masks: Sequence[Mask], out: Tensor
+    ) -> None:
+        """Writes Q(w_ra x) and the sum of the masks; raises RunFailed where a sum of `senders` could wrap."""
+        weight = view.outgoing_weights[receiver]
+        try:
+            self._fixed.masked(x, weight, senders, masks, out)
+        except OutOfRange:
+            self._refuse(x, weight * self.scale, self._fixed.most(senders), view)
+
+    def _refuse(self, x: Tensor, factor: float, most: float, view: View) -> None:
+        # NaN counts as the largest.
+        index, largest = int(x.abs().argmax()), most / factor if factor else math.inf
+        whole = x.numel() == self.layout.numel and not self.chain.stages
+        where = self.layout.name_at(index) if whole else f"element {index} of the signal"
+        raise RunFailed(
+            f"rank {view.rank}, round {view.round + 1}: {name_of(self)} cannot send {float(x[index]):g}, "
+            f"found in {where}: with scale {self.scale} and {self.bits} bits the most is {largest:g} "
+            "here; a smaller scale, or bits: 64, allows more"
+        )
+
+
+def all_senders(graph: WeightedGraph) -> list[tuple[int, ...]]:
+    """The sources of each rank, round by round: of one period, or of `TRIED_ROUNDS`."""
+    rounds = range(graph.graph.period or TRIED_ROUNDS)
+    return [graph.graph.sources(rank, t) for t in rounds for rank in range(graph.num_nodes)]
