@@ -5,6 +5,7 @@ from decentnode.sharing.all_reduce import AllReduce
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.beer import Beer
 from decentnode.sharing.beer_per_edge import BeerPerEdge
+from decentnode.sharing.cesar import Cesar
 from decentnode.sharing.choco import Choco
 from decentnode.sharing.choco_per_edge import ChocoPerEdge
 from decentnode.sharing.consensus_control import ConsensusControl
@@ -45,7 +46,7 @@ from decentnode.sharing.stc import Stc
 from decentnode.sharing.zip_dl import ZipDl
 
 __all__ = [
-    "D2", "AllReduce", "Balance", "Beer", "BeerPerEdge", "Choco", "ChocoPerEdge", "ClippedGossip",
+    "D2", "AllReduce", "Balance", "Beer", "BeerPerEdge", "Cesar", "Choco", "ChocoPerEdge", "ClippedGossip",
     "ConsensusControl", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
     "FedStc", "FedYogi", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
     "Median", "Moniqua", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",

@@ -16,7 +16,7 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
 from decentnode.sharing.base import Exchange, Incoming
-from decentnode.sharing.blocks.fixed_point import remove
+from decentnode.sharing.blocks.fixed_point import apply
 from decentnode.sharing.blocks.mask_recovery import (
     MOST_SENDERS,
     NOTICE,
@@ -212,7 +212,7 @@ class SecureAggregation(MaskedSums):
                 raise ValueError(
                     f"{len(arrived)} of {len(senders)} senders are there, {group.least} are needed"
                 )
-            remove(group.masks(reveals), total)
+            apply(group.masks(reveals), total)
         except ValueError as error:
             if len(senders) >= group.least:
                 print(f"round {view.round + 1}: keeps its own model: {error}", flush=True)

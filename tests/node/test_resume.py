@@ -33,6 +33,7 @@ evaluation: {{every: 0}}
 CHANGE = "{name: top_k, fraction: 0.3, by: change}, auto"
 TRANSFORMS = {
     "beer": "{name: top_k, fraction: 0.3}",
+    "cesar": CHANGE.removesuffix("auto") + "rice",
     "choco": "{name: top_k, fraction: 0.3}",
     "d2": "cast",
     "deep_squeeze": "{name: qsgd, levels: 8}",
@@ -54,7 +55,7 @@ OPTIONS = {
 """Of schemes that have none that fit a chain of four nodes by default."""
 SERVERS = [name for name, cls in SHARINGS.classes().items() if cls.needs_server]
 GRAPHS = {
-    "all_reduce": "fully_connected", "secure_aggregation": "ring",
+    "all_reduce": "fully_connected", "cesar": "ring", "secure_aggregation": "ring",
     "levels": "hierarchical, nodes_per_cluster: 2, every: 2",
 } | dict.fromkeys(SERVERS, "federated, clients: 2, down: all")  # fmt: skip
 """Elsewhere a chain."""

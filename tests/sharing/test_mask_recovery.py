@@ -10,7 +10,7 @@ from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph, 
 from decentnode.graph.random_graphs import Regular
 from decentnode.graph.redrawn import EpidemicLocal, EpidemicOracle, RandomMatching
 from decentnode.sharing import Gossip, SecureAggregation
-from decentnode.sharing.blocks.fixed_point import remove
+from decentnode.sharing.blocks.fixed_point import apply
 from decentnode.sharing.blocks.mask_recovery import ReceiverGroup, SenderGroup, sealed_bytes
 from decentnode.sharing.blocks.pairwise_masks import Mask, MaskKeys
 from decentnode.sharing.blocks.secret_sharing import PRIME, _basis, combine, split
@@ -95,7 +95,7 @@ def looks_random(y):
 
 def sent(group, x):
     y = x.clone()
-    remove(group.masks(), y)
+    apply(group.masks(), y)
     return y
 
 
@@ -123,21 +123,21 @@ def test_fewer_colluders_than_the_threshold_learn_nothing(round_of_five, collude
     """With the receiver they know the sum of the other models, and nothing more; as many know each model."""
     groups, models, masked, receiver, reveals = round_of_five
     total = sum(masked[a] for a in (1, 2, 3, 4))
-    remove(receiver.masks(reveals), total)
+    apply(receiver.masks(reveals), total)
     assert torch.equal(total, sum(models[a] for a in (1, 2, 3, 4)))
     # The receiver knows each b_a and each m_a5 of those that arrived; colluders know their own masks.
     y = masked[4].clone()
     known = [Mask(groups[4].own_key, False), Mask(groups[4]._pair_key(5), False)]
     known += [Mask(groups[c]._pair_key(4), c < 4) for c in colluders]
-    remove(known, y)
+    apply(known, y)
     enough = len(colluders) == 3
     assert torch.equal(y, models[4]) if enough else looks_random(y)
     # Of the late model all m_5a are known, and b_5 with enough shares alone.
     late = masked[5].clone()
-    remove([Mask(groups[a]._pair_key(5), a < 5) for a in (1, 2, 3, 4)], late)
+    apply([Mask(groups[a]._pair_key(5), a < 5) for a in (1, 2, 3, 4)], late)
     shares = [{groups[5].senders.index(c) + 1: held_by(groups, c, 5)[4] for c in colluders}]
     if enough:
-        remove([Mask(combine(shares, 3)[0], False)], late)
+        apply([Mask(combine(shares, 3)[0], False)], late)
         assert torch.equal(late, models[5])
     else:
         assert looks_random(late)

@@ -21,7 +21,7 @@ SERVED = {name for name, case in CASES.items() if case.graphs[0].servers}
 OF_FLOATS = {
     name: case
     for name, case in SENDING.items()
-    if not name.startswith(("moniqua", "secure_aggregation"))
+    if not name.startswith(("cesar", "moniqua", "secure_aggregation"))
     and name not in SERVED
     # Two nodes that start from other models first agree where to start: a loss there is another one.
     and name != "choco_per_edge"

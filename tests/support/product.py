@@ -144,6 +144,7 @@ CLASSES = {
 SECTIONS = {"d_cliques": CLASSES}
 """By graph, what it needs of the other sections."""
 SCHEME_OPTIONS: dict[str, dict] = {
+    "cesar": {"transforms": ["random_k"]},
     "levels with servers": {"inner": "fed_avg", "outer": "fed_avg"},
     "muffliato": {"noise": 0.1},
     "zip_dl": {"sigma": 0.1},

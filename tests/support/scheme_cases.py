@@ -19,6 +19,7 @@ from decentnode.sharing import (
     Balance,
     Beer,
     BeerPerEdge,
+    Cesar,
     Choco,
     ChocoPerEdge,
     ClippedGossip,
@@ -138,9 +139,9 @@ class Case:
         return random_models(1, self.length).expand(num_nodes, -1).clone()
 
 
-def masked(**options):
+def masked(scheme=SecureAggregation, **options):
     """Secure aggregation whose masks are the same in every run."""
-    scheme = SecureAggregation(**options)
+    scheme = scheme(**options)
     scheme._keys = MaskKeys(bytes(32))
     return scheme
 
@@ -175,6 +176,13 @@ CASES: dict[str, Case] = {
     "balance": Case(Balance, chains=LOSSY),
     "beer": Case(Beer, chains=LOSSY),
     "beer_per_edge": Case(lambda: BeerPerEdge(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)),
+    "cesar": Case(
+        lambda: masked(Cesar, bits=64, scale=1 << 50),
+        graphs=(Ring(8), Regular(12, 4, seed=3), FullyConnected(6), EpidemicOracle(6, 3, seed=1)),
+        chains=(lambda: (RandomK(0.5),), lambda: (TopK(0.5),), coded, same_coordinates),
+        tolerance=1e-11,
+        mean_survives_loss=False,
+    ),
     "choco": Case(Choco, chains=LOSSY),
     "choco_per_edge": Case(lambda: ChocoPerEdge(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)),
     "clipped_gossip": Case(ClippedGossip, chains=LOSSY),

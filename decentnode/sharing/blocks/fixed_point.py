@@ -64,9 +64,9 @@ class FixedPoint:
         return summed
 
 
-def remove(masks: Iterable[Mask], total: Tensor) -> None:
-    """Applies masks to all elements, one mask after the other."""
-    scratch, size = scratch_for(total), PIECE_BYTES // total.element_size()
+def apply(masks: Iterable[Mask], y: Tensor) -> None:
+    """Changes all elements, by one mask after the other."""
+    scratch, size = scratch_for(y), PIECE_BYTES // y.element_size()
     for mask in masks:
-        for piece in torch.split(total, size):
+        for piece in torch.split(y, size):
             mask.apply(piece, scratch)

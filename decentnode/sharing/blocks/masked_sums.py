@@ -65,22 +65,27 @@ class MaskedSums(Sharing):
         self._keys.meet(introductions)
 
     def _mask(
-        self, x: Tensor, receiver: int, view: View, senders: int, masks: Sequence[Mask], out: Tensor
-    ) -> None:
-        """Writes Q(w_ra x) and the sum of the masks; raises RunFailed where a sum of `senders` could wrap."""
+        self, x: Tensor, receiver: int, view: View, senders: int, masks: Sequence[Mask], out: Tensor,
+        coordinates: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Writes Q(w_ra x) and the sum of the masks; raises RunFailed where a sum of `senders` could wrap.
+
+        `coordinates` are those of x in the signal; None: all that the chain sends.
+        """
         weight = view.outgoing_weights[receiver]
         try:
             self._fixed.masked(x, weight, senders, masks, out)
         except OutOfRange:
-            self._refuse(x, weight * self.scale, self._fixed.most(senders), view)
+            # NaN counts as the largest.
+            index = int(x.abs().argmax())
+            place = index if coordinates is None else int(coordinates[index])
+            self._refuse(float(x[index]), place, weight * self.scale, self._fixed.most(senders), view)
 
-    def _refuse(self, x: Tensor, factor: float, most: float, view: View) -> None:
-        # NaN counts as the largest.
-        index, largest = int(x.abs().argmax()), most / factor if factor else math.inf
-        whole = x.numel() == self.layout.numel and not self.chain.stages
-        where = self.layout.name_at(index) if whole else f"element {index} of the signal"
+    def _refuse(self, x: float, index: int, factor: float, most: float, view: View) -> None:
+        largest = most / factor if factor else math.inf
+        where = f"element {index} of the signal" if self.chain.stages else self.layout.name_at(index)
         raise RunFailed(
-            f"rank {view.rank}, round {view.round + 1}: {name_of(self)} cannot send {float(x[index]):g}, "
+            f"rank {view.rank}, round {view.round + 1}: {name_of(self)} cannot send {x:g}, "
             f"found in {where}: with scale {self.scale} and {self.bits} bits the most is {largest:g} "
             "here; a smaller scale, or bits: 64, allows more"
         )
