@@ -11,29 +11,14 @@ from decentnode.attacks.active import (
     not_finite,
     scaling,
     sign_flip,
+    weight_claim,
 )
 from decentnode.attacks.base import Adversary, Attack
 from decentnode.attacks.passive import audit, inversion, labels, linkability, membership, record
 from decentnode.attacks.passive.base import PassiveAttack
 
 __all__ = [
-    "Adversary",
-    "Attack",
-    "PassiveAttack",
-    "alie",
-    "audit",
-    "dissensus",
-    "echo",
-    "inversion",
-    "ipm",
-    "label_flip",
-    "labels",
-    "linkability",
-    "membership",
-    "mimic",
-    "noise",
-    "not_finite",
-    "record",
-    "scaling",
-    "sign_flip",
+    "Adversary", "Attack", "PassiveAttack", "alie", "audit", "dissensus", "echo", "inversion", "ipm",
+    "label_flip", "labels", "linkability", "membership", "mimic", "noise", "not_finite", "record", "scaling",
+    "sign_flip", "weight_claim",
 ]  # fmt: skip

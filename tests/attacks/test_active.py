@@ -16,10 +16,21 @@ from decentnode.attacks.active.noise import NoisyModels
 from decentnode.attacks.active.not_finite import NotFiniteModels
 from decentnode.attacks.active.scaling import Scaling
 from decentnode.attacks.active.sign_flip import SignFlip
+from decentnode.attacks.active.weight_claim import WeightClaim
 from decentnode.core.registry import ATTACKS
 from decentnode.graph.base import View
 from decentnode.graph.families import FullyConnected, Ring
-from decentnode.sharing import Choco, ClippedGossip, Gossip, SecureAggregation, TrimmedMean
+from decentnode.graph.mixing import Uniform
+from decentnode.graph.roles import Federated
+from decentnode.sharing import (
+    Choco,
+    ClippedGossip,
+    FedAvg,
+    Gossip,
+    PushSum,
+    SecureAggregation,
+    TrimmedMean,
+)
 from decentnode.testing import Lockstep, random_models
 
 LIARS = (2,)
@@ -131,3 +142,22 @@ def test_schemes_that_hide_or_repeat_models():
     assert len(lines) == 1 and "choco does not show them" in lines[0]
     assert [*SignFlip(ranks=(1,)).defects(graph, SecureAggregation())] == []
     assert np.isclose(most_hidden(4, 4 - 1), 0.0)
+
+
+def test_a_wrong_weight_moves_what_it_weighs():
+    """x = n mean / (n - 1 + c) for push-sum; of a server's clients, the samples that are claimed."""
+    n, factor = 5, 3.0
+    x, claim = 1 + random_models(n, 4), WeightClaim(ranks=(2,), factor=factor)
+    mixed = attacked(PushSum, claim, FullyConnected(n), x).mix()
+    others = [i for i in range(n) if i != 2]
+    expected = (n * x.mean(0) / (n - 1 + factor)).expand(n - 1, -1)
+    torch.testing.assert_close(mixed[others], expected, rtol=0, atol=1e-14)
+    late = WeightClaim(ranks=(2,), factor=factor, first_round=1)
+    honest = attacked(PushSum, late, FullyConnected(n), x).mix()
+    torch.testing.assert_close(honest, x.mean(0).expand(n, -1), rtol=0, atol=1e-14)
+    client = Lockstep(FedAvg, Federated(n), x, weights=Uniform()).schemes[2]
+    client.samples = 20
+    assert claim.wrap(client).introduction() == (60).to_bytes(8, "little")
+    assert [*claim.defects(Federated(n), FedAvg())] == []
+    (line,) = [line for _, line in claim.defects(Ring(n), Gossip())]
+    assert line.startswith("gossip sends no weight; use scaling")
