@@ -337,7 +337,6 @@ def test_folders_and_imports_are_few():
 
 FEWEST_MODULE_LINES = 70
 SMALL_MODULES = {
-    "cli.attack": "a command",
     "cli.exit": "what every command ends with",
     "cli.keys": "a command",
     "communication.exchange.early_messages": "a part of Mailbox, which is large",
@@ -354,7 +353,6 @@ SMALL_MODULES = {
     "models.pretrained": "reads files, which the seam of models does not",
     "results.figures.png": "the only writer of that format without matplotlib",
     "sharing.blocks.secret_sharing": "the mathematics of a field",
-    "results.figures.plots_privacy": "imports matplotlib, which the command that draws it may not",
     "studies.report.command": "a command",
     "studies.sweep.slurm": "the script for a cluster",
 }

@@ -14,7 +14,7 @@ import typer
 from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
-from decentnode.cli.of_results import compare, export, plot, report, watch
+from decentnode.cli.of_results import compare, export, frontier, plot, report, watch
 from decentnode.core.streams import fill_standard_streams, print_lines, say
 from decentnode.errors import BadInput, ExitCode
 from decentnode.mapping.job import job_of_one_task
@@ -318,7 +318,7 @@ def list_plugins(
     print_lines(describe_all(word))
 
 
-for command in (plot, compare, report, watch, export, download):
+for command in (plot, compare, report, frontier, watch, export, download):
     app.command()(command)
 
 

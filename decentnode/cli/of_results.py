@@ -1,4 +1,7 @@
-"""The commands that read runs: plot, compare, report, watch, export. Heavy modules are imported inside."""
+"""The commands that read runs: plot, compare, report, frontier, watch, export.
+
+Heavy modules are imported inside.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +9,7 @@ from typing import Annotated
 import typer
 
 from decentnode.core.streams import print_lines
+from decentnode.errors import ExitCode
 
 
 def plot(
@@ -66,6 +70,32 @@ def report(
     from decentnode.studies.report import command
 
     print_lines(command.report(runs, out, paper, target))
+
+
+def frontier(
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="A study's YAML file, or the directory of its runs.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="As for sweep: seeds=3 jobs=1 out=runs/x")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where table and figure go; default: the directory of the runs.")
+    ] = None,
+) -> None:
+    """Show what protection costs: run what is missing of a study, attack its runs, compare its variants."""
+    import torch
+
+    from decentnode.cli.frontier import attack_missing, directory_of, show
+    from decentnode.studies.sweep import command
+
+    torch.set_num_threads(1)
+    directory = directory_of(study, overrides or ())
+    code = ExitCode.OK if study.is_dir() else command.sweep(command.SweepRequest(study, overrides or ()))
+    if code is not ExitCode.INTERRUPTED:
+        print_lines(attack_missing(directory))
+        print_lines(show(directory, out))
+    raise typer.Exit(code)
 
 
 def watch(

@@ -18,7 +18,9 @@ from decentnode.results.transcript import TranscriptLine
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.sharing.choco import Choco
 from decentnode.sharing.choco_per_edge import ChocoPerEdge
+from decentnode.sharing.muffliato import Muffliato
 from decentnode.sharing.secure_aggregation import SecureAggregation
+from decentnode.sharing.zip_dl import ZipDl
 from decentnode.transforms.base import Context
 
 Heard = Mapping[int, list[tuple[TranscriptLine, Tensor | None]]]
@@ -30,12 +32,13 @@ def is_readable(sharing: SharingBase, has_ranks: bool) -> str:
     scheme = name_of(sharing)
     if isinstance(sharing, SecureAggregation):
         return "" if has_ranks else f"reads nothing on a link: {scheme} masks each payload; name ranks"
-    if isinstance(sharing, Choco | ChocoPerEdge):
+    if isinstance(sharing, Choco | ChocoPerEdge | ZipDl | Muffliato):
         return ""
     plain = type(sharing).payload_layout is SharingBase.payload_layout
     if sharing.sends == "models" and plain and not sharing.protects:
         return ""
-    return f"cannot read what {scheme} sends; it reads whole models, choco and secure_aggregation"
+    known = "whole models, choco, muffliato, zip_dl and secure_aggregation"
+    return f"cannot read what {scheme} sends; it reads {known}"
 
 
 @dataclass
@@ -91,7 +94,8 @@ class Reader:
                     arrived[line.source] = Payload.parse(layout, content)
                 except PayloadError:
                     continue
-        if scheme.protects:
+        # The noisy models of the others are read as if they were models.
+        if isinstance(scheme, SecureAggregation):
             return self._mean(scheme, receiver, round, arrived)
         return {source: self._model(scheme, receiver, round, source, p) for source, p in arrived.items()}
 

@@ -87,6 +87,11 @@ def account(
     )  # fmt: skip
 
 
+def before_mixing(noise: float, rounds: int) -> tuple[float, float]:
+    """delta, and the epsilon of all updates that a node sends by muffliato with that noise: local privacy."""
+    return DELTA, gaussian_epsilon(sqrt(rounds) / noise, DELTA)
+
+
 def _mechanism(settings: Settings, delta: float | None) -> "Mechanism":
     # Where both are there, what muffliato sends is post-processing of the private steps.
     if settings.training.privacy is not None:

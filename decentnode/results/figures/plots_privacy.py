@@ -1,18 +1,23 @@
 """Draws what nodes learn of each other, and studies of privacy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.results.figures.plots import DPI, STYLE
+from decentnode.results.figures.look import look
+from decentnode.results.figures.plots import DPI, PALE, STYLE
 
 Matrix = NDArray[np.float64]
 SIDE = 4.2
@@ -55,6 +60,78 @@ def heat_map(title: str, tables: Mapping[str, Matrix]) -> Figure:
             axes.set(xticks=[0], xticklabels=["colluders"], xlabel="")
     figure.colorbar(image, ax=panels, label="epsilon (white: nothing)", shrink=0.9)
     return figure
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What is drawn against the utility: points by label, each with its half intervals."""
+
+    title: str
+    axis: str
+    is_logarithmic: bool
+    points: Mapping[str, tuple[float, float, float, float]]
+    """x, half, y, half by label; x is nan where there is none, and halves where there is one seed."""
+    front: Sequence[str]
+    """The labels that no other one beats."""
+
+
+def draw_frontier(title: str, utility: str, rows: Sequence[Sequence[Panel]], path: Path) -> None:
+    """Writes panels of utility against costs, with the front of each marked; raises BadInput."""
+    with matplotlib.rc_context(STYLE | {"svg.fonttype": "path", "svg.hashsalt": ""}):
+        write(frontier_figure(title, utility, rows), path)
+
+
+def frontier_figure(title: str, utility: str, rows: Sequence[Sequence[Panel]]) -> Figure:
+    """The picture before it is written: a row of panels for each group."""
+    labels = list(dict.fromkeys(label for row in rows for panel in row for label in panel.points))
+    places = {label: place for place, label in enumerate(labels)}
+    columns = max(map(len, rows))
+    lines = -(-len(labels) // 5)
+    figure = Figure(figsize=(columns * SIDE, len(rows) * 3.4 + 0.5 + 0.25 * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    for row, line in zip(rows, figure.subplots(len(rows), columns, squeeze=False), strict=True):
+        for axes in line[len(row) :]:
+            axes.axis("off")
+        for panel, axes in zip(row, line, strict=False):
+            _draw_panel(axes, panel, places)
+        line[0].set_ylabel(utility)
+    entries = [
+        Line2D([], [], linestyle="", marker=look(place).marker, color=look(place).color, label=label)
+        for label, place in places.items()
+    ]
+    entries.append(Line2D([], [], color=PALE, linestyle="--", linewidth=1.2, label="Pareto front"))
+    figure.legend(handles=entries, loc="outside lower center", ncols=5, handletextpad=0.4)
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
+    axes.set(title=panel.title, xlabel=panel.axis)
+    if panel.is_logarithmic:
+        axes.set_xscale("log")
+    known = {label: one for label, one in panel.points.items() if isfinite(one[0]) and isfinite(one[2])}
+    # Variants without a value of x have a place of their own, right of all others.
+    right = max((one[0] for one in known.values()), default=1.0)
+    nowhere = right * 3 if panel.is_logarithmic else right + 0.15 * (abs(right) or 1.0)
+    for label, (x, x_half, y, y_half) in panel.points.items():
+        style, is_known = look(places[label]), label in known
+        axes.errorbar(
+            x if is_known else nowhere, y, xerr=_half(x_half) if is_known else None, yerr=_half(y_half),
+            marker=style.marker, color=style.color, markerfacecolor=style.color if is_known else "white",
+            markersize=7, elinewidth=1.0, linestyle="",
+        )  # fmt: skip
+    if len(known) < len(panel.points):
+        between = (right * nowhere) ** 0.5 if panel.is_logarithmic else (right + nowhere) / 2
+        axes.axvline(between, color=PALE, linewidth=0.8)
+        axes.annotate("none", (nowhere, 0.02), xycoords=("data", "axes fraction"), ha="center", color=PALE)
+    front = sorted((known[label][0], known[label][2]) for label in panel.front if label in known)
+    if front:
+        xs, ys = zip(*front, strict=True)
+        axes.step(xs, ys, where="post", color=PALE, linestyle="--", linewidth=1.2, zorder=0)
+
+
+def _half(value: float) -> float | None:
+    return value if isfinite(value) else None
 
 
 def write(figure: Figure, path: Path) -> None:

@@ -11,8 +11,9 @@ from decentnode.core.text import readable_bytes, readable_seconds
 from decentnode.results import Study
 from decentnode.results.metrics import Metric
 from decentnode.results.run import FINISHED
-from decentnode.results.statistics import Comparison, Interval
+from decentnode.results.statistics import Comparison, Interval, interval
 from decentnode.results.study import Measure, Variant
+from decentnode.studies.report.claims import Claims
 
 UNKNOWN = "-"
 LONGEST_LINE = 10
@@ -52,6 +53,10 @@ def main_table(study: Study, target: float) -> Table:
         "time", f"bytes to {shown}", f"time to {shown}",
     ]  # fmt: skip
     rows = [_row(variant, headline, measures) for variant in study.compared]
+    claims = [Claims.of(variant.finished) for variant in study.compared]
+    if any(one.unit for one in claims):
+        headings.append("epsilon")
+        rows = [[*row, plain(interval(one.values), 3)] for row, one in zip(rows, claims, strict=True)]
     notes = [
         "Mean over seeds ± half of the 95 % confidence interval (Student's t).",
         f"At equal bytes and time: between evaluations, at the smallest final total above 0 ({limit} and "
@@ -59,6 +64,10 @@ def main_table(study: Study, target: float) -> Table:
     ]
     if any(run.judged_by.is_of_validation for variant in study.compared for run in variant.finished):
         notes.append(f"Best: at the evaluation with the best {headline.name} on the validation samples.")
+    for variant, claim in zip(study.compared, claims, strict=True):
+        if "epsilon" in headings:
+            about = f"of {claim.unit}" if claim.unit else f"none is claimed: {claim.reason}"
+            notes.append(f"Epsilon, {variant.name}: {about}.")
     states = Counter(run.state for variant in study.variants for run in variant.runs)
     if others := states.keys() - {FINISHED}:
         counts = ", ".join(f"{states[state]} {state}" for state in sorted(others))
@@ -105,6 +114,14 @@ def _seeds(variant: Variant) -> Cell:
 
 def _shared(cell: Cell, alone: bool) -> Cell:
     return cell if alone or cell.text == UNKNOWN else Cell(f"({cell.text})", cell.value, cell.half)
+
+
+def plain(found: Interval, digits: int) -> Cell:
+    """A number without a unit."""
+    if not isfinite(found.mean):
+        return Cell(UNKNOWN)
+    half = f" ± {found.half:.{digits}f}" if isfinite(found.half) else ""
+    return Cell(f"{found.mean:.{digits}f}{half}", found.mean, found.half)
 
 
 def number(found: Interval, metric: Metric) -> Cell:
