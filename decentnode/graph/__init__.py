@@ -8,6 +8,7 @@ from decentnode.graph import (
     overlays,
     random_graphs,
     redrawn,
+    relayed,
     roles,
     schedules,
     time_varying,
@@ -17,6 +18,6 @@ from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnG
 
 __all__ = [
     "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "churn",
-    "families", "files", "overlays", "random_graphs", "redrawn", "roles", "schedules", "time_varying",
-    "walks",
+    "families", "files", "overlays", "random_graphs", "redrawn", "relayed", "roles", "schedules",
+    "time_varying", "walks",
 ]  # fmt: skip

@@ -42,6 +42,7 @@ from decentnode.sharing.robust import (
 )
 from decentnode.sharing.scaffold import Scaffold
 from decentnode.sharing.secure_aggregation import SecureAggregation
+from decentnode.sharing.shatter import Shatter
 from decentnode.sharing.stc import Stc
 from decentnode.sharing.zip_dl import ZipDl
 
@@ -50,6 +51,6 @@ __all__ = [
     "ConsensusControl", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
     "FedStc", "FedYogi", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
     "Median", "Moniqua", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",
-    "PushSum", "QuasiGlobal", "RelaySum", "Rfa", "Scaffold", "SecureAggregation", "Sharing", "Stc",
+    "PushSum", "QuasiGlobal", "RelaySum", "Rfa", "Scaffold", "SecureAggregation", "Sharing", "Shatter", "Stc",
     "TrimmedMean", "Ubar", "ZipDl", "asynchronous",
 ]  # fmt: skip

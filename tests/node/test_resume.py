@@ -50,12 +50,14 @@ TRANSFORMS = {
 """Chains with a state of their own, where the scheme allows it."""
 OPTIONS = {
     "balance": "limit: 100.0", "krum": "few: own", "muffliato": "noise: 0.01, generator: seeded",
+    "shatter": "chunks: 3, per_neighbor: 2, generator: seeded",
     "trimmed_mean": "few: own", "zip_dl": "sigma: 0.01, generator: seeded",
 }  # fmt: skip
 """Of schemes that have none that fit a chain of four nodes by default."""
 SERVERS = [name for name, cls in SHARINGS.classes().items() if cls.needs_server]
 GRAPHS = {
     "all_reduce": "fully_connected", "cesar": "ring", "secure_aggregation": "ring",
+    "shatter": "relayed, degree: 2",
     "levels": "hierarchical, nodes_per_cluster: 2, every: 2",
 } | dict.fromkeys(SERVERS, "federated, clients: 2, down: all")  # fmt: skip
 """Elsewhere a chain."""

@@ -21,12 +21,12 @@ SERVED = {name for name, case in CASES.items() if case.graphs[0].servers}
 OF_FLOATS = {
     name: case
     for name, case in SENDING.items()
-    if not name.startswith(("cesar", "moniqua", "secure_aggregation"))
+    if not name.startswith(("cesar", "moniqua", "secure_aggregation", "shatter"))
     and name not in SERVED
     # Two nodes that start from other models first agree where to start: a loss there is another one.
     and name != "choco_per_edge"
 }
-"""The others send integers, which are always finite."""
+"""The others send integers, which are always finite, or chunks of an unknown node."""
 CHAINED = [(name, chain) for name, case in OF_FLOATS.items() for chain in case.chains if chain is not zipped]
 
 WITH_A_VALUE = [

@@ -126,6 +126,7 @@ GRAPH_OPTIONS: dict[str, Callable[[Path, int], dict]] = {
     "partial_participation": lambda _, n: {"nodes": n, "degree": 2, "probability": 0.7},
     "peer_sampler": lambda _, n: {"nodes": n, "degree": 3},
     "regular": lambda _, n: {"nodes": n, "degree": 3},
+    "relayed": lambda _, n: {"nodes": n, "degree": 4},
     "similarity": lambda _, n: {"nodes": n, "neighbors": 2, "of": "model", "every": 2},
     "small_world": lambda _, n: {"nodes": n, "degree": 2, "rewire": 0.2},
     "teleport": lambda _, n: {"nodes": n, "active": n // 2},
@@ -147,6 +148,7 @@ SCHEME_OPTIONS: dict[str, dict] = {
     "cesar": {"transforms": ["random_k"]},
     "levels with servers": {"inner": "fed_avg", "outer": "fed_avg"},
     "muffliato": {"noise": 0.1},
+    "shatter": {"chunks": 3},
     "zip_dl": {"sigma": 0.1},
 }
 """By an id that begins with the name; a scheme whose options all have defaults needs no entry."""

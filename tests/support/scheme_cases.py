@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
 from decentnode.core.vector import Entry, ParameterLayout
@@ -12,6 +13,7 @@ from decentnode.graph.families import BinaryTree, Chain, Exponential, FullyConne
 from decentnode.graph.mixing import MetropolisHastings, Uniform
 from decentnode.graph.random_graphs import Regular
 from decentnode.graph.redrawn import EpidemicOracle, RandomMatching
+from decentnode.graph.relayed import Relayed
 from decentnode.graph.roles import Federated, Hierarchical
 from decentnode.sharing import (
     D2,
@@ -51,6 +53,7 @@ from decentnode.sharing import (
     Rfa,
     Scaffold,
     SecureAggregation,
+    Shatter,
     Stc,
     TrimmedMean,
     Ubar,
@@ -143,6 +146,13 @@ def masked(scheme=SecureAggregation, **options):
     """Secure aggregation whose masks are the same in every run."""
     scheme = scheme(**options)
     scheme._keys = MaskKeys(bytes(32))
+    return scheme
+
+
+def shattered(**options):
+    """Shatter whose chunks are the same in every run."""
+    scheme = Shatter(chunks=3, per_neighbor=2, generator="seeded", **options)
+    scheme._private = X25519PrivateKey.from_private_bytes(bytes(32))
     return scheme
 
 
@@ -276,6 +286,13 @@ CASES: dict[str, Case] = {
         lambda: masked(bits=64, scale=1 << 50, threshold=0.5),
         graphs=(Regular(12, 4, seed=3), EpidemicOracle(6, 3, seed=1)),
         chains=(plain, same_coordinates),
+        tolerance=1e-11,
+        mean_survives_loss=False,
+    ),
+    "shatter": Case(
+        shattered,
+        graphs=(Relayed(6, 4, seed=1), Relayed(7, 2, seed=2)),
+        chains=(plain,),
         tolerance=1e-11,
         mean_survives_loss=False,
     ),
