@@ -152,6 +152,9 @@ class Timeouts:
     killed: ClassVar[float] = 2.0
     """The end of processes that were killed."""
 
+    attacks: ClassVar[float] = 600.0
+    """Online attacks after the last round; `decentnode attack` makes those that are left."""
+
     @property
     def evaluator(self) -> float:
         """A node's wait for an evaluator that has not read its last vector; short for the node's peers."""

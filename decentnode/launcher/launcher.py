@@ -24,6 +24,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.core.version import __version__
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.launcher import preflight
+from decentnode.launcher.attackers import AttackProcess
 from decentnode.launcher.cluster.late_join import RESTART, LateJoin
 from decentnode.launcher.cluster.messages import (
     CheckpointsCommitted,
@@ -67,8 +68,7 @@ class Launcher:
         self, experiment: Experiment, machine: int, screen: LiveConsole, past: ResumePlan | None = None
     ) -> None:
         """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet."""
-        self.experiment = experiment
-        self.machine = machine
+        self.experiment, self.machine = experiment, machine
         self.screen = screen
         self._credentials = preflight.credentials(experiment.settings, machine)
         self.run_dir = past.run_dir if past else make_run_directory(experiment, machine)
@@ -93,6 +93,7 @@ class Launcher:
             self.run_dir / "evaluations.jsonl", warn=partial(self._event_log.say, "disk")
         )
         self._evaluators = EvaluatorPool(experiment, self._local, self.run_dir, self._event_log.say)
+        self._attacks = AttackProcess(experiment, self._local, self.run_dir, self._event_log.say)
         self._peer_service = PeerService(experiment, machine, self.run_dir, self._event_log.say)
         writers = () if machine else experiment.settings.records.writers
         self._writers = RowWriters(writers, self._event_log.say)
@@ -135,6 +136,7 @@ class Launcher:
                 self._let_go()
             self._wall = time.monotonic() - self._began if self.run_id else 0.0
             self._complete_observations()
+            self._complete_attacks()
             summary = self._sum_up()
         except BaseException as error:
             self.screen.close()
@@ -145,6 +147,7 @@ class Launcher:
             self._run_monitor.close()
             self.server.close()
             self._evaluators.close()
+            self._attacks.close()
             self._peer_service.close()
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
@@ -162,7 +165,8 @@ class Launcher:
 
     def _fork(self) -> None:
         threads = max(1, len(os.sched_getaffinity(0)) // len(self._local))
-        # First: an evaluator must not hold the pipe of the nodes open.
+        # First: these must not hold the pipe of the nodes open.
+        self._attacks.start()
         self._evaluators.start(threads)
         self._socket_dir = name_socket_directory()
         self._peer_service.start(self._socket_dir, self._credentials)
@@ -416,6 +420,13 @@ class Launcher:
             self.screen.evaluated(row)
             self._writers.put(row)
 
+    def _complete_attacks(self) -> None:
+        """Waits for the attacks on the last rounds, until a signal."""
+        self._attacks.finish()
+        limit = time.monotonic() + Timeouts.attacks
+        while self._signal is None and time.monotonic() < limit and self._attacks.is_busy(POLL_INTERVAL):
+            self._watch(0.0)
+
     def _sum_up(self) -> dict[str, Any]:
         """Writes the summary, and sends machine 0 what it may not know yet."""
         # The reports of its nodes' ends may have been lost with a broken connection.
@@ -428,6 +439,7 @@ class Launcher:
         summary = summarize(
             self.experiment, self.membership, self.evaluations, self.run_id, timing, saved, refused
         )
+        summary["attacks"] = self._attacks.close()
         self._writers.close(summary, lambda: self._stopping.is_urgent)
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.past is None

@@ -60,7 +60,8 @@ class Transcript:
         self.rank = rank
         self._run = run
         self._position = 0
-        self._content: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._file = 0
+        """The inode of the file of lines, which a node replaces when it repeats rounds."""
         self.rounds: dict[int, list[TranscriptLine]] = {}
         """The payloads of each round, in the order of their arrival."""
         self.complete = -1
@@ -85,17 +86,20 @@ class Transcript:
         """The bytes of a payload, shape (bytes,); None where they are not known."""
         if line.offset < 0:
             return None
-        end = line.offset + line.bytes
-        if end > len(self._content):
-            # Mapped again, because the file has grown.
-            self._content = np.memmap(bytes_path(self._run, self.rank), np.uint8, "r")
-        return np.array(self._content[line.offset : end])
+        # Not mapped: a node that repeats rounds cuts the file.
+        with bytes_path(self._run, self.rank).open("rb") as file:
+            file.seek(line.offset)
+            content = file.read(line.bytes)
+        return np.frombuffer(bytearray(content), np.uint8) if len(content) == line.bytes else None
 
     def _new_lines(self) -> Iterator[TranscriptLine]:
         path = lines_path(self._run, self.rank)
         if not path.exists():
             return
         with path.open("rb") as file:
+            if (inode := os.fstat(file.fileno()).st_ino) != self._file:
+                self._file, self._position = inode, 0
+                self.rounds.clear()
             file.seek(self._position)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]

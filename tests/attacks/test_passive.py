@@ -271,7 +271,7 @@ def test_what_cannot_be_attacked_is_refused():
     assert defects(LossThreshold(ranks=(0,), victims=(1, 5))) == []
     cases = [
         (LossThreshold(), "nobody listens"),
-        (LossThreshold(ranks=(0,), victims=(2,)), "never hear rank 2, which is no neighbor; they hear 1, 5"),
+        (LossThreshold(ranks=(0,), victims=(2,)), "rank 2 is no neighbor of ranks 0; these are 1, 5"),
         (LossThreshold(ranks=(0,), victims=(9,)), "rank 9 does not exist; the graph has 0..5"),
         (LossThreshold(ranks=(0, 1), victims=(1,)), "rank 1 is the adversary itself"),
         (LossThreshold(links=((0, 3),)), "ranks 0 and 3 never exchange"),

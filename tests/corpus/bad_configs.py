@@ -1985,6 +1985,37 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "adversaries: [{name: sign_flip, ranks: [1]}, {name: noise, ranks: [2, 1]}]",
         ["2 adversaries[1].ranks: rank 1 already makes the attack of adversaries[0]; name it once"],
     ),
+    "adversaries, a victim that is no neighbor": (
+        "seed: 1",
+        "adversaries: [{name: membership, ranks: [0], victims: [2]}]",
+        ["2 adversaries[0].victims: rank 2 is no neighbor of ranks 0; these are 1, 3"],
+    ),
+    "adversaries, a link that is not there": (
+        "seed: 1",
+        "adversaries: [{name: record, links: [[1, 3]]}]",
+        ["2 adversaries[0].links: ranks 1 and 3 never exchange in this graph; name ranks that do"],
+    ),
+    "adversaries, samples that an eavesdropper lacks": (
+        "seed: 1",
+        "adversaries: [{name: lira, links: [[0, 1]]}]",
+        [
+            "2 adversaries[0].public: lira needs samples, and an eavesdropper has none; give it a share of "
+            "the test samples, such as public: 0.5, or name ranks"
+        ],
+    ),
+    "adversaries, samples that no party has": (
+        "seed: 1",
+        "adversaries: [{name: linkability, ranks: [0], method: loss}]",
+        [
+            "2 adversaries[0].method: loss needs the samples of the candidates, which no party has; "
+            "knows_samples: true grants them, and distance and timing need none"
+        ],
+    ),
+    "adversaries, nobody listens": (
+        "seed: 1",
+        "adversaries: [{name: dlg}]",
+        ["2 adversaries[0]: nobody listens; give ranks, or links such as [[0, 1]]"],
+    ),
     "adversaries, nobody is honest": (
         "seed: 1",
         "adversaries: [{name: sign_flip, ranks: [0, 1, 2, 3]}]",

@@ -12,6 +12,8 @@ import pytest
 from decentnode.cli import app as cli
 from decentnode.launcher.report.summary import model_hash
 from decentnode.results import model_rounds, read_model, read_records
+from decentnode.results.attack_results import ATTACKS_FILE, best, read_results
+from decentnode.results.transcript import Transcript
 from tests.integration.running import ROOT, Run
 
 LATE = 0.5
@@ -36,6 +38,9 @@ sharing: {name: 'late:Late'}
 evaluation: {every: 0, final: false}
 checkpoint: {every: 3}
 records: {models: {every: 4}}
+adversaries:
+  - {name: membership, ranks: [0], every: 3, samples: 20, online: true}
+  - {name: record, links: [[1, 2]], every: 1}
 """
 
 
@@ -95,6 +100,19 @@ def test_the_last_models_are_those_of_the_summary_and_need_no_torch(run):
     assert done.stdout == "4 False\n"
 
 
+def test_attacks_find_the_same_while_the_nodes_run_and_afterwards(run, capsys, monkeypatch):
+    online = (run.run_dir / ATTACKS_FILE).read_bytes()
+    found = read_results(run.run_dir)
+    assert [(one.victim, one.round) for one in found] == [(v, r) for r in (2, 5) for v in (1, 3, None)]
+    assert run.summary["attacks"] == best(found) and "\n  attack membership  auc 0." in run.text
+    monkeypatch.chdir(run.run_dir.parent)  # the place of the plug-in
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["attack", "run"])
+    assert not ended.value.code
+    assert "6 results of 2 attacks in" in capsys.readouterr().out
+    assert (run.run_dir / ATTACKS_FILE).read_bytes() == online
+
+
 def test_models_of_rounds_that_are_done_again_are_those_of_a_straight_run(run):
     folder = run.run_dir.parent / "resumed"
     shutil.copytree(run.run_dir, folder)
@@ -112,4 +130,12 @@ def test_models_of_rounds_that_are_done_again_are_those_of_a_straight_run(run):
         folder: {path.relative_to(folder): path.read_bytes() for path in folder.glob("models/*/*")}
         for folder in (run.run_dir, folder)
     }
+    attacks = [(one / ATTACKS_FILE).read_bytes() for one in (run.run_dir, folder)]
+    assert attacks[0] == attacks[1]
+    for rank in (1, 2):
+        heard = Transcript(folder, rank)
+        heard.advance()
+        assert heard.ended and {r: len(lines) for r, lines in heard.rounds.items()} == dict.fromkeys(
+            range(6), 1
+        )
     assert len(files[folder]) == 8 and files[folder] == files[run.run_dir]

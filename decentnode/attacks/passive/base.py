@@ -127,7 +127,7 @@ class PassiveAttack(Adversary):
             near = ", ".join(map(str, sorted(heard)[:8])) or "nobody"
             yield (
                 "victims",
-                f"{self.who} never hear rank {unheard[0]}, which is no neighbor; they hear {near}",
+                f"rank {unheard[0]} is no neighbor of {self.who}; these are {near}",
             )
 
     def heard(self, graph: Graph) -> set[int] | None:

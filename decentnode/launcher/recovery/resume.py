@@ -35,6 +35,7 @@ from decentnode.node.checkpoint.store import BadCheckpoint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import difference, folder_of
 from decentnode.node.recording import model_records
+from decentnode.results import transcript
 from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, read_object, read_value
 from decentnode.results.records import cut_back, read_records, write_atomically
 
@@ -223,6 +224,7 @@ class ResumePlan:
         for rank in ranks:
             cut_back(self._records(rank), last)
             model_records.cut_back(self.run_dir, rank, last)
+            transcript.cut_back(self.run_dir, rank, last)
             for round in checkpoint.rounds(directory, rank):
                 if round > last:
                     checkpoint.delete(directory, rank, round)

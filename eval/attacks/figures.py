@@ -1,0 +1,118 @@
+"""The figures of docs/attacks.md: each attack without protection, on a control, and with protection.
+
+eval/attacks/figures.py [CASE ...] [--seeds 3]
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from decentnode.results.attack_results import AttackResult, read_results
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = "ranks: [0, 4]"
+MEMBERSHIP = [
+    f"{{name: membership, {RANKS}}}", f"{{name: membership_calibrated, {RANKS}, public: 0.3}}",
+    f"{{name: lira, {RANKS}, public: 0.3, shadows: 16}}",
+]  # fmt: skip
+OTHERS = [f"{{name: attribute, {RANKS}}}", f"{{name: label_distribution, {RANKS}, public: 0.3, every: 2}}"]
+LINKS = [f"{{name: linkability, {RANKS}, every: 2}}"]
+LINKS += [f"{{name: linkability, {RANKS}, method: loss, knows_samples: true}}"]
+INVERSION = [f"{{name: dlg, {RANKS}}}", f"{{name: inverting_gradients, {RANKS}}}"]
+AUDIT = ["{name: canary_audit, ranks: [0, 4], victims: [1, 3, 5, 7], canaries: 100}"]
+RING = ["communication=inproc", "graph={name: ring, nodes: 8}", "dataset={name: digits, partition: iid}"]
+OVERFITTED = [
+    *RING, "dataset.train_size=200", "training.optimizer={name: SGD, lr: 0.1, momentum: 0.9}",
+    "training.steps_per_round=60", "rounds=5",
+]  # fmt: skip
+PRIVATE = [
+    "training.optimizer={name: SGD, lr: 0.5, momentum: 0}", "training.steps_per_round=5",
+    "training.privacy={name: dp_sgd, clip: 1.0, epsilon: 8, delta: 1.0e-5}",
+]  # fmt: skip
+FIRST_UPDATE = [
+    *RING, "rounds=1", "training.optimizer={name: SGD, lr: 0.1, momentum: 0}", "training.steps_per_round=1",
+]  # fmt: skip
+CANARIES = [*OVERFITTED, "dataset.train_size=1400"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run with its adversaries."""
+
+    overrides: list[str]
+    adversaries: list[str]
+    measure: str
+    """The measure that is asked for."""
+    asked: str = ""
+
+
+CASES = {
+    "overfitted": Case(OVERFITTED, [*MEMBERSHIP, *OTHERS, *LINKS], "auc", "AUC of at least 0.75"),
+    "memorized": Case(
+        [*OVERFITTED, "dataset.skew=[{name: label_noise, rate: 0.9}]"], MEMBERSHIP, "auc",
+        "AUC of at least 0.95",
+    ),
+    "private": Case([*OVERFITTED, *PRIVATE], [*MEMBERSHIP, *OTHERS, *LINKS], "auc", "AUC of at most 0.55"),
+    "inversion": Case([*FIRST_UPDATE, "training.batch_size=1"], INVERSION, "ssim", "SSIM of at least 0.5"),
+    "inversion_of_4": Case([*FIRST_UPDATE, "training.batch_size=4"], INVERSION, "ssim"),
+    "audit": Case(CANARIES, AUDIT, "epsilon_lower", "more than 0"),
+    "audit_private": Case([*CANARIES, *PRIVATE], AUDIT, "epsilon_lower", "at most 8"),
+}  # fmt: skip
+SHOWN = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "chance", "l1_error")
+
+
+def main() -> None:
+    """Runs the cases and prints a line for each attack: means over victims and seeds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", default=[*CASES], metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    print(f"{'case':<15} {'attack':<22}" + "".join(f"{name[:9]:>10}" for name in SHOWN))
+    for name in arguments.cases:
+        found = [result for seed in range(1, arguments.seeds + 1) for result in results_of(CASES[name], seed)]
+        for line in lines(name, found):
+            print(line, flush=True)
+        if CASES[name].asked:
+            print(f"{'':<15} asked: {CASES[name].asked}")
+
+
+def results_of(case: Case, seed: int) -> list[AttackResult]:
+    """The results after the last attacked round."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        adversaries = f"adversaries=[{', '.join(case.adversaries)}]"
+        shared = [f"run_dir={run}", f"seed={seed}", "evaluation={every: 0, figures: false}"]
+        config = str(ROOT / "configs" / "quickstart.yaml")
+        started(["run", config, *case.overrides, adversaries, *shared])
+        started(["attack", str(run)])
+        found = read_results(run)
+    last = {one.attack: max(r.round for r in found if r.attack == one.attack) for one in found}
+    return [one for one in found if one.round == last[one.attack]]
+
+
+def started(arguments: list[str]) -> None:
+    """Runs a command of decentnode; ends with its output if it fails."""
+    command = [sys.executable, "-m", "decentnode", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+
+
+def lines(case: str, found: list[AttackResult]) -> Iterator[str]:
+    """A line for each attack; where all victims were judged together, of that alone."""
+    for attack in dict.fromkeys(one.attack for one in found):
+        results = [one for one in found if one.attack == attack]
+        together = [one for one in results if one.victim is None] or results
+        cells = ([getattr(one, name) for one in together if getattr(one, name) is not None] for name in SHOWN)
+        yield f"{case:<15} {attack:<22}" + "".join(
+            f"{fmean(c) if c else '-':>10.3f}" if c else f"{'-':>10}" for c in cells
+        )
+
+
+if __name__ == "__main__":
+    main()
