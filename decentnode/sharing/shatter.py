@@ -180,6 +180,8 @@ class Shatter(Sharing):
         return {
             r: b"".join(self._sealed(chunk, parts[chunk], r, view, source) for chunk in dealt[r])
             for r in neighbors
+            # A node without a key takes no part: a check before the start has a few nodes alone.
+            if r in self._public
         }
 
     def _sealed(self, chunk: int, values: Tensor, receiver: int, view: View, source: RandomSource) -> bytes:
@@ -188,8 +190,8 @@ class Shatter(Sharing):
         content = struct.pack("<I", chunk) + as_bytes(values).numpy().tobytes()
         try:
             cipher = _cipher(private, self._public[receiver], view.round)
-        except (KeyError, ValueError) as error:
-            raise RunFailed(f"rank {receiver} has given no public key, so it can be sent no chunk") from error
+        except ValueError as error:
+            raise RunFailed(f"what rank {receiver} gave is no public key: {error}") from error
         return private.public_key().public_bytes_raw() + cipher.encrypt(bytes(12), content, None)
 
     def _opened(self, packet: bytes, view: View) -> tuple[int, Tensor]:

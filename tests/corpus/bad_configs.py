@@ -2825,6 +2825,34 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
             "flipper does not say so; use epidemic_oracle"
         ],
     ),
+    "chunks, and a graph too small for them": (
+        ["graph={name: relayed, nodes: 4, degree: 2}", "sharing={name: shatter, chunks: 3}"],
+        [
+            "command line: sharing: shatter: 2 neighbors with 1 chunks each are too few for 3 chunks; use "
+            "fewer, a larger degree, or a larger per_neighbor"
+        ],
+    ),
+    "chunks without relays": (
+        ["graph={name: ring, nodes: 4}", "sharing={name: shatter, chunks: 2}"],
+        [
+            "command line: sharing: shatter needs relays between neighbors; use graph: {name: relayed, "
+            "nodes: 4, degree: ...}"
+        ],
+    ),
+    "sparse sums without a selection": (
+        ["graph={name: ring, nodes: 4}", "sharing={name: cesar}"],
+        [
+            "command line: sharing.transforms: cesar needs random_k, or top_k with one fraction, and at most "
+            "a coder of indices after it; this chain does not select values"
+        ],
+    ),
+    "sums on a graph without enough senders": (
+        ["graph={name: one_peer_hypercube, nodes: 4}", "sharing={name: secure_aggregation}"],
+        [
+            "command line: sharing: secure_aggregation hides models among at least 2 senders to each node, "
+            "but rank 0 hears 1 alone, and no node ever hears enough"
+        ],
+    ),
     "sums that a receiver cannot ask for": (
         [
             "graph={name: epidemic_local, nodes: 4, degree: 3}",

@@ -31,6 +31,8 @@ def is_readable(sharing: SharingBase, has_ranks: bool) -> str:
     """Why a party cannot read what a scheme sends; empty if it can."""
     scheme = name_of(sharing)
     if isinstance(sharing, SecureAggregation):
+        if sharing.threshold is not None:
+            return f"cannot read {scheme} with threshold, which shows the same sums; leave threshold out"
         return "" if has_ranks else f"reads nothing on a link: {scheme} masks each payload; name ranks"
     if isinstance(sharing, Choco | ChocoPerEdge | ZipDl | Muffliato):
         return ""
