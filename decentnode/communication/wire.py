@@ -25,6 +25,8 @@ _PLAIN = struct.Struct(_HEADER.format[:-1])
 KIND_AT = 6
 """The place of the kind in a packed header."""
 _CHECKSUM = struct.Struct("<I")
+_LENGTH = struct.Struct("<Q")
+_LENGTH_AT = 48
 _LOW_32_BITS = (1 << 32) - 1
 LOW_8_BITS = (1 << 8) - 1
 _REFERENCE = struct.Struct("<Q")
@@ -143,6 +145,13 @@ class Header(NamedTuple):
             kind, run_id, sender, receiver, round, phase, part, layout, seq, ack, length, incarnation, knows,
             body_digest,
         )  # fmt: skip
+
+
+def body_bytes(header: bytes) -> int:
+    """The size of the body behind a packed header, of which nothing is checked."""
+    if len(header) < HEADER_BYTES or header[KIND_AT] == NOTICE:
+        return _REFERENCE.size
+    return int(_LENGTH.unpack_from(header, _LENGTH_AT)[0])
 
 
 def digest(body: bytes | memoryview) -> int:

@@ -229,7 +229,8 @@ class Graph(ABC):
 
     def met_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
         """All ranks that `rank` sends to or receives from in these rounds."""
-        return {peer for r in rounds for peer in (*self.targets(rank, r), *self.sources(rank, r))}
+        met = {peer for r in rounds for peer in self.targets(rank, r)}
+        return met.union(*(self.sources(rank, r) for r in rounds)) if self.directed else met
 
     def partners(self, rank: int) -> set[int]:
         """All ranks that `rank` may send to or receive from in any round."""

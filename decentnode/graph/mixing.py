@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ ROW_SUM_TOLERANCE = 1e-6
 class Mixing(ABC):
     """A rule for the weights of one round."""
 
+    symmetric: ClassVar[bool] = False
+    """Whether W is symmetric: a column is the row with the same number."""
+
     def check(self, graph: Graph) -> None:  # noqa: B027 - most rules serve every graph
         """Raises BadInput when this rule does not fit that graph."""
 
@@ -40,6 +43,8 @@ class Mixing(ABC):
 @dataclass(frozen=True)
 class MetropolisHastings(Mixing):
     """w_ij = 1/(1 + max(deg_i, deg_j)), rest to self: doubly stochastic (Xiao, Boyd and Lall, 2006)."""
+
+    symmetric = True
 
     def check(self, graph: Graph) -> None:
         if graph.directed:
@@ -191,16 +196,18 @@ class WeightedGraph:
         return matrix
 
     def _compute(self, rank: int, round: int) -> View:
-        targets = self.graph.targets(rank, round)
+        targets, weights = self.graph.targets(rank, round), self.mixing.incoming(self.graph, rank, round)
+        outgoing = weights
+        if not self.mixing.symmetric:
+            receivers = sorted((*targets, rank))
+            outgoing = {j: self.mixing.incoming(self.graph, j, round)[rank] for j in receivers}
         return View(
             rank=rank,
             round=round,
             targets=targets,
             sources=self.graph.sources(rank, round),
-            weights=self.mixing.incoming(self.graph, rank, round),
-            outgoing_weights={
-                j: self.mixing.incoming(self.graph, j, round)[rank] for j in sorted((*targets, rank))
-            },
+            weights=weights,
+            outgoing_weights=outgoing,
             co_senders={j: self.graph.sources(j, round) for j in targets},
             servers=self.graph.followed(rank),
             levels=tuple(level.view(rank, round) for level in self.levels),

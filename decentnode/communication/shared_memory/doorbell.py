@@ -1,13 +1,12 @@
-"""Named pipes between the processes of a machine: they announce payloads in shared memory, and
-acknowledgements.
+"""Named pipes between the processes of a machine, which carry all messages that are not large.
 
 A ZeroMQ message passes a thread of libzmq at either end and wakes the socket thread. A record in a pipe is
-read by the node itself while it waits: no other thread wakes up. Records have one length and are written in
-one piece, so every read starts with the first byte of a record.
+read by the node itself while it waits: no other thread wakes up. Records are written in one piece and read
+with all others that are there, so every read starts with the first byte of a record.
 """
 
 import contextlib
-import math
+import fcntl
 import os
 import select
 import threading
@@ -18,40 +17,34 @@ from pathlib import Path
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import ExchangeHandle
-from decentnode.communication.wire import Kind
 from decentnode.communication.zmq_poll import milliseconds
 from decentnode.errors import StartError
-
-RUNG = frozenset({Kind.NOTICE, Kind.ACKNOWLEDGE})
-"""The kinds that use the doorbell. All others need the order that only a link keeps."""
-BODY_BYTES = 8
-RECORD_BYTES = wire.HEADER_BYTES + BODY_BYTES
-READ_BYTES = 512 * RECORD_BYTES
-NO_BODY = bytes(BODY_BYTES)
-WRITING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class DoorbellReader:
     """The doorbell of one process. Any thread may `hear`; one at a time waits with `attend`, others sleep."""
 
     def __init__(
-        self, place: ProcessDirectory, take: Callable[[bytes, bytes], None], refuse: Callable[[str], None]
+        self,
+        place: ProcessDirectory,
+        take: Callable[[bytes, bytes], None],
+        refuse: Callable[[str], None],
+        rings: bool = True,
     ) -> None:
-        """`take` receives header and body of the messages, of which only the kind is checked; `refuse` the
-        reason of a wrong record.
+        """`take` receives header and body of the messages; `refuse` the reason of a wrong record.
 
         Raises StartError.
         """
-        self._path = bell_path(place, place.own)
-        self.ringer = DoorbellWriter(place)
+        self._path = pipe_path(place, place.own, rings)
         self._take = take
         self._refuse = refuse
         try:
-            self._path.unlink(missing_ok=True)
+            Path(self._path).unlink(missing_ok=True)
             os.mkfifo(self._path, 0o600)
             # Read and write: with a writer of its own the pipe never reports its end while no peer has it
             # open.
             self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._read_bytes = fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ)
         except OSError as error:
             raise StartError(
                 f"no named pipe can be made: {error} (communication.local=ipc needs none)"
@@ -73,19 +66,18 @@ class DoorbellReader:
         # One thread at a time, so records of one peer are processed in their order.
         with self._hearing:
             try:
-                content = os.read(self._fd, READ_BYTES)
+                content = os.read(self._fd, self._read_bytes)
             except BlockingIOError:
                 return
-            for at in range(0, len(content), RECORD_BYTES):
+            at = 0
+            while at < len(content):
                 head = content[at : at + wire.HEADER_BYTES]
-                if at + RECORD_BYTES > len(content):
+                body, at = at + wire.HEADER_BYTES, at + wire.HEADER_BYTES + wire.body_bytes(head)
+                if at > len(content):
                     # The kernel writes records whole, so the next read starts with a whole one again.
                     self._refuse("record length")
-                elif (kind := head[wire.KIND_AT]) not in RUNG:
-                    self._refuse("kind")
                 else:
-                    end = at + RECORD_BYTES if kind == wire.NOTICE else 0
-                    self._take(head, content[at + wire.HEADER_BYTES : end])
+                    self._take(head, content[body:at])
 
     def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
         """Waits for an exchange and processes records; returns False after `timeout` seconds."""
@@ -112,78 +104,13 @@ class DoorbellReader:
             os.eventfd_write(self._waker, 1)
 
     def close(self) -> None:
-        """Removes the doorbell and stops ringing others; a later writer gets an error from the pipe."""
-        self.ringer.close()
-        self._path.unlink(missing_ok=True)
+        """Removes the doorbell; a later writer gets an error from the pipe."""
+        Path(self._path).unlink(missing_ok=True)
         own, self._fd, self._waker = (self._fd, self._waker), -1, -1
         for fd in own:
             os.close(fd)
 
 
-class DoorbellWriter:
-    """Rings the other processes of this machine, once they have attached our shared memory."""
-
-    def __init__(self, place: ProcessDirectory) -> None:
-        self._place = place
-        self._reached: set[int] = set()
-        """Processes that have acknowledged a payload of ours."""
-        self.most: float = math.inf
-        """Pipes that are kept open; the one that was used least recently is closed."""
-        self._pipes: dict[int, int] = {}
-        self._lock = threading.Lock()
-
-    def answered(self, process: int) -> None:
-        """Enables the doorbell of a process that acknowledged a payload, and so has our segments."""
-        if process not in self._reached and self._place.co_located(process):
-            with self._lock:
-                self._reached.add(process)
-                self._pipe(process)
-
-    def _pipe(self, process: int) -> int | None:
-        """The pipe to a process, now the last one used; None: it has none any more. With the lock held."""
-        fd = self._pipes.pop(process, None)
-        if fd is None:
-            try:
-                fd = os.open(bell_path(self._place, process), WRITING)
-            except OSError:
-                return None
-        self._pipes[process] = fd
-        while len(self._pipes) > self.most:
-            os.close(self._pipes.pop(next(iter(self._pipes))))
-        return fd
-
-    def ring(self, messages: list[wire.Outgoing]) -> list[wire.Outgoing]:
-        """Returns the messages that need another way: another kind, or no room in the pipe."""
-        # `forget` closes pipes in another thread, and their numbers are reused.
-        with self._lock:
-            return [message for message in messages if not self._ring(*message)]
-
-    def _ring(self, process: int, header: bytes, body: wire.Body) -> bool:
-        # The first payloads take the link, because they must not overtake the HELLO that names the segment.
-        if header[wire.KIND_AT] not in RUNG or process not in self._reached:
-            return False
-        if (fd := self._pipe(process)) is None:
-            return False
-        try:
-            os.write(fd, header + (body or NO_BODY))
-        except OSError:
-            # A full pipe, or one without a reader: the link takes the message.
-            return False
-        return True
-
-    def forget(self, process: int) -> None:
-        """Disables the doorbell of an ended process; its successor must acknowledge a payload first."""
-        with self._lock:
-            self._reached.discard(process)
-            if (pipe := self._pipes.pop(process, None)) is not None:
-                os.close(pipe)
-
-    def close(self) -> None:
-        """Disables all doorbells."""
-        for process in list(self._pipes):
-            self.forget(process)
-
-
-def bell_path(place: ProcessDirectory, process: int) -> Path:
-    """The named pipe of a process of this machine."""
-    return Path(place.directory) / f"{place.processes[process].index}.bell"
+def pipe_path(place: ProcessDirectory, process: int, rings: bool) -> str:
+    """The doorbell of a process of this machine, or the pipe that its socket thread reads."""
+    return f"{place.directory}/{place.processes[process].index}.{'bell' if rings else 'pipe'}"

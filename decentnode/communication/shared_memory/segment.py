@@ -8,7 +8,7 @@ import fcntl
 import mmap
 import os
 import warnings
-from pathlib import Path
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -83,9 +83,9 @@ class Segment:
 
 def attach(segment: SharedSegment) -> Tensor:
     """A peer's segment as bytes, read-only; raises OSError if it is another file, or too small."""
-    path, name = Path(f"/proc/{segment.pid}/fd/{segment.fd}"), f"/memfd:decentnode-{segment.rank} (deleted)"
+    path, name = f"/proc/{segment.pid}/fd/{segment.fd}", f"/memfd:decentnode-{segment.rank} (deleted)"
     # Checked before it is opened: opening a pipe, terminal or device has effects, and may block.
-    if str(path.readlink()) != name:
+    if os.readlink(path) != name:  # noqa: PTH115 - a Path takes ten times as long
         raise OSError(f"what was announced as the shared memory of rank {segment.rank} is something else")
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -97,6 +97,13 @@ def attach(segment: SharedSegment) -> Tensor:
         mapping = mmap.mmap(fd, segment.size, prot=mmap.PROT_READ)
     finally:
         os.close(fd)
+    _do_not_warn()
+    return torch.frombuffer(mapping, dtype=torch.uint8)
+
+
+@cache
+def _do_not_warn() -> None:
+    """Makes torch warn of memory that cannot be written, which it does once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.frombuffer(mapping, dtype=torch.uint8)
+        torch.frombuffer(b"0", dtype=torch.uint8)

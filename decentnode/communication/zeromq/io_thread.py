@@ -24,7 +24,7 @@ from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.failure_detector import FailureDetector
 from decentnode.communication.peers.rejoin import EdgeProtocol, RejoinProtocol
 from decentnode.communication.security.curve import ZapAuthenticator
-from decentnode.communication.shared_memory.doorbell import DoorbellReader
+from decentnode.communication.shared_memory.doorbell import DoorbellReader, pipe_path
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.hello_barrier import HelloBarrier
 from decentnode.communication.zeromq.links import NEVER, PeerLinks
@@ -37,6 +37,8 @@ PROPOSAL_INTERVAL = 1.0
 """Seconds between two proposals to lost peers."""
 POLL_INTERVAL = 0.005
 BACKLOG = 1024
+RANKS_PER_HELLO = 32
+"""A greeting must fit into a record of a doorbell."""
 CLOSING_SOCKETS = 4096
 """Room for closed links: libzmq counts a socket until what it holds has left."""
 
@@ -61,7 +63,7 @@ class IoThread(threading.Thread):
             self._gate = ZapAuthenticator(
                 self._routers[-1], place.credentials, lambda why: self._reception.refuse(why)
             )
-        self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self)
+        self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self, self._pipe_of)
         self._meeting = HelloBarrier(place, self._links)
         self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable, self.is_linked)
         self.rejoining = RejoinProtocol(self.mailboxes, self._tell) if place.incarnation else None
@@ -73,6 +75,7 @@ class IoThread(threading.Thread):
         self.incarnations = self._reception.incarnations
         """By process its incarnation as far as this one knows, where that is not 0."""
         self._bell: DoorbellReader | None = None
+        self._pipe: DoorbellReader | None = None
         self.bell_of_node: DoorbellReader | None = None
         """The doorbell, if the only node of this process reads it while it waits."""
         self._commands = Commands()
@@ -110,9 +113,9 @@ class IoThread(threading.Thread):
     def hang_bells(self) -> None:
         """Opens the doorbells between processes of this machine; before `carry`. Raises StartError."""
         if any(self.place.co_located(p) for p in range(len(self.place.processes)) if p != self.place.own):
-            take = self._reception.take_one if self._interceptor is None else self._take_record
-            self._bell = DoorbellReader(self.place, take, self._reception.refuse)
-            self._reception.ringer = self._bell.ringer
+            self._bell = DoorbellReader(self.place, self._take_record, self._reception.refuse)
+            self._pipe = DoorbellReader(self.place, self._take_record, self._reception.refuse, rings=False)
+            self._poller.add(self._pipe.fileno(), self._hear)
 
     def carry(
         self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None,
@@ -163,7 +166,12 @@ class IoThread(threading.Thread):
         # Each local node may meet others; the attachments and pipes used last are kept.
         kept = max(kept_links(), LINK_MULTIPLE * len(self.mailboxes) * len(processes))
         self._reception.keep(max(kept, self._links.budget.most))
-        lacking = [process for process in processes if not self._links.holds(process)]
+        home, lost = self.place.home, self.mailboxes[rank].peers.error
+        # A pipe is opened in no time by the first message for it; but a lost peer is sent none.
+        needing = {home[p] for p in peers if not self._has_pipes(home[p]) or lost(p)}
+        if self.place.incarnation:
+            needing = processes
+        lacking = [p for p in needing & processes if not self._links.holds(p)]
         if lacking or self._links.has_surplus:
             self.post(lambda: self._connect(lacking))
 
@@ -191,11 +199,9 @@ class IoThread(threading.Thread):
         self._commands.post(command)
 
     def dispatch(self, messages: list[wire.Outgoing]) -> None:
-        """Sends at once over existing links, without waking this thread; it opens missing links first."""
-        # A full or missing doorbell is no error: those messages take the link.
-        unsent = self._bell.ringer.ring(messages) if self._bell else messages
-        if unsent and not self._links.send(unsent, opens=False):
-            self.post(lambda: self._links.send(unsent))
+        """Sends at once, without waking this thread unless it has to open a link first."""
+        if left := self._links.send(messages, opens=False):
+            self.post(lambda: self._links.send(left))
 
     def meet(self, processes: set[int], run_id: int, timeout: float) -> None:
         """Starts the thread, connects, and waits for HELLO from every process.
@@ -297,27 +303,42 @@ class IoThread(threading.Thread):
             self._edges.propose()
             self._next_proposal = NEVER
 
-    def _greeting(self, process: int) -> wire.Outgoing:
-        """The HELLO for a process: local ranks and, on this machine, their memory."""
-        hello = self.hello if self.place.co_located(process) else wire.Hello(self.hello.ranks, [])
-        body = msgspec.msgpack.encode(hello)
-        receiver = self.place.processes[process].ranks[0]
-        header = self.header(Kind.HELLO, hello.ranks[0], receiver, length=len(body), body=body)
-        return process, header.pack(), body
+    def _has_pipes(self, process: int) -> bool:
+        return self._bell is not None and process in self.place.neighbors
+
+    def _pipe_of(self, process: int, rings: bool) -> str | None:
+        """The doorbell or the pipe of a process that reads this one's memory; None: it has none."""
+        return pipe_path(self.place, process, rings) if self._has_pipes(process) else None
+
+    def _hear(self) -> None:
+        """Doorbell first: what a sender rang before a message must be processed before it."""
+        for pipe in filter(None, (self._bell, self._pipe)):
+            pipe.hear()
+
+    def _greeting(self, process: int, rings: bool) -> list[wire.Outgoing]:
+        """The HELLOs for a process: local ranks and, on this machine, their memory."""
+        greeting: list[wire.Outgoing] = []
+        receiver, segments = self.place.processes[process].ranks[0], self.hello.segments
+        for at in range(0, len(self.hello.ranks), RANKS_PER_HELLO):
+            some = slice(at, at + RANKS_PER_HELLO)
+            hello = wire.Hello(
+                self.hello.ranks[some], segments[some] if self.place.co_located(process) else []
+            )
+            body = msgspec.msgpack.encode(hello)
+            header = self.header(Kind.HELLO, hello.ranks[0], receiver, seq=rings, length=len(body), body=body)
+            greeting.append((process, header.pack(), body))
+        return greeting
 
     def _receive_all(self) -> None:
         for router in self._routers:
             limit = time.monotonic() + Timeouts.message_burst
             while has_input(router) and time.monotonic() < limit:
                 self._receive(router)
-        if self._bell is not None:
-            self._bell.hear()
+        self._hear()
 
     def _receive(self, router: "zmq.Socket[bytes]") -> None:
         """Receives one message: routing id, header, body; further frames are counted and dropped."""
-        if self._bell is not None:
-            # Doorbell first: what a sender rang before this message must be processed before it.
-            self._bell.hear()
+        self._hear()
         router.recv(zmq.NOBLOCK)
         frames = [router.recv(copy=False)]
         # At most three frames are kept, however many a message has: enough to refuse it.
@@ -327,7 +348,13 @@ class IoThread(threading.Thread):
         self._take((frames, router is not self._routers[0]))
 
     def _take_record(self, head: bytes, body: bytes) -> None:
-        self._take(([zmq.Frame(head), zmq.Frame(body)], False))
+        """Processes a record of the doorbell, or leaves it to this thread."""
+        if self._interceptor is not None:
+            self._take(([zmq.Frame(head), zmq.Frame(body)], False))
+        elif threading.get_ident() == self.ident or self._reception.is_for_any_thread(head):
+            self._reception.take_one(head, body)
+        else:
+            self.post(partial(self._reception.take_one, head, body))
 
     def _take(self, message: Received) -> None:
         """Processes a message, unless the interceptor takes it."""
@@ -422,6 +449,6 @@ class IoThread(threading.Thread):
             self._gate.close()
         for router in self._routers:
             router.close(0)
-        if self._bell is not None:
-            self._bell.close()
+        for pipe in filter(None, (self._bell, self._pipe)):
+            pipe.close()
         self._context.term()

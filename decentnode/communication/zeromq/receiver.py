@@ -17,7 +17,6 @@ from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.rejoin import EdgeProtocol, Tell, farewell
 from decentnode.communication.security.curve import sender_of
 from decentnode.communication.shared_memory.attached import AttachedSegments, SharedMessage
-from decentnode.communication.shared_memory.doorbell import DoorbellWriter
 from decentnode.communication.wire import Kind
 from decentnode.core.payload import Layout, Payload
 
@@ -63,7 +62,7 @@ class GroupListener(Protocol):
 
 @dataclass
 class Receiver:
-    """Belongs to the socket thread; NOTICE and ACKNOWLEDGE may be processed in any thread."""
+    """Belongs to the socket thread; what `is_for_any_thread` may be processed in any."""
 
     place: ProcessDirectory
     mailboxes: dict[int, Mailbox]
@@ -83,8 +82,6 @@ class Receiver:
     """Bytes of requested models by (local rank, peer); None until they arrive."""
     listener: "GroupListener | None" = None
     """The process group of a transport that has one."""
-    ringer: DoorbellWriter | None = None
-    """Learns which processes have read a payload of this one."""
     _asked_again: dict[tuple[int, int], Key] = field(default_factory=dict)
 
     def take(self, messages: list[Received]) -> None:
@@ -108,18 +105,14 @@ class Receiver:
         self.mailboxes[self.place.process.ranks[0]].refuse(reason)
 
     def keep(self, most: float) -> None:
-        """Bounds the attached segments and open doorbells by the peers of the coming rounds."""
+        """Bounds the attached segments by the peers of the coming rounds."""
         self.segments.most = most
-        if self.ringer is not None:
-            self.ringer.most = most
 
     def forget(self, process: int) -> None:
-        """Drops shared memory and doorbell of a process that is lost."""
+        """Drops the shared memory of a process that is lost."""
         ranks = self.place.processes[process].ranks
         for rank in ranks:
             self.segments.forget(rank)
-        if self.ringer is not None:
-            self.ringer.forget(process)
         if self.listener is not None:
             self.listener.lose(ranks)
 
@@ -161,11 +154,18 @@ class Receiver:
         # An acknowledgement may travel on any message, so it is processed before the message itself.
         if header.ack:
             mailbox.acknowledged(header.sender, header.ack)
-            # Only an acknowledgement of this incarnation shows that the peer has attached this memory.
-            if self.ringer is not None and header.ack >> wire.SEQ_BITS == self.place.incarnation:
-                self.ringer.answered(process)
         if header.kind != wire.ACKNOWLEDGE:
             self._give(mailbox, process, header, body)
+
+    def is_for_any_thread(self, head: bytes) -> bool:
+        """Whether a packed header is one of an exchange, or a HELLO of a process as it is known."""
+        kind = head[wire.KIND_AT]
+        if kind != wire.HELLO:
+            return kind in (wire.NOTICE, wire.ACKNOWLEDGE)
+        with contextlib.suppress(wire.WireError):
+            header = wire.Header.unpack(head)
+            return header.incarnation == self.incarnations.get(self.place.home.get(header.sender, -1), 0)
+        return True
 
     def _check_incarnation(self, process: int, header: wire.Header) -> None:
         known = self.incarnations.get(process, 0)
@@ -200,7 +200,7 @@ class Receiver:
         elif kind == Kind.MESSAGE:
             mailbox.messages.put(header.phase, FramedMessage(*identity, body))
         elif kind == Kind.HELLO:
-            self._greet(process, wire.unpack(bytes(body), wire.Hello, "hello"))
+            self._greet(process, wire.unpack(bytes(body), wire.Hello, "hello"), header.seq)
         elif kind == Kind.MODEL:
             self._take_model((mailbox.rank, sender), body)
         elif kind == Kind.GROUP:
@@ -232,13 +232,14 @@ class Receiver:
             # Not sent yet: the position shows that this node is behind and extends its deadline there.
             self.tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
 
-    def _greet(self, process: int, hello: wire.Hello) -> None:
+    def _greet(self, process: int, hello: wire.Hello, rings: int) -> None:
         ranks = self.place.processes[process].ranks
-        if tuple(hello.ranks) != ranks or (hello.segments and not self.place.co_located(process)):
+        if not {*hello.ranks} <= {*ranks} or (hello.segments and not self.place.co_located(process)):
             raise wire.WireError("hello")
         # First: a process whose memory cannot be attached does not count as met.
         self.segments.learn(hello.segments, ranks)
-        self.greeted(process)
+        if not rings:
+            self.greeted(process)
 
     def take_model_for(self, rank: int) -> Tensor | None:
         """The bytes of the first model that arrived for a local rank, or None; later ones are refused."""
