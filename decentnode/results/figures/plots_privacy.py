@@ -12,11 +12,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.results.figures.look import look
+from decentnode.results.figures.look import MARKERS, look
 from decentnode.results.figures.plots import DPI, PALE, STYLE
 
 Matrix = NDArray[np.float64]
@@ -97,7 +97,7 @@ def frontier_figure(title: str, utility: str, rows: Sequence[Sequence[Panel]]) -
             _draw_panel(axes, panel, places)
         line[0].set_ylabel(utility)
     entries = [
-        Line2D([], [], linestyle="", marker=look(place).marker, color=look(place).color, label=label)
+        Line2D([], [], linestyle="", marker=marker_of(place), color=look(place).color, label=label)
         for label, place in places.items()
     ]
     entries.append(Line2D([], [], color=PALE, linestyle="--", linewidth=1.2, label="Pareto front"))
@@ -105,10 +105,16 @@ def frontier_figure(title: str, utility: str, rows: Sequence[Sequence[Panel]]) -
     return figure
 
 
+def marker_of(place: int) -> str:
+    """Together with the color of `look` the first 64 places differ."""
+    return MARKERS[(place + place // len(MARKERS)) % len(MARKERS)]
+
+
 def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
     axes.set(title=panel.title, xlabel=panel.axis)
     if panel.is_logarithmic:
         axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     known = {label: one for label, one in panel.points.items() if isfinite(one[0]) and isfinite(one[2])}
     # Variants without a value of x have a place of their own, right of all others.
     right = max((one[0] for one in known.values()), default=1.0)
@@ -117,8 +123,8 @@ def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
         style, is_known = look(places[label]), label in known
         axes.errorbar(
             x if is_known else nowhere, y, xerr=_half(x_half) if is_known else None, yerr=_half(y_half),
-            marker=style.marker, color=style.color, markerfacecolor=style.color if is_known else "white",
-            markersize=7, elinewidth=1.0, linestyle="",
+            marker=marker_of(places[label]), color=style.color,
+            markerfacecolor=style.color if is_known else "white", markersize=7, elinewidth=1.0, linestyle="",
         )  # fmt: skip
     if len(known) < len(panel.points):
         between = (right * nowhere) ** 0.5 if panel.is_logarithmic else (right + nowhere) / 2
