@@ -380,8 +380,11 @@ class PeerLinks:
     def _revive(self, process: int) -> None:
         self.gone.discard(process)
         if self._pipes.get(process) == -1:
-            self.end(process, linger=0)
+            # Another attempt, which does not extend the time until the process is lost.
+            del self._pipes[process]
             self._connect(process)
+            if self._pipes[process] >= 0:
+                self._suspects.pop(process, None)
         else:
             self._greet(process)
         self._book()
