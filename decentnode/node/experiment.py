@@ -271,8 +271,8 @@ class Experiment:
             # Only neighbors in the graph may have the model.
             exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
         warn = partial(report_disk, reporter, rank)
-        run, scheme = resources.records.parent, self.sharing()
-        transcript = writer_for(run, rank, settings, self.mapping, scheme, warn)
+        run = resources.records.parent
+        transcript = writer_for(run, rank, settings, self.mapping, sharing, warn)
         if transcript is not None:
             exchanger.tap = transcript.take
         records = self._records(rank, network, resources, transcript)

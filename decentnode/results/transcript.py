@@ -53,6 +53,11 @@ def bytes_path(run: Path, rank: int) -> Path:
     return run / FOLDER / f"{rank:05d}.bin"
 
 
+def key_path(run: Path, rank: int) -> Path:
+    """The private key of a rank, where its scheme decrypts with one; readable by its owner alone."""
+    return run / FOLDER / f"{rank:05d}.key"
+
+
 class Transcript:
     """Reads what a rank received, also while the node still writes."""
 
@@ -72,6 +77,12 @@ class Transcript:
     def exists(self) -> bool:
         """Whether the node has recorded anything."""
         return lines_path(self._run, self.rank).exists()
+
+    @property
+    def key(self) -> bytes:
+        """The private key of the node, empty where its scheme needs none."""
+        path = key_path(self._run, self.rank)
+        return path.read_bytes() if path.exists() else b""
 
     def advance(self) -> None:
         """Reads the lines that are new; raises BadInput for a file that is no transcript."""

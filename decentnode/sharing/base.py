@@ -102,6 +102,8 @@ class SharingBase(Stateful, ABC):
     """Ranks of adversaries, whose weight in each mix is recorded; for studies alone, no scheme may use it."""
     watched_weight: float | None = None
     """The weight that the models of the `watched` ranks had in the last mix, together; None: unknown."""
+    own_key: bytes = b""
+    """The private key with which it reads what it receives, for studies of what nodes learn; empty: none."""
     local_loss: Callable[[Tensor, int], float] | None = None
     """The loss of a model, shape (d,), on a minibatch of the node's samples in a round; None: no samples."""
 

@@ -74,6 +74,7 @@ class Shatter(Sharing):
     def __post_init__(self) -> None:
         if self.per_neighbor > self.chunks:
             raise BadInput(f"per_neighbor must be at most chunks, got {self.per_neighbor} and {self.chunks}")
+        self.own_key = self._private.private_bytes_raw()
 
     def check(self, graph: WeightedGraph) -> None:
         relayed = graph.graph
@@ -219,6 +220,11 @@ class Shatter(Sharing):
         joined = bytearray(b"".join(packets))
         filled = torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.zeros(0, dtype=torch.uint8)
         return Payload.of(self._layouts[phase], {"packets": filled})
+
+
+def use_key(scheme: Shatter, key: bytes) -> None:
+    """Makes a scheme decrypt with this private key, to read again what a node has received."""
+    scheme._private, scheme.own_key = X25519PrivateKey.from_private_bytes(key), key
 
 
 def deal(source: RandomSource, neighbors: Sequence[int], chunks: int, each: int) -> dict[int, list[int]]:

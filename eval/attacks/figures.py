@@ -37,6 +37,9 @@ PRIVATE = [
 FIRST_UPDATE = [
     *RING, "rounds=1", "training.optimizer={name: SGD, lr: 0.1, momentum: 0}", "training.steps_per_round=1",
 ]  # fmt: skip
+LABELS = [
+    *RING, "rounds=3", "training.optimizer={name: SGD, lr: 0.1, momentum: 0}", "training.steps_per_round=5",
+]  # fmt: skip
 CANARIES = [*OVERFITTED, "dataset.train_size=1400"]
 
 
@@ -58,6 +61,10 @@ CASES = {
         "AUC of at least 0.95",
     ),
     "private": Case([*OVERFITTED, *PRIVATE], [*MEMBERSHIP, *OTHERS, *LINKS], "auc", "AUC of at most 0.55"),
+    "labels": Case(
+        [*LABELS, "dataset.partition={name: dirichlet, alpha: 0.5, min_size: 10}"],
+        [f"{{name: label_distribution, {RANKS}, public: 0.3, every: 1}}"], "l1_error",
+    ),
     "inversion": Case([*FIRST_UPDATE, "training.batch_size=1"], INVERSION, "ssim", "SSIM of at least 0.5"),
     "inversion_of_4": Case([*FIRST_UPDATE, "training.batch_size=4"], INVERSION, "ssim"),
     "audit": Case(CANARIES, AUDIT, "epsilon_lower", "more than 0"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from decentnode.attacks import PassiveAttack
+from decentnode.attacks.passive.attacker import Attacker
 from decentnode.attacks.passive.audit import CanaryAudit
 from decentnode.attacks.passive.inversion import DeepLeakage, InvertingGradients
 from decentnode.attacks.passive.labels import AttributeInference, LabelDistribution, histogram
@@ -199,6 +200,30 @@ def test_a_transcript_has_what_neighbors_sent(tmp_path, sharing):
     assert list(again.rounds) == [0] and again.complete == 0 and not again.ended
 
 
+@pytest.mark.parametrize(
+    ("sharing", "graph"),
+    [("secure_aggregation", "{name: fully_connected, nodes: 4}"),
+     ("{name: shatter, chunks: 2, per_neighbor: 2}", "{name: relayed, nodes: 4, degree: 3}")],
+    ids=["secure_aggregation", "shatter"],
+)  # fmt: skip
+def test_hidden_payloads_tell_the_mean_and_no_more(tmp_path, sharing, graph):
+    options = [*SMALL, f"sharing={sharing}", f"graph={graph}", "rounds=1"]
+    experiment = Experiment.from_yaml(QUICKSTART, [*options, "adversaries=[{name: record, ranks: [0]}]"])
+    nodes = Nodes(experiment, tmp_path / "records").begin()
+    for node in nodes.nodes[1:]:
+        # The mean of the models that are sent is then known.
+        node.training.settings = replace(node.training.settings, steps_per_round=0)
+        node.training.vector.values.fill_(node.rank)
+    finish(nodes.run(0, 1))
+    attack = LossThreshold(ranks=(0,))
+    attacker = Attacker(scene_of(experiment, tmp_path), attack, tmp_path)
+    results = [*attacker.advance()]
+    assert [one.victim for one in results] == [1, 2, 3, None]
+    (model, *others) = attacker.last.models.values()
+    torch.testing.assert_close(model, torch.full_like(model, 2.0), rtol=0, atol=1e-4)
+    assert all(torch.equal(model, other) for other in others)
+
+
 def test_an_eavesdropper_of_encrypted_links_sees_sizes_and_times(tmp_path):
     one = "name: linkability, method: timing, links: [[0, 1], [1, 2]], encrypted: true, every: 1"
     adversaries = f"adversaries=[{{{one}}}]"
@@ -283,7 +308,7 @@ def test_what_cannot_be_attacked_is_refused():
         found = defects(attack)
         assert len(found) == 1 and line in found[0], found
     (found,) = defects(LossThreshold(links=((0, 1),)), FullyConnected(6), SecureAggregation())
-    assert "masks each payload; name ranks" in found
+    assert "hides each payload; name ranks" in found
     (found,) = defects(LossThreshold(ranks=(0,)), FullyConnected(6), FedAvg())
     assert "cannot read what fed_avg sends" in found
     with pytest.raises(BadInput, match="which no party has"):

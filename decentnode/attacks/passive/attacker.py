@@ -23,8 +23,10 @@ class Attacker:
         self.is_done = False
         self._scene = scene
         self._transcripts = [Transcript(run, rank) for rank in attack.listeners]
-        self._reader = Reader(scene, attack.listeners)
+        self._reader: Reader | None = None
         self._next = 0
+        self.last: Sight | None = None
+        """What is known after the last round that was read."""
 
     def require(self) -> None:
         """Raises BadInput where a rank has recorded nothing."""
@@ -56,7 +58,11 @@ class Attacker:
                     heard.setdefault(line.target, []).append((line, self._content(transcript, line)))
         if not heard:
             return None
-        sight = self._reader.read(round, heard)
+        if self._reader is None:
+            # Only now: a node writes its key before its first line.
+            keys = {one.rank: one.key for one in self._transcripts if one.rank in self.attack.ranks}
+            self._reader = Reader(self._scene, self.attack.listeners, keys)
+        self.last = sight = self._reader.read(round, heard)
         wanted = self.attack.victims
         if wanted:
             for known in (sight.models, sight.starts):

@@ -2,15 +2,17 @@
 
 A payload is decoded by the scheme's own code with the settings of the run, which are public. Payloads of
 whole models are the models. Differences add up to a public copy. What a scheme masks is read as its receiver
-reads it: only the weighted mean of all that arrived.
+reads it: only the weighted mean of all that arrived (`replay.py`).
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from decentnode.attacks.passive.replay import MixReplay, is_mixed
 from decentnode.attacks.passive.scene import Scene
 from decentnode.core.payload import Payload, PayloadError
 from decentnode.core.registry import name_of
@@ -30,16 +32,16 @@ Heard = Mapping[int, list[tuple[TranscriptLine, Tensor | None]]]
 def is_readable(sharing: SharingBase, has_ranks: bool) -> str:
     """Why a party cannot read what a scheme sends; empty if it can."""
     scheme = name_of(sharing)
-    if isinstance(sharing, SecureAggregation):
-        if sharing.threshold is not None:
-            return f"cannot read {scheme} with threshold, which shows the same sums; leave threshold out"
-        return "" if has_ranks else f"reads nothing on a link: {scheme} masks each payload; name ranks"
+    if isinstance(sharing, SecureAggregation) and sharing.threshold is not None:
+        return f"cannot read {scheme} with threshold, which shows the same sums; leave threshold out"
+    if is_mixed(sharing):
+        return "" if has_ranks else f"reads nothing on a link: {scheme} hides each payload; name ranks"
     if isinstance(sharing, Choco | ChocoPerEdge | ZipDl | Muffliato):
         return ""
     plain = type(sharing).payload_layout is SharingBase.payload_layout
     if sharing.sends == "models" and plain and not sharing.protects:
         return ""
-    known = "whole models, choco, muffliato, zip_dl and secure_aggregation"
+    known = "whole models, choco, muffliato, zip_dl, secure_aggregation, cesar and shatter"
     return f"cannot read what {scheme} sends; it reads {known}"
 
 
@@ -61,9 +63,12 @@ class Sight:
 class Reader:
     """Follows what a party hears, round after round."""
 
-    def __init__(self, scene: Scene, listeners: list[int]) -> None:
+    def __init__(self, scene: Scene, listeners: list[int], keys: Mapping[int, bytes]) -> None:
+        """`keys`: the private keys of listeners, where their scheme has one."""
         self._scene = scene
         self._schemes = {rank: scene.scheme(rank) for rank in listeners}
+        hidden = [rank for rank, scheme in self._schemes.items() if is_mixed(scheme)]
+        self._replays = {rank: MixReplay(scene, rank, keys.get(rank, b"")) for rank in hidden}
         for scheme in self._schemes.values():
             scheme.begin(scene.initial)
         self._copies: dict[tuple[int, int], Tensor] = {}
@@ -88,18 +93,28 @@ class Reader:
         self, receiver: int, round: int, payloads: list[tuple[TranscriptLine, Tensor | None]]
     ) -> dict[int, Tensor]:
         scheme = self._schemes[receiver]
-        layout = scheme.payload_layout(0)
-        arrived: dict[int, Payload] = {}
+        phases = [self._arrived(scheme, phase, payloads) for phase in range(scheme.phases)]
+        if receiver in self._replays:
+            known = self._copies.get((receiver, receiver), self._scene.initial)
+            found = self._replays[receiver].read(round, phases, known)
+            for mean in found.values():
+                self._copies[receiver, receiver] = mean
+            return found
+        # The noisy models of some schemes are read as if they were models.
+        return {source: self._model(scheme, receiver, round, source, p) for source, p in phases[0].items()}
+
+    def _arrived(
+        self, scheme: Sharing, phase: int, payloads: list[tuple[TranscriptLine, Tensor | None]]
+    ) -> dict[int, Payload]:
+        """The payloads of one exchange by source."""
+        layout, arrived = scheme.payload_layout(phase), dict[int, Payload]()
         for line, content in payloads:
-            if layout is not None and content is not None and line.phase == 0 and line.layout == layout.hash:
-                try:
+            fits = layout is not None and (line.phase, line.layout) == (phase, layout.hash)
+            if layout is not None and content is not None and fits:
+                # What does not parse was of no use to the receiver either.
+                with contextlib.suppress(PayloadError):
                     arrived[line.source] = Payload.parse(layout, content)
-                except PayloadError:
-                    continue
-        # The noisy models of the others are read as if they were models.
-        if isinstance(scheme, SecureAggregation):
-            return self._mean(scheme, receiver, round, arrived)
-        return {source: self._model(scheme, receiver, round, source, p) for source, p in arrived.items()}
+        return arrived
 
     def _model(self, scheme: Sharing, receiver: int, round: int, source: int, payload: Payload) -> Tensor:
         place = receiver, source
@@ -110,19 +125,6 @@ class Reader:
         decoded = scheme.chain.decode(payload, context)
         self._copies[place] = decoded.clone() if is_whole else last + decoded
         return self._copies[place].float()
-
-    def _mean(
-        self, scheme: Sharing, receiver: int, round: int, arrived: dict[int, Payload]
-    ) -> dict[int, Tensor]:
-        """The weighted mean of all models that arrived, for each of their sources."""
-        view = self._scene.graph.view(receiver, round, 0.0)
-        nothing = torch.zeros_like(self._scene.initial)
-        out = torch.full_like(nothing, torch.nan)
-        scheme.mix(nothing, arrived, view, out)
-        weight = sum(view.weights.get(source, 0.0) for source in arrived)
-        if not weight or not out.any():  # the masks did not cancel
-            return {}
-        return dict.fromkeys(sorted(arrived), out.float() / weight)
 
     def _starts(self, round: int, models: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """The mixes with which the victims began, from what was seen in the round before."""

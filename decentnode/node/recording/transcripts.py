@@ -17,7 +17,7 @@ from decentnode.core.atomic_files import make_folder, write_whole
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.core.payload import Payload
 from decentnode.mapping.base import Mapping
-from decentnode.results.transcript import TranscriptLine, bytes_path, cut_back, lines_path
+from decentnode.results.transcript import TranscriptLine, bytes_path, cut_back, key_path, lines_path
 from decentnode.sharing.base import SharingBase
 
 MOST_WAITING_BYTES = 256 << 20
@@ -90,6 +90,13 @@ class TranscriptWriter:
                 # A copy, because the payload is invalid after the exchange.
                 self._submit(line, payload.buffer.to("cpu", copy=True))
 
+    def keep_key(self, key: bytes) -> None:
+        """Keeps the private key with which the node reads what it receives: the party knows it."""
+        path = key_path(self._run, self._rank)
+        make_folder(path.parent)
+        path.touch(0o600)
+        path.write_bytes(key)
+
     def after(self, round: int) -> None:
         """Nothing is due after a round."""
 
@@ -151,7 +158,7 @@ def needs_history(scheme: SharingBase) -> bool:
 def writer_for(
     run: Path, rank: int, settings: Settings, mapping: Mapping, scheme: SharingBase, warn: Warn
 ) -> TranscriptWriter | None:
-    """The writer of a node that a passive adversary hears; None: none does. `scheme`: one of the run."""
+    """The writer of a node that a passive adversary hears; None: none does. `scheme`: that of the node."""
     adversaries = [one.make() for one in settings.adversaries]
     hearing = [one for one in adversaries if not one.active and one.listens_at(rank)]
     if not hearing:
@@ -165,4 +172,7 @@ def writer_for(
         # Links of one machine need no keys.
         return has_keys and mapping.machine_of(source) != mapping.machine_of(rank)
 
-    return TranscriptWriter(run, rank, hearing, is_due, is_encrypted, warn)
+    writer = TranscriptWriter(run, rank, hearing, is_due, is_encrypted, warn)
+    if scheme.own_key and any(rank in one.ranks for one in hearing):
+        writer.keep_key(scheme.own_key)
+    return writer
