@@ -52,6 +52,7 @@ class Case:
     measure: str
     """The measure that is asked for."""
     asked: str = ""
+    config: str = "quickstart"
 
 
 CASES = {
@@ -61,6 +62,10 @@ CASES = {
         "AUC of at least 0.95",
     ),
     "private": Case([*OVERFITTED, *PRIVATE], [*MEMBERSHIP, *OTHERS, *LINKS], "auc", "AUC of at most 0.55"),
+    "recommended": Case(
+        ["communication=inproc"],
+        [one.replace("[0, 4]", "[0, 5, 10]") for one in MEMBERSHIP], "auc", "AUC of at most 0.55", "dp_sgd",
+    ),
     "labels": Case(
         [*LABELS, "dataset.partition={name: dirichlet, alpha: 0.5, min_size: 10}"],
         [f"{{name: label_distribution, {RANKS}, public: 0.3, every: 1}}"], "l1_error",
@@ -94,7 +99,7 @@ def results_of(case: Case, seed: int) -> list[AttackResult]:
         run = Path(folder) / "run"
         adversaries = f"adversaries=[{', '.join(case.adversaries)}]"
         shared = [f"run_dir={run}", f"seed={seed}", "evaluation={every: 0, figures: false}"]
-        config = str(ROOT / "configs" / "quickstart.yaml")
+        config = str(ROOT / "configs" / f"{case.config}.yaml")
         started(["run", config, *case.overrides, adversaries, *shared])
         started(["attack", str(run)])
         found = read_results(run)
