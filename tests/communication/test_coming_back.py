@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from decentnode.communication.base import BufferSpec, Inbox, ProcessDirectory
+from decentnode.communication.zeromq import dealers
 from decentnode.communication.zeromq import io_thread as sockets
-from decentnode.communication.zeromq import links
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.core.timeouts import Timeouts
 from decentnode.graph.families import FullyConnected
@@ -62,7 +62,7 @@ class Company:
     def _host(self, own, incarnation, pipe):
         torch.set_num_threads(1)
         sockets.PROPOSAL_INTERVAL = 0.05
-        links.HEARTBEAT_INTERVAL, Timeouts.link_heartbeat = 0.1, 0.3
+        dealers.HEARTBEAT_INTERVAL, Timeouts.link_heartbeat = 0.1, 0.3
         Timeouts.rejoin_answer = self.answer
         machine = self.processes[own].machine
         place = ProcessDirectory(

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from decentnode.communication.base import BufferSpec, Inbox
+from decentnode.communication.shared_memory.pipes import RUNG
 from decentnode.communication.wire import Header, Kind
-from decentnode.communication.zeromq.links import RUNG
 from decentnode.core.byte_counters import HEADER_BYTES
 from decentnode.core.payload import Field, Form, Layout, Payload, Role, dense_layout
 from decentnode.graph.base import Graph
@@ -218,7 +218,7 @@ async def what_links_carry(actor: Actor):
     def counting(messages, opens=True):
         kinds = [Kind(Header.unpack(header).kind) for _, header, _ in messages]
         carried.update(kind.name for kind in kinds if kind not in RUNG)
-        assert not links._dealers, "no socket is opened"
+        assert not links._dealers.processes, "no socket is opened"
         return send(messages, opens)
 
     others = [rank for rank in range(3) if rank != actor.rank]

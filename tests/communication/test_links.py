@@ -93,9 +93,10 @@ def test_whether_a_link_holds_can_be_asked_while_links_are_made(made):
     links, _, _ = made
     links.make(1)
     links.gone.add(2)
-    links._dealers = NeverIterated(links._dealers)
+    dealers = links._dealers
+    dealers._sockets = NeverIterated(dealers._sockets)
     assert [links.holds(process) for process in range(3)] == [False, True, False]
-    links._dealers = dict(links._dealers.items())
+    dealers._sockets = dict(dealers._sockets.items())
 
 
 def test_a_peer_that_reads_nothing_does_not_fill_the_memory_of_who_sends(made):

@@ -111,6 +111,31 @@ class DoorbellReader:
             os.close(fd)
 
 
+class OwnPipes:
+    """What this process reads: its doorbell, and the pipe of its socket thread."""
+
+    def __init__(
+        self, place: ProcessDirectory, take: Callable[[bytes, bytes], None], refuse: Callable[[str], None]
+    ) -> None:
+        """`take` and `refuse` as for `DoorbellReader`. Raises StartError."""
+        self.bell = DoorbellReader(place, take, refuse)
+        self._pipe = DoorbellReader(place, take, refuse, rings=False)
+
+    def fileno(self) -> int:
+        """Readable when records wait in the pipe of the socket thread."""
+        return self._pipe.fileno()
+
+    def hear(self) -> None:
+        """Doorbell first: what a sender rang before a message must be processed before it."""
+        self.bell.hear()
+        self._pipe.hear()
+
+    def close(self) -> None:
+        """Removes both; a later writer gets an error."""
+        self.bell.close()
+        self._pipe.close()
+
+
 def pipe_path(place: ProcessDirectory, process: int, rings: bool) -> str:
     """The doorbell of a process of this machine, or the pipe that its socket thread reads."""
     return f"{place.directory}/{place.processes[process].index}.{'bell' if rings else 'pipe'}"

@@ -24,7 +24,7 @@ from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.failure_detector import FailureDetector
 from decentnode.communication.peers.rejoin import EdgeProtocol, RejoinProtocol
 from decentnode.communication.security.curve import ZapAuthenticator
-from decentnode.communication.shared_memory.doorbell import DoorbellReader, pipe_path
+from decentnode.communication.shared_memory.doorbell import DoorbellReader, OwnPipes, pipe_path
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.hello_barrier import HelloBarrier
 from decentnode.communication.zeromq.links import NEVER, PeerLinks
@@ -74,8 +74,7 @@ class IoThread(threading.Thread):
         )
         self.incarnations = self._reception.incarnations
         """By process its incarnation as far as this one knows, where that is not 0."""
-        self._bell: DoorbellReader | None = None
-        self._pipe: DoorbellReader | None = None
+        self._pipes: OwnPipes | None = None
         self.bell_of_node: DoorbellReader | None = None
         """The doorbell, if the only node of this process reads it while it waits."""
         self._commands = Commands()
@@ -113,9 +112,8 @@ class IoThread(threading.Thread):
     def hang_bells(self) -> None:
         """Opens the doorbells between processes of this machine; before `carry`. Raises StartError."""
         if any(self.place.co_located(p) for p in range(len(self.place.processes)) if p != self.place.own):
-            self._bell = DoorbellReader(self.place, self._take_record, self._reception.refuse)
-            self._pipe = DoorbellReader(self.place, self._take_record, self._reception.refuse, rings=False)
-            self._poller.add(self._pipe.fileno(), self._hear)
+            self._pipes = OwnPipes(self.place, self._take_record, self._reception.refuse)
+            self._poller.add(self._pipes.fileno(), self._pipes.hear)
 
     def carry(
         self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None,
@@ -132,15 +130,15 @@ class IoThread(threading.Thread):
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
         self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
         # A node alone in its process reads the doorbell itself while it waits: no other thread wakes up.
-        if reads_bell and mailbox.alone and self._interceptor is None:
-            self.bell_of_node = self._bell
+        if reads_bell and mailbox.alone and self._interceptor is None and self._pipes is not None:
+            self.bell_of_node = self._pipes.bell
         else:
             self.serve_bell()
 
     def serve_bell(self) -> None:
         """Makes this thread read the doorbell, because no node does so while it waits."""
-        if self._bell is not None:
-            self._poller.add(self._bell.fileno(), self._bell.hear)
+        if self._pipes is not None:
+            self._poller.add(self._pipes.bell.fileno(), self._pipes.bell.hear)
 
     def listen(self, listener: GroupListener) -> None:
         """Passes messages about a process group to `listener`; before the thread starts."""
@@ -304,16 +302,15 @@ class IoThread(threading.Thread):
             self._next_proposal = NEVER
 
     def _has_pipes(self, process: int) -> bool:
-        return self._bell is not None and process in self.place.neighbors
+        return self._pipes is not None and process in self.place.neighbors
 
     def _pipe_of(self, process: int, rings: bool) -> str | None:
         """The doorbell or the pipe of a process that reads this one's memory; None: it has none."""
         return pipe_path(self.place, process, rings) if self._has_pipes(process) else None
 
     def _hear(self) -> None:
-        """Doorbell first: what a sender rang before a message must be processed before it."""
-        for pipe in filter(None, (self._bell, self._pipe)):
-            pipe.hear()
+        if self._pipes is not None:
+            self._pipes.hear()
 
     def _greeting(self, process: int, rings: bool) -> list[wire.Outgoing]:
         """The HELLOs for a process: local ranks and, on this machine, their memory."""
@@ -449,6 +446,6 @@ class IoThread(threading.Thread):
             self._gate.close()
         for router in self._routers:
             router.close(0)
-        for pipe in filter(None, (self._bell, self._pipe)):
-            pipe.close()
+        if self._pipes is not None:
+            self._pipes.close()
         self._context.term()

@@ -1,0 +1,117 @@
+"""The pipes into the other processes of a machine.
+
+A process has a doorbell for the messages of exchanges, and a pipe for all others, which its socket thread
+reads. Opening one takes some microseconds, a DEALER and its monitor a thousand.
+"""
+
+import os
+import select
+from collections.abc import Callable
+
+from decentnode.communication import wire
+from decentnode.communication.wire import Kind
+
+RUNG = frozenset({Kind.NOTICE, Kind.ACKNOWLEDGE, Kind.LEAVE})
+"""The kinds that the node itself reads while it waits."""
+MOST_PIPED = select.PIPE_BUF - wire.HEADER_BYTES
+"""Bytes of a body that the kernel writes together with its header."""
+WRITING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class PeerPipes:
+    """The pipes of other processes, which the first message opens; its caller holds the lock of the links."""
+
+    def __init__(
+        self,
+        path_of: Callable[[int, bool], str | None],
+        greeting: Callable[[int, bool], list[wire.Outgoing]],
+        note_greeting: Callable[[int], None],
+        epoll: select.epoll,
+    ) -> None:
+        """`path_of`: the pipe of a process, or its doorbell, None where it has none; `greeting`: the first
+        messages for it; `note_greeting` is called when they were sent; `epoll` learns of lost readers.
+        """
+        self._path_of = path_of
+        self._greeting = greeting
+        self._note_greeting = note_greeting
+        self._epoll = epoll
+        self._pipes: dict[int, int] = {}
+        """By process the descriptor of its pipe; -1: it could not be opened."""
+        self._bells: dict[int, int] = {}
+        """By process the descriptor of its doorbell."""
+        self._writes_to: dict[int, int] = {}
+        """By descriptor the process that reads it."""
+
+    def __contains__(self, process: int) -> bool:
+        """Whether a pipe of a process is open, or was tried; for any thread."""
+        return process in self._bells or process in self._pipes
+
+    @property
+    def processes(self) -> list[int]:
+        """All processes that it contains, some twice; for any thread."""
+        return [*tuple(self._bells), *tuple(self._pipes)]
+
+    def reaches(self, process: int) -> bool:
+        """Whether a process has pipes at all."""
+        return self._path_of(process, False) is not None
+
+    def write(self, process: int, header: bytes, body: wire.Body, opens: bool) -> bool:
+        """Writes a message into a pipe, which it `opens` if need be; False: it must go another way."""
+        rings = header[wire.KIND_AT] in RUNG
+        pipe = (self._bells if rings else self._pipes).get(process)
+        if pipe is None and opens:
+            pipe = self._open(process, rings)
+        if pipe is None or len(body) > MOST_PIPED:
+            return False
+        try:
+            os.write(pipe, header + body)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # Without a reader: the process has died, which the event of its pipe shows.
+            return True
+        return True
+
+    def connect(self, process: int) -> bool:
+        """Opens the pipe of a socket thread, unless it is open; False: that failed, as `has_failed` shows."""
+        if self._pipes.get(process, -1) < 0 and self._open(process, rings=False) is None:
+            self._pipes[process] = -1
+        return not self.has_failed(process)
+
+    def has_failed(self, process: int) -> bool:
+        """Whether `connect` could not open the pipe of a process."""
+        return self._pipes.get(process) == -1
+
+    def _open(self, process: int, rings: bool) -> int | None:
+        """Opens the doorbell or the pipe of a process, and greets it there."""
+        if (path := self._path_of(process, rings)) is None:
+            return None
+        pipe = -1
+        try:
+            pipe = os.open(path, WRITING)
+            # HELLO must be the first message, also of a doorbell.
+            for _, header, body in self._greeting(process, rings):
+                os.write(pipe, header + body)
+        except OSError:
+            # A process that has died, or one that has not read its pipe for long.
+            if pipe >= 0:
+                os.close(pipe)
+            return None
+        # A pipe without a reader is an error, the only event here; it is reported once.
+        self._epoll.register(pipe, select.EPOLLET)
+        self._writes_to[pipe] = process
+        (self._bells if rings else self._pipes)[process] = pipe
+        self._note_greeting(process)
+        return pipe
+
+    def reader_of(self, fd: int) -> int | None:
+        """The process that reads an open pipe; None: the descriptor is no pipe of these."""
+        return self._writes_to.get(fd)
+
+    def end(self, process: int) -> None:
+        """Closes the pipes of a process."""
+        pipes = [self._bells.pop(process, -1), self._pipes.pop(process, -1)]
+        for pipe in (fd for fd in pipes if fd >= 0):
+            self._epoll.unregister(pipe)
+            del self._writes_to[pipe]
+            os.close(pipe)
