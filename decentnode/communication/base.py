@@ -26,9 +26,7 @@ from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.errors import PeerError, ProtocolError, StartError
 
 FILES_PER_PEER = 7
-"""Descriptors of a host process per peer process: two connections, three for link and monitor, a segment, a
-pipe.
-"""
+"""The most descriptors of a host process per peer process, whatever they communicate through."""
 MOST_KEPT_LINKS = 128
 LINK_MULTIPLE = 2
 """Links per process that the coming rounds need: the others are the last ones used."""
@@ -279,6 +277,10 @@ class Communication(ABC):
     def nodes_in_one_process(self, local_nodes: int) -> int:
         """How many of a machine's nodes share one host process."""
         return local_nodes
+
+    def files_per_peer(self, same_machine: bool) -> int:
+        """The descriptors that a host process needs for a peer process."""
+        return FILES_PER_PEER
 
     def ports(self, nodes: int, several: bool) -> dict[str, range]:
         """The TCP ports that a machine with that many nodes binds, by the option with the first one.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from decentnode.communication.base import FILES_PER_PEER, LINK_MULTIPLE, kept_links
+from decentnode.communication.base import LINK_MULTIPLE, Communication, kept_links
 from decentnode.communication.security import key_files as keys
 from decentnode.communication.security.curve import OLDEST_LIBZMQ, Credentials
 from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
@@ -44,15 +44,19 @@ def check_writers(settings: Settings, machine: int) -> None:
         raise BadInput(*defects)
 
 
-def files_needed(graph: Graph, ranks: Sequence[int], nodes_per_process: int) -> int:
-    """Approximate number of files that the largest host process of these ranks opens."""
-    groups = [ranks[i : i + nodes_per_process] for i in range(0, len(ranks), nodes_per_process)]
-    links = max(sum(len(graph.partners(rank)) for rank in group) for group in groups)
+def files_needed(graph: Graph, ranks: Sequence[int], communication: Communication) -> int:
+    """Approximate number of files that the largest host process of a machine with these ranks opens."""
+    here, size, most = {*ranks}, communication.nodes_in_one_process(len(ranks)), graph.num_nodes**2
     if not graph.static:
         # Links to peers that no coming round needs are closed.
         foreseen = max(len(graph.met_in(rank, range(1 + FORESEEN_ROUNDS))) for rank in ranks)
-        links = min(links, max(kept_links(), LINK_MULTIPLE * nodes_per_process * foreseen))
-    return FILES_PER_PROCESS + FILES_PER_PEER * links
+        most = max(kept_links(), LINK_MULTIPLE * size * foreseen)
+
+    def files(group: Sequence[int]) -> int:
+        costs = [communication.files_per_peer(p in here) for rank in group for p in graph.partners(rank)]
+        return sum(sorted(costs, reverse=True)[:most])
+
+    return FILES_PER_PROCESS + max(files(ranks[at : at + size]) for at in range(0, len(ranks), size))
 
 
 def raise_file_limit() -> int:
@@ -68,8 +72,7 @@ def file_shortage(settings: Settings, machine: int) -> str:
     if communication.one_process:
         return ""
     ranks = settings.mapping.make().ranks_of(machine)
-    size = communication.nodes_in_one_process(len(ranks))
-    needed, limit = files_needed(settings.graph.make(), ranks, size), raise_file_limit()
+    needed, limit = files_needed(settings.graph.make(), ranks, communication), raise_file_limit()
     if limit >= needed:
         return ""
     return (

@@ -16,6 +16,7 @@ from decentnode.cli import app as cli
 from decentnode.cli import doctor
 from decentnode.cli import graph as graph_report
 from decentnode.cli.doctor import Finding
+from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.config import link_security
 from decentnode.config import loader as config
 from decentnode.config.json_schema import json_schema
@@ -559,10 +560,18 @@ def test_a_run_does_not_start_on_busy_ports(call, busy, tmp_path):
 
 
 def test_files_grow_with_degree_and_nodes_per_process():
-    per_process, per_link = preflight.FILES_PER_PROCESS, preflight.FILES_PER_PEER
-    assert preflight.files_needed(Ring(8), range(8), 1) == per_process + 2 * per_link
-    assert preflight.files_needed(Ring(8), range(8), 4) == per_process + 8 * per_link
-    assert preflight.files_needed(Star(9), range(9), 1) == per_process + 8 * per_link
+    memory, ipc, pairs = ZeroMQ(), ZeroMQ(local="ipc"), ZeroMQ(nodes_per_process=4)
+    piped, linked = memory.files_per_peer(True), ipc.files_per_peer(True)
+    assert piped < linked == memory.files_per_peer(False)
+
+    def needed(*case):
+        return preflight.files_needed(*case) - preflight.FILES_PER_PROCESS
+
+    assert needed(Ring(8), range(8), memory) == 2 * piped
+    assert needed(Ring(8), range(8), ipc) == 2 * linked
+    assert needed(Ring(8), range(8), pairs) == 8 * piped
+    assert needed(Star(9), range(9), memory) == 8 * piped
+    assert needed(Star(9), range(4), memory) == 3 * piped + 5 * linked, "those of another machine have links"
 
 
 def test_too_few_files_are_said(monkeypatch):
@@ -570,8 +579,8 @@ def test_too_few_files_are_said(monkeypatch):
     assert preflight.file_shortage(settings, 0) == ""
     monkeypatch.setattr(preflight, "raise_file_limit", lambda: 70)
     assert preflight.file_shortage(settings, 0) == (
-        "open files: a process here needs about 92, the limit is 70; "
-        "raise it as root (ulimit -n 92), or take a sparser graph"
+        "open files: a process here needs about 76, the limit is 70; "
+        "raise it as root (ulimit -n 76), or take a sparser graph"
     )
     assert preflight.file_shortage(config.load(QUICKSTART, ["communication=inproc"]), 0) == ""
 

@@ -313,6 +313,12 @@ class ZeroMQ(Communication):
     def nodes_in_one_process(self, local_nodes: int) -> int:
         return min(self.nodes_per_process, local_nodes)
 
+    def files_per_peer(self, same_machine: bool) -> int:
+        if self.has_group:
+            return super().files_per_peer(same_machine)
+        # Two pipes and a segment; or a connection each way, and three of a DEALER and its monitor.
+        return 3 if same_machine and self.local == "shared_memory" else 5
+
     def ports(self, nodes: int, several: bool) -> dict[str, range]:
         processes = -(-nodes // self.nodes_in_one_process(nodes))
         used = several or self.local == "tcp"
