@@ -1,6 +1,7 @@
 """What threads may do with the links of a process at the same time."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,10 @@ from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.shared_memory.doorbell import DoorbellReader, pipe_path
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.communication.zeromq.links import MOST_UNREAD, PeerLinks
+from decentnode.core.timeouts import Timeouts
 
 
 def header(name):
@@ -107,3 +110,28 @@ def test_a_peer_that_reads_nothing_does_not_fill_the_memory_of_who_sends(made):
     links.renew(1)
     links.send([(1, header("anew"), body)])
     assert header("anew") not in booked
+
+
+def test_a_process_that_begins_to_listen_a_little_later_is_linked(tmp_path):
+    """Its pipes did not exist yet at the first attempt; after `unmade_link` it would count as lost."""
+    context, linked = zmq.Context(), []
+    hello = wire.Header(wire.Kind.HELLO, 1, 0, 1, 0, 0, 0, seq=0).pack()
+    place = ProcessDirectory(PROCESSES, 0, str(tmp_path))
+    owner = SimpleNamespace(book_unsent=None, note_link=linked.append)
+    links = PeerLinks(
+        context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, rings: [(p, hello, b"")], owner,
+        lambda p, rings: pipe_path(place, p, rings),
+    )  # fmt: skip
+    links.make(1)
+    assert linked == [] and links.next_verdict < time.monotonic() + Timeouts.unmade_link / 2
+    heard = []
+    reader = DoorbellReader(
+        ProcessDirectory(PROCESSES, 1, str(tmp_path)), lambda *message: heard.append(message), None, False
+    )
+    assert links.give_up_broken(time.monotonic()) == []
+    reader.hear()
+    assert linked == [1] and heard == [(hello, b"")]
+    assert links.holds(1) and links.next_verdict == float("inf")
+    links.close(lambda process: 0)
+    reader.close()
+    context.term()

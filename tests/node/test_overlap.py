@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from decentnode.config import loader as config
@@ -108,7 +109,8 @@ def test_a_run_that_goes_on_is_bit_for_bit_the_one_that_did_not_stop(tmp_path, n
     path.write_text(
         CONFIG.format(
             sharing=name, graph=GRAPHS.get(name, "chain"), momentum=", momentum: 0.9",
-            transforms=TRANSFORMS.get(name, ""), options="", ranks="0, 1, 2",
+            options=f", {OPTIONS[name]}" if name in OPTIONS else "",
+            transforms=TRANSFORMS.get(name, ""), ranks="0, 1, 2",
         )
     )  # fmt: skip
     overrides = ["communication={name: inproc, overlap: true}", "training.mix_buffers=true"]
@@ -124,7 +126,9 @@ def test_schemes_that_need_trained_models_are_refused(tmp_path, name):
 
 
 def test_a_scheme_that_acts_inside_the_local_steps_does_not_overlap():
-    assert [name for name in OVERLAPPING if SHARINGS.find(name)().adjust_gradient is not None] == []
+    options = {name: yaml.safe_load(f"{{{OPTIONS.get(name, '')}}}") for name in OVERLAPPING}
+    schemes = {name: SHARINGS.find(name)(**options[name]) for name in OVERLAPPING}
+    assert [name for name, scheme in schemes.items() if scheme.adjust_gradient is not None] == []
 
 
 def test_a_run_that_goes_on_keeps_its_order(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.families import Chain as ChainGraph
 from decentnode.graph.families import FullyConnected, Ring, Star
-from decentnode.graph.mixing import MetropolisHastings, WeightedGraph, live_weights
+from decentnode.graph.mixing import MetropolisHastings, Mixing, WeightedGraph, live_weights
 from decentnode.graph.random_graphs import Regular
 from decentnode.sharing import Gossip, SecureAggregation
 from decentnode.sharing.blocks.pairwise_masks import PIECE_BYTES, MaskKeys, scratch_for
@@ -247,11 +247,8 @@ def averages(view, heard, models):
             yield sum(weight * models[j] for j, weight in weights.items())
 
 
-class Even:
+class Even(Mixing):
     """Every sender counts the same, so that directed graphs have weights, too."""
-
-    def check(self, graph):
-        pass
 
     def incoming(self, graph, rank, round):
         found = sorted((*graph.sources(rank, round), rank))

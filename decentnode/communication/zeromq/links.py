@@ -21,6 +21,8 @@ from decentnode.core.timeouts import Timeouts
 
 GREETING_INTERVAL = 0.5
 """Seconds between two HELLOs to one process."""
+PIPE_INTERVAL = 0.02
+"""Seconds between two attempts to open the pipe of a process that counts as broken."""
 MOST_UNREAD = 4
 """Bodies queued for a peer, per edge and part: two rounds, one resend, and one model."""
 NEVER = float("inf")
@@ -59,7 +61,7 @@ class PeerLinks:
         """
         self.gone: set[int] = set()
         self.next_verdict = NEVER
-        """When the next broken link counts as lost, on the clock of `time.monotonic`."""
+        """When a broken link counts as lost, or is tried again, on the clock of `time.monotonic`."""
         self.parts = 1
         """The largest number of parts of a local node's vector."""
         self._place = place
@@ -228,7 +230,13 @@ class PeerLinks:
         """Gives a process whose link broke some time; later breaks do not extend it."""
         if process not in self.gone:
             self._suspects.setdefault(process, time.monotonic() + grace)
-        self.next_verdict = min(self._suspects.values(), default=NEVER)
+        self._set_next_verdict()
+
+    def _set_next_verdict(self) -> None:
+        verdicts = [*self._suspects.values()]
+        if any(map(self._pipes.has_failed, self._suspects)):
+            verdicts.append(time.monotonic() + PIPE_INTERVAL)
+        self.next_verdict = min(verdicts, default=NEVER)
 
     def _judge(self, process: int, events: list[int]) -> None:
         local = self._place.co_located(process)
@@ -242,20 +250,24 @@ class PeerLinks:
             # All processes listened before the start: a refused connection means that the process died.
             at_once = Timeouts.local_link if event == zmq.EVENT_DISCONNECTED else Timeouts.unmade_link
             self._suspect(process, at_once if local else self._place.grace)
-        self.next_verdict = min(self._suspects.values(), default=NEVER)
+        self._set_next_verdict()
 
     def give_up_broken(self, now: float) -> list[int]:
         """Marks processes whose links were broken for too long as lost, and returns them.
 
         A link over TCP is kept: if it reconnects, the process there receives HELLO again.
         """
+        # Its process may only have begun to listen a little later.
+        for process in filter(self._pipes.has_failed, tuple(self._suspects)):
+            self._revive(process)
+        self._report_opened()
         broken = [process for process, verdict in self._suspects.items() if verdict <= now]
         for process in broken:
             self.gone.add(process)
             del self._suspects[process]
             if not self._endpoint_of(process).startswith("tcp"):
                 self.end(process, linger=0)
-        self.next_verdict = min(self._suspects.values(), default=NEVER)
+        self._set_next_verdict()
         return broken
 
     def _revive(self, process: int) -> None:
