@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests: tests/run.sh [arguments of pytest]. The first start installs what is missing into .venv.
-# Three workers share the files, because half of the time is waiting; tests that take fixed ports name ones that
+# Four workers share the files, because a third of the time is waiting; tests that take fixed ports name ones that
 # no other file takes. In the order of the files the short ones come last, so that no worker is left alone with
 # a long one.
 set -euo pipefail
@@ -12,4 +12,4 @@ cd "$root"
 [[ $# -gt 0 ]] || nice -n 19 "$python" -m mypy >/dev/null 2>&1 &
 # The commands that tests start find decentnode compiled.
 unset PYTHONDONTWRITEBYTECODE
-exec "$python" -m pytest -n 3 --dist loadfile --no-loadscope-reorder "$@"
+exec "$python" -m pytest -n 4 --dist loadfile --no-loadscope-reorder "$@"

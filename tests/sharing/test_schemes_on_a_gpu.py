@@ -16,6 +16,9 @@ ON_HOST |= {"cesar", "secure_aggregation threshold", "shatter"}
 ON_HOST |= {"balance", "clipped_gossip", "geometric_median", "krum", "krum nearest", "rfa", "ubar"}
 """Schemes that compute what they send, or noise, or weights from distances in host memory."""
 
+MASKED = {"secure_aggregation threshold", "cesar"}
+"""Schemes that take seconds for their masks, all in host memory."""
+
 
 def models_of(case, chain, place):
     """What all nodes have after some rounds of a gradient step and communication."""
@@ -39,7 +42,9 @@ def without_a_kernel(monkeypatch):
     monkeypatch.setattr(mixing, "fused_on", lambda device: None)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in MASKED)) for name in CASES]
+)
 def test_models_on_a_gpu_stay_there_and_become_what_they_become_on_the_cpu(name, without_a_kernel):
     case = CASES[name]
     for chain in {case.chains[0], case.chains[-1]}:
