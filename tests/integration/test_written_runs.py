@@ -41,7 +41,7 @@ evaluation: {every: 2}
 checkpoint: {every: 4}
 """
 WRITERS = "csv, parquet, {name: tensorboard, per_rank: true}"
-LIMIT = 1.0
+LIMIT = 10.0
 
 
 def test_writers_fail_and_hang_alone_and_a_resume_continues_their_files(tmp_path):
