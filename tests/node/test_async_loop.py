@@ -13,8 +13,9 @@ from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.inproc import LocalMessage
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
-from decentnode.errors import BadInput, DecentnodeError, RunFailed
+from decentnode.errors import BadInput, DecentnodeError, RunFailed, left
 from decentnode.launcher.report.summary import model_hash
+from decentnode.node.asynchronous.messages import FINISHED, NO_CONTENT
 from decentnode.node.asynchronous.schedule import read_schedule
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment
@@ -118,6 +119,19 @@ def test_a_node_resumes_from_its_checkpoint_but_not_with_a_schedule(tmp_path):
         DecentnodeError, match=r"rank 0: a schedule is of a whole run; leave out time_model\.schedule"
     ):
         nodes_of(tmp_path / "x", "three", "time_model.schedule=record").load(saved)
+
+
+def test_a_peer_that_has_finished_and_left_is_not_lost(tmp_path, monkeypatch):
+    node = nodes_of(tmp_path, "records").begin().run(0, 1).nodes[0]
+    exchange = node.exchange
+    exchange.finished.clear()
+    # Both neighbors have gone, and what one of them said before has not been read yet.
+    monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: left(peer, 2))
+    queue = exchange.endpoint.messages
+    queue.take()
+    queue.put(FINISHED, LocalMessage(1, 0, 0, NO_CONTENT, 0, {}))
+    assert [error.peer for error in exchange.lost()] == [3]
+    assert exchange.finished == {1}
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -32,6 +32,7 @@ class MessageExchange(RoundExchange):
         """Prepares for messages, before the first window."""
         self.finished: set[int] = set()
         """Peers that have made their last step."""
+        self._queue: list[Queued] = []
         self._awaited: dict[int, float] = {}
         messages = self.endpoint.messages
         messages.most = QUEUED_IN_REPLAY if replays else messages.most * self._sharing.burst
@@ -61,11 +62,18 @@ class MessageExchange(RoundExchange):
 
     def arrivals(self) -> Iterator[PeerMessage]:
         """All messages since the last call that can be used, in the order of their arrival."""
+        self._collect()
+        queue, self._queue = self._queue, []
+        for queued in queue:
+            if (arrival := self._read(queued)) is not None:
+                yield arrival
+
+    def _collect(self) -> None:
         for queued in self.endpoint.messages.take():
             if queued.tag == FINISHED:
                 self.finished.add(queued.message.source)
-            elif (arrival := self._read(queued)) is not None:
-                yield arrival
+            else:
+                self._queue.append(queued)
 
     def _read(self, queued: Queued) -> PeerMessage | None:
         tag, message = queued
@@ -84,11 +92,10 @@ class MessageExchange(RoundExchange):
 
     def lost(self) -> Iterator[PeerError]:
         """Neighbors that are newly lost: their links are broken, or they do not answer for the deadline."""
-        for peer in self._neighbors:
-            error = self.endpoint.why_lost(peer)
-            # A node that has finished may leave, and is not missing.
-            if error is not None and peer not in self.missing and peer not in self.finished:
-                yield error
+        errors = [error for peer in self._neighbors if (error := self.endpoint.why_lost(peer)) is not None]
+        # After the errors: what a peer sent before it left is here by now. One that has finished is not missing.
+        self._collect()
+        yield from (e for e in errors if e.peer not in self.missing and e.peer not in self.finished)
         now, deadline = self.clock.now(), self.deadline
         self._awaited = {peer: self._awaited.get(peer, now) for peer in self._sharing.awaited}
         for peer, since in self._awaited.items():
