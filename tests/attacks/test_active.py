@@ -110,6 +110,10 @@ def test_dissensus_freezes_a_node_whose_neighbors_it_knows():
     run.schemes[4]._seen = dict(enumerate(x[:4]))
     run.mix()
     torch.testing.assert_close(run.models[:4], x[:4], rtol=0, atol=1e-14)
+    # Among themselves adversaries do not lie, or their own models would grow without end.
+    own, seen = random_models(1, 4)[0], dict(enumerate(x))
+    assert torch.equal(Dissensus(ranks=(3, 4)).lie(own, None, seen, 3), own)
+    assert not torch.equal(Dissensus(ranks=(3, 4)).lie(own, None, seen, 2), own)
 
 
 @pytest.mark.parametrize("attack", ["sign_flip", "noise", "scaling", "ipm", "alie", "not_finite"])

@@ -31,7 +31,8 @@ class Dissensus(Attack):
     epsilon: PositiveFloat = 1.0
 
     def lie(self, model: Tensor, view: View, seen: Seen, target: int | None) -> Tensor:
-        if target is None or target not in seen:
+        # Adversaries tell each other the truth: their own models would overflow otherwise.
+        if target is None or target not in seen or target in self.ranks:
             return model
         victim = seen[target]
         others = [x for j, x in seen.items() if j != target and j not in self.ranks]
