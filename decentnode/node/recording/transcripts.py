@@ -1,6 +1,7 @@
 """Records what an adversary receives: a round waits for a copy in memory, never for the disk."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Map
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from torch import Tensor
 
 from decentnode.communication.exchange.handle import Message
 from decentnode.config.settings import KeyFolder, Settings
@@ -22,6 +22,8 @@ from decentnode.sharing.base import SharingBase
 
 MOST_WAITING_BYTES = 256 << 20
 """Of payloads that the disk has not taken yet; the bytes of later ones are not kept."""
+FLUSH_INTERVAL = 0.5
+"""Seconds between writes where rounds are shorter: each hands the processor over and delays a round."""
 _WRITER = ThreadPoolExecutor(1, "decentnode-transcript")
 """One thread for all nodes of a process; it starts with the first payload, so never before a fork."""
 
@@ -55,6 +57,10 @@ class TranscriptWriter:
         self._lines = LineFile(lines_path(run, rank), warn)
         self._round = -1
         self._size: int | None = None
+        self._batch: list[TranscriptLine] = []
+        self._bytes = bytearray()
+        """Those of the lines of `_batch` that have an offset, which counts from the first of these bytes."""
+        self._flushed = time.monotonic()
         self._submitted = 0
         self._written = 0
         """Bytes; each is counted by one thread alone."""
@@ -66,7 +72,7 @@ class TranscriptWriter:
         """Copies what has arrived in an exchange and starts to write it; `arrived` is in order of arrival."""
         # A line of a later round proves that the earlier one is complete.
         if round > self._round >= 0:
-            self._submit(TranscriptLine("round", self._round))
+            self._batch.append(TranscriptLine("round", self._round))
         self._round = round
         listening = [one for one in self._adversaries if self._is_due(one, round)]
         for order, (source, message) in enumerate(arrived.items() if listening else ()):
@@ -80,15 +86,17 @@ class TranscriptWriter:
                 "payload", round, phase, source, self._rank, order, message.received, payload.nbytes,
                 message.layout, sealed=sealed,
             )  # fmt: skip
-            if not any(one.opens(self._rank, sealed) for one in hearing):
-                self._submit(line)
-            # The node never waits for a slow disk.
-            elif self._submitted - self._written + payload.nbytes > MOST_WAITING_BYTES:
-                line.lost = True
-                self._submit(line)
-            else:
-                # A copy, because the payload is invalid after the exchange.
-                self._submit(line, payload.buffer.to("cpu", copy=True))
+            self._batch.append(line)
+            if any(one.opens(self._rank, sealed) for one in hearing):
+                # The node never waits for a slow disk.
+                line.lost = self._submitted - self._written + payload.nbytes > MOST_WAITING_BYTES
+                if not line.lost:
+                    line.offset = len(self._bytes)
+                    # A copy, because the payload is invalid after the exchange.
+                    self._bytes += payload.buffer.cpu().numpy().data
+                    self._submitted += payload.nbytes
+        if time.monotonic() - self._flushed >= FLUSH_INTERVAL:
+            self._flush()
 
     def keep_key(self, key: bytes) -> None:
         """Keeps the private key with which the node reads what it receives: the party knows it."""
@@ -102,6 +110,7 @@ class TranscriptWriter:
 
     def sync(self) -> str:
         """Waits until all is written; returns what is missing in one line, or an empty text."""
+        self._flush()
         if self._last is not None:
             self._last.result()
         return self._problem
@@ -109,7 +118,7 @@ class TranscriptWriter:
     def close(self) -> str:
         """As `sync`, with a mark that the node has ended."""
         if self._round >= 0:
-            self._submit(TranscriptLine("end", self._round))
+            self._batch.append(TranscriptLine("end", self._round))
         problem = self.sync()
         if self._file is not None:
             self._file.close()
@@ -119,30 +128,36 @@ class TranscriptWriter:
         """Removes what was received in later rounds, which the node repeats; raises BadInput, OSError."""
         cut_back(self._run, self._rank, round)
 
-    def _submit(self, line: TranscriptLine, content: Tensor | None = None) -> None:
-        self._submitted += line.bytes if content is not None else 0
-        self._last = _WRITER.submit(self._write, line, content)
+    def _flush(self) -> None:
+        """Starts to write what has been recorded since the last call."""
+        if self._batch:
+            self._last = _WRITER.submit(self._write, self._batch, self._bytes)
+            self._batch, self._bytes = [], bytearray()
+        self._flushed = time.monotonic()
 
-    def _write(self, line: TranscriptLine, content: Tensor | None) -> None:
+    def _write(self, lines: Sequence[TranscriptLine], content: bytearray) -> None:
+        with_bytes = [line for line in lines if line.offset >= 0]
         try:
             make_folder(lines_path(self._run, self._rank).parent)
-            if content is not None:
-                self._written += line.bytes
-                line.offset = self._append(content)
+            start = self._append(content) if content else 0
+            for line in with_bytes:
+                line.offset += start
         except OSError as error:
-            line.lost = True
+            for line in with_bytes:
+                line.offset, line.lost = -1, True
             self._problem = f"{bytes_path(self._run, self._rank)} cannot be written: {error.strerror}"
             self._warn(self._problem)
-        self._lines.append(msgspec.json.encode(line))
+        self._written += len(content)
+        self._lines.append(b"\n".join(map(msgspec.json.encode, lines)))
 
-    def _append(self, content: Tensor) -> int:
+    def _append(self, content: bytearray) -> int:
         """Writes bytes to the end of the file; returns where they begin."""
         if self._file is None:
-            # Without a buffer: the line that follows promises the bytes.
+            # Without a buffer: the lines that follow promise the bytes.
             self._file = bytes_path(self._run, self._rank).open("ab", buffering=0)
         start = self._file.tell()
         try:
-            write_whole(self._file.fileno(), content.numpy().data)
+            write_whole(self._file.fileno(), memoryview(content))
         except OSError:
             self._file.truncate(start)
             raise
