@@ -93,8 +93,9 @@ class MessageExchange(RoundExchange):
     def lost(self) -> Iterator[PeerError]:
         """Neighbors that are newly lost: their links are broken, or they do not answer for the deadline."""
         errors = [error for peer in self._neighbors if (error := self.endpoint.why_lost(peer)) is not None]
-        # After the errors: what a peer sent before it left is here by now. One that has finished is not missing.
+        # After the errors: by now all that a peer sent before it left is here.
         self._collect()
+        # A node that has finished may leave, and is not missing.
         yield from (e for e in errors if e.peer not in self.missing and e.peer not in self.finished)
         now, deadline = self.clock.now(), self.deadline
         self._awaited = {peer: self._awaited.get(peer, now) for peer in self._sharing.awaited}

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Map
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +43,15 @@ class Listening(Protocol):
         before."""
 
 
+@dataclass
+class TranscriptBatch:
+    """Lines that are written together, and the bytes in which their offsets count."""
+
+    lines: list[TranscriptLine] = field(default_factory=list)
+    content: bytearray = field(default_factory=bytearray)
+    began: float = field(default_factory=time.monotonic)
+
+
 class TranscriptWriter:
     """Writes down the payloads that the adversaries of one node see."""
 
@@ -56,11 +66,7 @@ class TranscriptWriter:
         self._warn = warn
         self._lines = LineFile(lines_path(run, rank), warn)
         self._round = -1
-        self._size: int | None = None
-        self._batch: list[TranscriptLine] = []
-        self._bytes = bytearray()
-        """Those of the lines of `_batch` that have an offset, which counts from the first of these bytes."""
-        self._flushed = time.monotonic()
+        self._batch = TranscriptBatch()
         self._submitted = 0
         self._written = 0
         """Bytes; each is counted by one thread alone."""
@@ -72,7 +78,7 @@ class TranscriptWriter:
         """Copies what has arrived in an exchange and starts to write it; `arrived` is in order of arrival."""
         # A line of a later round proves that the earlier one is complete.
         if round > self._round >= 0:
-            self._batch.append(TranscriptLine("round", self._round))
+            self._batch.lines.append(TranscriptLine("round", self._round))
         self._round = round
         listening = [one for one in self._adversaries if self._is_due(one, round)]
         for order, (source, message) in enumerate(arrived.items() if listening else ()):
@@ -86,16 +92,16 @@ class TranscriptWriter:
                 "payload", round, phase, source, self._rank, order, message.received, payload.nbytes,
                 message.layout, sealed=sealed,
             )  # fmt: skip
-            self._batch.append(line)
+            self._batch.lines.append(line)
             if any(one.opens(self._rank, sealed) for one in hearing):
                 # The node never waits for a slow disk.
                 line.lost = self._submitted - self._written + payload.nbytes > MOST_WAITING_BYTES
                 if not line.lost:
-                    line.offset = len(self._bytes)
+                    line.offset = len(self._batch.content)
                     # A copy, because the payload is invalid after the exchange.
-                    self._bytes += payload.buffer.cpu().numpy().data
+                    self._batch.content += payload.buffer.cpu().numpy().data
                     self._submitted += payload.nbytes
-        if time.monotonic() - self._flushed >= FLUSH_INTERVAL:
+        if time.monotonic() - self._batch.began >= FLUSH_INTERVAL:
             self._flush()
 
     def keep_key(self, key: bytes) -> None:
@@ -118,7 +124,7 @@ class TranscriptWriter:
     def close(self) -> str:
         """As `sync`, with a mark that the node has ended."""
         if self._round >= 0:
-            self._batch.append(TranscriptLine("end", self._round))
+            self._batch.lines.append(TranscriptLine("end", self._round))
         problem = self.sync()
         if self._file is not None:
             self._file.close()
@@ -130,16 +136,15 @@ class TranscriptWriter:
 
     def _flush(self) -> None:
         """Starts to write what has been recorded since the last call."""
-        if self._batch:
-            self._last = _WRITER.submit(self._write, self._batch, self._bytes)
-            self._batch, self._bytes = [], bytearray()
-        self._flushed = time.monotonic()
+        if self._batch.lines:
+            self._last = _WRITER.submit(self._write, self._batch)
+        self._batch = TranscriptBatch()
 
-    def _write(self, lines: Sequence[TranscriptLine], content: bytearray) -> None:
-        with_bytes = [line for line in lines if line.offset >= 0]
+    def _write(self, batch: TranscriptBatch) -> None:
+        with_bytes = [line for line in batch.lines if line.offset >= 0]
         try:
             make_folder(lines_path(self._run, self._rank).parent)
-            start = self._append(content) if content else 0
+            start = self._append(batch.content) if batch.content else 0
             for line in with_bytes:
                 line.offset += start
         except OSError as error:
@@ -147,8 +152,8 @@ class TranscriptWriter:
                 line.offset, line.lost = -1, True
             self._problem = f"{bytes_path(self._run, self._rank)} cannot be written: {error.strerror}"
             self._warn(self._problem)
-        self._written += len(content)
-        self._lines.append(b"\n".join(map(msgspec.json.encode, lines)))
+        self._written += len(batch.content)
+        self._lines.append(b"\n".join(map(msgspec.json.encode, batch.lines)))
 
     def _append(self, content: bytearray) -> int:
         """Writes bytes to the end of the file; returns where they begin."""
