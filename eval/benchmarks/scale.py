@@ -4,7 +4,8 @@
 
 The raw counterpart forks as many bare training loops that make the same steps and never talk. Then what a
 round costs a node, in processor time and control messages, among few nodes and many, alone and beside two
-busy loops. `--random` compares rounds of a random graph with those of a static one instead, in turns.
+busy loops. `--random` compares rounds of a random graph with those of a static one instead, in turns: of
+nodes that hardly train, and of a published experiment (LeNet on images like CIFAR-10, three batches of 8).
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from _command import CONFIGS, ROOT, Run, call, regular_graph, run_decentnode
+from _images import write_images
 from _report import Target, conclude, parser, show
 
 NODES, ROUNDS = 1024, 5
@@ -31,6 +33,8 @@ WARM_UP = 5
 FEW_NODES, COST_ROUNDS, BUSY_LOOPS = 64, 20, 2
 RANDOM_NODES, PAIRS, MOST_RANDOM = 256, 3, 1.10
 """Processor time of a round of `epidemic_oracle`, of that of a static regular graph of the same degree."""
+TRAINED, TRAINED_NODES, IMAGES = "experiment.yaml", 96, 4800
+"""The published experiment, its nodes, and the images of all."""
 MOST_COST = 1.5
 """Processor time of a node in a round, of that among few nodes with nothing beside them."""
 
@@ -100,13 +104,21 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def round_costs(
-    nodes: int, rounds: int, loops: int, graph: str = "", warm_up: int = WARM_UP
+    nodes: int,
+    rounds: int,
+    loops: int,
+    graph: str = "",
+    warm_up: int = WARM_UP,
+    experiment: str = "scale.yaml",
 ) -> dict[str, Any]:
     """What one round after `warm_up` others costs one node, in its own process, beside so many busy loops."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, busy_loops(loops):
         (costs := Path(folder, "costs")).mkdir()
         words = [str(ROOT / "eval" / "benchmarks" / "_node_costs.py"), str(costs), str(warm_up), "run"]
-        words += [str(CONFIGS / "scale.yaml"), f"run_dir={folder}/run", f"rounds={warm_up + rounds}"]
+        words += [str(CONFIGS / experiment), f"run_dir={folder}/run", f"rounds={warm_up + rounds}"]
+        if experiment == TRAINED:
+            write_images(Path(folder), IMAGES, test=100)
+            words += [f"dataset.path={folder}", "evaluation={every: 0, figures: false}"]
         call([*words, graph or regular_graph(nodes)])
         spent = [[float(word) for word in path.read_text().split()] for path in costs.iterdir()]
     messages, sizes, seconds = (sum(column) / nodes / rounds for column in zip(*spent, strict=True))
@@ -126,18 +138,35 @@ def measure_costs(few: int, many: int, rounds: int) -> tuple[list[dict[str, Any]
     return table, targets
 
 
-def measure_random(nodes: int, rounds: int, pairs: int, warm_up: int) -> tuple[list[dict[str, Any]], float]:
+def measure_random(
+    nodes: int, rounds: int, pairs: int, warm_up: int, experiment: str = "scale.yaml"
+) -> tuple[list[dict[str, Any]], float]:
     """Pairs of runs on a static and on a random graph, in turns, and the median ratio of their rounds."""
     graph = f"graph={{name: epidemic_oracle, nodes: {nodes}, degree: 4}}"
     table: list[dict[str, Any]] = []
     for _ in range(pairs):
-        table += [
-            round_costs(nodes, rounds, 0, warm_up=warm_up) | {"graph": "regular"},
-            round_costs(nodes, rounds, 0, graph, warm_up) | {"graph": "epidemic_oracle"},
-        ]
+        for name, chosen in (("regular", regular_graph(nodes)), ("epidemic_oracle", graph)):
+            costs = round_costs(nodes, rounds, 0, chosen, warm_up, experiment)
+            table.append({"experiment": experiment, "graph": name} | costs)
     spent = [line["cpu_ms"] for line in table]
     ratios = [random / static for static, random in zip(spent[::2], spent[1::2], strict=True)]
     return table, statistics.median(ratios)
+
+
+def compare_random(nodes: int | None, warm_up: int, small: bool) -> None:
+    """Both comparisons with a static graph: of bare rounds, and of rounds of an experiment."""
+    rounds, pairs = (2, 1) if small else (COST_ROUNDS, PAIRS)
+    table, targets, ratio = list[dict[str, Any]](), list[Target](), dict[str, float]()
+    for experiment, usual in (("scale.yaml", RANDOM_NODES), (TRAINED, TRAINED_NODES)):
+        many = nodes or (SMALL_NODES if small else usual)
+        lines, found = measure_random(many, rounds, pairs, warm_up, experiment)
+        for line in lines:
+            show(line)
+        table += lines
+        ratio[experiment] = round(found, 3)
+        name = f"{experiment}, {many} nodes: processor time of a random round over a static one"
+        targets.append(Target(name, found, "at most", MOST_RANDOM))
+    conclude("scale", small, table, ratio, [] if small else targets)
 
 
 def main() -> None:
@@ -154,13 +183,7 @@ def main() -> None:
     )
     arguments = options.parse_args()
     if arguments.random:
-        many = arguments.nodes or (SMALL_NODES if arguments.small else RANDOM_NODES)
-        table, found = measure_random(many, 2 if arguments.small else COST_ROUNDS, PAIRS, arguments.warm_up)
-        for line in table:
-            show(line)
-        name = f"{many} nodes: processor time of a random round over a static one"
-        compared = [] if arguments.small else [Target(name, found, "at most", MOST_RANDOM)]
-        conclude("scale", arguments.small, table, {"random": round(found, 3)}, compared)
+        compare_random(arguments.nodes, arguments.warm_up, arguments.small)
         return
     nodes = arguments.nodes or (SMALL_NODES if arguments.small else NODES)
     if arguments.small:
