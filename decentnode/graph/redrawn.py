@@ -103,17 +103,18 @@ def random_regular(nodes: int, degree: int, random: np.random.Generator) -> Pair
     """
     while True:
         pairs = random.permutation(np.repeat(np.arange(nodes), degree)).reshape(-1, 2)
+        left, right = pairs[:, 0], pairs[:, 1]
         for _ in range(MOST_SWAPS):
-            low, high = np.minimum(pairs[:, 0], pairs[:, 1]), np.maximum(pairs[:, 0], pairs[:, 1])
-            keys = low * nodes + high
+            keys = np.minimum(left, right) * nodes + np.maximum(left, right)
             # Stable: of equal keys every processor must find the same one first.
             order = keys.argsort(kind="stable")
-            is_repeated = keys[order[1:]] == keys[order[:-1]]
-            bad = np.concatenate([order[1:][is_repeated], np.flatnonzero(low == high)])
-            if not len(bad):
+            ordered = keys[order]
+            is_repeated = ordered[1:] == ordered[:-1]
+            bad = np.concatenate([order[1:][is_repeated], np.flatnonzero(left == right)]).tolist()
+            if not bad:
                 return pairs
-            for one, other in zip(bad, random.integers(len(pairs), size=len(bad)), strict=True):
-                pairs[[one, other], 1] = pairs[[other, one], 1]
+            for one, other in zip(bad, random.integers(len(pairs), size=len(bad)).tolist(), strict=True):
+                right[one], right[other] = right[other], right[one]
 
 
 @GRAPHS.register("epidemic_local")
