@@ -20,6 +20,8 @@ FORESEEN_ROUNDS = 3
 """Rounds after the current one whose neighbors a node connects to."""
 KEPT_ROUNDS = 4 + FORESEEN_ROUNDS
 """How many rounds of a redrawn graph a process keeps, as its nodes may be in different rounds."""
+MOST_AHEAD_ROUNDS, MOST_AHEAD_EDGES = 1000, 500_000
+"""What is drawn before the fork at most: some tenths of a second, and 10 MB that all nodes share."""
 
 
 def as_pairs(edges: Iterable[tuple[int, int]] | Pairs) -> Pairs:
@@ -45,6 +47,7 @@ class NeighborRows(Sequence[tuple[int, ...]]):
     def __init__(self, nodes: int, edges: Iterable[tuple[int, int]] | Pairs, directed: bool = False) -> None:
         self._targets, self._ends = _sorted_edges(nodes, as_pairs(edges), directed)
         self._read: dict[int, tuple[int, ...]] = {}
+        self.edges = len(self._targets)
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -302,6 +305,15 @@ class RedrawnGraph(AperiodicGraph):
     def edges(self, round: int) -> Iterable[tuple[int, int]] | Pairs:
         """The edges i -> j of `round`, in both directions unless `directed`; the same at each call."""
 
+    def draw_ahead(self, rounds: range) -> None:
+        """Draws the first of these rounds once, for all processes that are forked from this one."""
+        drawn = 0
+        for round in rounds[:MOST_AHEAD_ROUNDS]:
+            self._ahead[round] = self._draw(round)
+            drawn += self._ahead[round][0].edges
+            if drawn > MOST_AHEAD_EDGES:
+                return
+
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
         return self._drawn(round)[0][rank]
 
@@ -313,7 +325,13 @@ class RedrawnGraph(AperiodicGraph):
         """Targets and sources of all ranks in a round; the latest rounds are kept."""
         return lru_cache(KEPT_ROUNDS)(self._draw)
 
+    @cached_property
+    def _ahead(self) -> dict[int, tuple[NeighborRows, NeighborRows]]:
+        return {}
+
     def _draw(self, round: int) -> tuple[NeighborRows, NeighborRows]:
+        if round in self._ahead:
+            return self._ahead[round]
         pairs = as_pairs(self.edges(round))
         adjacency = NeighborRows(self.num_nodes, pairs, self.directed)
         if not self.directed:

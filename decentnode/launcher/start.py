@@ -12,6 +12,7 @@ from decentnode.config.error_locations import with_locations
 from decentnode.config.settings import Settings
 from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
+from decentnode.graph.base import RedrawnGraph
 from decentnode.graph.declared import doubts
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import settle, this_machine
@@ -50,6 +51,9 @@ def run_here(
         if dry_round.is_on_cpu(settings):
             # After the dry round, which has a time limit and reports a compiler that fails.
             settings.training.warm_up()
+        graph = experiment.graph.graph
+        if isinstance(graph, RedrawnGraph):
+            graph.draw_ahead(range(experiment.settings.rounds))
         launcher = Launcher(experiment, machine, screen(sys.stdout), past)
     # The first optimizer step would otherwise import this, once in every node.
     importlib.import_module("torch._dynamo")
