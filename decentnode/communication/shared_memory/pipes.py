@@ -59,12 +59,13 @@ class PeerPipes:
         """Writes a message into a pipe, which it `opens` if need be; False: it must go another way."""
         rings = header[wire.KIND_AT] in RUNG
         pipe = (self._bells if rings else self._pipes).get(process)
+        record = b"" if len(body) > MOST_PIPED else header + body
         if pipe is None and opens:
-            pipe = self._open(process, rings)
-        if pipe is None or len(body) > MOST_PIPED:
+            return self._open(process, rings, record) and bool(record)
+        if pipe is None or not record:
             return False
         try:
-            os.write(pipe, header + body)
+            os.write(pipe, record)
         except BlockingIOError:
             return False
         except OSError:
@@ -74,7 +75,7 @@ class PeerPipes:
 
     def connect(self, process: int) -> bool:
         """Opens the pipe of a socket thread, unless it is open; False: that failed, as `has_failed` shows."""
-        if self._pipes.get(process, -1) < 0 and self._open(process, rings=False) is None:
+        if self._pipes.get(process, -1) < 0 and not self._open(process, rings=False):
             self._pipes[process] = -1
         return not self.has_failed(process)
 
@@ -82,27 +83,30 @@ class PeerPipes:
         """Whether `connect` could not open the pipe of a process."""
         return self._pipes.get(process) == -1
 
-    def _open(self, process: int, rings: bool) -> int | None:
-        """Opens the doorbell or the pipe of a process, and greets it there."""
+    def _open(self, process: int, rings: bool, first: bytes = b"") -> bool:
+        """Opens the doorbell or the pipe of a process, greets it there, and writes the `first` record."""
         if (path := self._path_of(process, rings)) is None:
-            return None
+            return False
         pipe = -1
         try:
             pipe = os.open(path, WRITING)
             # HELLO must be the first message, also of a doorbell.
-            for _, header, body in self._greeting(process, rings):
-                os.write(pipe, header + body)
+            records = [*(header + body for _, header, body in self._greeting(process, rings)), first]
+            whole = b"".join(records)
+            # All at once where the kernel does that: the reader wakes up once.
+            for record in [whole] if len(whole) <= select.PIPE_BUF else records:
+                os.write(pipe, record)
         except OSError:
             # A process that has died, or one that has not read its pipe for long.
             if pipe >= 0:
                 os.close(pipe)
-            return None
+            return False
         # A pipe without a reader is an error, the only event here; it is reported once.
         self._epoll.register(pipe, select.EPOLLET)
         self._writes_to[pipe] = process
         (self._bells if rings else self._pipes)[process] = pipe
         self._note_greeting(process)
-        return pipe
+        return True
 
     def reader_of(self, fd: int) -> int | None:
         """The process that reads an open pipe; None: the descriptor is no pipe of these."""

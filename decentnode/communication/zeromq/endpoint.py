@@ -287,13 +287,12 @@ class ZeroMQEndpoint(Endpoint):
             self._sockets.dispatch(self._acknowledgements(source))
 
     def _acknowledgements(self, *sources: int) -> list[wire.Outgoing]:
-        messages: list[wire.Outgoing] = []
-        for source in sources or sorted(self._unsaid):
-            self._unsaid.discard(source)
-            header = self._sockets.header(wire.Kind.ACKNOWLEDGE, self.rank, source)
-            header = header._replace(ack=self._last_read[source])
-            messages.append((self._sockets.place.home[source], header.pack(), b""))
-        return messages
+        due = sources or sorted(self._unsaid)
+        if not due:
+            return []
+        self._unsaid.difference_update(due)
+        home, header = self._sockets.place.home, self._sockets.header(wire.ACKNOWLEDGE, self.rank, due[0])
+        return [(home[source], self._addressed(header, source), b"") for source in due]
 
 
 @COMMUNICATIONS.register("zeromq")

@@ -17,7 +17,7 @@ import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.base import LINK_MULTIPLE, ProcessDirectory, kept_links
+from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
@@ -161,14 +161,13 @@ class IoThread(threading.Thread):
         """Opens links to the peers of the coming rounds of a local rank, and keeps them open."""
         processes = {self.place.home[peer] for peer in peers} - {self.place.own}
         self._links.budget.need(rank, processes)
-        # Each local node may meet others; the attachments and pipes used last are kept.
-        kept = max(kept_links(), LINK_MULTIPLE * len(self.mailboxes) * len(processes))
-        self._reception.keep(max(kept, self._links.budget.most))
+        # The attachments and pipes used last are kept.
+        self._reception.keep(self._links.budget.most)
         home, lost = self.place.home, self.mailboxes[rank].peers.error
-        # A pipe is opened in no time by the first message for it; but a lost peer is sent none.
-        needing = {home[p] for p in peers if not self._has_pipes(home[p]) or lost(p)}
-        if self.place.incarnation:
-            needing = processes
+        needing = processes
+        if self._pipes is not None and not self.place.incarnation:
+            # A pipe is opened in no time by the first message for it; but a lost peer is sent none.
+            needing = (processes - self.place.neighbors) | {home[peer] for peer in peers if lost(peer)}
         lacking = [p for p in needing & processes if not self._links.holds(p)]
         if lacking or self._links.has_surplus:
             self.post(lambda: self._connect(lacking))

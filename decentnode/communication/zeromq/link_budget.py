@@ -32,10 +32,10 @@ class LinkBudget:
         """Replaces the processes that a local rank exchanges with in its coming rounds."""
         new, old = frozenset(processes), self._needed.get(rank, frozenset())
         self._needed[rank] = new
-        # Added first: the socket thread must never find a process without a need that both have.
-        self._count.update(new)
-        self._count.subtract(old)
+        for process in new - old:
+            self._count[process] += 1
         for process in old - new:
+            self._count[process] -= 1
             if not self._count[process]:
                 del self._count[process]
                 self.use(process)
