@@ -3,8 +3,9 @@
     python eval/benchmarks/_node_costs.py FOLDER WARM_UP run CONFIG ...
 
 Each process leaves a line in the folder at its end: the control messages that it has sent, their bytes, and
-its processor seconds since it has begun round WARM_UP. Payloads, notices of payloads and acknowledgements,
-without which no exchange ends, are no control messages here, nor what is said once at the start and the end.
+its processor seconds from the start of round WARM_UP to the end of its last round. Payloads, notices of
+payloads and acknowledgements, without which no exchange ends, are no control messages here, nor what is said
+once at the start and the end.
 """
 
 import os
@@ -24,7 +25,7 @@ OF_EXCHANGES = {Kind.PAYLOAD, Kind.NOTICE, Kind.ACKNOWLEDGE, Kind.HELLO, Kind.LE
 
 def watch(folder: Path, warm_up: int) -> None:
     """Has every process that is forked from here count."""
-    messages, sizes, began = list[int](), list[int](), list[float]()
+    messages, sizes, began, ended = list[int](), list[int](), list[float](), [0.0]
     send, run_round, stop = PeerLinks.send, Node.run_round, IoThread.stop
 
     def counting_send(links: PeerLinks, sent: list[wire.Outgoing], opens: bool = True) -> list[wire.Outgoing]:
@@ -40,9 +41,10 @@ def watch(folder: Path, warm_up: int) -> None:
             sizes.clear()
             began.append(time.process_time())
         await run_round(node, round)
+        ended[0] = time.process_time()
 
     def telling_stop(sockets: IoThread, linger: float) -> None:
-        spent = time.process_time() - began[0]
+        spent = ended[0] - began[0]
         (folder / str(os.getpid())).write_text(f"{len(messages)} {sum(sizes)} {spent}\n")
         stop(sockets, linger)
 
