@@ -89,6 +89,9 @@ class ZeroMQEndpoint(Endpoint):
 
     def foresee(self, peers: Collection[int]) -> None:
         self._sockets.need(self.rank, peers)
+        # No payload takes these along soon, and their senders must not wait for this node's local steps.
+        if alone := sorted(self._unsaid.difference(peers)):
+            self._sockets.dispatch(self._acknowledgements(*alone))
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float

@@ -39,9 +39,8 @@ class LinkBudget:
             if not self._count[process]:
                 del self._count[process]
                 self.use(process)
-        most = max(kept_links(), LINK_MULTIPLE * len(self._count))
         # It never shrinks: a round with few neighbors must not close what the next one opens again.
-        self.most = most if self.most == inf else max(self.most, most)
+        self.most = max(kept_links() if self.most == inf else self.most, LINK_MULTIPLE * len(self._count))
 
     def needs(self, process: int) -> bool:
         """Whether a coming round needs the link to a process; each one where nothing is foreseen."""
