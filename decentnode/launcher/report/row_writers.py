@@ -98,8 +98,10 @@ class RowWriters:
         """Waits until all have finished, at most for the limit, or until it is urgent."""
         for thread in self._threads:
             thread.put(summary)
-        limit = time.monotonic() + Timeouts.last_rows
-        while any(t.is_alive() for t in self._threads) and time.monotonic() < limit and not is_urgent():
+        began = time.monotonic()
+        while any(thread.is_alive() for thread in self._threads) and not is_urgent():
+            if time.monotonic() - began >= Timeouts.last_rows:
+                break
             time.sleep(POLL_INTERVAL)
         for thread in self._threads:
             if thread.is_alive() and not thread.problem:
