@@ -154,11 +154,13 @@ class Lockstep:
         assert not (one_for_all and several), "several payloads where `sends_one_payload` promises one"
         for payload, copy in () if self.scribbles else self._outgoing.get(i, ()):
             assert torch.equal(payload.buffer, copy.buffer), "written before the next exchange"
-        copies = {j: Payload(p.layout, p.buffer.clone(), p.counts) for j, p in outgoing.items()}
-        self._outgoing[i] = [(outgoing[j], copies[j]) for j in outgoing]
-        self.payloads += copies.values()
-        self.sent += sum(payload.nbytes for payload in copies.values())
-        return copies
+        sent = {id(payload): payload for payload in outgoing.values()}
+        copies = {key: Payload(p.layout, p.buffer.clone(), p.counts) for key, p in sent.items()}
+        self._outgoing[i] = [(sent[key], copies[key]) for key in sent]
+        posted = {j: copies[id(payload)] for j, payload in outgoing.items()}
+        self.payloads += posted.values()
+        self.sent += sum(payload.nbytes for payload in posted.values())
+        return posted
 
     def _received(
         self, i: int, sources: Sequence[int], posted: Mapping[int, Mapping[int, Payload]]

@@ -68,7 +68,9 @@ from decentnode.transforms.error_feedback import ErrorFeedback
 from decentnode.transforms.sparsify.random_k import RandomK
 from decentnode.transforms.sparsify.top_k import TopK
 
-SOME_GRAPHS = (Ring(8), Star(5), Regular(12, 4, seed=3), FullyConnected(6))
+RING, REGULAR = Ring(6), Regular(8, 4, seed=3)
+"""Small, because hundreds of tests run on them; some pairs of nodes have no edge."""
+SOME_GRAPHS = (RING, Star(5), REGULAR, FullyConnected(5))
 CHANGING_GRAPHS = (EpidemicOracle(6, 3, seed=1), RandomMatching(7, seed=1))
 LENGTH = 7
 A8, B8, OPTIMUM8, q8_gradient = Q8.a, Q8.b, Q8.optimum.item(), Q8.gradient
@@ -174,7 +176,7 @@ MATRICES = ParameterLayout(
 """28 values, in matrices and otherwise."""
 SERVED = (Federated(6), Federated(9, server=4, rate=0.5, standby=2), Federated(5, clients=1, down="all"))
 UPDATES = (Federated(6), Federated(9, server=4, rate=0.5, standby=2, down="all"))
-DENSE = (Regular(12, 4, seed=3), FullyConnected(6))
+DENSE = (REGULAR, FullyConnected(5))
 TREES = (Chain(8), Star(5), BinaryTree(7))
 
 CASES: dict[str, Case] = {
@@ -188,7 +190,7 @@ CASES: dict[str, Case] = {
     "beer_per_edge": Case(lambda: BeerPerEdge(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)),
     "cesar": Case(
         lambda: masked(Cesar, bits=64, scale=1 << 50),
-        graphs=(Ring(8), Regular(12, 4, seed=3), FullyConnected(6), EpidemicOracle(6, 3, seed=1)),
+        graphs=(RING, REGULAR, FullyConnected(5), EpidemicOracle(6, 3, seed=1)),
         chains=(lambda: (RandomK(0.5),), lambda: (TopK(0.5),), coded, same_coordinates),
         tolerance=1e-11,
         mean_survives_loss=False,
@@ -197,10 +199,10 @@ CASES: dict[str, Case] = {
     "choco_per_edge": Case(lambda: ChocoPerEdge(memory=2), graphs=CHANGING_GRAPHS, chains=(plain, coded)),
     "clipped_gossip": Case(ClippedGossip, chains=LOSSY),
     "consensus_control": Case(
-        lambda: ConsensusControl(target=0.5), graphs=(Ring(8), *CHANGING_GRAPHS), chains=(plain, zipped)
+        lambda: ConsensusControl(target=0.5), graphs=(RING, *CHANGING_GRAPHS), chains=(plain, zipped)
     ),
     "consensus_control slowly": Case(
-        lambda: ConsensusControl(target=0.5, slow_down=True), graphs=(Ring(8),), chains=(plain,)
+        lambda: ConsensusControl(target=0.5, slow_down=True), graphs=(RING,), chains=(plain,)
     ),
     "d2": Case(D2, graphs=(Chain(8), Ring(7), FullyConnected(6))),
     "decent_lam": Case(DecentLam, chains=(plain, cast)),
@@ -255,7 +257,7 @@ CASES: dict[str, Case] = {
     ),
     "power_gossip": Case(PowerGossip, chains=(plain,), length=28, parameters=MATRICES),
     "power_gossip rank 2": Case(
-        lambda: PowerGossip(rank=2), graphs=(Ring(8),), chains=(plain,), length=28, parameters=MATRICES
+        lambda: PowerGossip(rank=2), graphs=(RING,), chains=(plain,), length=28, parameters=MATRICES
     ),
     "power_gossip changing": Case(
         PowerGossip, graphs=CHANGING_GRAPHS, chains=(plain,), length=28, parameters=MATRICES
@@ -263,28 +265,28 @@ CASES: dict[str, Case] = {
     "push_sum": Case(PushSum),
     "push_sum directed": Case(PushSum, graphs=(Exponential(6),), weights=Uniform()),
     "quasi_global": Case(QuasiGlobal, chains=LOSSY),
-    "quasi_global nesterov": Case(lambda: QuasiGlobal(nesterov=True), graphs=(Ring(8),)),
+    "quasi_global nesterov": Case(lambda: QuasiGlobal(nesterov=True), graphs=(RING,)),
     "relay_sum": Case(RelaySum, graphs=TREES),
     "relay_sum initial": Case(lambda: RelaySum(missing="initial"), graphs=TREES[:1]),
     "scaffold": Case(Scaffold, graphs=SERVED, weights=Uniform()),
     "rfa": Case(Rfa, chains=LOSSY),
     "secure_aggregation": Case(
         masked,
-        graphs=(Ring(8), Regular(12, 4, seed=3), FullyConnected(6)),
+        graphs=(RING, REGULAR, FullyConnected(5)),
         chains=(plain, same_coordinates),
         tolerance=4 * 5 * 2**-17,
         mean_survives_loss=False,
     ),
     "secure_aggregation fine": Case(
         lambda: masked(bits=64, scale=1 << 50),
-        graphs=(Ring(8), Regular(12, 4, seed=3), FullyConnected(6)),
+        graphs=(RING, REGULAR, FullyConnected(5)),
         chains=(plain,),
         matrix=lambda weighted: weighted.matrix(),
         mean_survives_loss=False,
     ),
     "secure_aggregation threshold": Case(
         lambda: masked(bits=64, scale=1 << 50, threshold=0.5),
-        graphs=(Regular(12, 4, seed=3), EpidemicOracle(6, 3, seed=1)),
+        graphs=(REGULAR, EpidemicOracle(6, 3, seed=1)),
         chains=(plain, same_coordinates),
         tolerance=1e-11,
         mean_survives_loss=False,
