@@ -154,4 +154,6 @@ def test_what_does_not_fit_is_one_line(skew, inputs, labels, message):
 
 
 def test_the_skew_of_the_page_does_what_it_says():
+    """Its last line asserts that a picture of 100 becomes one of 50."""
+    assert "assert Darker()" in blocks("docs/partitions.md", "python")[0]
     exec(compile(blocks("docs/partitions.md", "python")[0], "darker.py", "exec"), {"__name__": "darker"})

@@ -323,11 +323,13 @@ def test_rounds_that_another_machine_makes_up_are_kept_up_to_a_limit(monkeypatch
 
 
 def test_without_machine_0_nodes_are_let_go_on():
+    """Each `show` asserts that there is room for another vector."""
     with Machine((2, 3), 1) as machine:
         machine.observer.is_alone = True
         for round in range(3):
             for rank in (2, 3):
                 machine.show(rank, round, torch.ones(ELEMENTS))
+    assert machine.observer.error is None and machine.observer.observations.empty()
 
 
 @pytest.mark.slow
