@@ -65,7 +65,7 @@ class Machine:
 
     def __exit__(self, *_):
         self.observer.finish()
-        self.observer.join(5.0)
+        self.observer.join(30.0)
         assert not self.observer.is_alive()
 
     def show(self, rank, round, vector):
@@ -78,7 +78,7 @@ class Machine:
             self.reports.take(report)
 
     def next(self):
-        return self.observer.observations.get(timeout=5.0)
+        return self.observer.observations.get(timeout=30.0)
 
 
 def test_mean_and_distance_are_those_of_numpy():
@@ -223,8 +223,8 @@ class Pair:
         self.first.__exit__()
 
     def _to_first(self, note):
-        self.said.append(note)
         self.first.observer.take(self.carry(note))
+        self.said.append(note)
 
     def show(self, round, models):
         for rank, model in enumerate(models):
@@ -296,8 +296,13 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
             pair.first.show(rank, 0, models[rank])
         seen = pair.first.next()
         assert (seen.round, seen.nodes) == (0, 2)
-        for rank in (2, 3, 0, 1):
-            (pair.first if rank < 2 else pair.second).show(rank, 1, models[rank])
+        for rank in (2, 3):
+            pair.second.show(rank, 1, models[rank])
+        limit = time.monotonic() + 30
+        while not pair.said and time.monotonic() < limit:
+            time.sleep(0.01)
+        for rank in range(2):
+            pair.first.show(rank, 1, models[rank])
         assert pair.first.next().round == 1
         for rank in range(2):
             pair.first.show(rank, 2, models[rank])
