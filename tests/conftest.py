@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.integration.spawner import SHARED, Spawner
+
 # A busy machine is no defect: property tests judge answers, never how long they took.
 settings.register_profile("decentnode", deadline=None, max_examples=50)
 settings.register_profile("quick", deadline=None, max_examples=5)
@@ -44,6 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
         settings.load_profile("quick")
+    # Before xdist starts its workers, which inherit the variable: one process with torch serves them all.
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[SHARED] = str(Spawner.of_this_process().folder)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,6 +26,8 @@ from decentnode.core.timeouts import Timeouts
 from tests.integration.warm_python import ask
 
 ROOT = Path(__file__).parents[2]
+SHARED = "DECENTNODE_TESTS_SPAWNER"
+"""A variable with the folder of the spawner that the workers of one start of the tests share."""
 MOST_BYTES = 1 << 17
 HIGHEST_FD = 1024
 CLONE_NEWNET = 0x40000000
@@ -66,14 +68,23 @@ class Spawner:
 
     _only: "Spawner | None" = None
 
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._door = str(self._folder / "door")
+    def __init__(self, folder: Path | None = None) -> None:
+        """`folder`: of one that another process has started."""
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
+        self._door = str(self.folder / "door")
+        if folder is None:
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+            self._process = self._begun()
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        client = Path(__file__).with_name("warm_python.py")
+        script = f'#!/bin/sh\nexec {sys.executable} -IS {client} {self._door} {sys.executable} "$@"\n'
+        self.python().write_text(script)
+        self.python().chmod(0o755)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
             door.bind(self._door)
             door.listen()
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.spawner", str(door.fileno())],
                 pass_fds=[door.fileno()], stdin=subprocess.PIPE, start_new_session=True,
                 cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -82,7 +93,8 @@ class Spawner:
     @classmethod
     def of_this_process(cls) -> "Spawner":
         if cls._only is None:
-            cls._only = cls()
+            shared = os.environ.get(SHARED)
+            cls._only = cls(Path(shared) if shared else None)
         return cls._only
 
     def start(
@@ -101,17 +113,14 @@ class Spawner:
 
     def python(self) -> Path:
         """An executable that is `python`; what is neither a module nor a script goes to the real one."""
-        path = self._folder / "python"
-        if not path.exists():
-            client = Path(__file__).with_name("warm_python.py")
-            script = f'#!/bin/sh\nexec {sys.executable} -IS {client} {self._door} {sys.executable} "$@"\n'
-            path.write_text(script)
-            path.chmod(0o755)
-        return path
+        return self.folder / "python"
 
 
 def serve(door: socket.socket) -> None:
     """Forks what is wished for until the test has ended, and passes on how it ended."""
+    # Nothing is imported before the first wish: there may be none.
+    if door.fileno() not in ready([door.fileno(), sys.stdin.fileno()]):
+        return
     import torch._dynamo  # noqa: F401
 
     import decentnode.cli.app
