@@ -84,6 +84,11 @@ class Layout:
         return tuple(f for f in self.fields if f.variable)
 
     @cached_property
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """By the name of the field."""
+        return {f.name: f.dtype for f in self.fields}
+
+    @cached_property
     def has_indices(self) -> bool:
         """Whether some bytes are positions, not values."""
         return any(f.role is Role.INDEX for f in self.fields)
@@ -95,6 +100,13 @@ class Layout:
 
     def spans(self, counts: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
         """Offset and length in bytes of each field, and the total size, for given element counts."""
+        return self._spans(counts) if self.variable else self._fixed_spans
+
+    @cached_property
+    def _fixed_spans(self) -> tuple[dict[str, tuple[int, int]], int]:
+        return self._spans({})
+
+    def _spans(self, counts: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
         offset = COUNT_BYTES * len(self.variable)
         spans = {}
         end = offset
@@ -128,11 +140,15 @@ class Payload:
                 raise PayloadError(f"field '{f.name}' takes 0..{f.elements} elements, got {counts[f.name]}")
         spans, size = layout.spans(counts)
         buffer = torch.empty(size, dtype=torch.uint8, device=device)
-        for i, f in enumerate(layout.variable):
-            buffer[i * COUNT_BYTES : (i + 1) * COUNT_BYTES].view(torch.int64)[0] = counts[f.name]
+        if layout.variable:
+            numbers = buffer[: COUNT_BYTES * len(layout.variable)].view(torch.int64)
+            for i, f in enumerate(layout.variable):
+                numbers[i] = counts[f.name]
         for start, length in spans.values():
             # Padding is sent, too: it must not reveal old memory, and must be equal every time.
-            buffer[start + length : -(-(start + length) // ALIGNMENT) * ALIGNMENT] = 0
+            end = start + length
+            if end % ALIGNMENT:
+                buffer[end : end + -end % ALIGNMENT] = 0
         return cls(layout, buffer, dict(counts))
 
     @classmethod
@@ -176,7 +192,7 @@ class Payload:
         spans, _ = self.layout.spans(self.counts)
         start, length = spans[name]
         part = self.buffer[start : start + length]
-        dtype = next(f.dtype for f in self.layout.fields if f.name == name)
+        dtype = self.layout.dtypes[name]
         if part.data_ptr() % dtype.itemsize or part.storage_offset() % dtype.itemsize:
             part = part.clone()
         self._views[name] = part.view(dtype)
