@@ -7,6 +7,7 @@ A pace can only slow down. It acts in both time models, so that these can be com
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -51,20 +52,29 @@ class PaceSettings:
     slowdown: PositiveFloat | tuple[PositiveFloat, ...] | RandomSlowdown = 1.0
     """A factor for all ranks, one for each rank or machine, or a distribution."""
     trace_path: str | None = None
-    """A file of further factors: one line per rank with numbers, used round by round and then again."""
+    """A file of further factors: one line per rank with numbers, apart by commas or spaces, used round by
+    round and then again.
+    """
 
     @cached_property
     def trace(self) -> list[list[float]]:
         """The factors in the file by rank; one line of 1 where there is none. Raises BadInput."""
         if self.trace_path is None:
             return []
-        lines = [line.split() for line in Path(self.trace_path).read_text().splitlines() if line.strip()]
+        place = f"training.pace.trace_path: {self.trace_path}"
         try:
-            found = [[float(word) for word in line] for line in lines]
+            lines = Path(self.trace_path).read_text("utf-8").splitlines()
+            found = [
+                [float(word) for word in line.replace(",", " ").split()] for line in lines if line.strip(" ,")
+            ]
+        except OSError as error:
+            raise BadInput(f"{place}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise BadInput(f"{place}: must be text with one line of numbers per rank") from None
         except ValueError as error:
-            raise BadInput(f"training.pace.trace_path: {self.trace_path}: {error}") from None
-        if not all(number > 0 for line in found for number in line):
-            raise BadInput(f"training.pace.trace_path: {self.trace_path}: factors must be > 0")
+            raise BadInput(f"{place}: {error}") from None
+        if not all(0 < number < inf for line in found for number in line):
+            raise BadInput(f"{place}: factors must be finite and > 0")
         return found
 
     def check(self, nodes: int) -> None:
