@@ -313,7 +313,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 def test_the_table_has_the_drawn_ways_out_of_each_state():

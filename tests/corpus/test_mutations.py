@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = (ROOT / "configs" / "reference.yaml").read_text().replace("../graphs", str(ROOT / "graphs"))
 LINES = REFERENCE.splitlines()
 FEW = settings(
-    max_examples=int(os.environ.get("DECENTNODE_EXAMPLES", "100")),
+    max_examples=int(os.environ.get("DECENTNODE_EXAMPLES", "40")),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

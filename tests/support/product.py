@@ -53,9 +53,11 @@ TWINS = (
     "small_world", "torus",
     "alternating_ring", "base_k_plus_one", "contact_trace", "matcha", "mobility", "one_peer_hypercube",
     "peer_sampler", "random_matching",
+    "alternating_exponential_ring", "availability_trace", "equi_topo",
 )  # fmt: skip
-"""Undirected graphs of peers that are to a scheme like `ring`, `star` and `regular`, or, from the third line
-on, like `epidemic_oracle` and `from_files`: walked with `--all`."""
+"""Walked with `--all`: to a scheme they are like others. The first lines are undirected graphs of peers,
+like `ring`, `star` and `regular`; the next ones change, like `epidemic_oracle` and `from_files`. In the last
+line are directed ones and one with rests, like `one_peer_exponential` and `churn`."""
 OF_ALL = "ring"
 """The graph on which schemes are walked under time models that they refuse on every graph."""
 DEFERRED = {"beer_per_edge"}
