@@ -22,7 +22,7 @@ def test_quickstart_reaches_its_accuracy_and_cleans_up(quickstart):
     assert summary["lost_nodes"] == {}
     assert summary["test"]["accuracy"]["mean"] >= 0.95
     assert summary["test"]["accuracy"]["min"] > 0.90
-    assert summary["startup_seconds"] + summary["wall_seconds"] < 20
+    assert summary["startup_seconds"] + summary["wall_seconds"] < 60
     # 16 nodes, 4 neighbors, 40 rounds, one fp32 vector and one header each.
     assert (
         summary["bytes_sent"] == summary["bytes_received"] == 16 * 4 * 40 * (4 * summary["parameters"] + 64)

