@@ -99,7 +99,7 @@ def equal(one, other):
     return one == other
 
 
-def check_resume(experiment, tmp_path, stop=3, end=5):
+def check_resume(experiment, tmp_path, stop=2, end=4):
     straight = Nodes(experiment, tmp_path / "straight").begin().run(0, end)
     stopped = Nodes(experiment, tmp_path / "stopped").begin().run(0, stop)
     saved = stopped.saved()
