@@ -121,6 +121,41 @@ def test_a_node_resumes_from_its_checkpoint_but_not_with_a_schedule(tmp_path):
         nodes_of(tmp_path / "x", "three", "time_model.schedule=record").load(saved)
 
 
+def test_stopped_delayed_and_parted_nodes_go_on_and_so_does_a_run_that_was_interrupted(tmp_path):
+    faults = (
+        "faults=[{name: delay, probability: 0.2, seconds: 0.1}, "
+        "{name: partition, groups: [[0, 1], [2, 3]], rounds: [2, 4]}]"
+    )
+    run = Run(tmp_path / "run", [*FEW, "rounds=18", faults, "failures.deadline=20"], CONFIG)
+    run.wait_for_round(1)
+    frozen = run.pid_of(1)
+    os.kill(frozen, signal.SIGSTOP)
+    run.wait_for_round(5)
+    os.kill(frozen, signal.SIGCONT)
+    run.wait_for_round(6)
+    os.kill(run.process.pid, signal.SIGINT)
+    assert run.wait() == 130, run.story
+    before = {rank: len(read_records(run.run_dir / "records" / f"{rank:05d}.jsonl")) for rank in range(4)}
+    assert all(0 < count < 18 for count in before.values()), before
+    again = Run(run.run_dir, verb="resume")
+    assert again.wait() == 0, again.story
+    assert again.summary["finished_nodes"] == 4 and not again.summary["lost_nodes"]
+    for rank in range(4):
+        records = read_records(run.run_dir / "records" / f"{rank:05d}.jsonl")
+        assert [record.round for record in records] == list(range(18))
+        assert sum(record.steps for record in records[before[rank] :]) > 0
+
+
+def test_all_earlier_neighbors_hear_that_a_node_has_finished(tmp_path, monkeypatch):
+    # A slower node may still be in a round in which this one is its neighbor.
+    graph = "graph={name: one_peer_hypercube, nodes: 4}"
+    node = nodes_of(tmp_path, "records", graph).begin().run(0, 2).nodes[0]
+    told = []
+    monkeypatch.setattr(node.exchange, "post", told.extend)
+    node.exchange.tell_finished()
+    assert [(post.target, post.tag) for post in told] == [(1, FINISHED), (2, FINISHED)]
+
+
 def test_a_peer_that_has_finished_and_left_is_not_lost(tmp_path, monkeypatch):
     node = nodes_of(tmp_path, "records").begin().run(0, 1).nodes[0]
     exchange = node.exchange

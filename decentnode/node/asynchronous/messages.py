@@ -26,12 +26,15 @@ class MessageExchange(RoundExchange):
     def open(self, round: int, view: View) -> None:
         """Begins a window: admits peers whose broken links hold again."""
         self._view = view
+        self._met.update(self._neighbors)
         self.begin(round, NO_CONTENT.buffer, _nothing)
 
     def listen(self, replays: bool = False) -> None:
         """Prepares for messages, before the first window."""
         self.finished: set[int] = set()
         """Peers that have made their last step."""
+        self._met: set[int] = set()
+        """Neighbors in any window so far; where the graph changes, slower ones may still be in it."""
         self._queue: list[Queued] = []
         self._awaited: dict[int, float] = {}
         messages = self.endpoint.messages
@@ -43,8 +46,8 @@ class MessageExchange(RoundExchange):
             self.endpoint.send(target, payload.to(HOST), self._round, tag, number)
 
     def tell_finished(self) -> None:
-        """Tells all neighbors that this node makes no further step."""
-        self.post([Post(peer, FINISHED, self._round, NO_CONTENT) for peer in self._neighbors])
+        """Tells all that were neighbors in some window that this node makes no further step."""
+        self.post([Post(peer, FINISHED, self._round, NO_CONTENT) for peer in sorted(self._met)])
 
     @property
     def deadline(self) -> float:
