@@ -373,6 +373,21 @@ GOOD = INI + SHARINGS["plain"]
 NONE = "in decentralizepy an argument of the driver; add"
 
 
+def test_a_driver_with_a_server_is_refused_with_the_words_that_make_it_one(call, imported) -> None:
+    flags = (*FLAGS, "-wr", "0.5", "-sm", "0")
+    code, out, err = call(GOOD, *flags)
+    words = "'graph={name: federated, nodes: 17, rate: 0.5}' sharing=fed_avg"
+    assert (code, out) == (2, "")
+    assert err == (
+        "config.ini:1 graph: -wr 0.5 is of a driver with a server, which is a graph here; add the words "
+        f"{words} (for STC: fed_stc)\n"
+    )
+    settings = imported(GOOD, *words.replace("'", "").replace("0.5} ", "0.5}\n").split("\n"), flags=flags)
+    assert settings.graph.options.items() >= {"nodes": 17, "rate": 0.5}.items()
+    assert (settings.graph.name, settings.sharing.name) == ("federated", "fed_avg")
+    assert [machine.nodes for machine in settings.mapping.options["machines"]] == [17]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [

@@ -40,6 +40,11 @@ class Arguments:
         """The number of nodes on all machines; 0 if unknown."""
         return sum(self.processes) * (self.machines or 1 if len(self.processes) == 1 else 1)
 
+    @property
+    def servers(self) -> int:
+        """1 with a driver that starts a server beside the nodes: only there clients work at a rate."""
+        return int("-wr" in self.others)
+
 
 def processes(text: str) -> tuple[int, ...]:
     """`16` or `16,8`: the processes of each machine, empty if not given; raises BadInput."""
@@ -66,7 +71,14 @@ def add(made: Conversion, given: Arguments) -> None:
 
 
 def _add_graph(made: Conversion, given: Arguments) -> None:
-    if given.graph is None:
+    if given.servers and not made.replaces("graph"):
+        rate, nodes = given.others["-wr"], given.nodes + 1 if given.nodes else "N"
+        what = f"-wr {rate} is of a driver with a server, which is a graph here; add the words"
+        words = (
+            f"'graph={{name: federated, nodes: {nodes}, rate: {rate}}}' sharing=fed_avg (for STC: fed_stc)"
+        )
+        made.defect(1, ("graph",), f"{what} {words}")
+    elif given.graph is None:
         if not made.replaces("graph") and "graph" not in made.document.value:
             made.defect(1, ("graph",), f"in {OWN} an argument of the driver; add --graph FILE")
     elif given.graph_type is None and re.fullmatch(GRAPH_FILE, str(given.graph)):
@@ -85,7 +97,9 @@ def _add_machines(made: Conversion, given: Arguments) -> None:
         if named is not None:
             made.note(named, "all nodes run on this machine; for others add --ip, -ms and -ps")
         if given.processes:
-            made.set_argument({"machines": [{"address": HERE, "nodes": given.nodes}]}, "mapping")
+            made.set_argument(
+                {"machines": [{"address": HERE, "nodes": given.nodes + given.servers}]}, "mapping"
+            )
         return
     file = given.ip or (made.ini.path.parent / named.text if named is not None else None)
     if file is None:
@@ -99,6 +113,7 @@ def _add_machines(made: Conversion, given: Arguments) -> None:
     if len(nodes) != count:
         what = f"one number, or one for each of the {count} machines, not {len(nodes)}"
         raise BadInput(f"--procs-per-machine: must be {what}")
+    nodes = (nodes[0] + given.servers, *nodes[1:])
     machines = [{"address": a, "nodes": n} for a, n in zip(addresses, nodes, strict=False)]
     made.document.bases.append(str(file))
     made.put(("mapping",), {"machines": machines}, SourceLocation(1, file=str(file)))
