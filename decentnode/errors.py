@@ -109,6 +109,14 @@ class PeerLost(PeerError):
     """The peer exchanges nothing, but not for this node's own timeout: its link broke, or it left."""
 
 
+class PeerLeft(PeerLost):
+    """The peer ended in order, after `round`; -1: before its first one."""
+
+    def __init__(self, peer: int, round: int) -> None:
+        when = f"after round {round + 1}" if round >= 0 else "before its first round"
+        super().__init__(peer, f"left {when}")
+
+
 class PeerTimeout(PeerError):
     """The peer was silent for longer than the deadline of `seconds`."""
 
@@ -123,11 +131,6 @@ class ProtocolError(PeerError):
     def __init__(self, peer: int, reason: str, counted_as: str = "payload") -> None:
         super().__init__(peer, reason)
         self.counted_as = counted_as
-
-
-def left(peer: int, round: int) -> PeerLost:
-    """Why a peer that sent LEAVE is not awaited."""
-    return PeerLost(peer, f"left after round {round + 1}" if round >= 0 else "left before its first round")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

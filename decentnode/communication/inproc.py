@@ -11,7 +11,7 @@ from decentnode.communication.peers.peer import Peer, PeerEvent
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
-from decentnode.errors import PeerError, left
+from decentnode.errors import PeerError, PeerLeft
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +77,8 @@ class LocalEndpoint(Endpoint):
     def introduce(self, peer: Peer) -> None:
         mailbox = self._peers[peer.rank].mailbox
         if mailbox.ended:
-            peer.step(PeerEvent.FINISH, left(peer.rank, mailbox.sent_last[0] if mailbox.sent_last else -1))
+            last = mailbox.sent_last[0] if mailbox.sent_last else -1
+            peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last))
 
     def leave(self) -> None:
         self.mailbox.ended = True

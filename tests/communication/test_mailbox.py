@@ -10,12 +10,12 @@ import pytest
 from decentnode.communication.exchange import handle as handles
 from decentnode.communication.exchange import mailbox as module
 from decentnode.communication.exchange.handle import Transport
-from decentnode.communication.exchange.mailbox import MOST_PARKED, Mailbox, left
+from decentnode.communication.exchange.mailbox import MOST_PARKED, Mailbox
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
 from decentnode.communication.peers.failure_detector import overdue
 from decentnode.communication.peers.peer import PeerEvent, PeerState
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import PeerLost, PeerTimeout, RunFailed
+from decentnode.errors import PeerLeft, PeerLost, PeerTimeout, RunFailed
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def test_a_lost_peer_ends_waiting_for_it_as_source_and_as_reader(hand):
 
 
 def test_a_lost_peer_is_missing_in_every_later_exchange_and_its_first_reason_stays(hand):
-    first = left(1, 3)
+    first = PeerLeft(1, 3)
     hand.box.lose(1, first)
     hand.box.lose(1, PeerLost(1, "again"))
     handle = hand.open(key(0), sources=[1], targets=[1])
@@ -215,7 +215,7 @@ def test_a_lost_peer_is_missing_in_every_later_exchange_and_its_first_reason_sta
 
 def test_what_a_lost_peer_had_sent_still_counts(hand):
     hand.box.deliver(1, key(0), Letter(1))
-    hand.box.lose(1, left(1, 0))
+    hand.box.lose(1, PeerLeft(1, 0))
     handle = hand.open(key(0), sources=[1])
     assert handle.arrived == {1: Letter(1)}
     assert handle.missing == {}

@@ -13,9 +13,8 @@ from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.inproc import LocalMessage
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
-from decentnode.errors import BadInput, DecentnodeError, RunFailed, left
+from decentnode.errors import BadInput, DecentnodeError, PeerLeft, PeerLost, RunFailed
 from decentnode.launcher.report.summary import model_hash
-from decentnode.node.asynchronous.messages import FINISHED, NO_CONTENT
 from decentnode.node.asynchronous.schedule import read_schedule
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment
@@ -146,27 +145,17 @@ def test_stopped_delayed_and_parted_nodes_go_on_and_so_does_a_run_that_was_inter
         assert sum(record.steps for record in records[before[rank] :]) > 0
 
 
-def test_all_earlier_neighbors_hear_that_a_node_has_finished(tmp_path, monkeypatch):
-    # A slower node may still be in a round in which this one is its neighbor.
-    graph = "graph={name: one_peer_hypercube, nodes: 4}"
-    node = nodes_of(tmp_path, "records", graph).begin().run(0, 2).nodes[0]
-    told = []
-    monkeypatch.setattr(node.exchange, "post", told.extend)
-    node.exchange.tell_finished()
-    assert [(post.target, post.tag) for post in told] == [(1, FINISHED), (2, FINISHED)]
-
-
-def test_a_peer_that_has_finished_and_left_is_not_lost(tmp_path, monkeypatch):
-    node = nodes_of(tmp_path, "records").begin().run(0, 1).nodes[0]
+def test_a_peer_that_left_is_lost_only_to_who_waits_for_its_answer(tmp_path, monkeypatch):
+    node = nodes_of(tmp_path, "records", "sharing=push_gossip").begin().run(0, 1).nodes[0]
     exchange = node.exchange
     exchange.finished.clear()
-    # Both neighbors have gone, and what one of them said before has not been read yet.
-    monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: left(peer, 2))
-    queue = exchange.endpoint.messages
-    queue.take()
-    queue.put(FINISHED, LocalMessage(1, 0, 0, NO_CONTENT, 0, {}))
+    monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: PeerLeft(peer, 2))
+    monkeypatch.setattr(type(exchange._sharing), "awaited", [3])
     assert [error.peer for error in exchange.lost()] == [3]
     assert exchange.finished == {1}
+    monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: PeerLost(peer, "link broken"))
+    exchange.finished.clear()
+    assert [error.peer for error in exchange.lost()] == [1, 3]
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -14,7 +14,7 @@ from decentnode.communication.exchange.handle import ExchangeHandle, ExchangeOwn
 from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.exchange.send_window import SendWindow
 from decentnode.communication.peers.peer import Peer, PeerEvent, Peers, PeerState, Spot
-from decentnode.errors import PeerError, PeerLost, left
+from decentnode.errors import PeerError, PeerLeft, PeerLost
 
 MOST_PARKED = 4
 
@@ -188,7 +188,7 @@ class Mailbox(ExchangeOwner):
                     self._settle(handle, source, message)
             for peer in self.peers.unsettled():
                 if peer.state is PeerState.LEAVING and peer.last < key:
-                    self._exclude(peer.rank, PeerEvent.FINISH, left(peer.rank, peer.last[0]))
+                    self._exclude(peer.rank, PeerEvent.FINISH, PeerLeft(peer.rank, peer.last[0]))
             for source in sorted(handle.awaited):
                 if (error := self.peers[source].error) is not None:
                     self._miss(handle, source, error)
@@ -309,7 +309,7 @@ class Mailbox(ExchangeOwner):
                 self._unread.strike(peer)
                 self._finish_complete()
             else:
-                self._exclude(peer, PeerEvent.FINISH, left(peer, last[0] if last else -1))
+                self._exclude(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1))
 
     def fail(self, error: BaseException) -> None:
         """Ends every exchange, open or future, with an error of the transport itself."""

@@ -21,7 +21,7 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Payload, as_bytes
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import PeerError, PeerLost, left
+from decentnode.errors import PeerError, PeerLeft, PeerLost
 from decentnode.mapping.base import tcp_endpoint
 from decentnode.options import Port, Positive
 
@@ -79,7 +79,7 @@ class ZeroMQEndpoint(Endpoint):
         rank, sockets = peer.rank, self._sockets
         if rank in self._siblings:
             if (mailbox := self._siblings[rank].mailbox).ended:
-                peer.step(PeerEvent.FINISH, left(rank, farewell(mailbox)[0][0]))
+                peer.step(PeerEvent.FINISH, PeerLeft(rank, farewell(mailbox)[0][0]))
         elif sockets.place.incarnation:
             # A peer that was not asked for a round to rejoin in: both ends agree on one when they meet.
             peer.step(PeerEvent.LOSE, PeerLost(rank, "was not met again yet"))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from decentnode.communication.exchange.message_queue import Queued
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.core.payload import HOST, Layout, Payload, PayloadError
-from decentnode.errors import PeerError, PeerTimeout
+from decentnode.errors import PeerError, PeerLeft, PeerTimeout
 from decentnode.graph.base import View
 from decentnode.node.node import RoundExchange
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Post, Posts
@@ -26,16 +26,12 @@ class MessageExchange(RoundExchange):
     def open(self, round: int, view: View) -> None:
         """Begins a window: admits peers whose broken links hold again."""
         self._view = view
-        self._met.update(self._neighbors)
         self.begin(round, NO_CONTENT.buffer, _nothing)
 
     def listen(self, replays: bool = False) -> None:
         """Prepares for messages, before the first window."""
         self.finished: set[int] = set()
         """Peers that have made their last step."""
-        self._met: set[int] = set()
-        """Neighbors in any window so far; where the graph changes, slower ones may still be in it."""
-        self._queue: list[Queued] = []
         self._awaited: dict[int, float] = {}
         messages = self.endpoint.messages
         messages.most = QUEUED_IN_REPLAY if replays else messages.most * self._sharing.burst
@@ -46,8 +42,8 @@ class MessageExchange(RoundExchange):
             self.endpoint.send(target, payload.to(HOST), self._round, tag, number)
 
     def tell_finished(self) -> None:
-        """Tells all that were neighbors in some window that this node makes no further step."""
-        self.post([Post(peer, FINISHED, self._round, NO_CONTENT) for peer in sorted(self._met)])
+        """Tells all neighbors that this node makes no further step."""
+        self.post([Post(peer, FINISHED, self._round, NO_CONTENT) for peer in self._neighbors])
 
     @property
     def deadline(self) -> float:
@@ -65,18 +61,11 @@ class MessageExchange(RoundExchange):
 
     def arrivals(self) -> Iterator[PeerMessage]:
         """All messages since the last call that can be used, in the order of their arrival."""
-        self._collect()
-        queue, self._queue = self._queue, []
-        for queued in queue:
-            if (arrival := self._read(queued)) is not None:
-                yield arrival
-
-    def _collect(self) -> None:
         for queued in self.endpoint.messages.take():
             if queued.tag == FINISHED:
                 self.finished.add(queued.message.source)
-            else:
-                self._queue.append(queued)
+            elif (arrival := self._read(queued)) is not None:
+                yield arrival
 
     def _read(self, queued: Queued) -> PeerMessage | None:
         tag, message = queued
@@ -95,11 +84,15 @@ class MessageExchange(RoundExchange):
 
     def lost(self) -> Iterator[PeerError]:
         """Neighbors that are newly lost: their links are broken, or they do not answer for the deadline."""
-        errors = [error for peer in self._neighbors if (error := self.endpoint.why_lost(peer)) is not None]
-        # After the errors: by now all that a peer sent before it left is here.
-        self._collect()
-        # A node that has finished may leave, and is not missing.
-        yield from (e for e in errors if e.peer not in self.missing and e.peer not in self.finished)
+        for peer in self._neighbors:
+            error = self.endpoint.why_lost(peer)
+            if error is None or peer in self.missing:
+                continue
+            # A node that leaves in order has finished: it owes nothing but answers.
+            if peer in self.finished or (isinstance(error, PeerLeft) and peer not in self._sharing.awaited):
+                self.finished.add(peer)
+            else:
+                yield error
         now, deadline = self.clock.now(), self.deadline
         self._awaited = {peer: self._awaited.get(peer, now) for peer in self._sharing.awaited}
         for peer, since in self._awaited.items():
