@@ -147,7 +147,7 @@ def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp
         "sharing.name=faulty:TellsModels", "graph={name: ring, nodes: 8}", "rounds=20",
         "training.scheduler={name: MultiStepLR, milestones: [4], gamma: 0.0}",
         f"faults=[{{name: drop, ranks: 3, peers: 2, rounds: [{struck}, {struck + 3}]}}]",
-        "failures.deadline=1",
+        "failures.deadline=3",
     ], SCRIPTS / "tiny.yaml")  # fmt: skip
     run.wait()
     logs = [(run.run_dir / "logs" / f"{rank:05d}.log").read_text() for rank in range(8)]
