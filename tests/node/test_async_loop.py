@@ -15,7 +15,7 @@ from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
 from decentnode.errors import BadInput, DecentnodeError, PeerLeft, PeerLost, RunFailed
 from decentnode.launcher.report.summary import model_hash
-from decentnode.node.asynchronous.schedule import read_schedule
+from decentnode.node.asynchronous.schedule import Back, Lost, _written, read_schedule
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment
 from decentnode.results.records import read_records
@@ -145,17 +145,19 @@ def test_stopped_delayed_and_parted_nodes_go_on_and_so_does_a_run_that_was_inter
         assert sum(record.steps for record in records[before[rank] :]) > 0
 
 
-def test_a_peer_that_left_is_lost_only_to_who_waits_for_its_answer(tmp_path, monkeypatch):
-    node = nodes_of(tmp_path, "records", "sharing=push_gossip").begin().run(0, 1).nodes[0]
-    exchange = node.exchange
+def test_a_peer_that_leaves_in_order_is_not_missing_and_asked_no_more(tmp_path, monkeypatch):
+    node = nodes_of(tmp_path, "records").begin().run(0, 1).nodes[0]
+    exchange, scheme = node.exchange, node.exchange._sharing
     exchange.finished.clear()
+    scheme._asked = 3
     monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: PeerLeft(peer, 2))
-    monkeypatch.setattr(type(exchange._sharing), "awaited", [3])
-    assert [error.peer for error in exchange.lost()] == [3]
-    assert exchange.finished == {1}
-    monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: PeerLost(peer, "link broken"))
-    exchange.finished.clear()
-    assert [error.peer for error in exchange.lost()] == [1, 3]
+    for error in list(exchange.lost()):
+        exchange.lose(error)
+    assert (exchange.finished, exchange.missing) == ({1, 3}, {})
+    assert not list(scheme.awaited) and scheme._live(exchange._view) == []
+    assert not list(exchange.lost())
+    events = [Lost(PeerLeft(3, 2)), Lost(PeerLost(3, "link broken")), Back(3)]
+    assert list(map(_written, events)) == ["left:3", "lost:3", "back:3"]
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -86,12 +86,7 @@ class MessageExchange(RoundExchange):
         """Neighbors that are newly lost: their links are broken, or they do not answer for the deadline."""
         for peer in self._neighbors:
             error = self.endpoint.why_lost(peer)
-            if error is None or peer in self.missing:
-                continue
-            # A node that leaves in order has finished: it owes nothing but answers.
-            if peer in self.finished or (isinstance(error, PeerLeft) and peer not in self._sharing.awaited):
-                self.finished.add(peer)
-            else:
+            if error is not None and peer not in self.missing and peer not in self.finished:
                 yield error
         now, deadline = self.clock.now(), self.deadline
         self._awaited = {peer: self._awaited.get(peer, now) for peer in self._sharing.awaited}
@@ -109,7 +104,13 @@ class MessageExchange(RoundExchange):
 
     def lose(self, error: PeerError) -> None:
         """Continues without a peer; raises RunFailed where the settings do not."""
-        self._note_missing(error.peer, error)
+        # A node that leaves in order has finished, and is not missing.
+        # Its message that says so may be unread.
+        if isinstance(error, PeerLeft):
+            self.finished.add(error.peer)
+            self._sharing.on_peer_lost(error.peer)
+        else:
+            self._note_missing(error.peer, error)
 
     def take_back(self, peer: int) -> None:
         """Continues with a peer that was lost."""

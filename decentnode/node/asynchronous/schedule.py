@@ -14,7 +14,7 @@ import msgspec
 
 from decentnode.core.clock import Clock
 from decentnode.core.line_file import LineFile
-from decentnode.errors import UNDECODABLE, BadInput, PeerError, PeerLost, RunFailed
+from decentnode.errors import UNDECODABLE, BadInput, PeerError, PeerLeft, PeerLost, RunFailed
 from decentnode.node.asynchronous.messages import MessageExchange
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.training.pace import Pace
@@ -133,7 +133,9 @@ class RecordedSchedule(Schedule):
 def _written(event: PeerMessage | Lost | Back) -> str:
     if isinstance(event, PeerMessage):
         return f"{event.source}:{event.tag}:{event.number}"
-    return f"lost:{event.error.peer}" if isinstance(event, Lost) else f"back:{event.peer}"
+    if isinstance(event, Back):
+        return f"back:{event.peer}"
+    return f"{'left' if isinstance(event.error, PeerLeft) else 'lost'}:{event.error.peer}"
 
 
 Message = tuple[int, int, int]
@@ -175,6 +177,8 @@ class ReplayedSchedule(Schedule):
                     yield STEP
             elif event.startswith("lost:"):
                 yield Lost(PeerLost(int(event[5:]), "lost in the recorded run"))
+            elif event.startswith("left:"):
+                yield Lost(PeerLeft(int(event[5:]), window.round))
             elif event.startswith("back:"):
                 yield Back(int(event[5:]))
             else:
@@ -236,7 +240,7 @@ def read_schedule(directory: Path, rank: int, rounds: int) -> list[RecordedWindo
         windows = [msgspec.json.decode(line, type=RecordedWindow) for line in lines]
         events = [event for window in windows for event in window.events if isinstance(event, str)]
         for event in events:
-            if not event.startswith(("lost:", "back:")):
+            if not event.startswith(("lost:", "left:", "back:")):
                 message_of(event)
     except (OSError, ValueError, *UNDECODABLE) as error:
         raise BadInput(f"time_model.schedule_path: {path}: {error}") from None
