@@ -11,6 +11,7 @@ DecentnodeError
 ├── RunFailed           the run ended without a usable result (exit 4)
 └── PeerError           why a payload did not arrive; reported in an Inbox, not raised out of a round
     ├── PeerLost        the peer is lost
+    │   └── PeerLeft    it ended in order
     ├── PeerTimeout     the peer was silent for longer than the deadline
     └── ProtocolError   what arrived breaks the message rules
 """
