@@ -104,10 +104,10 @@ class MessageExchange(RoundExchange):
 
     def lose(self, error: PeerError) -> None:
         """Continues without a peer; raises RunFailed where the settings do not."""
-        # A node that leaves in order has finished, and is not missing.
+        # A node that leaves in order has finished, which is no loss to report.
         # Its message that says so may be unread.
         if isinstance(error, PeerLeft):
-            self.finished.add(error.peer)
+            self.missing[error.peer] = error
             self._sharing.on_peer_lost(error.peer)
         else:
             self._note_missing(error.peer, error)
