@@ -10,7 +10,7 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
 from io import BufferedRandom, BufferedReader
@@ -206,16 +206,27 @@ def unpack(archive: Path, folder: Path) -> None:
         raise DownloadFailed(f"{archive}: cannot be unpacked: {error.strerror or error}") from error
 
 
+def _refuse_outside(archive: Path, names: Iterable[str]) -> None:
+    for name in names:
+        if name.startswith("/") or ".." in PurePosixPath(name).parts:
+            raise DownloadFailed(f"{archive}: cannot be unpacked: {name!r} is outside the folder")
+
+
 def _extract(archive: Path, inside: Path) -> None:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as found:
-            outside = [n for n in found.namelist() if n.startswith("/") or ".." in PurePosixPath(n).parts]
-            if outside:
-                raise DownloadFailed(f"{archive}: cannot be unpacked: {outside[0]!r} is outside the folder")
+            _refuse_outside(archive, found.namelist())
             found.extractall(inside)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as packed:
-            packed.extractall(inside, filter="data")
+            if hasattr(tarfile, "data_filter"):
+                packed.extractall(inside, filter="data")
+            else:
+                # Python before 3.11.4 checks nothing itself; a link could lead anywhere.
+                _refuse_outside(
+                    archive, [m.name if m.isfile() or m.isdir() else f"/{m.name}" for m in packed]
+                )
+                packed.extractall(inside)
     else:
         with gzip.open(archive) as stream, (inside / archive.stem).open("wb") as file:
             shutil.copyfileobj(stream, file, BLOCK)
