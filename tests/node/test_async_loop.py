@@ -160,6 +160,19 @@ def test_a_peer_that_leaves_in_order_is_asked_no_more_and_is_no_loss(tmp_path, m
     assert list(map(_written, events)) == ["left:3", "lost:3", "back:3"]
 
 
+def test_a_neighbor_of_an_earlier_window_that_leaves_in_order_is_awaited_no_more(tmp_path, monkeypatch):
+    node = nodes_of(tmp_path, "records").begin().run(0, 1).nodes[0]
+    exchange, scheme = node.exchange, node.exchange._sharing
+    exchange.finished |= {1, 3}
+    scheme._asked = 2
+    assert 2 not in exchange._neighbors
+    monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: PeerLeft(peer, 2))
+    (error,) = exchange.lost()
+    exchange.lose(error)
+    assert error.peer == 2 and not list(scheme.awaited) and not exchange._missed
+    assert not list(exchange.lost())
+
+
 @pytest.mark.parametrize("most", [1, 4])
 def test_the_newest_messages_of_a_sender_stay_in_the_queue(most):
     class Owner(ExchangeOwner):

@@ -83,16 +83,17 @@ class MessageExchange(RoundExchange):
         return PeerMessage(message.source, tag, message.seq, payload.to(self.endpoint.device))
 
     def lost(self) -> Iterator[PeerError]:
-        """Neighbors that are newly lost: their links are broken, or they do not answer for the deadline."""
-        for peer in self._neighbors:
+        """Peers that are newly lost: their links are broken, or they do not answer for the deadline."""
+        # An answer may be awaited from a neighbor of an earlier window: in a changing graph it is none now.
+        awaited, now, deadline = set(self._sharing.awaited), self.clock.now(), self.deadline
+        self._awaited = {peer: self._awaited.get(peer, now) for peer in awaited}
+        for peer in sorted(awaited.union(self._neighbors)):
             error = self.endpoint.why_lost(peer)
-            if error is not None and peer not in self.missing and peer not in self.finished:
+            if error is None and now - self._awaited.get(peer, now) > deadline:
+                error = PeerTimeout(peer, f"no answer for {deadline:.0f} s", deadline)
+            is_needed = peer in awaited or peer not in self.finished
+            if error is not None and is_needed and peer not in self.missing:
                 yield error
-        now, deadline = self.clock.now(), self.deadline
-        self._awaited = {peer: self._awaited.get(peer, now) for peer in self._sharing.awaited}
-        for peer, since in self._awaited.items():
-            if now - since > deadline:
-                yield PeerTimeout(peer, f"no answer for {deadline:.0f} s", deadline)
 
     def is_back(self, peer: int) -> bool:
         """Whether a message shows that a peer which had not answered is live."""
