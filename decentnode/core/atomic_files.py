@@ -25,11 +25,15 @@ def write_durably(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
         raise
 
 
+MOST_PER_WRITE = 512 << 10
+"""Bytes; with calls of 4 to 16 MB, Linux 6.18 takes 4 to 8 times as long on ext4."""
+
+
 def write_whole(fd: int, piece: bytes | memoryview) -> None:
-    """Writes all bytes, in as many calls as the kernel needs."""
+    """Writes all bytes, in as many calls as it takes."""
     rest = memoryview(piece).cast("B")
     while rest:
-        rest = rest[os.write(fd, rest) :]
+        rest = rest[os.write(fd, rest[:MOST_PER_WRITE]) :]
 
 
 def sync_folder(folder: Path) -> None:
