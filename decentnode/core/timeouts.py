@@ -126,14 +126,9 @@ class Timeouts:
     """Answers of live processes after an all-reduce has failed."""
 
     @staticmethod
-    def group_plan(start_deadline: float) -> float:
-        """A rank's wait for the plan of a process group."""
-        return 2 * start_deadline
-
-    @staticmethod
     def group_formed(start_deadline: float) -> float:
-        """Formation of a process group; its own error comes first, with more detail."""
-        return start_deadline + 0.2
+        """Plan and connections of a process group; their own errors come first, with more detail."""
+        return 2 * start_deadline + 0.2
 
     # A host process and its launcher.
 

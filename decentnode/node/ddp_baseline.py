@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -11,24 +11,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
-from decentnode.communication.torch_distributed.backend_choice import (
-    Backend,
-    BackendChoice,
-    backend_defect,
-    facts_of,
-)
-from decentnode.communication.torch_distributed.baseline_group import (
-    StoreRendezvous,
-    facts_of_all,
-    is_of_collective,
-    open_group,
-    reason,
-)
+from decentnode.communication.torch_distributed import backend_choice, baseline_group
+from decentnode.communication.torch_distributed.backend_choice import Backend, BackendChoice
 from decentnode.communication.torch_distributed.missing_ranks import MissingRanks
 from decentnode.communication.torch_distributed.process_group import share_gpu
 from decentnode.core.registry import TRAININGS
 from decentnode.datasets.base import Samples
-from decentnode.errors import BadInput, RunFailed, StartError
+from decentnode.errors import BadInput, RunFailed
 from decentnode.mapping.base import is_loopback
 from decentnode.options import Port, PositiveFloat
 from decentnode.training.gradient_sync import GradientSync, SyncContext
@@ -71,7 +60,7 @@ class DDPBaseline(GradientSync):
         return reachable and not self.trusted_network
 
     def defect(self, device: str, nodes: int) -> str:
-        return backend_defect(self.backend, device, 0 if self.share_gpu else nodes)
+        return backend_choice.backend_defect(self.backend, device, 0 if self.share_gpu else nodes)
 
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
         if self.samples == "reshuffled":
@@ -87,21 +76,18 @@ class DDPBaseline(GradientSync):
         return Shard(samples, parts[rank], seed, rank, epoch_size=min(sizes))
 
     def connect(self, context: SyncContext) -> Reducer:
-        meeting = StoreRendezvous(context.place, NAME, self.port, context.run_id)
+        meeting = baseline_group.StoreRendezvous(context.place, NAME, self.port, context.run_id)
         device = context.vector.values.device
         store = meeting.store(context.start_deadline, opens=True)
-        # All ranks compute the same plan from the same facts, so none has to be the leader.
-        own = facts_of(device, context.place.process.machine, takes_part=True)
-        facts = facts_of_all(store, meeting, own, context.start_deadline)
-        plan = BackendChoice(self.backend, self.share_gpu, "training.backend")(facts)
-        if plan.error:
-            raise StartError(plan.error)
+        own = backend_choice.facts_of(device, context.place.process.machine, takes_part=True)
+        choose = BackendChoice(self.backend, self.share_gpu, "training.backend")
+        plan = baseline_group.agreed_plan(store, meeting, own, choose, context.start_deadline)
         backend = plan.backend or "gloo"
         print(f"{NAME}: {backend} carries the gradients: {plan.reason}", flush=True)
         if self.share_gpu:
             share_gpu(context.rank)
-        group = open_group(store, meeting, backend, device, context.deadline)
-        roll_call = MissingRanks(meeting.store(context.deadline), context.rank, meeting.nodes)
+        group = baseline_group.open_group(store, meeting, backend, device, context.deadline)
+        roll_call = MissingRanks(meeting.store(context.deadline), context.rank, len(meeting.ranks))
         return DDPReducer(self, context, group, roll_call)
 
 
@@ -124,33 +110,28 @@ class Reshuffled(Shard):
         return self.indices[torch.tensor(list(sampler))]
 
 
+@dataclass(eq=False)
 class DDPReducer(Reducer):
     """Averages the gradients of all nodes in every backward pass; names missing ranks when that fails."""
 
     rehearses = True
+    options: DDPBaseline
+    context: SyncContext
+    group: dist.ProcessGroup
+    roll_call: MissingRanks
+    _round: int = field(default=-1, init=False)
 
-    def __init__(
-        self, options: DDPBaseline, context: SyncContext, group: dist.ProcessGroup, roll_call: MissingRanks
-    ) -> None:
-        self._options = options
-        self._rank = context.rank
-        self._mark = context.mark
-        self._counters = context.counters
-        self._device = context.vector.values.device
-        layout = context.vector.layout
+    def __post_init__(self) -> None:
+        layout, nodes = self.context.vector.layout, self.group.size()
         trained = sum(e.shape.numel() for e in layout.entries if not e.is_buffer)
-        self._bytes = 2 * (group.size() - 1) * layout.dtype.itemsize * trained // group.size()
-        self._group = group
-        self._roll_call = roll_call
-        self._round = -1
+        self._bytes = 2 * (nodes - 1) * layout.dtype.itemsize * trained // nodes
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        options = self._options
         # The constructor runs collectives, so a missing rank is named here, too.
         with self.step(-1, -1):
             self._module = DistributedDataParallel(
-                module, process_group=self._group, bucket_cap_mb=options.bucket_mb,
-                find_unused_parameters=options.find_unused_parameters,
+                module, process_group=self.group, bucket_cap_mb=self.options.bucket_mb,
+                find_unused_parameters=self.options.find_unused_parameters,
             )  # fmt: skip
         return self._module
 
@@ -164,7 +145,7 @@ class DDPReducer(Reducer):
             why = self._why(error)
             if not why:
                 raise
-            raise RunFailed(f"rank {self._rank}, {when}: {why}") from error
+            raise RunFailed(f"rank {self.context.rank}, {when}: {why}") from error
 
     @contextmanager
     def partial(self) -> Iterator[None]:
@@ -175,36 +156,36 @@ class DDPReducer(Reducer):
         if not self._module.require_backward_grad_sync:
             super().backward(loss)
             return
-        self._roll_call.progress += 1
+        self.roll_call.progress += 1
         if self._round < 0:
             super().backward(loss)
             return
         # Marked as waiting: DDP's all-reduce runs within the backward pass.
-        self._mark(self._round, True)
+        self.context.mark(self._round, True)
         super().backward(loss)
-        self._mark(self._round, False)
-        self._counters.sent_payload += self._bytes
-        self._counters.received_payload += self._bytes
+        self.context.mark(self._round, False)
+        self.context.counters.sent_payload += self._bytes
+        self.context.counters.received_payload += self._bytes
 
     def mean(self, round: int, step: int, total: float, samples: float) -> float:
-        sums = torch.tensor([total, samples], dtype=torch.float64, device=self._device)
+        sums = torch.tensor([total, samples], dtype=torch.float64, device=self.context.vector.values.device)
         # Counted before the collective, so a rank that never starts it is behind in the roll call.
-        self._roll_call.progress += 1
+        self.roll_call.progress += 1
         with self.step(round, step):
-            self._mark(round, True)
-            self._group.allreduce([sums]).wait()
-            self._mark(round, False)
+            self.context.mark(round, True)
+            self.group.allreduce([sums]).wait()
+            self.context.mark(round, False)
         total, samples = sums.tolist()
         return total / samples
 
     def close(self) -> None:
-        self._roll_call.close()
+        self.roll_call.close()
 
     def _why(self, error: RuntimeError) -> str:
         """The cause in one line; empty if it does not involve other nodes."""
         if str(error).startswith(UNUSED):
             unused = "the network leaves parameters out of its loss"
             return f"{unused}; write training.find_unused_parameters: true"
-        if is_of_collective(error):
-            return f"all-reduce failed{self._roll_call.verdict()} ({reason(error)})"
+        if baseline_group.is_of_collective(error):
+            return f"all-reduce failed{self.roll_call.verdict()} ({baseline_group.reason(error)})"
         return ""

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from decentnode.communication.torch_distributed.backend_choice import BackendChoice
+from decentnode.communication.torch_distributed.backend_choice import BackendChoice, Capabilities
 from decentnode.communication.torch_distributed.baseline_group import (
     StoreRendezvous,
     facts_of_all,
     reason,
 )
-from decentnode.communication.torch_distributed.messages import Capabilities
 from decentnode.communication.torch_distributed.missing_ranks import MissingRanks
 from decentnode.config.loader import load, resolved
 from decentnode.core.rng import generator
@@ -48,12 +47,12 @@ def ranks_of(tmp_path, *overrides, nodes=3, graph="ring"):
 
 def batches_of(experiment, rank, batch_size=8):
     """The minibatches of a rank as the docstrings promise them."""
-    part, epoch = experiment.parts[rank], 0
+    part, epoch = experiment.samples.parts[rank], 0
     while True:
         order = generator(experiment.settings.seed, "shuffle", rank, epoch).permutation(len(part))
         shuffled = part[torch.from_numpy(order)]
         for start in range(0, len(part), batch_size):
-            yield experiment.dataset.train.batch(shuffled[start : start + batch_size])
+            yield experiment.samples.dataset.train.batch(shuffled[start : start + batch_size])
         epoch += 1
 
 

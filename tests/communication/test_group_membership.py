@@ -1,16 +1,14 @@
 """How ranks agree on a process group, and how it ends: without sockets, and groups are only names."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
-import torch
 
-from decentnode.communication.torch_distributed import group_membership
-from decentnode.communication.torch_distributed.backend_choice import BackendChoice
+from decentnode.communication.torch_distributed.backend_choice import BackendChoice, Capabilities
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
-from decentnode.communication.torch_distributed.messages import Capabilities
-from decentnode.communication.torch_distributed.process_group import GroupBroken
 from decentnode.errors import StartError
 
 FACTS = Capabilities(True, "", "", True)
@@ -28,20 +26,26 @@ class Name:
 
 
 class Factory:
-    """Makes names; waits for ranks that are `dead` as long as it may."""
+    """One rank's end of the store of a town; waits for ranks that are `dead` as long as it may."""
 
-    dead = frozenset()
+    def __init__(self, town, rank, choose):
+        self.town, self.rank, self.choose = town, rank, choose
+        self.meeting = SimpleNamespace(ranks=range(len(town.facts)))
 
-    def __init__(self, rank):
-        self.rank, self.device = rank, torch.device("cpu")
-
-    def open_store(self):
-        return "127.0.0.1", 1000 + self.rank
+    def plan(self, seconds):
+        limit = time.monotonic() + seconds
+        while self.town.deaf and time.monotonic() < limit:
+            time.sleep(0.01)
+        if self.town.deaf:
+            raise StartError(f"rank {self.rank}: {sorted(self.town.deaf)} did not arrive")
+        if (plan := self.choose(self.town.facts)).error:
+            raise StartError(plan.error)
+        return plan
 
     def make(self, plan, seconds):
-        if self.dead & set(plan.members):
+        if self.town.dead & set(plan.members):
             time.sleep(seconds)
-            raise GroupBroken("a rank did not come")
+            raise StartError("a rank did not come")
         return Name(plan)
 
 
@@ -49,25 +53,23 @@ class Town:
     """Some ranks that receive each other's notes at once; one that is `deaf` neither sends nor receives."""
 
     def __init__(self, ranks):
-        self.deaf, self.requested = set(), []
+        self.deaf, self.dead, self.requested = set(), set(), []
+        self.facts = dict.fromkeys(range(ranks), FACTS)
         self.memberships = {rank: self._membership(rank) for rank in range(ranks)}
 
     def _membership(self, rank):
-        made = GroupMembership(
-            Factory(rank), FACTS, lambda ranks, note: self.post(rank, ranks, note),
-            lambda: self.requested.append(rank),
-        )  # fmt: skip
-        return made
+        return GroupMembership(
+            rank, lambda ranks, note: self.post(rank, ranks, note), lambda: self.requested.append(rank)
+        )
 
     def post(self, sender, ranks, note):
         for rank in ranks:
-            if self.deaf & {sender, rank}:
-                continue
-            self.memberships[rank].hear(sender, note)
+            if not self.deaf & {sender, rank}:
+                self.memberships[rank].hear(note)
 
     def forming(self, threads, seconds=5.0, choose=GLOO):
         return {
-            rank: threads.submit(membership.form, range(len(self.memberships)), choose, seconds)
+            rank: threads.submit(membership.form, Factory(self, rank, choose), seconds)
             for rank, membership in self.memberships.items()
         }
 
@@ -87,23 +89,31 @@ class Town:
 def town():
     made = Town(4)
     plans = made.form()
-    assert [(p.members, p.backend, p.port) for p in plans] == 4 * [([0, 1, 2, 3], "gloo", 1000)]
+    assert [(p.members, p.backend) for p in plans] == 4 * [([0, 1, 2, 3], "gloo")]
     assert {group.members for group in made.groups()} == {(0, 1, 2, 3)}
     return made
 
 
-def test_a_rank_that_never_comes_is_named_by_all():
+def test_a_start_that_fails_at_one_rank_fails_at_all_with_its_reason():
+    """None continues because another one has ended."""
     town = Town(3)
     town.deaf = {2}
-    with pytest.raises(StartError, match=r"^no message from ranks \[2\] about the process group within 0 s$"):
-        town.form(0.3)
+    with ThreadPoolExecutor(3) as threads:
+        forming = [
+            threads.submit(town.memberships[rank].form, Factory(town, rank, GLOO), 0.2 + rank)
+            for rank in (0, 1)
+        ]
+    for one in forming:
+        with pytest.raises(StartError, match=r"^rank 0: \[2\] did not arrive$"):
+            one.result()
 
 
-def test_a_rank_that_receives_no_plan_does_not_wait_for_ever():
-    town = Town(3)
-    town.deaf = {0}
-    with pytest.raises(StartError, match=r"^rank 1: no plan for the process group within 0 s$"):
-        town.form(0.2)
+def test_a_rank_that_learns_nothing_does_not_wait_for_ever(monkeypatch):
+    town, is_over = Town(2), threading.Event()
+    monkeypatch.setattr(Factory, "plan", lambda factory, seconds: is_over.wait(5.0) and GLOO(town.facts))
+    with pytest.raises(StartError, match=r"^rank 1: no process group within 0 s$"):
+        town.memberships[1].form(Factory(town, 1, GLOO), 0.1)
+    is_over.set()
 
 
 def test_an_error_of_the_plan_ends_the_start_everywhere():
@@ -115,29 +125,11 @@ def test_an_error_of_the_plan_ends_the_start_everywhere():
             one.result()
 
 
-def test_a_request_that_came_too_early_is_repeated(monkeypatch):
-    monkeypatch.setattr(group_membership, "REQUEST_INTERVAL", 0.05)
-    town = Town(2)
-    hear, dropped = town.memberships[0].hear, []
-
-    def drop_first(sender, note):
-        if dropped:
-            hear(sender, note)
-        dropped.append(sender)
-
-    town.memberships[0].hear = drop_first
-    assert [plan.members for plan in town.form()] == [[0, 1], [0, 1]]
-
-
 @pytest.mark.parametrize(("dead", "noticed_by"), [(3, 0), (3, 2), (0, 1)])
 @pytest.mark.parametrize("is_planned", [False, True])
-def test_a_rank_that_is_lost_while_the_group_is_made_is_not_waited_for(
-    dead, noticed_by, is_planned, monkeypatch
-):
-    monkeypatch.setattr(group_membership, "REQUEST_INTERVAL", 0.1)
+def test_a_rank_that_is_lost_while_the_group_is_made_is_not_waited_for(dead, noticed_by, is_planned):
     town, began = Town(4), time.monotonic()
-    for membership in town.memberships.values():
-        membership.group_factory.dead = {dead}
+    town.dead = {dead}
     town.deaf = set() if is_planned else {dead}
     with ThreadPoolExecutor(4) as threads:
         forming = town.forming(threads, 0.8)
@@ -156,7 +148,7 @@ def test_a_rank_that_was_lost_before_is_not_waited_for():
     town = Town(2)
     town.memberships[0].lose([1])
     town.deaf = {1}
-    assert town.memberships[0].form([0, 1], GLOO, 5.0).reason == "rank 1 is lost"
+    assert town.memberships[0].form(Factory(town, 0, GLOO), 5.0).reason == "rank 1 is lost"
 
 
 @pytest.mark.parametrize("why", ["lost", "slow"])
@@ -188,7 +180,7 @@ def test_a_rank_that_has_finished_neither_ends_the_group_nor_keeps_what_it_did_n
 
 def test_a_rank_outside_the_group_has_no_part_in_its_end(capsys):
     town = Town(3)
-    town.memberships[1]._facts = Capabilities(False, "", "", True)
+    town.facts[1] = Capabilities(False, "", "", True)
     assert [plan.members for plan in town.form()] == 3 * [[0, 2]]
     town.memberships[1].lose([2])
     assert [group and group.members for group in town.groups()] == [(0, 2), None, (0, 2)]

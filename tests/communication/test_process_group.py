@@ -17,7 +17,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from decentnode.communication.torch_distributed import baseline_group as collectives
 from decentnode.communication.torch_distributed import process_group
-from decentnode.communication.torch_distributed.messages import GroupPlan
+from decentnode.communication.torch_distributed.backend_choice import GroupPlan
 from decentnode.communication.torch_distributed.process_group import (
     NCCL_SETTINGS,
     UNUSED_TAG,
@@ -27,11 +27,11 @@ from decentnode.communication.torch_distributed.process_group import (
     GroupFactory,
     NcclGroup,
     Transfer,
-    _NcclPending,
     prepare_nccl,
     tag_of,
 )
 from decentnode.core.timeouts import Timeouts
+from decentnode.errors import StartError
 from tests.support.troupe import free_ports
 
 RANKS = (0, 1, 2)
@@ -96,18 +96,18 @@ def gloo_groups():
 
 def receive(group, peer):
     [pending] = group.post(KEY, [Transfer(peer, torch.empty(8, dtype=torch.uint8), False)])
-    return pending
+    return pending.work
 
 
 def test_giving_a_gloo_group_up_wakes_who_waits_although_a_connection_is_closed_already():
     groups = gloo_groups()
     groups[0].abort()
     with pytest.raises(GroupBroken):
-        receive(groups[1], 0).wait(5.0)  # until that has been noticed
+        groups[1].wait(receive(groups[1], 0), 5.0)  # until that has been noticed
     waits, began = receive(groups[1], 2), time.monotonic()
     threading.Timer(0.2, groups[1].abort).start()
     with pytest.raises(GroupBroken):
-        waits.wait(8.0)
+        groups[1].wait(waits, 8.0)
     assert time.monotonic() - began < 4.0
 
 
@@ -164,7 +164,7 @@ def test_nccl_is_not_aborted_while_a_launch_is_queued_but_while_it_waits(nccl, m
 
 def waits_for(work, group, seconds=5.0):
     """What a node's thread gets that waits for one launch."""
-    return _NcclPending((), work, group).wait(seconds)
+    return group.wait(work, seconds)
 
 
 def test_nccl_is_asked_nothing_any_more_once_it_is_given_up(nccl):
@@ -235,10 +235,10 @@ def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
 def test_a_group_that_does_not_warm_up_is_given_up(nccl, monkeypatch):
     group = PretendedNcclGroup(nccl)
     monkeypatch.setattr(group, "_wait_for_all", lambda seconds: nccl.send([], nccl.lost, 0))
-    monkeypatch.setattr(process_group.stores, "join", lambda *args: HashStore())
     monkeypatch.setattr(process_group, "NcclGroup", lambda *args: group)
-    group_factory = GroupFactory(0, "127.0.0.1", 0, torch.device("cpu"))
-    with pytest.raises(GroupBroken, match=r"^the communicator was aborted$"):
+    group_factory = GroupFactory(SimpleNamespace(rank=0), None, None, torch.device("cpu"))
+    group_factory._store = HashStore()
+    with pytest.raises(StartError, match=r"^rank 0: .* within 1 s: the communicator was aborted$"):
         group_factory.make(GroupPlan(list(RANKS), "nccl", ""), 1.0)
     assert nccl.asked[-1] == "abort"
 
@@ -261,7 +261,7 @@ def test_the_watchdog_of_the_baseline_does_not_sleep_before_it_ends_the_process(
 
     monkeypatch.setattr(os, "environ", {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"})
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Backend, raising=False)
-    collectives._nccl(None, SimpleNamespace(rank=0, nodes=2), timedelta(seconds=5))
+    collectives._nccl(None, SimpleNamespace(rank=0, ranks=(0, 1)), timedelta(seconds=5))
     assert when_made == [{"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0"}]
 
 

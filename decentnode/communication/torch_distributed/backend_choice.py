@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import torch
 import torch.distributed as dist
-
-from decentnode.communication.torch_distributed.messages import Capabilities, GroupPlan
 
 Backend = Literal["auto", "gloo", "nccl"]
 UNFIT_NCCL = {
@@ -16,6 +15,31 @@ UNFIT_NCCL = {
     "2.26": "it may hang at any time (pytorch issue 153960)",
 }
 RECIPE = "share_gpu: true lets them share one, slowly, for tests"
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a process offers for a group."""
+
+    takes_part: bool
+    """Whether its edges may go through the group."""
+    gpu: str
+    """The GPU of its node, the same text for the same GPU; empty: none."""
+    nccl: str
+    """NCCL version of torch; empty: none."""
+    gloo: bool
+    """Whether torch has gloo."""
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """The group, as all ranks plan it."""
+
+    members: list[int]
+    backend: str
+    reason: str
+    """Why this backend."""
+    error: str = ""
+    """Why the group cannot be made, which ends the run; empty: it can."""
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ missing.
 They do not use torch's global group, so other users of it in the process do not interfere.
 """
 
+import contextlib
 import os
 import re
-import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,15 @@ import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from decentnode.communication.base import ProcessDirectory
-from decentnode.communication.torch_distributed.messages import Capabilities
+from decentnode.communication.torch_distributed.backend_choice import BackendChoice, Capabilities, GroupPlan
 from decentnode.core.text import first_line, ranks_in_words
 from decentnode.errors import StartError
 from decentnode.mapping import stores
 
-POLL_INTERVAL = 0.02
 MOST_NAMED = 8
+LARGEST_BACKLOG = 1024
 NO_DUMPS = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0"}
-"""Otherwise torch's watchdog sleeps a minute per failed operation, so that all processes can write a dump,
-and ends the processes that learn of it.
-"""
+"""Otherwise torch's watchdog sleeps a minute per failed operation, for dumps, and then ends processes."""
 _KEPT: list[Any] = []
 # Torch's errors of collectives start with a place in its sources and end with advice.
 _SOURCE = re.compile(r"^\[[^\]]*\.(?:cc|cpp|h):\d+\]\s*")
@@ -45,61 +44,90 @@ class StoreRendezvous:
     name: str
     """The name of the group within the run."""
     port: int
-    """Port of the store in the process of rank 0; on one machine the store is a file and needs none."""
+    """Port of the store in the process of the first rank; on one machine a file needs none."""
     run_id: int
+    absent: Collection[int] = ()
+    """Ranks that do not take part."""
+    key: str = "training.port"
+    """The key of the port in a configuration, for errors."""
 
     @property
     def rank(self) -> int:
         """The node of this process."""
         return self.place.process.ranks[0]
 
+    @cached_property
+    def ranks(self) -> list[int]:
+        """The nodes that take part, ascending."""
+        return sorted(self.place.home.keys() - set(self.absent))
+
+    @cached_property
+    def is_local(self) -> bool:
+        """Whether all of them are on this machine."""
+        return all(self.place.co_located(self.place.home[rank]) for rank in self.ranks)
+
     @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return len(self.place.processes)
+    def address(self) -> str:
+        """Where the others reach this process."""
+        return "127.0.0.1" if self.is_local else self.place.process.address
 
     def store(self, timeout: float, opens: bool = False) -> Store:
         """A new connection to the store, with `timeout` seconds for each answer; raises StartError.
 
-        `opens`: the process of rank 0 creates the store. It lasts as long as that connection.
+        `opens`: the process of the first rank creates the store. It lasts as long as that connection.
         """
-        address = self.place.processes[self.place.home[0]].address
-        if all(self.place.co_located(position) for position in range(self.nodes)):
+        address = self.place.processes[self.place.home[self.ranks[0]]].address
+        if self.is_local:
             # Minus one: no count of finished processes, since the file vanishes with the directory.
             store: Store = FileStore(str(Path(self.place.directory) / f"{self.name}.store"), -1)
             store.set_timeout(timedelta(seconds=timeout))
-        elif opens and self.rank == 0:
-            store = stores.serve(address, self.port, timeout, self.nodes)
+        elif opens and self.rank == self.ranks[0]:
+            try:
+                store = stores.serve(address, self.port, timeout, LARGEST_BACKLOG)
+            except StartError as error:
+                raise StartError(f"{error} (key {self.key})") from error
         else:
             store = stores.join(address, self.port, timeout)
         # The run id keeps keys of an earlier run on the same port apart.
         return PrefixStore(f"{self.run_id:016x}/{self.name}", store)
 
 
+def agreed_plan(
+    store: Store, meeting: StoreRendezvous, own: Capabilities, choose: BackendChoice, timeout: float
+) -> GroupPlan:
+    """The plan that all ranks compute from the same facts, so none has to be the leader.
+
+    Raises StartError, also where there can be no such group.
+    """
+    plan = choose(facts_of_all(store, meeting, own, timeout))
+    if plan.error:
+        raise StartError(plan.error)
+    return plan
+
+
 def facts_of_all(
     store: Store, meeting: StoreRendezvous, own: Capabilities, timeout: float
 ) -> dict[int, Capabilities]:
     """The capabilities of every rank, the same on all; raises StartError that names ranks that are late."""
-    limit = time.monotonic() + timeout
-    store.set(f"facts/{meeting.rank}", msgspec.json.encode(own).decode())
-    missing = set(range(meeting.nodes)) - {meeting.rank}
-    # Polls instead of a blocking get, whose timeout would not name the missing ranks.
-    while missing := {rank for rank in missing if not store.check([f"facts/{rank}"])}:
-        if time.monotonic() > limit:
-            late = ranks_in_words(sorted(missing), MOST_NAMED)
-            raise StartError(f"rank {meeting.rank}: {late} did not arrive within {timeout:g} s")
-        time.sleep(POLL_INTERVAL)
-    return {
-        rank: msgspec.json.decode(store.get(f"facts/{rank}"), type=Capabilities)
-        for rank in range(meeting.nodes)
-    }
+    keys = {rank: f"facts/{rank}" for rank in meeting.ranks}
+    try:
+        store.set(keys[meeting.rank], msgspec.json.encode(own).decode())
+        store.wait(list(keys.values()), timedelta(seconds=timeout))
+        return {rank: msgspec.json.decode(store.get(key), type=Capabilities) for rank, key in keys.items()}
+    except RuntimeError as error:
+        why = reason(error)
+        # A store whose process has ended answers this neither.
+        with contextlib.suppress(RuntimeError):
+            if late := [rank for rank, key in keys.items() if not store.check([key])]:
+                why = f"{ranks_in_words(late, MOST_NAMED)} did not arrive within {timeout:g} s"
+        raise StartError(f"rank {meeting.rank}: {why}") from error
 
 
 def open_group(
     store: Store, meeting: StoreRendezvous, backend: str, device: torch.device, timeout: float
 ) -> dist.ProcessGroup:
     """A process group of all nodes with a timeout for its operations, in seconds; raises StartError."""
-    rank, nodes, limit = meeting.rank, meeting.nodes, timedelta(seconds=timeout)
+    rank, nodes, limit = meeting.rank, len(meeting.ranks), timedelta(seconds=timeout)
     group = dist.ProcessGroup(store, rank, nodes)
     try:
         kind, carrier = (_gloo if backend == "gloo" else _nccl)(store, meeting, limit)
@@ -136,8 +164,8 @@ def gloo_options(address: str, limit: timedelta) -> Any:
 
 
 def _gloo(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any, Any]:
-    options = gloo_options(meeting.place.process.address, limit)
-    carrier = dist.ProcessGroupGloo(store, meeting.rank, meeting.nodes, options)
+    options = gloo_options(meeting.address, limit)
+    carrier = dist.ProcessGroupGloo(store, meeting.rank, len(meeting.ranks), options)
     return dist.ProcessGroup.BackendType.GLOO, carrier
 
 
@@ -149,7 +177,7 @@ def _nccl(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any
     set_unless_given(NO_DUMPS)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = limit
-    carrier = dist.ProcessGroupNCCL(store, meeting.rank, meeting.nodes, options)
+    carrier = dist.ProcessGroupNCCL(store, meeting.rank, len(meeting.ranks), options)
     return dist.ProcessGroup.BackendType.NCCL, carrier
 
 

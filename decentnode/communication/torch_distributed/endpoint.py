@@ -12,8 +12,8 @@ from decentnode.communication.device.copies import same_place
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
-from decentnode.communication.torch_distributed.messages import Capabilities, Done, Note, Size
-from decentnode.communication.torch_distributed.process_group import Group, GroupFactory, Transfer
+from decentnode.communication.torch_distributed.messages import Closed, Done, Note, Size
+from decentnode.communication.torch_distributed.process_group import Group, Transfer
 from decentnode.communication.torch_distributed.transfers import GroupExchange, TransferQueue
 from decentnode.communication.zeromq.endpoint import ZeroMQEndpoint, keep_last
 from decentnode.communication.zeromq.io_thread import IoThread
@@ -42,6 +42,7 @@ class Unconfirmed:
 
     group: Group
     payload: Payload
+    """On the device of the group."""
     seq: int
 
 
@@ -57,18 +58,17 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def __init__(
         self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
-        group_factory: GroupFactory, facts: Capabilities, most_bytes: int,
+        most_bytes: int,
     ) -> None:  # fmt: skip
         """`most_bytes`: the largest payload that any peer may send."""
         super().__init__(rank, sockets, slots, segment, {})
         self._siblings[rank] = self
         self.device = slots[0].device
-        self.formation = GroupMembership(group_factory, facts, self.post, self._abandon)
+        self.formation = GroupMembership(rank, self.post, self._abandon)
         self._most_bytes = most_bytes
         self.transfer_queue = TransferQueue(self)
         self._layout: Layout | None = None
         self._group: Group | None = None
-        self._sends: dict[int, Tensor] = {}
         self._carried: dict[Key, dict[int, Unconfirmed]] = {}
         self._seq_of: dict[Key, int] = {}
         """The numbers of this node's last two exchanges of each part, in order."""
@@ -90,15 +90,16 @@ class GroupEndpoint(ZeroMQEndpoint):
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
     ) -> ExchangeHandle:
-        self._group, self._sends = self.formation.group, {}
+        self._group = self.formation.group
         keep_last(self._seq_of, key, self._seq + 1)
         keep_last(self._carried, key, {})
         handle = super().exchange(outgoing, sources, key, timeout)
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
             expected, patience = self._expected(self._group, sources), Timeouts.group_exchange(timeout)
+            sends = {target: carried.payload.buffer for target, carried in self._carried[key].items()}
             # Last: the mailbox must be open before the group can deliver into it.
-            self.transfer_queue.begin(GroupExchange(self._group, key, self._sends, expected, patience))
+            self.transfer_queue.begin(GroupExchange(self._group, key, sends, expected, patience))
         return handle
 
     def _is_due(self, source: int, part: int, key: Key) -> bool:
@@ -125,9 +126,8 @@ class GroupEndpoint(ZeroMQEndpoint):
         if group is not None and through:
             moved = payload.to(group.device)
             for target in through:
-                self._sends[target] = moved.buffer
                 # Kept before it is posted: the group may fail at any time.
-                self._carried[key][target] = Unconfirmed(group, payload, self._seq)
+                self._carried[key][target] = Unconfirmed(group, moved, self._seq)
                 if self._is_news(payload.layout, target, key[2]):
                     messages.append(self._note(target, Size(payload.nbytes, payload.layout.hash), key))
         others = [target for target in targets if target not in through]
@@ -197,8 +197,8 @@ class GroupEndpoint(ZeroMQEndpoint):
             case Done():
                 read = [s for k, s in self._seq_of.items() if k[2] == header.part and k <= header.key]
                 self.mailbox.acknowledged(sender, max(read, default=0), header.part)
-            case _:
-                self.formation.hear(sender, note)
+            case Closed():
+                self.formation.hear(note)
 
     def lose(self, ranks: Iterable[int]) -> None:
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""

@@ -89,9 +89,7 @@ class MissingRanks:
         return ": every rank is there, but the links between them broke"
 
     def _agreed(self, verdict: str) -> str:
-        """The first verdict, valid for all ranks; leaves the others time to read it, even if the store is
-        here.
-        """
+        """The first verdict, valid for all ranks; leaves the others time to read it."""
         # Atomic: several ranks may judge at the same time, with different answers.
         first = self._store.compare_set(_VERDICT, "", verdict).decode()
         # The store ends with the process of rank 0.

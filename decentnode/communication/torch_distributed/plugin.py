@@ -14,6 +14,7 @@ from decentnode.communication.torch_distributed.backend_choice import (
     backend_defect,
     facts_of,
 )
+from decentnode.communication.torch_distributed.baseline_group import StoreRendezvous
 from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
 from decentnode.communication.torch_distributed.process_group import GroupFactory, prepare_nccl
 from decentnode.communication.zeromq.endpoint import ZeroMQ
@@ -71,15 +72,12 @@ class TorchDistributed(ZeroMQ):
     def _make(
         self, rank: int, memory: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
     ) -> GroupEndpoint:
-        place, device = self.io_thread.place, memory.device
+        device, machine = memory.device, self.io_thread.place.process.machine
         if device.type != "cpu":
             slots = memory.slots(device)
-        several = any(process.machine != place.process.machine for process in place.processes)
-        port = self.group_port + place.process.index if several else 0
-        address = place.process.address if several else "127.0.0.1"
-        group_factory = GroupFactory(rank, address, port, device, memory.peers)
-        facts = facts_of(device, place.process.machine, self.takes_part(rank, memory))
-        endpoint = GroupEndpoint(rank, self.io_thread, slots, segment, group_factory, facts, self._most_bytes)
+        self._facts = facts_of(device, machine, self.takes_part(rank, memory))
+        self._memory = memory
+        endpoint = GroupEndpoint(rank, self.io_thread, slots, segment, self._most_bytes)
         self.io_thread.listen(endpoint)
         return endpoint
 
@@ -91,11 +89,14 @@ class TorchDistributed(ZeroMQ):
         if place.incarnation:
             formation.leave()  # the group ended with the process before this one: ZeroMQ carries all edges
             return
-        candidates = place.home.keys() - set(absent)
-        formation.group_factory.run_id = run_id
-        plan = formation.form(candidates, BackendChoice(self.backend, self.share_gpu), timeout)
-        if formation.rank == min(candidates):
-            self.news = _news(plan.backend, plan.reason, len(plan.members), len(candidates))
+        first = place.processes[place.home[min(place.home.keys() - set(absent))]]
+        port, key = self.group_port + first.index, "communication.group_port"
+        meeting = StoreRendezvous(place, "communication", port, run_id, absent, key)
+        choose = BackendChoice(self.backend, self.share_gpu)
+        group_factory = GroupFactory(meeting, self._facts, choose, self._memory.device, self._memory.peers)
+        plan = formation.form(group_factory, timeout)
+        if formation.rank in first.ranks:
+            self.news = _news(plan.backend, plan.reason, len(plan.members), len(meeting.ranks))
 
     def close(self, timeout: float) -> None:
         super().close(timeout)

@@ -16,20 +16,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from decentnode.communication.exchange.handle import Key
+from decentnode.communication.torch_distributed.backend_choice import BackendChoice, Capabilities, GroupPlan
 from decentnode.communication.torch_distributed.baseline_group import (
     NO_DUMPS,
+    StoreRendezvous,
+    agreed_plan,
     gloo_options,
     keep,
     reason,
     set_unless_given,
 )
-from decentnode.communication.torch_distributed.messages import GroupPlan
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
-from decentnode.mapping import stores
 
 SHIFTS_PER_BATCH = 128
 """More than 256 operations in one NCCL group may hang (pytorch PR 174942)."""
@@ -37,7 +38,6 @@ UNUSED_TAG = (1 << 31) - 1
 """A prime, so tags of the same phase and part differ for that many rounds."""
 MOST_PHASES, MOST_PARTS = 1 << 8, 1 << 16
 """Phases of a round and parts with different tags in consecutive rounds; a header holds as many parts."""
-LARGEST_BACKLOG = 1024
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 50e-6, 1e-3
 ONE_GPU = {
     "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1",
@@ -69,16 +69,12 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending(ABC):
+class Pending:
     """Transfers that finish together."""
 
     transfers: tuple[Transfer, ...]
     work: Any
     """Torch's handle of them."""
-
-    @abstractmethod
-    def wait(self, seconds: float) -> None:
-        """Blocks until they are done; raises GroupBroken, also after `seconds`."""
 
 
 class Group(ABC):
@@ -100,6 +96,10 @@ class Group(ABC):
         """Starts transfers of an exchange, peers in ascending order."""
 
     @abstractmethod
+    def wait(self, work: Any, seconds: float) -> None:
+        """Blocks until posted `work` is done; raises GroupBroken, also after `seconds`."""
+
+    @abstractmethod
     def abort(self) -> None:
         """Ends all operations in progress; every waiting thread, here or elsewhere, gets GroupBroken."""
 
@@ -114,20 +114,11 @@ class Group(ABC):
         # NCCL may hang if its first operation involves only some of the ranks.
         self._wait_for_all(seconds)
         for pending in self.post(key, received + [Transfer(peer, own, True) for peer in others]):
-            pending.wait(seconds)
+            self.wait(pending.work, seconds)
 
     @abstractmethod
     def _wait_for_all(self, seconds: float) -> None:
         """A barrier: the first operation of a communicator must involve all ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class _GlooPending(Pending):
-    def wait(self, seconds: float) -> None:
-        try:
-            self.work.wait(timedelta(seconds=max(seconds, 0.001)))
-        except RuntimeError as error:
-            raise GroupBroken(reason(error)) from error
 
 
 class GlooGroup(Group):
@@ -152,13 +143,17 @@ class GlooGroup(Group):
                 work = start([transfer.buffer], self.index[transfer.peer], tag)
             except RuntimeError as error:
                 raise GroupBroken(reason(error)) from error
-            found.append(_GlooPending((transfer,), work))
+            found.append(Pending((transfer,), work))
         return found
 
+    def wait(self, work: Any, seconds: float) -> None:
+        try:
+            work.wait(timedelta(seconds=max(seconds, 0.001)))
+        except RuntimeError as error:
+            raise GroupBroken(reason(error)) from error
+
     def abort(self) -> None:
-        """Closes all connections: gloo does so when any operation of the group times out, and offers no other
-        way.
-        """
+        # Gloo closes connections only when an operation of the group times out.
         self.is_broken = True
         # Waiting on a closed connection fails at once; after the first open one, all are closed.
         for peer in self.members:
@@ -169,23 +164,7 @@ class GlooGroup(Group):
                     work.wait(timedelta(milliseconds=1))
 
     def _wait_for_all(self, seconds: float) -> None:
-        _GlooPending((), self._backend.barrier()).wait(seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class _NcclPending(Pending):
-    group: "NcclGroup"
-
-    def wait(self, seconds: float) -> None:
-        """Polls, because `work.wait` only makes the stream wait."""
-        limit, pause = time.monotonic() + seconds, _SHORTEST_INTERVAL
-        while not self.group.completes(self.work):
-            if self.group.is_broken:
-                raise GroupBroken("NCCL failed")
-            if time.monotonic() > limit:
-                raise GroupBroken(f"NCCL was not done after {seconds:.0f} s")
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_INTERVAL)
+        self.wait(self._backend.barrier(), seconds)
 
 
 class NcclGroup(Group):
@@ -230,7 +209,7 @@ class NcclGroup(Group):
                 work = self._in_one_launch(transfers)
         except RuntimeError as error:
             raise GroupBroken(reason(error)) from error
-        return _NcclPending(tuple(transfers), work, self)
+        return Pending(tuple(transfers), work)
 
     def _in_one_launch(self, transfers: list[Transfer]) -> Any:
         self._group._start_coalescing(self.device)
@@ -246,6 +225,17 @@ class NcclGroup(Group):
             with contextlib.suppress(RuntimeError):
                 self._backend._group_end()
             raise
+
+    def wait(self, work: Any, seconds: float) -> None:
+        # Polls, because `work.wait` only makes the stream wait.
+        limit, pause = time.monotonic() + seconds, _SHORTEST_INTERVAL
+        while not self.completes(work):
+            if self.is_broken:
+                raise GroupBroken("NCCL failed")
+            if time.monotonic() > limit:
+                raise GroupBroken(f"NCCL was not done after {seconds:.0f} s")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_INTERVAL)
 
     def completes(self, work: Any) -> bool:
         """Makes the stream wait for a finished launch; returns False if it is not finished. Raises
@@ -269,9 +259,7 @@ class NcclGroup(Group):
         return True
 
     def abort(self) -> None:
-        """Aborts; returns after a few seconds even if NCCL hangs, since nothing of the group is used any
-        more.
-        """
+        """Aborts; returns after a few seconds even if NCCL hangs, because nothing uses the group any more."""
         self.is_broken = True
         keep(self)
         thread = threading.Thread(target=self._abort, name="decentnode-aborting", daemon=True)
@@ -290,8 +278,7 @@ class NcclGroup(Group):
 
     def _wait_for_all(self, seconds: float) -> None:
         # Not `barrier`, which guesses a device from the rank.
-        work = self._group.allreduce([torch.zeros(1, device=self.device)])
-        _NcclPending((), work, self).wait(seconds)
+        self.wait(self._group.allreduce([torch.zeros(1, device=self.device)]), seconds)
 
 
 def tag_of(key: Key) -> int:
@@ -302,46 +289,41 @@ def tag_of(key: Key) -> int:
 
 @dataclass
 class GroupFactory:
-    """Makes the group of one rank."""
+    """Plans and makes the group of one rank."""
 
-    rank: int
-    address: str
-    """The address of this machine."""
-    port: int
-    """The port of this rank's store; 0: the system chooses."""
+    meeting: StoreRendezvous
+    own: Capabilities
+    choose: BackendChoice
     device: torch.device
     """The device of the node."""
     peers: frozenset[int] | None = None
     """Ranks with which this one may exchange; None: all."""
-    run_id: int = 0
-    _store: Any = field(default=None, init=False, repr=False)
+    _store: Store = field(init=False, repr=False)
     """Kept, because it closes when nothing refers to it."""
 
-    def open_store(self) -> tuple[str, int]:
-        """Listens for the members of the group; returns (address, port). Raises StartError."""
-        try:
-            self._store = stores.serve(self.address, self.port, Timeouts.group_operation, LARGEST_BACKLOG)
-        except StartError as error:
-            raise StartError(f"{error} (key communication.group_port)") from error
-        return self.address, self._store.port
+    def plan(self, seconds: float) -> GroupPlan:
+        """The plan that all ranks agree on; raises StartError."""
+        limit = time.monotonic() + seconds
+        self._store = self.meeting.store(seconds, opens=True)
+        left = max(0.1, limit - time.monotonic())
+        return agreed_plan(self._store, self.meeting, self.own, self.choose, left)
 
     def make(self, plan: GroupPlan, seconds: float) -> Group:
-        """Connects to the other members; raises GroupBroken if one of them is late."""
+        """Connects to the other members; raises StartError, also if one of them is late."""
         limit = time.monotonic() + seconds
+        group: Group | None = None
+        rank, store = self.meeting.rank, PrefixStore("group", self._store)
         try:
-            store = PrefixStore(f"{self.run_id}", stores.join(plan.address, plan.port, seconds))
-            group: Group
             if plan.backend == "nccl":
-                group = NcclGroup(plan, self.rank, store, self.device, seconds)
+                group = NcclGroup(plan, rank, store, self.device, seconds)
             else:
-                group = GlooGroup(plan, self.rank, store, self.address, seconds)
-        except (RuntimeError, StartError) as error:
-            raise GroupBroken(reason(error)) from error
-        try:
+                group = GlooGroup(plan, rank, store, self.meeting.address, seconds)
             group.warm_up(self.peers, max(0.1, limit - time.monotonic()))
         except (GroupBroken, RuntimeError) as error:
-            group.abort()
-            raise GroupBroken(reason(error)) from error
+            if group is not None:
+                group.abort()
+            what = f"the process group ({plan.backend}) of ranks {plan.members} could not be made"
+            raise StartError(f"rank {rank}: {what} within {seconds:.0f} s: {reason(error)}") from error
         return group
 
 

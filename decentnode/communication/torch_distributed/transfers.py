@@ -1,6 +1,4 @@
-"""Carries one node's payloads through its process group; the thread that waits for an exchange
-carries them.
-"""
+"""Carries one node's payloads through its process group, in the thread that waits for an exchange."""
 
 import math
 import queue
@@ -232,7 +230,7 @@ class TransferQueue:
             return
         limit = timer.limit()
         try:
-            pending.wait(max(Timeouts.least_transfer, limit - time.monotonic()))
+            swap.group.wait(pending.work, max(Timeouts.least_transfer, limit - time.monotonic()))
         except GroupBroken as error:
             took_too_long = time.monotonic() >= limit  # after a timeout no backend's group is usable
             peers = set() if took_too_long else {transfer.peer for transfer in pending.transfers}
