@@ -9,11 +9,16 @@ TEMPORARY = ".tmp"
 """Suffix of files that are being written; after a crash they have no meaning."""
 
 
-def write_durably(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Writes beside the path, syncs, then renames; raises OSError and never leaves a partial file."""
+def write_durably(path: Path, pieces: Iterable[bytes | memoryview], mode: int = 0o666) -> None:
+    """Writes beside the path, syncs, then renames; raises OSError and never leaves a partial file.
+
+    `mode`: what the umask leaves of it; nobody has more access at any time.
+    """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        with temporary.open("wb", buffering=0) as file:
+        # What a crash left may have another mode.
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb", 0) as file:
             for piece in pieces:
                 write_whole(file.fileno(), piece)
             # Before the rename: otherwise a loss of power may leave the new name with empty content.

@@ -32,7 +32,7 @@ NICENESS = 19
 
 def scene_of(experiment: Experiment, run: Path) -> Scene:
     """What attacks know of a run, with the truth; raises BadInput where payloads cannot be read."""
-    settings, first = experiment.settings, experiment.sharing()
+    settings, samples, first = experiment.settings, experiment.samples, experiment.sharing()
     if isinstance(first, BuffersBeside) or not isinstance(first, Sharing):
         raise BadInput("adversaries: passive attacks and training.mix_buffers do not go together")
 
@@ -42,8 +42,8 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
         return made
 
     return Scene(
-        run, experiment.network, first.layout, settings.training, experiment.dataset, experiment.parts,
-        experiment.samples.assigned, experiment.graph, scheme, settings.rounds, settings.seed,
+        run, experiment.network, first.layout, settings.training, samples.dataset, samples.parts,
+        samples.assigned, experiment.graph, scheme, settings.rounds, settings.seed,
     )  # fmt: skip
 
 

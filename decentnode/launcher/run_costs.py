@@ -41,7 +41,7 @@ def measure(experiment: Experiment) -> Costs:
         for _ in nodes.share(round):
             pass
     shared = time.perf_counter()
-    tests, size = experiment.dataset.test, experiment.plan.batch_size
+    tests, size = experiment.samples.dataset.test, experiment.plan.batch_size
     with torch.inference_mode():
         nodes.objective(tests.batch(torch.arange(min(size, len(tests)))))
     tested = time.perf_counter()

@@ -6,12 +6,12 @@ CUDA thread here, which nodes forked later could not inherit.
 
 import contextlib
 import copy
+import multiprocessing
 import os
-import signal
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from io import StringIO
+from multiprocessing.connection import Connection
 from typing import NoReturn
 
 import msgspec
@@ -21,7 +21,6 @@ from torch import Tensor
 from decentnode.config.error_locations import line_of
 from decentnode.config.settings import Settings
 from decentnode.core.payload import Payload
-from decentnode.core.polling import ready
 from decentnode.core.text import first_line, how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.core.vector import Vector
@@ -76,40 +75,36 @@ def check(experiment: Experiment) -> None:
     """Runs the dry round; raises BadInput with a line for each defect."""
     compiles = bool(experiment.settings.training.compile)
     limit = Timeouts.compile if compiles else experiment.settings.failures.start_deadline
-    said, writing = os.pipe()
-    # The child would print what is still buffered a second time.
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    pid = os.fork()
-    if pid == 0:
-        _tell(experiment, writing)
-    os.close(writing)
+    fork = multiprocessing.get_context("fork")
+    answers, pipe = fork.Pipe(duplex=False)
     # A plug-in may hang or crash; the child bounds both.
-    is_heard = bool(ready([said], seconds=limit))
+    child = fork.Process(target=_tell, args=(experiment, pipe))
+    child.start()
+    # Only the child writes: with its end the answer ends, too.
+    pipe.close()
+    is_heard, answer = answers.poll(limit), b""
     if not is_heard:
-        os.kill(pid, signal.SIGKILL)
-    with os.fdopen(said, "rb") as pipe:
-        answer = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        child.kill()
+    with contextlib.suppress(EOFError):
+        answer = answers.recv_bytes()
+    child.join()
     if not is_heard:
         key = "training.compile" if compiles else "failures.start_deadline"
         raise BadInput(f"{key}: a dry round of one batch did not end within {limit:g} s")
     # The child ended without an answer: a crash, or `os._exit` in a plug-in.
     if not answer:
-        raise BadInput(f"a dry round of one batch did not end: {how_it_ended(status)}")
+        raise BadInput(f"a dry round of one batch did not end: {how_it_ended(child.exitcode or 0)}")
     if defects := msgspec.json.decode(answer, type=list[str]):
         raise BadInput(*defects)
 
 
-def _tell(experiment: Experiment, pipe: int) -> NoReturn:
-    """Runs in the child: writes the defects to the pipe and exits."""
+def _tell(experiment: Experiment, pipe: Connection) -> NoReturn:
+    """Runs in the child: sends the defects and exits."""
     try:
         # Torch's threads do not survive the fork; with more than one the child may hang.
         torch.set_num_threads(1)
         with contextlib.redirect_stdout(StringIO()):
-            answer = msgspec.json.encode(list(defects(experiment)))
-        with os.fdopen(pipe, "wb") as out:
-            out.write(answer)
+            pipe.send_bytes(msgspec.json.encode(list(defects(experiment))))
     finally:
         os._exit(0)
 
@@ -182,7 +177,7 @@ class DryNodes:
         """Runs one gradient step of the first node that trains, if any."""
         experiment, training = self.experiment, self.experiment.settings.training
         for rank in self.ranks:
-            if len(experiment.parts[rank]) and training.steps(rank, 0, 1):
+            if len(experiment.samples.parts[rank]) and training.steps(rank, 0, 1):
                 break
         else:
             return

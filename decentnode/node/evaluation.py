@@ -4,7 +4,7 @@ The observer of the machine reads published vectors, and with `evaluation.backgr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from decentnode.communication.launcher_link.reports import Evaluated, Published, Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
@@ -18,9 +18,7 @@ from decentnode.training.training import Training
 
 
 def is_due(round: int, every: int, rounds: int, final: bool = True) -> bool:
-    """Whether evaluation is due after this round (from 0): every `every` rounds and, if `final`, after the
-    last.
-    """
+    """Whether evaluation is due after a round (from 0): each `every` rounds, if `final` after the last."""
     return (final and round + 1 == rounds) or (every > 0 and (round + 1) % every == 0)
 
 
@@ -80,28 +78,27 @@ class MachineReaders:
     """Seconds that a node waits for evaluators that have not read its last vector."""
 
 
+@dataclass(eq=False)
 class NodeEvaluation:
     """The evaluations of one node."""
 
-    def __init__(
-        self, plan: EvaluationPlan, training: Training, counters: ByteCounters, readers: MachineReaders,
-        clock: Clock,
-    ) -> None:  # fmt: skip
-        self.plan = plan
-        self.scores: dict[str, float] = {}
-        """Of the last evaluation in this process, by metric."""
-        self.round = -1
-        """That of the last evaluation since this process began, here or in the background."""
-        self.peak_memory_mb = 0.0
-        self._training = training
-        self._counters = counters
-        self._readers = readers
-        self._clock = clock
-        self._began = clock.now()
+    plan: EvaluationPlan
+    training: Training
+    counters: ByteCounters
+    readers: MachineReaders
+    clock: Clock
+    scores: dict[str, float] = field(default_factory=dict, init=False)
+    """Of the last evaluation in this process, by metric."""
+    round: int = field(default=-1, init=False)
+    """That of the last evaluation since this process began, here or in the background."""
+    peak_memory_mb: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.clock.now()
 
     def resume(self, seconds: float) -> None:
         """Continues with this elapsed time, in seconds."""
-        self._began = self._clock.now() - seconds
+        self._began = self.clock.now() - seconds
 
     async def after(self, record: RoundRecord) -> None:
         """Evaluates the model, or has it evaluated, if that is due after the record's round.
@@ -111,17 +108,17 @@ class NodeEvaluation:
         if not self.plan.is_due(record.round):
             return
         self.round = record.round
-        began, readers = self._clock.now(), self._readers
+        began, readers = self.clock.now(), self.readers
         # May wait for the observer, but at most for its timeout.
         published = await readers.snapshots.publish(
-            record.rank, record.round, self._training.vector.values, self._clock
+            record.rank, record.round, self.training.vector.values, self.clock
         )
         is_tested = self.plan.includes(record.rank, record.round)
         in_background = is_tested and await self._hand_over(record)
         # After the vector is published: on this report the observer and an evaluator read it.
         readers.reporter.send(
             Published(
-                record.rank, record.round, record.loss, self._counters.sent, began - self._began, published,
+                record.rank, record.round, record.loss, self.counters.sent, began - self._began, published,
                 "background" if in_background else "here" if is_tested else "none",
             )
         )  # fmt: skip
@@ -129,15 +126,15 @@ class NodeEvaluation:
             self._evaluate(record)
         record.memory_mb = private_megabytes()
         self.peak_memory_mb = max(self.peak_memory_mb, record.memory_mb)
-        record.evaluate_seconds = self._clock.now() - began
+        record.evaluate_seconds = self.clock.now() - began
 
     def _evaluate(self, record: RoundRecord) -> None:
-        training, plan = self._training, self.plan
+        training, plan = self.training, self.plan
         record.metrics = self.scores = plan.measured(
             record.round,
             lambda samples: evaluate(training.objective, samples, plan.batch_size, training.hooks.beat),
         )
-        self._readers.reporter.send(Evaluated(record.rank, record.round, record.metrics))
+        self.readers.reporter.send(Evaluated(record.rank, record.round, record.metrics))
 
     async def _hand_over(self, record: RoundRecord) -> bool:
         """Gives the model to the evaluators, unless they are too far behind.
@@ -145,11 +142,11 @@ class NodeEvaluation:
         So at most one vector of each node waits for them. After the last round this process has nothing else
         to do, so it leaves to them only what they begin at once.
         """
-        evaluators, training = self._readers.evaluators, self._training
+        evaluators, training = self.readers.evaluators, self.training
         is_last = record.round + 1 == self.plan.rounds
         if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
             return False
         return await evaluators.snapshots.publish(
-            record.rank, record.round, training.vector.values, self._clock,
-            [*training.own_buffers().values()], self._readers.patience,
+            record.rank, record.round, training.vector.values, self.clock,
+            [*training.own_buffers().values()], self.readers.patience,
         )  # fmt: skip

@@ -25,7 +25,7 @@ from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.models.base import check_ids, check_padding, check_scores, initial_model, least_batch
-from decentnode.node.asynchronous import assembly
+from decentnode.node.asynchronous.loop import async_memory, async_node, check_schedules, exchange_class
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
 from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
 from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation, is_due
@@ -33,7 +33,7 @@ from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.node import Node
 from decentnode.node.plugin_sources import PluginSources
-from decentnode.node.privacy.plans import NOT_PRIVATE, PrivacyPlans
+from decentnode.node.privacy.plans import plans_of, shortened
 from decentnode.node.recording.model_records import ModelRecords
 from decentnode.node.recording.transcripts import TranscriptWriter, writer_for
 from decentnode.node.round_scheduler import RoundScheduler
@@ -46,6 +46,7 @@ from decentnode.sharing.overlays import on_overlay
 from decentnode.training.evaluation import LocalLoss, VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
+from decentnode.training.privacy.base import PrivacyPlan
 from decentnode.training.settings import BATCH_SIZE
 from decentnode.training.training import Hooks, Training
 
@@ -80,7 +81,10 @@ class Experiment:
     network: nn.Module
     """The initial model of every node."""
     layout: ParameterLayout
-    privacy: PrivacyPlans = NOT_PRIVATE
+    planned_rounds: int
+    """Of the settings that were asked for; private steps may have spent their budget before."""
+    privacy: tuple[PrivacyPlan, ...] = ()
+    """The plan of each rank; none where steps are not private."""
 
     @classmethod
     def from_yaml(cls, path: Path, overrides: Sequence[str] = ()) -> "Experiment":
@@ -111,39 +115,31 @@ class Experiment:
             check_padding(network, *dataset.train.alone_and_padded())
         for augmentation in settings.training.augmentation:
             augmentation.make().check(dataset)
-        plans = PrivacyPlans.of(settings, graph.graph, samples, network)
-        settings = plans.shortened(settings)
-        experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout, plans)
+        plans = plans_of(settings, graph.graph, samples, network)
+        rounds, settings = settings.rounds, shortened(settings, plans)
+        experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout, rounds, plans)
         check_batches(experiment)
         check_metrics(experiment.metrics)
         _ = experiment.plan  # draws samples, which raises BadInput
         _ = experiment.most_payload_bytes  # makes the chain once, which raises BadInput
         _ = experiment.injector  # its memory must exist before the fork
-        assembly.check_times(settings, graph.num_nodes)
+        if settings.training.pace is not None:
+            settings.training.pace.check(graph.num_nodes)
+        check_schedules(settings, graph.num_nodes)
         return experiment
-
-    @property
-    def dataset(self) -> LoadedDataset:
-        """The samples, as the nodes read them."""
-        return self.samples.dataset
-
-    @property
-    def parts(self) -> list[Tensor]:
-        """The training samples of each rank, as indices."""
-        return self.samples.parts
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """What an evaluation measures, the headline first; those on validation samples last."""
         task = self.settings.training.task.make()
-        found = tuple(Metric(*metric) for metric in task.metrics(self.dataset.num_classes))
-        held_out = self.dataset.validation is not None
+        found = tuple(Metric(*metric) for metric in task.metrics(self.samples.dataset.num_classes))
+        held_out = self.samples.dataset.validation is not None
         return found + tuple(metric.of_validation for metric in found if held_out)
 
     @cached_property
     def plan(self) -> EvaluationPlan:
         """When models are evaluated, which ones, and on which samples."""
-        tests, samples = self.settings.evaluation, self.dataset.test
+        tests, samples = self.settings.evaluation, self.samples.dataset.test
         source: Dataset = self.settings.dataset.make()
         size = source.available(tests.samples, samples)
         if size is not None and size > len(samples):
@@ -152,7 +148,7 @@ class Experiment:
         return EvaluationPlan(
             samples, tests.every, self.settings.rounds, tests.batch_size or batch_size(self.network),
             tests.final, drawn, tests.tested(self.graph.num_nodes), self.settings.adversary_ranks,
-            self.dataset.validation,
+            self.samples.dataset.validation,
         )  # fmt: skip
 
     @cached_property
@@ -201,7 +197,7 @@ class Experiment:
     def sharing(self, rank: int = 0) -> SharingBase:
         """A new scheme for a node, bound to the model; without the exchanges of `on_overlay`."""
         sharing: SharingBase = self.settings.sharing.make()
-        sharing.samples = len(self.parts[rank])
+        sharing.samples = len(self.samples.parts[rank])
         transforms = [t.make() for t in self.settings.transforms]
         in_vector = not isinstance(sharing, Sharing) or stay_in_vector(
             self.layout, sharing, [*sharing.first_transforms(), *transforms]
@@ -217,18 +213,16 @@ class Experiment:
     @cached_property
     def least_batch(self) -> int:
         """The smallest batch that the model can be trained on."""
-        batch = self.dataset.train.batch(torch.arange(min(1, len(self.dataset.train))))
+        batch = self.samples.dataset.train.batch(torch.arange(min(1, len(self.samples.dataset.train))))
         return least_batch(self.network, batch.fields)
 
     def shard(self, rank: int) -> Shard:
         """The training samples of a node."""
-        shard = self.coupling.shard(self.dataset.train, self.parts, self.settings.seed, rank)
+        shard = self.coupling.shard(self.samples.dataset.train, self.samples.parts, self.settings.seed, rank)
         return replace(shard, least_batch=self.least_batch)
 
     def met_first(self, ranks: Sequence[int]) -> set[int]:
-        """Peers to connect to before the first round: all future peers if they are few, otherwise those of
-        round 0.
-        """
+        """Peers to connect to before the first round: all future ones if few, otherwise those of round 0."""
         graph = self.graph.graph
         everybody = range(graph.num_nodes) if graph.period is not None and not graph.static else ()
         most = max((len(graph.partners(rank)) for rank in everybody), default=0)
@@ -250,12 +244,13 @@ class Experiment:
         if self.injector is not None:
             course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.readers.reporter)
         trains = partial(self.graph.graph.trains, rank)
-        pace = assembly.pace_of(settings, rank, self.graph.num_nodes, clock)
+        slowed = settings.training.pace
+        pace = None if slowed is None else slowed.of_rank(rank, self.graph.num_nodes, settings.seed, clock)
         # In the asynchronous loop a slow node answers while it sleeps.
         kept = None if sharing.asynchronous else pace
         journal = PrivacyJournal(resources.records.parent, rank)
         hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, kept, trains, journal.spend)
-        plan, shard = self.privacy.of_rank(rank), self.shard(rank)
+        plan, shard = self.privacy[rank] if self.privacy else None, self.shard(rank)
         training = Training(network, vector, settings.training, shard, hooks, plan)
         if training.private is not None:
             journal.keep(training.private)
@@ -264,7 +259,7 @@ class Experiment:
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
-        exchanger = assembly.exchange_class(sharing)(
+        exchanger = exchange_class(sharing)(
             endpoint, sharing, clock, reporter, course.heartbeat, failures.timeouts, stop
         )
         if sharing.gives_model:
@@ -285,7 +280,7 @@ class Experiment:
         parts: tuple[Any, ...] = (rank, training, adaptation, self.graph, sharing, exchanger, evaluation)
         parts = (*parts, records, course, checkpoints, journal)
         if sharing.asynchronous:
-            return assembly.async_node(parts, settings, pace, run, warn)
+            return async_node(parts, settings, pace, run, warn)
         return Node(*parts)
 
     def _records(
@@ -309,7 +304,7 @@ class Experiment:
         """The memory that a node sends from."""
         sharing = scheme_of(self, rank)
         peers = frozenset(self.graph.graph.partners(rank))
-        if found := assembly.async_memory(sharing, self.layout.numel, self.layout.dtype, peers):
+        if found := async_memory(sharing, self.layout.numel, self.layout.dtype, peers):
             return found
         one = sharing.sends_one_payload and not sharing.chain.per_receiver
         # A payload per receiver needs room for each of them.
@@ -329,7 +324,7 @@ def report_disk(reporter: Reporter, rank: int, text: str) -> None:
 def check_batches(experiment: Experiment) -> None:
     """Raises BadInput if a node's batches are too small for the model's batch norm, or for its samples."""
     least, training = experiment.least_batch, experiment.settings.training
-    training.check(experiment.dataset.train, least, experiment.coupling.one_model)
+    training.check(experiment.samples.dataset.train, least, experiment.coupling.one_model)
     for rank in range(experiment.graph.num_nodes):
         if 0 < experiment.shard(rank).size < least:
             raise BadInput(
@@ -337,7 +332,7 @@ def check_batches(experiment: Experiment) -> None:
                 f"once; give each rank {least} or none"
             )
     scheme: Sharing = experiment.settings.sharing.make()
-    without = [rank for rank, part in enumerate(experiment.parts) if not len(part)]
+    without = [rank for rank, part in enumerate(experiment.samples.parts) if not len(part)]
     if scheme.needs_local_loss and without:
         raise BadInput(
             f"sharing: {name_of(scheme)} tests models on a node's own samples, but rank {without[0]} has "

@@ -16,17 +16,10 @@ from typing import NoReturn
 import torch
 
 from decentnode.communication.base import Communication, ProcessDirectory
+from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.handshakes import HandshakeBoard
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
-from decentnode.communication.launcher_link.reports import (
-    DiskProblem,
-    Failed,
-    Finished,
-    Notice,
-    Ready,
-    Reporter,
-    Stopped,
-)
+from decentnode.communication.launcher_link.reports import Reporter
 from decentnode.communication.peer_sampling.client import SamplingClient
 from decentnode.communication.peer_sampling.service import endpoint_of
 from decentnode.communication.security.curve import Credentials
@@ -113,15 +106,14 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         # Before anything that may take long: the silence of the previous process does not count.
         for heartbeat in map(fork_context.heartbeats.of, ranks):
             heartbeat.mark(heartbeat.read().round, Activity.START)
-    place = _place(fork_context, position, incarnation)
-    communication, nodes = _build(fork_context, place)
+    place, communication, nodes = _build(fork_context, position, incarnation)
     if experiment.settings.training.compile and not experiment.coupling.one_model:
         # Before this process is ready: neighbors would wait for a round in which it compiled.
         for node in nodes:
             node.training.rehearse()
     if incarnation:
         # It does not wait for a start signal: the run is in progress.
-        fork_context.reporter.send(Ready(position, os.getpid()))
+        fork_context.reporter.send(reports.Ready(position, os.getpid()))
     else:
         _start_together(fork_context, position, nodes)
     _ask_for_views(fork_context, position)
@@ -131,7 +123,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     # The run id is known only now: the machines agree on it at the rendezvous.
     communication.open(met_first, run_id, deadline, absent)
     if communication.news:
-        fork_context.reporter.send(Notice(ranks[0], communication.news))
+        fork_context.reporter.send(reports.Notice(ranks[0], communication.news))
     patience = Timeouts.least_farewell
     try:
         if incarnation:
@@ -166,7 +158,7 @@ def _ask_for_views(fork_context: ForkContext, position: int) -> None:
         print(text, flush=True)
         # One line for the launcher, because all processes say the same.
         if 0 in experiment.processes[position].ranks:
-            fork_context.reporter.send(Notice(0, text))
+            fork_context.reporter.send(reports.Notice(0, text))
 
     endpoint = endpoint_of(mapping, graph.address, graph.port, fork_context.socket_dir)
     graph.connect(SamplingClient(endpoint, position, limits, tell, fork_context.credentials).start())
@@ -185,29 +177,25 @@ def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory,
     )  # fmt: skip
 
 
-def _place(fork_context: ForkContext, position: int, incarnation: int) -> ProcessDirectory:
-    experiment = fork_context.experiment
-    failures, ranks = experiment.settings.failures, experiment.processes[position].ranks
-    injector = experiment.injector
-    interceptor = (
-        injector.interceptor(ranks, fork_context.heartbeats, fork_context.reporter) if injector else None
-    )
-    return ProcessDirectory(
-        experiment.processes, position, fork_context.socket_dir, failures.grace, incarnation,
-        fork_context.credentials, interceptor,
+def _build(
+    fork_context: ForkContext, position: int, incarnation: int
+) -> tuple[ProcessDirectory, Communication, list[Node]]:
+    """This process among all, with its transport and its nodes."""
+    experiment, heartbeats, readers = fork_context.experiment, fork_context.heartbeats, fork_context.readers
+    ranks, injector = experiment.processes[position].ranks, experiment.injector
+    place = ProcessDirectory(
+        experiment.processes, position, fork_context.socket_dir, experiment.settings.failures.grace,
+        incarnation, fork_context.credentials,
+        None if injector is None else injector.interceptor(ranks, heartbeats, readers.reporter),
     )  # fmt: skip
-
-
-def _build(fork_context: ForkContext, place: ProcessDirectory) -> tuple[Communication, list[Node]]:
-    experiment, ranks = fork_context.experiment, place.process.ranks
     communication: Communication = experiment.settings.communication.make()
     # A rejoining node may request a whole model.
     communication.prepare(place, max(experiment.most_payload_bytes, experiment.layout.nbytes))
     resources = NodeResources(
-        communication, fork_context.readers, fork_context.run_dir / "records", Clock(),
-        fork_context.heartbeats, fork_context.lineage, shares_process=len(ranks) > 1,
+        communication, readers, fork_context.run_dir / "records", Clock(), heartbeats, fork_context.lineage,
+        shares_process=len(ranks) > 1,
     )  # fmt: skip
-    return communication, [experiment.build(rank, resources) for rank in ranks]
+    return place, communication, [experiment.build(rank, resources) for rank in ranks]
 
 
 def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:
@@ -215,7 +203,7 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
     for node in nodes:
         fork_context.introductions.fill({node.rank: node.sharing.introduction()})
     # After the handshakes are written: the launcher collects them when all processes are ready.
-    fork_context.reporter.send(Ready(position, os.getpid()))
+    fork_context.reporter.send(reports.Ready(position, os.getpid()))
     os.eventfd_read(fork_context.start)
     everybody, lineage = fork_context.introductions.said(), fork_context.lineage
     for node in nodes:
@@ -240,10 +228,10 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
             # Before the last report, which ends the node.
             node.journal.close()
             if problem := node.records.close():
-                reporter.send(DiskProblem(node.rank, problem[:500], lost=True))
+                reporter.send(reports.DiskProblem(node.rank, problem[:500], lost=True))
         rounds = node.round + 1
         is_whole = rounds == node.course.rounds
-        reporter.send(_finished(node, rounds) if is_whole else Stopped(node.rank, rounds))
+        reporter.send(_finished(node, rounds) if is_whole else reports.Stopped(node.rank, rounds))
         return ExitCode.OK
     except Exception as error:
         where = f"round {node.round + 1}" if node.round >= 0 else "before its first round"
@@ -254,11 +242,11 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
         node.exchange.endpoint.leave()
 
 
-def _finished(node: Node, rounds: int) -> Finished:
+def _finished(node: Node, rounds: int) -> reports.Finished:
     values = node.training.vector.values
     counters, evaluation, private = node.exchange.endpoint.counters, node.evaluation, node.training.private
     scores = evaluation.scores if evaluation.plan.is_due(node.round) else {}
-    return Finished(
+    return reports.Finished(
         rank=node.rank,
         rounds=rounds,
         digest=hashlib.sha256(content_of(values)).hexdigest(),
@@ -285,5 +273,5 @@ def _explain(fork_context: ForkContext, rank: int, error: BaseException, where: 
         else:
             traceback.print_exception(error)
     out_of_memory = is_out_of_memory(error)
-    fork_context.reporter.send(Failed(rank, line[:500], out_of_memory))
+    fork_context.reporter.send(reports.Failed(rank, line[:500], out_of_memory))
     return ExitCode.OUT_OF_MEMORY if out_of_memory else ExitCode.FAILED

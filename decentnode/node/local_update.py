@@ -1,25 +1,27 @@
 """When a node runs the local steps of a round: before its exchange, or during it."""
 
+from dataclasses import dataclass, field
+
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
 from decentnode.core.clock import Clock
 from decentnode.graph.base import View
 from decentnode.training.training import Training, TrainReport
 
 
+@dataclass(eq=False)
 class AdaptThenCombine:
     """Adapts, then combines: the node exchanges the model that its local steps return.
 
     x_i <- sum_j w_ij y_j,   y_j = trained_j(x_j)
     """
 
-    def __init__(self, training: Training, heartbeat: HeartbeatSlot, clock: Clock) -> None:
-        self.report: TrainReport
-        """The report of the round's local steps."""
-        self.seconds = 0.0
-        """Seconds of the round's local steps."""
-        self._training = training
-        self._heartbeat = heartbeat
-        self._clock = clock
+    training: Training
+    heartbeat: HeartbeatSlot
+    clock: Clock
+    report: TrainReport = field(init=False)
+    """The report of the round's local steps."""
+    seconds: float = field(default=0.0, init=False)
+    """Seconds of the round's local steps."""
 
     async def before(self, round: int) -> float:
         """Runs before the exchange; returns the learning rate of the round."""
@@ -33,10 +35,10 @@ class AdaptThenCombine:
         """Runs when the vector's spare slot holds the mix."""
 
     async def _adapt(self, round: int) -> None:
-        began = self._clock.now()
-        self._heartbeat.mark(round, Activity.TRAIN)
-        self.report = await self._training.train(round)
-        self.seconds = self._clock.now() - began
+        began = self.clock.now()
+        self.heartbeat.mark(round, Activity.TRAIN)
+        self.report = await self.training.train(round)
+        self.seconds = self.clock.now() - began
 
 
 class AdaptWhileCommunicating(AdaptThenCombine):
@@ -49,17 +51,17 @@ class AdaptWhileCommunicating(AdaptThenCombine):
 
     async def before(self, round: int) -> float:
         self._round, self._is_due = round, True
-        return self._training.rate_in(round)
+        return self.training.rate_in(round)
 
     async def meanwhile(self) -> None:
         if self._is_due:
             self._is_due = False
             # Peers read the slot while the node trains.
-            self._training.vector.step_aside()
+            self.training.vector.step_aside()
             await self._adapt(self._round)
 
     async def after(self, view: View) -> None:
         # A round without an exchange has no mix, and `meanwhile` has not run.
         own_weight = 1.0 if self._is_due else view.weights.get(view.rank, 1.0)
         await self.meanwhile()
-        self._training.vector.rejoin(own_weight)
+        self.training.vector.rejoin(own_weight)

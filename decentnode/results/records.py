@@ -2,10 +2,11 @@
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -17,20 +18,23 @@ from decentnode.results.metrics import Values
 from decentnode.results.reader import read_lines
 
 
-class KeptBeside(Protocol):
+class KeptBeside(ABC):
     """What else a node keeps of its rounds: models, or what adversaries see."""
 
-    def after(self, round: int) -> None:
+    def after(self, round: int) -> None:  # noqa: B027 - some keep it in the round already
         """Keeps what is due after this round."""
 
+    @abstractmethod
     def sync(self) -> str:
-        """Waits until all so far is on disk; returns in one line what is missing."""
+        """Waits until all so far is on disk; returns what is missing in one line, or an empty text."""
 
     def close(self) -> str:
         """As `sync`, when the node has ended."""
+        return self.sync()
 
+    @abstractmethod
     def cut_back(self, round: int) -> None:
-        """Removes what is from later rounds than this one; raises BadInput and OSError."""
+        """Removes what is from later rounds, which the node repeats; raises BadInput and OSError."""
 
 
 class RoundRecord(msgspec.Struct, omit_defaults=True):

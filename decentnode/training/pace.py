@@ -77,6 +77,10 @@ class PaceSettings:
             raise BadInput(f"{place}: factors must be finite and > 0")
         return found
 
+    def of_rank(self, rank: int, nodes: int, seed: int, clock: Clock) -> "Pace":
+        """The pace of one node."""
+        return Pace(self, rank, nodes, seed, clock)
+
     def check(self, nodes: int) -> None:
         """Raises BadInput where the file does not fit that number of nodes."""
         if self.trace_path is not None and len(self.trace) != nodes:

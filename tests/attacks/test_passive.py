@@ -250,8 +250,8 @@ def test_results_are_read_as_they_were_written(tmp_path, memorized):
 def test_canaries_prove_what_a_memorizing_node_reveals(tmp_path):
     audit = "adversaries=[{name: canary_audit, ranks: [0], victims: [1], canaries: 60, delta: 0}]"
     experiment = Experiment.from_yaml(QUICKSTART, [*SMALL, "dataset.train_size=400", audit])
-    whole, kept = experiment.samples.assigned[1], experiment.parts[1]
-    assert len(whole) == 100 and 50 < len(kept) < 90 and len(experiment.parts[2]) == 100
+    whole, kept = experiment.samples.assigned[1], experiment.samples.parts[1]
+    assert len(whole) == 100 and 50 < len(kept) < 90 and len(experiment.samples.parts[2]) == 100
     scene = scene_of(experiment, tmp_path)
     attack = CanaryAudit(ranks=(0,), victims=(1,), canaries=60, delta=0.0)
     (found,) = attack.attack(scene, Sight(0, {1: scene.trained(scene.shard_of(1), 400, 1)}))

@@ -55,7 +55,7 @@ def test_sizes_are_lowered_and_the_run_says_that_it_is_a_sample(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text(YAML)
     experiment = Experiment.from_yaml(file, ["dataset.sample=true"])
-    assert (len(experiment.dataset.train), len(experiment.plan.samples)) == (2400, 500)
+    assert (len(experiment.samples.dataset.train), len(experiment.plan.samples)) == (2400, 500)
     settings = experiment.settings
     assert sample_notice(settings) == (
         "dataset.sample: a generated sample in the format of cifar10, not its files"

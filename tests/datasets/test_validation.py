@@ -93,14 +93,14 @@ def test_a_run_measures_its_models_on_validation_samples_and_records_the_skew(tm
         Experiment.from_yaml(tmp_path / "x.yaml")
     (tmp_path / "x.yaml").write_text(CONFIG.replace("{name: natural, groups_per_node: 1}", "quantity"))
     experiment = Experiment.from_yaml(tmp_path / "x.yaml")
-    assert len(experiment.dataset.validation) == 60 and sum(map(len, experiment.parts)) == 240
+    assert len(experiment.samples.dataset.validation) == 60 and sum(map(len, experiment.samples.parts)) == 240
     names = ["accuracy", "loss", "validation_accuracy", "validation_loss"]
     assert [metric.name for metric in experiment.metrics] == names
     run = Nodes(experiment, tmp_path / "nodes").begin().run(0, 2)
     for node in run.nodes:
         test = vector_test(experiment)
         test.load(node.training.vector.values)
-        alone = test.run(experiment.dataset.validation, 64)
+        alone = test.run(experiment.samples.dataset.validation, 64)
         scores = node.evaluation.scores
         assert [*scores] == names
         assert {name: scores[f"validation_{name}"] for name in alone} == pytest.approx(alone)

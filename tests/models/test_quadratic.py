@@ -90,7 +90,7 @@ def test_a_loss_that_is_always_zero_is_refused():
 
 def test_rank_i_gets_function_i():
     experiment = Experiment.from_settings(config.load(CONFIG))
-    assert [part.tolist() for part in experiment.parts] == [[i] for i in range(8)]
+    assert [part.tolist() for part in experiment.samples.parts] == [[i] for i in range(8)]
 
 
 @pytest.mark.slow

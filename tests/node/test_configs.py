@@ -22,7 +22,7 @@ def test_a_shipped_configuration_trains(path, tmp_path):
     before = nodes.models
     after = nodes.run(0, 2).models
     assert after.isfinite().all()
-    graph, parts = experiment.graph.graph, experiment.parts
+    graph, parts = experiment.graph.graph, experiment.samples.parts
     trains = [
         rank
         for rank in range(len(parts))

@@ -93,8 +93,8 @@ class Returned:
         self.nodes = Nodes(experiment, directory / "again")
         self.node = self.nodes.nodes[0]
         self.node.records._file.path = self.path
-        self.node.checkpoints._lineage = gone.lineage
-        self.node.checkpoints._reporter.send = self.said.append
+        self.node.checkpoints.lineage = gone.lineage
+        self.node.checkpoints.reporter.send = self.said.append
         bring_back([self.node], {0: [1]}, neighbors, gone.lineage, 1.0)
 
     @property
@@ -231,7 +231,7 @@ class Together:
         graph = self.experiment.graph.graph
         peers = {node.rank: graph.partners(node.rank) for node in back.nodes}
         for node in back.nodes:
-            node.checkpoints._lineage = self.gone.lineage
+            node.checkpoints.lineage = self.gone.lineage
         bring_back(back.nodes, peers, neighbors, self.gone.lineage, 1.0)
         (asked,) = neighbors.asked
         return back, asked

@@ -44,7 +44,7 @@ class Oracle:
     """All models as rows of X in float64, by the equations of `docs/sharing.md`."""
 
     def __init__(self, experiment):
-        inputs = experiment.dataset.train.inputs.double()
+        inputs = experiment.samples.dataset.train.inputs.double()
         self.a, self.b = inputs[:, 0], inputs[:, 1]
         self.X = torch.zeros_like(self.b)
         self.momentum = torch.zeros_like(self.b)

@@ -30,9 +30,9 @@ def experiment(folder, *overrides):
 
 def test_a_run_ends_when_the_budgets_of_all_nodes_are_spent(tmp_path):
     found = experiment(tmp_path)
-    first, other, busy = found.privacy.plans
+    first, other, busy = found.privacy
     assert first is other and first.rate == 0.2 and first.steps == 80 and busy.steps == 160
-    assert found.settings.rounds == first.rounds < 40 and found.privacy.rounds == 40
+    assert found.settings.rounds == first.rounds < 40 and found.planned_rounds == 40
     assert busy.rounds in (first.rounds // 2, first.rounds // 2 + 1)
     assert experiment(tmp_path, "training.privacy.on_spent=warn").settings.rounds == 40
     assert experiment(tmp_path, "training.privacy.epsilon=100").settings.rounds == 40

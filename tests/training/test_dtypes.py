@@ -90,7 +90,7 @@ def test_in_float64_a_whole_run_ends_at_the_optimum_to_the_last_digits(tmp_path)
             ROOT / "configs" / "quadratic.yaml", [*options, f"training.dtype={dtype}"]
         )
         models = Nodes(experiment, tmp_path / dtype).begin().run(0, 60).models
-        a, b = experiment.dataset.train.inputs.unbind(1)
+        a, b = experiment.samples.dataset.train.inputs.unbind(1)
         errors[dtype] = float((models.double() - (a * b).sum(0) / a.sum(0)).abs().max())
     assert errors["float64"] < 1e-13 < 1e-9 < errors["float32"] < 1e-6
 

@@ -30,7 +30,7 @@ def test_a_label_per_token_is_learned_from_ids(loss, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     experiment = Experiment.from_yaml(tmp_path / "x.yaml")
-    inputs, labels = experiment.dataset.train.batch(torch.arange(3))
+    inputs, labels = experiment.samples.dataset.train.batch(torch.arange(3))
     assert inputs.dtype == labels.dtype == torch.int64 and labels.shape == (3, 5)
     run = Nodes(experiment, tmp_path / "nodes").begin().run(0, 20)
     for node in run.nodes:

@@ -6,6 +6,7 @@ detects a training thread that is stuck although other threads of its process an
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -55,34 +56,35 @@ class Heartbeat(NamedTuple):
     """The first peers that the node waits for in RECEIVE; empty: not known, as in a collective operation."""
 
 
+@dataclass(eq=False)
 class HeartbeatSlot:
     """The slot of one node; only that node writes it."""
 
-    def __init__(self, words: "memoryview[int]", seconds: "memoryview[float]") -> None:
-        self._words = words
-        self._seconds = seconds
+    words: "memoryview[int]"
+    seconds: "memoryview[float]"
+    """The same memory as times."""
 
     def mark(self, round: int, activity: Activity) -> None:
         """Marks that the node now does `activity` in this round."""
-        words = self._words
+        words = self.words
         # Without a lock: a reader may see a new round with an old activity, which the next read corrects.
         words[_ROUND] = round
         words[_ACTIVITY] = activity
         words[_AWAITED] = 0
         words[_MARKS] += 1
-        self._seconds[_SINCE] = time.monotonic()
+        self.seconds[_SINCE] = time.monotonic()
         # Survives a restart of the process, so `began` stays the time of the first start.
         if activity is Activity.BEGIN and not words[_BEGAN]:
-            self._seconds[_BEGAN] = self._seconds[_SINCE]
+            self.seconds[_BEGAN] = self.seconds[_SINCE]
 
     def beat(self) -> None:
         """Marks progress within the same activity, for example a finished step."""
-        self._words[_MARKS] += 1
-        self._seconds[_SINCE] = time.monotonic()
+        self.words[_MARKS] += 1
+        self.seconds[_SINCE] = time.monotonic()
 
     def wait_for(self, peers: Collection[int]) -> None:
         """Tells for whom the node waits now; until the next mark."""
-        words = self._words
+        words = self.words
         for number, peer in enumerate(sorted(peers)[:MOST_AWAITED], _PEERS):
             words[number] = peer
         words[_AWAITED] = min(len(peers), MOST_AWAITED)
@@ -90,20 +92,20 @@ class HeartbeatSlot:
     @property
     def marks(self) -> int:
         """Number of marks the node has made."""
-        return self._words[_MARKS]
+        return self.words[_MARKS]
 
     def read(self) -> Heartbeat:
         """The node's heartbeat."""
-        words = self._words.tolist()
+        words = self.words.tolist()
         awaited = tuple(words[_PEERS : _PEERS + words[_AWAITED]])
         return Heartbeat(
-            words[_ROUND], _ACTIVITIES[words[_ACTIVITY]], words[_MARKS], self._seconds[_SINCE], awaited
+            words[_ROUND], _ACTIVITIES[words[_ACTIVITY]], words[_MARKS], self.seconds[_SINCE], awaited
         )
 
     @property
     def began(self) -> float:
         """When the node started its first round, also in an earlier process; 0.0: not yet."""
-        return self._seconds[_BEGAN]
+        return self.seconds[_BEGAN]
 
 
 class HeartbeatBoard:

@@ -67,9 +67,7 @@ class Evaluated(OfRound, frozen=True, tag="evaluated"):
     """A node's model was tested after `round`."""
 
     metrics: Mapping[str, float | None]
-    """By name; None if it is not a finite number, which JSON cannot represent. Empty if the evaluation
-    failed.
-    """
+    """By name; None if not finite, which JSON cannot represent. Empty if the evaluation failed."""
 
 
 class PeerMissing(OfRound, frozen=True, tag="missing"):
@@ -95,9 +93,7 @@ class FaultInjected(OfRound, frozen=True, tag="injected"):
 
 
 class Waiting(OfRound, frozen=True, tag="waiting"):
-    """A node has waited for neighbors for a while; the launcher reports it, because it reads all
-    heartbeats.
-    """
+    """A node has waited for neighbors for a while; the launcher reports it, which reads all heartbeats."""
 
     peers: list[int]
     """The peers it waits for, as far as known."""

@@ -1,6 +1,4 @@
-"""Memory shared by a launcher and the processes it forks: made before the fork, freed with the last
-of them.
-"""
+"""Memory shared by a launcher and the processes it forks: made before the fork, freed with the last one."""
 
 import math
 import mmap

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from zmq.utils import z85
 
 from decentnode.communication.security.curve import Credentials, KeyPair
+from decentnode.core.atomic_files import write_durably
 from decentnode.errors import UNDECODABLE, BadInput
 
 MANIFEST = "machines.json"
@@ -94,22 +95,10 @@ def make_keys(folder: Path, machines: int, overwrite: bool = False) -> list[Path
         for path, content, mode in zip(
             files, [manifest, *secrets], [0o644] + [0o600] * machines, strict=True
         ):
-            _write(path, msgspec.json.format(msgspec.json.encode(content)) + b"\n", mode)
+            write_durably(path, [msgspec.json.format(msgspec.json.encode(content)), b"\n"], mode)
     except OSError as error:
         raise BadInput(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
     return files
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Writes a whole file that no other user can read at any time."""
-    temporary = path.with_name(f".{path.name}.new")
-    # O_EXCL with the final mode: there is no moment at which others could open the file.
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def load_credentials(folder: Path, machine: int, machines: int) -> Credentials:

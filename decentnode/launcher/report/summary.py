@@ -274,7 +274,7 @@ def _privacy(
             doubts.setdefault(reason, []).append(rank)
     return {
         **described,
-        "planned_rounds": experiment.privacy.rounds,
+        "planned_rounds": experiment.planned_rounds,
         "epsilon": {str(rank): one.epsilon for rank, one in finished.items() if one.epsilon is not None},
         "no_claim": doubts,
     }

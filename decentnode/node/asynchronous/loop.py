@@ -2,9 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from decentnode.communication.base import BufferSpec
 from decentnode.communication.launcher_link.heartbeats import Activity
+from decentnode.config.settings import Settings
+from decentnode.core.line_file import Warn
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError
 from decentnode.graph.base import View
@@ -17,10 +23,14 @@ from decentnode.node.asynchronous.schedule import (
     Schedule,
     Step,
     Window,
+    read_schedule,
+    schedule_for,
 )
-from decentnode.node.node import Node
+from decentnode.node.node import Node, RoundExchange
 from decentnode.results.records import RoundRecord
 from decentnode.sharing.asynchronous.base import AsyncSharing
+from decentnode.sharing.base import SharingBase
+from decentnode.training.pace import Pace
 from decentnode.training.training import Tally
 
 
@@ -128,3 +138,36 @@ class AsyncNode(Node):
                 f"rank {self.rank}: a schedule is of a whole run; leave out time_model.schedule to resume"
             )
         super().restore(state)
+
+
+def async_node(
+    parts: tuple[Any, ...], settings: Settings, pace: Pace | None, run_dir: Path, warn: Warn
+) -> AsyncNode:
+    """An asynchronous node of the parts of any node; `warn` gets a line when the disk refuses a schedule."""
+    rank, _, _, _, sharing, messages, *_ = parts
+    # Before the first message of a faster peer.
+    messages.listen(settings.time_model.schedule == "replay")
+    schedule = schedule_for(settings, rank, LiveSchedule(sharing, messages, pace), run_dir, warn)
+    return AsyncNode(*(*parts, schedule, settings.time_model.seconds_per_round))
+
+
+def exchange_class(sharing: SharingBase) -> type[RoundExchange]:
+    """What a node with that scheme exchanges with."""
+    return MessageExchange if sharing.asynchronous else RoundExchange
+
+
+def async_memory(
+    sharing: SharingBase, elements: int, dtype: torch.dtype, peers: frozenset[int]
+) -> BufferSpec | None:
+    """The memory that a node with that scheme sends from; None where it exchanges in rounds."""
+    if not isinstance(sharing, AsyncSharing):
+        return None
+    # A message owns its memory until it is sent, so no slot of an exchange is needed.
+    return BufferSpec(elements, dtype, parts=sharing.burst, peers=peers)
+
+
+def check_schedules(settings: Settings, nodes: int) -> None:
+    """Raises BadInput where a recorded schedule does not fit the run."""
+    path = settings.time_model.schedule_path
+    for rank in range(nodes) if path is not None else ():
+        read_schedule(Path(path or ""), rank, settings.rounds)

@@ -95,13 +95,10 @@ class MessageExchange(RoundExchange):
             if error is not None and is_needed and peer not in self.missing:
                 yield error
 
-    def is_back(self, peer: int) -> bool:
-        """Whether a message shows that a peer which had not answered is live."""
-        return isinstance(self.missing.get(peer), PeerTimeout)
-
-    def note_answered(self, peer: int) -> None:
-        """Starts the deadline of a peer again, because it has sent something."""
+    def hears_again(self, peer: int) -> bool:
+        """Starts the deadline of a peer again, which has sent something; returns whether it was over."""
         self._awaited.pop(peer, None)
+        return isinstance(self.missing.get(peer), PeerTimeout)
 
     def lose(self, error: PeerError) -> None:
         """Continues without a peer; raises RunFailed where the settings do not."""

@@ -12,13 +12,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from decentnode.core.clock import Clock
-from decentnode.core.line_file import LineFile
+from decentnode.config.settings import Settings
+from decentnode.core.line_file import LineFile, Warn
 from decentnode.errors import UNDECODABLE, BadInput, PeerError, PeerLeft, PeerLost, RunFailed
 from decentnode.node.asynchronous.messages import MessageExchange
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.training.pace import Pace
 
+FOLDER = "schedule"
+"""Of recorded schedules, in the run's directory."""
 LOOK_INTERVAL = 0.05
 """Seconds between two looks at what the clock decides, while no message arrives."""
 
@@ -99,9 +101,8 @@ class LiveSchedule(Schedule):
             yield Lost(error)
         for arrival in self.messages.arrivals():
             # A peer that was only slow has lost nothing, so both ends go on with what they had.
-            if self.messages.is_back(arrival.source):
+            if self.messages.hears_again(arrival.source):
                 yield Back(arrival.source)
-            self.messages.note_answered(arrival.source)
             again = self.sharing.repeated(arrival)
             if again is None:
                 yield arrival
@@ -158,7 +159,6 @@ class ReplayedSchedule(Schedule):
     rank: int
     sharing: AsyncSharing
     messages: MessageExchange
-    deadline: float
     _kept: dict[Message, PeerMessage] = field(default_factory=dict, init=False)
     _wanted: set[Message] = field(default_factory=set, init=False)
 
@@ -184,27 +184,24 @@ class ReplayedSchedule(Schedule):
             else:
                 yield await self._arrival(message_of(event), window)
         # The recorded pace is kept, so that no sender fills the queue of a slower receiver.
-        while not window.is_last and not window.is_over(self._clock.now()):
+        while not window.is_last and not window.is_over(self.messages.clock.now()):
             self._look()
             await self.messages.wait(LOOK_INTERVAL)
 
-    @property
-    def _clock(self) -> Clock:
-        return self.messages.clock
-
     async def _arrival(self, wanted: Message, window: Window) -> PeerMessage:
-        limit = self._clock.now() + self.deadline
+        clock, deadline = self.messages.clock, self.messages.deadline
+        limit = clock.now() + deadline
         while True:
             self._look()
             if wanted in self._kept:
                 return self._kept.pop(wanted)
-            if self._clock.now() > limit:
+            if clock.now() > limit:
                 source, tag, number = wanted
                 raise RunFailed(
                     f"{self._place(window)}: message {number} (tag {tag}) of rank {source} in the recorded "
-                    f"schedule has not come within {self.deadline:.0f} s"
+                    f"schedule has not come within {deadline:.0f} s"
                 )
-            self.messages.post(self.sharing.repeats(self._clock.now()))
+            self.messages.post(self.sharing.repeats(clock.now()))
             await self.messages.wait(LOOK_INTERVAL)
 
     def _look(self) -> None:
@@ -227,14 +224,29 @@ def message_of(event: str) -> Message:
     return source, tag, number
 
 
+def schedule_for(settings: Settings, rank: int, live: LiveSchedule, run_dir: Path, warn: Warn) -> Schedule:
+    """What decides about a node's events by the settings; `warn` gets a line when the disk refuses them."""
+    mode = settings.time_model.schedule
+    if mode == "record":
+        (run_dir / FOLDER).mkdir(exist_ok=True)
+        return RecordedSchedule(live, LineFile(schedule_file(run_dir / FOLDER, rank), warn))
+    if mode == "replay":
+        windows = read_schedule(Path(settings.time_model.schedule_path or ""), rank, settings.rounds)
+        return ReplayedSchedule(windows, rank, live.sharing, live.messages)
+    return live
+
+
 def schedule_file(directory: Path, rank: int) -> Path:
     """The file of a node's schedule."""
     return directory / f"{rank:05d}.jsonl"
 
 
 def read_schedule(directory: Path, rank: int, rounds: int) -> list[RecordedWindow]:
-    """The recorded windows of a node; raises BadInput where they are not those of a whole run."""
-    path = schedule_file(directory, rank)
+    """The recorded windows of a node; raises BadInput where they are not those of a whole run.
+
+    `directory`: that of the schedules, or of the run.
+    """
+    path = schedule_file(directory / FOLDER if (directory / FOLDER).is_dir() else directory, rank)
     try:
         lines = path.read_bytes().splitlines()
         windows = [msgspec.json.decode(line, type=RecordedWindow) for line in lines]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from decentnode.communication.launcher_link.heartbeats import Activity
@@ -21,9 +22,7 @@ Snapshot = Callable[[], object]
 
 
 class RunIdentity:
-    """The run that the nodes belong to, and the round after which it continues; in memory made before the
-    fork.
-    """
+    """The run of the nodes, and the round after which it continues; in memory made before the fork."""
 
     def __init__(self, directory: Path, settings: str, ranks: int = 0) -> None:
         """`directory`: that of the checkpoints; `settings`: a hash of all settings that affect the models."""
@@ -75,34 +74,31 @@ class RunIdentity:
         return int(self._words[2])
 
 
+@dataclass(eq=False)
 class NodeCheckpoints:
     """The checkpoints of one node."""
 
-    def __init__(
-        self, lineage: RunIdentity, every: int, reporter: Reporter, rank: int, course: RoundScheduler,
-        records: Records,
-    ) -> None:  # fmt: skip
-        """`every`: rounds between checkpoints; 0: only at a graceful stop."""
-        self.last = FROM_THE_START
-        """The round of the last checkpoint that was saved or restored."""
-        self._lineage = lineage
-        self._every = every
-        self._reporter = reporter
-        self._rank = rank
-        self._course = course
-        self._records = records
-        self._undone: int | None = None
-        """The first discarded round: an old checkpoint of it or a later one is overwritten, never kept."""
-        self._warnings = RateLimiter()
+    lineage: RunIdentity
+    every: int
+    """Rounds between checkpoints; 0: only at a graceful stop."""
+    reporter: Reporter
+    rank: int
+    course: RoundScheduler
+    records: Records
+    last: int = field(default=FROM_THE_START, init=False)
+    """The round of the last checkpoint that was saved or restored."""
+    _undone: int | None = field(default=None, init=False)
+    """The first discarded round: an old checkpoint of it or a later one is overwritten, never kept."""
+    _warnings: RateLimiter = field(default_factory=RateLimiter, init=False)
 
     def after(self, round: int, snapshot: Snapshot) -> None:
         """Saves the node if that is due after the round it has just done."""
-        if self._every and (round + 1) % self._every == 0:
+        if self.every and (round + 1) % self.every == 0:
             self._save(round, snapshot)
 
     def at_the_end(self, round: int, snapshot: Snapshot) -> None:
         """Saves the node if the run stops before its last round."""
-        if self._course.is_cut_short and round > self.last:
+        if self.course.is_cut_short and round > self.last:
             self._save(round, snapshot)
 
     def undo(self, round: int) -> None:
@@ -112,40 +108,40 @@ class NodeCheckpoints:
         """
         self.last, self._undone = min(self.last, round - 1), round
         # Before the deletion: no resume may count on files that are being deleted.
-        self._reporter.send(Rejoined(self._rank, round))
-        directory, failed = self._lineage.directory, None
-        for later in checkpoint.rounds(directory, self._rank):
+        self.reporter.send(Rejoined(self.rank, round))
+        directory, failed = self.lineage.directory, None
+        for later in checkpoint.rounds(directory, self.rank):
             try:
                 if later >= round:
-                    checkpoint.delete(directory, self._rank, later)
+                    checkpoint.delete(directory, self.rank, later)
             except OSError as error:
                 # Continues, so that one refused file leaves as few stale checkpoints as possible.
                 failed = error
-        checkpoint.clean_up(directory, self._rank)
+        checkpoint.clean_up(directory, self.rank)
         if failed is not None:
             raise failed
 
     def _save(self, round: int, snapshot: Snapshot) -> None:
-        self._course.heartbeat.mark(round, Activity.CHECKPOINT)
+        self.course.heartbeat.mark(round, Activity.CHECKPOINT)
         # A resume from this checkpoint does not repeat the records up to its round, so they must be on disk.
         # A resume from an earlier one repeats them.
-        if gap := self._records.sync():
+        if gap := self.records.sync():
             self._complain(round, gap)
             return
-        directory, stamp = self._lineage.directory, self._lineage.stamp
+        directory, stamp = self.lineage.directory, self.lineage.stamp
         try:
             is_undone = self._undone is not None and round >= self._undone
-            checkpoint.save(directory, self._rank, round, snapshot(), stamp, overwrite=is_undone)
+            checkpoint.save(directory, self.rank, round, snapshot(), stamp, overwrite=is_undone)
         except (OSError, UnknownKind, BadTensors) as error:
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             self._complain(round, reason)
             return
         self.last = round
         # Only now: on this report the launcher may delete older checkpoints.
-        self._reporter.send(Checkpointed(self._rank, round))
+        self.reporter.send(Checkpointed(self.rank, round))
 
     def _complain(self, round: int, reason: str) -> None:
         """Reports a failed checkpoint from time to time; the node continues, and earlier checkpoints stay."""
         if self._warnings.allows():
             print(f"round {round + 1}: no checkpoint: {reason}", flush=True)
-            self._reporter.send(NotCheckpointed(self._rank, round, reason[:500]))
+            self.reporter.send(NotCheckpointed(self.rank, round, reason[:500]))

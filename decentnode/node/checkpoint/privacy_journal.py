@@ -5,12 +5,12 @@ or restarted node must count them, too. The journal survives the death of the pr
 disk at the end of the node alone: the kernel's boot id tells whether the machine was restarted before that.
 """
 
-import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from decentnode.core.line_file import open_at_whole_line
+from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput
 from decentnode.results.reader import read_lines
 from decentnode.training.privacy.base import History, PrivateSteps
@@ -35,7 +35,7 @@ class PrivacyJournal:
     def __init__(self, run_dir: Path, rank: int) -> None:
         self._path = run_dir / "privacy" / f"{rank:05d}.jsonl"
         self._boot = boot()
-        self._fd: int | None = None
+        self._file = LineFile(self._path, self._doubt)
         self._steps: PrivateSteps | None = None
 
     def keep(self, steps: PrivateSteps) -> None:
@@ -54,33 +54,26 @@ class PrivacyJournal:
 
     def spend(self, history: History) -> None:
         """Writes down all steps up to the end of a round, before the first of them; never raises OSError."""
-        self._write(JournalLine(history, self._boot, doubts=self._of_history()))
+        # Not synced: thousands of nodes in one process would wait for the disk in every round.
+        self._append(JournalLine(history, self._boot))
 
     def close(self) -> None:
         """Brings all lines to the disk at the end of the node, if it has any."""
         if self._steps is not None:
-            self._write(JournalLine(self._steps.history, self._boot, True, self._of_history()))
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+            self._append(JournalLine(self._steps.history, self._boot, ended=True))
+            if problem := self._file.sync() or self._file.close():
+                self._doubt(problem)
 
-    def _of_history(self) -> list[str]:
-        return [*self._steps.of_history] if self._steps is not None else []
+    def _append(self, entry: JournalLine) -> None:
+        entry.doubts = [*self._steps.of_history] if self._steps is not None else []
+        # What cannot be made is missed by the file itself.
+        with suppress(OSError):
+            self._path.parent.mkdir(exist_ok=True)
+        self._file.append(msgspec.json.encode(entry))
 
-    def _write(self, entry: JournalLine) -> None:
-        line = msgspec.json.encode(entry) + b"\n"
-        try:
-            if self._fd is None:
-                self._path.parent.mkdir(exist_ok=True)
-                self._fd = open_at_whole_line(self._path)
-            is_whole = os.write(self._fd, line) == len(line)
-            # Not each line: thousands of nodes in one process would wait for the disk in every round.
-            if entry.ended:
-                os.fsync(self._fd)
+    def _doubt(self, _: str) -> None:
         # The node continues: what it claims changes, not what it computes.
-        except OSError:
-            is_whole = False
-        if not is_whole and self._steps is not None:
+        if self._steps is not None:
             self._steps.doubt("its journal could not be written, which a resumed run would need")
 
 

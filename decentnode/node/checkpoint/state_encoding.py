@@ -74,9 +74,7 @@ class StateEncoder:
         )
 
     def _put_aside(self, tensor: Tensor, where: str) -> list[Any]:
-        """Stores a tensor; returns its name, the order of its dimensions in memory, and whether it is on an
-        accelerator.
-        """
+        """Stores a tensor; returns its name, order of dimensions, and whether it is on an accelerator."""
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise UnknownKind(f"{where} is a tensor that is not dense, which a checkpoint cannot hold")
         name, order = str(len(self.tensors)), order_in_memory(tensor)

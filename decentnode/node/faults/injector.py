@@ -3,17 +3,12 @@
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from decentnode.communication import wire
 from decentnode.communication.interceptor import MessageInterceptor, Received
-from decentnode.communication.launcher_link.heartbeats import (
-    Activity,
-    Heartbeat,
-    HeartbeatBoard,
-    HeartbeatSlot,
-)
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard, HeartbeatSlot
 from decentnode.communication.launcher_link.reports import FaultInjected, Reporter
 from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.core.registry import name_of
@@ -44,7 +39,7 @@ class FaultInjector:
         faults = [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, NodeFault)]
         if not faults:
             return heartbeat
-        return FaultHeartbeat(rank, heartbeat, self, faults, reporter)
+        return FaultHeartbeat(heartbeat.words, heartbeat.seconds, rank, self, faults, reporter)
 
     def interceptor(
         self, ranks: Sequence[int], heartbeats: HeartbeatBoard, reporter: Reporter
@@ -56,8 +51,7 @@ class FaultInjector:
         }
         if not any(faults.values()):
             return None
-        sightings = {rank: heartbeats.of(rank).read for rank in ranks}
-        return FaultInterceptor(faults, sightings, self, reporter)
+        return FaultInterceptor(faults, heartbeats, self, reporter)
 
     def is_due(self, fault: int, rank: int, round: int) -> bool:
         """Whether a fault of a node is due in that round and has not acted in it, or in a later one."""
@@ -90,7 +84,6 @@ class FaultHeartbeat(HeartbeatSlot):
     """A heartbeat slot that injects a node's faults when the node marks its activity."""
 
     rank: int
-    heartbeat: HeartbeatSlot
     injector: FaultInjector
     faults: Sequence[tuple[int, NodeFault]]
     reporter: Reporter
@@ -102,19 +95,13 @@ class FaultHeartbeat(HeartbeatSlot):
         seconds, lasting = time.monotonic() - self._began, self._lasting
         self._lasting = []
         for fault in lasting:
-            fault.relent(seconds, self.heartbeat)
+            fault.relent(seconds, self)
         # Marked before the faults act, so the launcher sees where a hung node is.
-        self.heartbeat.mark(round, activity)
+        super().mark(round, activity)
         self._began = time.monotonic()
         for number, fault in self.faults:
             if activity is Activity[fault.activity.upper()] and fault.strikes_in(round):
                 self._strike(number, fault, round)
-
-    def beat(self) -> None:
-        self.heartbeat.beat()
-
-    def read(self) -> Heartbeat:
-        return self.heartbeat.read()
 
     def _strike(self, number: int, fault: NodeFault, round: int) -> None:
         if self.injector.is_due(number, self.rank, round):
@@ -145,8 +132,7 @@ class FaultInterceptor(MessageInterceptor):
 
     faults: Mapping[int, Sequence[tuple[int, MessageFault]]]
     """By local rank."""
-    sightings: Mapping[int, Callable[[], Heartbeat]]
-    """By local rank."""
+    heartbeats: HeartbeatBoard
     injector: FaultInjector
     reporter: Reporter
 
@@ -184,7 +170,7 @@ class FaultInterceptor(MessageInterceptor):
         faults = self.faults.get(header.receiver, ())
         if not faults:
             return [message]
-        seen = self.sightings[header.receiver]()
+        seen = self.heartbeats.of(header.receiver).read()
         # Other kinds may name another round, or none: they belong to the receiver's current round.
         addressed = header.kind in (wire.Kind.PAYLOAD, wire.Kind.NOTICE, wire.Kind.MESSAGE)
         round = header.round if addressed else seen.round

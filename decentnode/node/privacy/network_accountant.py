@@ -165,11 +165,10 @@ class PrivateStepsOfNodes(Mechanism):
         self.graph, self.scheme = experiment.graph, experiment.sharing()
         self.rounds = experiment.settings.rounds
         self.doubts = _doubts(options.generator) + (("noise: 0",) if options.noise == 0 else ())
-        self._plans = experiment.privacy.plans
-        self._steps = [
-            steps_of(settings, Shard(experiment.dataset.train, part, settings.seed, rank), self.graph.graph)
-            for rank, part in enumerate(experiment.parts)
-        ]
+        self._plans = experiment.privacy
+        samples, seed = experiment.samples, settings.seed
+        shards = [Shard(samples.dataset.train, part, seed, i) for i, part in enumerate(samples.parts)]
+        self._steps = [steps_of(settings, shard, self.graph.graph) for shard in shards]
         accountant = ACCOUNTANTS[options.accountant]
 
         @cache

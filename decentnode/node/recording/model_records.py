@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -11,61 +12,54 @@ from decentnode.core.line_file import Warn
 from decentnode.core.text import counted
 from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces
 from decentnode.results.model_files import path_of, rounds_of
+from decentnode.results.records import KeptBeside
 
 _WRITER = ThreadPoolExecutor(1, "decentnode-models")
 """One thread for all nodes of a process; it starts with the first model, so never before a fork."""
 
 
-class ModelRecords:
+@dataclass(eq=False)
+class ModelRecords(KeptBeside):
     """The models of one node: a round waits for a copy in memory, never for the disk.
 
     At most one model waits. A model that the disk refuses is written again in `sync`.
     """
 
-    def __init__(
-        self, run: Path, rank: int, module: nn.Module, is_due: Callable[[int], bool],
-        warn: Warn = lambda _: None,
-    ) -> None:  # fmt: skip
-        """`is_due`: whether the model after a round is kept; `warn` receives errors, one line each."""
-        self._run = run
-        self._rank = rank
-        self._module = module
-        self._is_due = is_due
-        self._warn = warn
-        self._waiting: tuple[int, dict[str, Tensor]] | None = None
-        self._writing: Future[None] | None = None
-        self._lost = 0
-        self._problem = ""
+    run: Path
+    rank: int
+    module: nn.Module
+    is_due: Callable[[int], bool]
+    """Whether the model after a round is kept."""
+    warn: Warn = lambda _: None
+    """Receives errors, one line each."""
+    _waiting: tuple[int, dict[str, Tensor]] | None = field(default=None, init=False)
+    _writing: Future[None] | None = field(default=None, init=False)
+    _lost: int = field(default=0, init=False)
+    _problem: str = field(default="", init=False)
 
     def after(self, round: int) -> None:
         """Copies the model after the round, if that is due, and starts to write it."""
-        if not self._is_due(round):
+        if not self.is_due(round):
             return
         self._finish()
         # The disk has refused the model before; only one is kept in memory.
         self._lost += self._waiting is not None
-        tensors = {name: t.detach().to("cpu", copy=True) for name, t in self._module.state_dict().items()}
+        tensors = {name: t.detach().to("cpu", copy=True) for name, t in self.module.state_dict().items()}
         self._waiting = round, tensors
         self._writing = _WRITER.submit(self._write, round, tensors)
 
     def sync(self) -> str:
-        """Waits until every model is on disk; returns what is missing in one line, or an empty text."""
         self._finish()
         if self._waiting is not None:
             self._write(*self._waiting)
         missing = self._lost + (self._waiting is not None)
         if not missing:
             return ""
-        folder = path_of(self._run, self._rank, 0).parent
+        folder = path_of(self.run, self.rank, 0).parent
         return f"{folder}: {counted(missing, 'model')} could not be written: {self._problem}"
 
-    def close(self) -> str:
-        """As `sync`."""
-        return self.sync()
-
     def cut_back(self, round: int) -> None:
-        """Removes models of later rounds, which the node repeats; raises OSError."""
-        cut_back(self._run, self._rank, round)
+        cut_back(self.run, self.rank, round)
 
     def _finish(self) -> None:
         """Waits for the writer, which usually has finished long before."""
@@ -74,7 +68,7 @@ class ModelRecords:
             self._writing = None
 
     def _write(self, round: int, tensors: dict[str, Tensor]) -> None:
-        path = path_of(self._run, self._rank, round)
+        path = path_of(self.run, self.rank, round)
         try:
             make_folder(path.parent.parent)
             make_folder(path.parent)
@@ -82,7 +76,7 @@ class ModelRecords:
             sync_folder(path.parent)
         except (OSError, BadTensors) as error:
             self._problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            self._warn(f"{path} cannot be written: {self._problem}")
+            self.warn(f"{path} cannot be written: {self._problem}")
             return
         # No lock is needed: the node waits for the writer before it reads this.
         self._waiting = None

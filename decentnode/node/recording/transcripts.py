@@ -18,6 +18,7 @@ from decentnode.core.atomic_files import make_folder, write_whole
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.core.payload import Payload
 from decentnode.mapping.base import Mapping
+from decentnode.results.records import KeptBeside
 from decentnode.results.transcript import TranscriptLine, bytes_path, cut_back, key_path, lines_path
 from decentnode.sharing.base import SharingBase
 
@@ -39,8 +40,7 @@ class Listening(Protocol):
         """Whether it sees the bytes, not only how many there are and when."""
 
     def records(self, round: int, rounds: int, keeps_all: bool) -> bool:
-        """Whether it needs what is sent in a round; `keeps_all`: payloads have no meaning without the ones
-        before."""
+        """Whether it needs what a round sends; `keeps_all`: payloads mean nothing without earlier ones."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class TranscriptBatch:
     began: float = field(default_factory=time.monotonic)
 
 
-class TranscriptWriter:
+class TranscriptWriter(KeptBeside):
     """Writes down the payloads that the adversaries of one node see."""
 
     def __init__(
@@ -111,18 +111,14 @@ class TranscriptWriter:
         path.touch(0o600)
         path.write_bytes(key)
 
-    def after(self, round: int) -> None:
-        """Nothing is due after a round."""
-
     def sync(self) -> str:
-        """Waits until all is written; returns what is missing in one line, or an empty text."""
         self._flush()
         if self._last is not None:
             self._last.result()
         return self._problem
 
     def close(self) -> str:
-        """As `sync`, with a mark that the node has ended."""
+        # With a mark that the node has ended.
         if self._round >= 0:
             self._batch.lines.append(TranscriptLine("end", self._round))
         problem = self.sync()
@@ -131,7 +127,6 @@ class TranscriptWriter:
         return self._lines.close() or problem
 
     def cut_back(self, round: int) -> None:
-        """Removes what was received in later rounds, which the node repeats; raises BadInput, OSError."""
         cut_back(self._run, self._rank, round)
 
     def _flush(self) -> None:
