@@ -1,12 +1,8 @@
 """Passive attacks on a run: afterwards, or in a process of their own while the nodes run."""
 
-import contextlib
 import os
-import signal
-import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
@@ -14,10 +10,8 @@ from decentnode.attacks.passive.attacker import Attacker
 from decentnode.attacks.passive.base import PassiveAttack
 from decentnode.attacks.passive.scene import Scene
 from decentnode.core.polling import ready
-from decentnode.core.process_setup import end_thread_pools
-from decentnode.core.streams import redirect_output
-from decentnode.errors import STOPPED_BY, BadInput, StartError
-from decentnode.launcher.fork_server import die_with
+from decentnode.errors import BadInput
+from decentnode.launcher.child_process import ChildProcess
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, best, read_results, write_results
 from decentnode.sharing.base import Sharing
@@ -84,77 +78,42 @@ class AttackProcess:
         self._experiment = experiment
         self._run_dir = run_dir
         self._say = say
-        self._pid = 0
-        self._stop = self._end = -1
-        """An eventfd that asks for the last look, and a pipe that is readable when the process has ended."""
+        self._stop = -1
+        """An eventfd that asks for the last look."""
+        self._child: ChildProcess | None = None
 
     def start(self) -> None:
         """Forks the process; raises StartError. No thread may run yet."""
-        if not self._attacks:
-            return
-        end_thread_pools()
-        self._stop = os.eventfd(0)
-        self._end, is_alive = os.pipe()
-        launcher = os.getpid()
-        try:
-            self._pid = os.fork()
-        except OSError as error:
-            raise StartError(f"the process of attacks cannot be started: {error.strerror}") from error
-        if self._pid == 0:
-            # First: it must not outlive a launcher that dies now.
-            die_with(launcher)
-            os.close(self._end)
-            self._run()
-        # The pipe must end with the process.
-        os.close(is_alive)
+        if self._attacks:
+            self._stop = os.eventfd(0)
+            self._child = ChildProcess("the process of attacks", self._follow, self._run_dir / LOG)
 
     def finish(self) -> None:
         """Asks the process for the last attacks: the nodes have ended."""
-        if self._pid:
+        if self._child is not None:
             os.eventfd_write(self._stop, 1)
 
     def is_busy(self, seconds: float = 0.0) -> bool:
         """Whether the process still attacks; waits so long for its end."""
-        return bool(self._pid) and not ready([self._end], seconds=seconds)
+        return self._child is not None and not self._child.has_ended(seconds)
 
     def close(self) -> dict[str, dict[str, float]] | None:
         """Ends the process at once; returns the best figures of each attack, None without attacks."""
-        if not self._pid:
+        if self._child is None:
             return None
         if self.is_busy():
             self._say("attacks", f"attacks are not complete; make them: decentnode attack {self._run_dir}")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            _, status = os.waitpid(self._pid, 0)
-            if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-                self._say("attacks", f"an attack has failed; its log: {self._run_dir / LOG}")
-        os.close(self._end)
+        if self._child.close() > 0:
+            self._say("attacks", f"an attack has failed; its log: {self._run_dir / LOG}")
         os.close(self._stop)
-        self._pid = 0
+        self._child = None
         return best(read_results(self._run_dir))
 
-    def _run(self) -> NoReturn:
-        """Attacks until the nodes have ended, and ends the process."""
-        code = 1
-        try:
-            # A signal may go to all processes of a terminal, but only the launcher ends its attacks.
-            for signum in STOPPED_BY:
-                signal.signal(signum, signal.SIG_IGN)
-            redirect_output(self._run_dir / LOG)
-            # Below all nodes: an attack may take the processor that they leave.
-            os.nice(NICENESS)
-            torch.set_num_threads(1)
-            self._follow()
-            code = 0
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                traceback.print_exception(error)
-        finally:
-            # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
-            os._exit(code)
-
     def _follow(self) -> None:
+        """Attacks until the nodes have ended."""
+        # Below all nodes: an attack may take the processor that they leave.
+        os.nice(NICENESS)
+        torch.set_num_threads(1)
         scene = scene_of(self._experiment, self._run_dir)
         attackers = [Attacker(scene, attack, self._run_dir) for attack in self._attacks]
         found: list[list[AttackResult]] = [[] for _ in attackers]

@@ -1,9 +1,5 @@
 """The launcher's end of the peer-sampling service, a process beside the nodes of machine 0."""
 
-import contextlib
-import os
-import signal
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,14 +7,11 @@ from decentnode.communication.base import Communication
 from decentnode.communication.peer_sampling.service import SamplingService, endpoint_of
 from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import Settings
-from decentnode.core.polling import ready
-from decentnode.core.process_setup import end_thread_pools
-from decentnode.core.streams import redirect_output
-from decentnode.errors import STOPPED_BY, BadInput, StartError
+from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.launcher import preflight
-from decentnode.launcher.fork_server import die_with
+from decentnode.launcher.child_process import ChildProcess
 from decentnode.mapping.base import Mapping
 from decentnode.node.experiment import Experiment
 
@@ -38,69 +31,35 @@ class PeerService:
         self._experiment = experiment
         self._log = run_dir / LOG
         self._say = say
-        self._pid = 0
-        self._end = -1
-        """Readable when the process has ended."""
+        self._child: ChildProcess | None = None
 
     def start(self, socket_dir: str, credentials: Credentials | None) -> None:
         """Forks the service; raises StartError. No thread may run yet."""
-        if self._graph is None:
-            return
-        end_thread_pools()
-        self._end, is_alive = os.pipe()
-        launcher = os.getpid()
-        try:
-            self._pid = os.fork()
-        except OSError as error:
-            raise StartError(f"the peer-sampling service cannot be started: {error.strerror}") from error
-        if self._pid == 0:
-            # First: it must not outlive a launcher that dies now.
-            die_with(launcher)
-            os.close(self._end)
-            self._serve(self._graph, socket_dir, credentials)
-        # The pipe must end with the service.
-        os.close(is_alive)
+        if (graph := self._graph) is not None:
+            settings, processes = self._experiment.settings, len(self._experiment.processes)
+
+            def serve() -> None:
+                _service(graph, settings, processes, socket_dir, credentials).serve()
+
+            self._child = ChildProcess("the peer-sampling service", serve, self._log)
 
     @property
     def descriptors(self) -> list[int]:
         """Readable when `look` has something to say."""
-        return [self._end] if self._pid else []
+        return [self._child.fd] if self._child else []
 
     def look(self) -> None:
         """Reports the end of the service, once; the nodes continue with the last views."""
-        if self._pid and ready([self._end], seconds=0.0):
-            self._reap()
+        if self._child is not None and self._child.has_ended():
+            self.close()
             text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {self._log}"
             self._say("communication", text)
 
     def close(self) -> None:
         """Ends the service at once."""
-        if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            self._reap()
-
-    def _reap(self) -> None:
-        os.close(self._end)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
-        self._pid = 0
-
-    def _serve(self, graph: PeerSampler, socket_dir: str, credentials: Credentials | None) -> None:
-        """Runs the service and ends its process."""
-        try:
-            # A signal may go to all processes of a terminal, but only the launcher ends the service.
-            for signum in STOPPED_BY:
-                signal.signal(signum, signal.SIG_IGN)
-            redirect_output(self._log)
-            processes, settings = len(self._experiment.processes), self._experiment.settings
-            _service(graph, settings, processes, socket_dir, credentials).serve()
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                traceback.print_exception(error)
-        finally:
-            # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
-            os._exit(1)
+        if self._child is not None:
+            self._child.close()
+            self._child = None
 
 
 def by_hand(settings: Settings) -> SamplingService:

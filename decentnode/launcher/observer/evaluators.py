@@ -8,27 +8,22 @@ of their publication.
 import contextlib
 import faulthandler
 import os
-import signal
 import struct
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
 from decentnode.communication.device.staging import device_for
 from decentnode.communication.launcher_link.reports import Evaluated, Published, Reporter, ReportReader
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
-from decentnode.core.process_setup import end_thread_pools, keep_freed_memory
-from decentnode.core.streams import redirect_output
-from decentnode.errors import STOPPED_BY, StartError
-from decentnode.launcher.fork_server import die_with
+from decentnode.core.process_setup import keep_freed_memory
+from decentnode.launcher.child_process import ChildProcess
 from decentnode.node.evaluation import MachineReaders
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.host_process import TELL_STACKS
@@ -58,7 +53,7 @@ class _Evaluator:
     """The launcher's end of one process."""
 
     index: int
-    pid: int
+    child: ChildProcess
     tasks: int
     """The pipe of its tasks."""
     reader: ReportReader
@@ -66,6 +61,12 @@ class _Evaluator:
     beats: int = 0
     since: float = 0.0
     """When it last made progress."""
+
+    def close(self) -> None:
+        """Ends the process."""
+        os.close(self.tasks)
+        os.close(self.reader.fd)
+        self.child.close()
 
 
 class EvaluatorPool:
@@ -104,8 +105,6 @@ class EvaluatorPool:
 
         No thread may run yet.
         """
-        if self._count:
-            end_thread_pools()
         for index in range(self._count):
             self._live.append(self._fork(index, threads))
 
@@ -145,9 +144,7 @@ class EvaluatorPool:
     def close(self) -> None:
         """Ends all evaluators at once."""
         for one in self._live:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(one.pid, signal.SIGKILL)
-            self._reap(one)
+            one.close()
         self._live.clear()
 
     def _distribute(self) -> None:
@@ -164,13 +161,13 @@ class EvaluatorPool:
         if beats != one.beats:
             one.beats, one.since = beats, now
         elif one.task and now - one.since > self._experiment.settings.failures.deadline:
-            os.kill(one.pid, signal.SIGKILL)
+            one.child.kill()
 
     def _bury(self, one: _Evaluator) -> list[Evaluated]:
         """Removes an evaluator that has ended; its evaluation has failed."""
         self._live.remove(one)
         self._board.lose()
-        self._reap(one)
+        one.close()
         log = self._run_dir / log_of_evaluator(one.index)
         then = "" if self._live else "; the nodes evaluate their models themselves"
         self._say("evaluation", f"a process that evaluates in the background has ended; its log: {log}{then}")
@@ -180,33 +177,25 @@ class EvaluatorPool:
         self._board.snapshots.release(task.rank, task.round)
         return Evaluated(task.rank, task.round, {})
 
-    def _reap(self, one: _Evaluator) -> None:
-        os.close(one.tasks)
-        os.close(one.reader.fd)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(one.pid, 0)
-
     def _fork(self, index: int, threads: int) -> _Evaluator:
         task_end, tasks = os.pipe()
         read, write = os.pipe()
-        launcher = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError as error:
-            raise StartError(f"a process for evaluation cannot be started: {error.strerror}") from error
-        if pid == 0:
-            # First: it must not outlive a launcher that dies now.
-            die_with(launcher)
-            os.close(tasks)
-            for other in self._live:
-                os.close(other.tasks)
+
+        def work() -> None:
+            # An evaluator ends with the pipe of its tasks, so only the launcher may have the writing ends.
+            for end in (tasks, *(other.tasks for other in self._live)):
+                os.close(end)
             reporter = Reporter(write, read)
-            worker = _Worker(self._experiment, self._board, index, task_end, reporter)
-            _run(worker, self._run_dir / log_of_evaluator(index), threads)
+            reporter.let_go_of_the_reading_end()
+            # As the nodes have, so the numbers are the same.
+            torch.set_num_threads(threads)
+            _serve(self._experiment, self._board, index, task_end, reporter)
+
+        child = ChildProcess("a process for evaluation", work, self._run_dir / log_of_evaluator(index))
         os.close(task_end)
         # Its end must show here as the end of the pipe.
         os.close(write)
-        return _Evaluator(index, pid, tasks, ReportReader(read))
+        return _Evaluator(index, child, tasks, ReportReader(read))
 
 
 def log_of_evaluator(index: int) -> str:
@@ -214,56 +203,23 @@ def log_of_evaluator(index: int) -> str:
     return f"logs/evaluator-{index}.log"
 
 
-def _run(worker: "_Worker", log: Path, threads: int) -> NoReturn:
-    """Runs an evaluator and ends its process."""
-    try:
-        # A signal may go to all processes of a terminal, but only the launcher ends its evaluators.
-        for signum in STOPPED_BY:
-            signal.signal(signum, signal.SIG_IGN)
-        redirect_output(log)
-        faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
-        os.nice(NICENESS)
-        # As the nodes have, so the numbers are the same.
-        torch.set_num_threads(threads)
-        keep_freed_memory()
-        worker.serve()
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            traceback.print_exception(error)
-            sys.stderr.flush()
-    finally:
-        # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
-        os._exit(0)
-
-
-@dataclass
-class _Worker:
-    """The evaluator's own end."""
-
-    experiment: Experiment
-    board: EvaluatorBoard
-    index: int
-    tasks: int
-    reporter: Reporter
-
-    def serve(self) -> None:
-        """Evaluates what the launcher asks for, until that closes the pipe."""
-        self.reporter.let_go_of_the_reading_end()
-        tests: dict[torch.device, VectorTest] = {}
-        plan, mapping, snapshots = self.experiment.plan, self.experiment.mapping, self.board.snapshots
-        while task := os.read(self.tasks, _TASK.size):
-            rank, round = _TASK.unpack(task)
-            device = device_for(self.experiment.settings.device, mapping.local_rank(rank))
-            if device not in tests:
-                tests[device] = vector_test(self.experiment, device)
-            test = tests[device]
-            test.load(snapshots.vector(rank))
-            snapshots.load_beside(rank, [*test.own_buffers.values()])
-            # The copy is made, so the node may publish again.
-            snapshots.release(rank, round)
-            self._beat()
-            scores = plan.measured(round, partial(test.run, batch_size=plan.batch_size, beat=self._beat))
-            self.reporter.send(Evaluated(rank, round, scores))
-
-    def _beat(self) -> None:
-        self.board.beat(self.index)
+def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int, reporter: Reporter) -> None:
+    """Evaluates what the launcher asks for, until that closes the pipe."""
+    faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
+    os.nice(NICENESS)
+    keep_freed_memory()
+    tests: dict[torch.device, VectorTest] = {}
+    plan, beat = experiment.plan, partial(board.beat, index)
+    while task := os.read(tasks, _TASK.size):
+        rank, round = _TASK.unpack(task)
+        device = device_for(experiment.settings.device, experiment.mapping.local_rank(rank))
+        if device not in tests:
+            tests[device] = vector_test(experiment, device)
+        test = tests[device]
+        test.load(board.snapshots.vector(rank))
+        board.snapshots.load_beside(rank, [*test.own_buffers.values()])
+        # The copy is made, so the node may publish again.
+        board.snapshots.release(rank, round)
+        beat()
+        scores = plan.measured(round, partial(test.run, batch_size=plan.batch_size, beat=beat))
+        reporter.send(Evaluated(rank, round, scores))
