@@ -137,7 +137,7 @@ class ForkServerProcess:
         for signum in STOPPED_BY:
             signal.signal(signum, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPED_BY)
-        self._fork_context = fork_context
+        self._fork_context, self._report = fork_context, fork_context.reporter.send
         self._lifeline: int | None = lifeline
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -145,17 +145,17 @@ class ForkServerProcess:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._wake = wake_read
         self._own_fds = (lifeline, wake_read, wake_write)
-        self._position: dict[int, int] = {}
+        self._running: dict[int, tuple[int, int]] = {}
+        """By process id the position and the incarnation of a host process."""
         self._restarts: dict[int, int] = dict.fromkeys(positions, 0)
-        self._replaced: set[int] = set()
-        """Positions whose process is killed to be replaced by a new one."""
+        """By position the newest incarnation, which is still to come where the running one is replaced."""
         self._is_over = False
         for position in positions:
             self._fork(position)
 
     def serve(self) -> None:
         """Runs until the last child has ended."""
-        while self._position:
+        while self._running:
             watched = [fd for fd in (self._wake, self._lifeline) if fd is not None]
             readable = ready(watched)
             if self._wake in readable:
@@ -172,8 +172,8 @@ class ForkServerProcess:
         except OSError as error:
             for rank in self._fork_context.experiment.processes[position].ranks:
                 reason = f"its process could not be started: {error.strerror}"
-                self._fork_context.reporter.send(Failed(rank, reason, error.errno == errno.ENOMEM))
-            self._fork_context.reporter.send(Exited(position, int(ExitCode.FAILED)))
+                self._report(Failed(rank, reason, error.errno == errno.ENOMEM))
+            self._report(Exited(position, int(ExitCode.FAILED)))
             return
         if pid == 0:
             # First in the child: it must not outlive a server that dies now.
@@ -183,7 +183,7 @@ class ForkServerProcess:
             for fd in self._own_fds:
                 os.close(fd)
             run_host(self._fork_context, position, self._restarts[position])
-        self._position[pid] = position
+        self._running[pid] = position, self._restarts[position]
 
     def _obey(self, command: bytes) -> None:
         """Runs a command of the launcher, or ends all if the launcher has ended."""
@@ -195,7 +195,7 @@ class ForkServerProcess:
         else:
             # First: the exits that follow must not lead to restarts.
             self._is_over = True
-            for pid in self._position:
+            for pid in self._running:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -204,38 +204,36 @@ class ForkServerProcess:
         if self._is_over or incarnation <= self._restarts[position]:
             return
         self._restarts[position] = incarnation
-        running = [pid for pid, its in self._position.items() if its == position]
+        running = [pid for pid, (its, _) in self._running.items() if its == position]
         if not running:
             self._fork_anew(position)
         for pid in running:
             # `_reap` forks the successor: it needs the addresses of the dead process.
-            self._replaced.add(position)
             os.kill(pid, signal.SIGKILL)
 
     def _fork_anew(self, position: int, status: int | None = None) -> None:
         """Forks a replacement; reports it first, so later reports count for the new process."""
         if self._restarts[position] % INCARNATIONS:
-            self._fork_context.reporter.send(Restarted(position, status, self._restarts[position]))
+            self._report(Restarted(position, status, self._restarts[position]))
         self._fork(position)
 
     def _reap(self) -> None:
         # One wake-up may stand for several deaths.
-        while self._position:
+        while self._running:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
-            position = self._position.pop(pid)
+            position, incarnation = self._running.pop(pid)
             # Killed to be replaced, so its exit is no failure.
-            if position in self._replaced:
-                self._replaced.discard(position)
+            if incarnation < self._restarts[position]:
                 if not self._is_over:
                     self._fork_anew(position)
             elif self._may_come_back(position, code):
                 self._restarts[position] += 1
                 self._fork_anew(position, code)
             else:
-                self._fork_context.reporter.send(Exited(position, code))
+                self._report(Exited(position, code))
 
     def _may_come_back(self, position: int, code: int) -> bool:
         """Whether a process with this exit code is restarted: during the run, unless one of its nodes has

@@ -73,32 +73,25 @@ class Launcher:
         self._credentials = preflight.credentials(experiment.settings, machine)
         self.run_dir = past.run_dir if past else make_run_directory(experiment, machine)
         self._run_state = RunState(experiment, machine, self.run_dir, past)
-        self.membership = MembershipTable(
-            range(experiment.graph.num_nodes), {i: p.ranks for i, p in enumerate(experiment.processes)}
-        )
+        home = {position: process.ranks for position, process in enumerate(experiment.processes)}
+        nodes, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
+        self.membership = MembershipTable(nodes, home, local, learns_all=machine == 0)
         self.run_id = 0
-        self._local = set(experiment.mapping.ranks_of(machine))
-        self._known = self._local if machine else set(self.membership.members)
-        """Ranks whose end this launcher learns."""
-        self._positions = [i for i, p in enumerate(experiment.processes) if p.machine == machine]
         self._introductions = HandshakeBoard(experiment.graph.num_nodes)
-        self._heartbeats = HeartbeatBoard(sorted(self._local))
-        self._event_log = EventLog(
-            self.run_dir / "events.jsonl", screen.note, lambda: self._signal is not None
-        )
+        self._heartbeats = HeartbeatBoard(sorted(local))
+        self._event_log = EventLog(self.run_dir / "events.jsonl", screen.line, self._is_stopping)
         self._run_monitor = RunMonitor(
             experiment, machine, self.run_dir, self._heartbeats, self.membership, self._event_log
         )
         self.evaluations = EvaluationLog(
             self.run_dir / "evaluations.jsonl", warn=partial(self._event_log.say, "disk")
         )
-        self._evaluators = EvaluatorPool(experiment, self._local, self.run_dir, self._event_log.say)
-        self._attacks = AttackProcess(experiment, self._local, self.run_dir, self._event_log.say)
+        self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.say)
+        self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.say)
         self._peer_service = PeerService(experiment, machine, self.run_dir, self._event_log.say)
         writers = () if machine else experiment.settings.records.writers
         self._writers = RowWriters(writers, self._event_log.say)
-        own = {i: experiment.processes[i].ranks for i in self._positions}
-        self._exit_monitor = ExitMonitor(self.membership, own, experiment.settings.failures.timeouts)
+        self._exit_monitor = ExitMonitor(self.membership, experiment.settings.failures.timeouts)
         digest = config.digest(experiment.settings, experiment.graph.graph)
         code = experiment.sources.hashes
         join = Join(machine, __version__, digest, experiment.samples.digest, code)
@@ -115,12 +108,11 @@ class Launcher:
             experiment.settings.failures.stop_deadline,
         )  # fmt: skip
         self._late_join = LateJoin(
-            experiment, machine, self.membership, self._assembly, self._run_state.lineage,
-            lambda: self._signal is not None,
-        )  # fmt: skip
+            experiment, machine, self.membership, self._assembly, self._run_state.lineage, self._is_stopping
+        )
         self._reports = ReportHandler(
-            self._local, self.membership, self._event_log, self._run_monitor, self._run_state,
-            self._late_join, self.evaluations, self._evaluators, screen,
+            experiment.mapping.machine_of, self.membership, self._event_log, self._run_monitor,
+            self._run_state, self._late_join, self.evaluations, self._evaluators, screen,
         )  # fmt: skip
         self._signals = 0
         self._startup = self._wall = self._command = 0.0
@@ -130,9 +122,9 @@ class Launcher:
         self._fork()
         try:
             self._begin_together()
-            while self._unresolved() and self._signal is None:
+            while self._unresolved() and not self._is_stopping():
                 self._watch(min(self._others.pause, self._exit_monitor.pause, self.screen.interval))
-            if self._signal is not None:
+            if self._is_stopping():
                 self._let_go()
             self._wall = time.monotonic() - self._began if self.run_id else 0.0
             self._complete_observations()
@@ -152,19 +144,19 @@ class Launcher:
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         # After the server: figures take time, and all node processes have ended by now.
-        code = self._exit_code()
+        code = exit_code(self.membership, self._stopping.signal, self._event_log.lost_results)
         self.screen.ended(summary, self.run_dir, self._draw(), code)
         return code
 
     def _draw(self) -> Pictures:
         """Draws figures of the evaluations, unless a signal asked for a quick end."""
         wanted = self.experiment.settings.evaluation.figures and self.evaluations.rows
-        return make_figures(self.run_dir) if wanted and self._signal is None else Pictures()
+        return make_figures(self.run_dir) if wanted and not self._is_stopping() else Pictures()
 
     # Before the first round.
 
     def _fork(self) -> None:
-        threads = max(1, len(os.sched_getaffinity(0)) // len(self._local))
+        threads = max(1, len(os.sched_getaffinity(0)) // len(self.membership.local))
         # First: these must not hold the pipe of the nodes open.
         self._attacks.start()
         self._evaluators.start(threads)
@@ -184,7 +176,7 @@ class Launcher:
         # A signal between fork and handler would kill this process without its clean-up.
         signal.pthread_sigmask(signal.SIG_BLOCK, heard)
         try:
-            self.server = ForkServer(fork_context, self._positions)
+            self.server = ForkServer(fork_context, [*self.membership.here])
             for signum in heard:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
         finally:
@@ -195,21 +187,19 @@ class Launcher:
 
     def _interrupt(self, signum: signal.Signals) -> None:
         """The first signal asks the nodes to stop; a second one, or one before the start, kills them."""
-        self._run_monitor.alarm.ring()
+        self._run_monitor.ring()
         # A closed terminal may send SIGHUP twice, and a session that ends sends it after SIGTERM.
         self._signals += not (self._signals and signum is signal.SIGHUP)
         self._stopping.ask(signum)
         if self._signals > 1 or not self.run_id:
             self._end_at_once()
 
+    def _is_stopping(self) -> bool:
+        return self._stopping.signal is not None
+
     def _end_at_once(self) -> None:
         self._stopping.is_urgent = True
         self.server.kill()
-
-    @property
-    def _signal(self) -> signal.Signals | None:
-        """The signal that stopped the run."""
-        return self._stopping.signal
 
     def _begin_together(self) -> None:
         """Waits for the local nodes and for the other machines, then starts; a signal ends the wait."""
@@ -217,27 +207,24 @@ class Launcher:
             self._gather()
             self._meet()
         except StartError:
-            if self._signal is None:
+            if not self._is_stopping():
                 raise
 
     def _gather(self) -> None:
         """Waits until every local host process is ready; raises StartError if one cannot start."""
         limit = time.monotonic() + self.experiment.settings.failures.start_deadline
-        while len(self._run_monitor.pids) < len(self._positions) and self._signal is None:
+        table = self.membership
+        while table.pids.keys() != table.here.keys() and not self._is_stopping():
             self._watch(max(0.0, limit - time.monotonic()))
-            self._refuse_early_losses()
+            lost = table.ranks(MemberState.LOST)
+            if lost and not self._is_stopping():
+                first = {table.members[rank].error: rank for rank in reversed(lost)}
+                logs = (f"{why}; its log: {self._run_monitor.logs[rank]}" for why, rank in first.items())
+                raise StartError("\n".join(logs))
             if time.monotonic() > limit:
-                silent = sorted(set(self._positions) - self._run_monitor.pids.keys())
-                ranks = [rank for i in silent for rank in self.experiment.processes[i].ranks]
+                silent = sorted(table.here.keys() - table.pids.keys())
+                ranks = [rank for position in silent for rank in table.here[position]]
                 raise StartError(f"these ranks of this machine were not ready in time: {ranks}")
-
-    def _refuse_early_losses(self) -> None:
-        lost = self.membership.ranks(MemberState.LOST)
-        if lost and self._signal is None:
-            first = {self.membership.members[rank].error: rank for rank in reversed(lost)}
-            raise StartError(
-                "\n".join(f"{why}; its log: {self._run_monitor.log(r)}" for why, r in first.items())
-            )
 
     def _meet(self) -> None:
         """Runs the rendezvous, then gives the start signal to the local nodes."""
@@ -247,18 +234,18 @@ class Launcher:
             prove_guard(self._credentials)
         # All processes are ready, so their handshakes are written.
         self._assembly.introductions = self._introductions.said()
-        start = self._assembly.meet(deadline, lambda: self._signal is not None)
-        if self._signal is not None:
+        start = self._assembly.meet(deadline, self._is_stopping)
+        if self._is_stopping():
             return
         self._run_state.begin(start)
-        self.evaluations.go_on(self._run_state.rows)
-        self._writers.begin(self.run_dir, self.evaluations.rows)
+        self.evaluations.read(is_late=bool(start.late))
+        self._writers.begin(self.run_dir, [*self.evaluations.rows.values()])
         self._introductions.fill(self._assembly.introductions)
         self._observer = ModelObserver(
-            self._evaluators.snapshots, partial(self.membership.reporting, self._local), machine,
+            self._evaluators.snapshots, partial(self.membership.reporting, self.membership.local), machine,
             self._vector_sender.contributions.put,
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
-            self._run_monitor.alarm.ring,
+            self._run_monitor.ring,
         )  # fmt: skip
         self._others.present -= set(start.absent)
         self._observer.machines = set(self._others.present)
@@ -267,7 +254,7 @@ class Launcher:
         # The observer may be busy at the end, and must not keep the process alive.
         leave_behind(self._observer)
         self._reports.observer = self._observer
-        self.membership.start(self._run_state.lineage.round, self._known)
+        self.membership.start(self._run_state.lineage.round)
         past = self._run_state.past
         self._began = time.monotonic() - (past.seconds if past else 0.0)
         self._startup = seconds_since_process_start()
@@ -276,18 +263,17 @@ class Launcher:
         # All shared memory is written before the start signal, which the nodes wait for.
         self._run_state.lineage.begin(self._began)
         self._run_monitor.begin(self._began)
-        absent = self._late_join.begin(start, self.server, self._start_signal)
+        self._late_join.begin(start, self.server, self._start_signal)
         self.screen.began(experiment, self.run_dir, self._startup)
         if self._run_state.news:
-            self.screen.note(self._run_state.news)
-        for report in absent:
-            self._reports.take(report)
+            self.screen.line(self._run_state.news)
+        self._reports.lose(sorted(self._run_state.lineage.absent), "has not come yet")
 
     # While the nodes run.
 
     def _unresolved(self) -> bool:
         """Whether some known node may still report, or a local process has not exited."""
-        if not self._known.isdisjoint(self.membership.active):
+        if not self.membership.known.isdisjoint(self.membership.active):
             return True
         return self._exit_monitor.are_awaited(time.monotonic())
 
@@ -305,12 +291,13 @@ class Launcher:
         self._run_monitor.wait(fds, timeout)
         self._peer_service.look()
         # The nodes first: they publish what is evaluated.
-        self._reports.take_own([*self._inflow.read(), *self._evaluators.reports(), *self._run_monitor.look()])
+        found = [*self._inflow.read(), *self._evaluators.reports()]
+        self._reports.take_own([*found, *self._run_monitor.watchdog.look(time.monotonic())])
         if self._inflow.closed:
             # The fork server died without a report: its children died with it.
-            active = self._local.intersection(self.membership.active)
+            active = self.membership.local.intersection(self.membership.active)
             self._reports.take_own(Failed(rank, UNSEEN_END) for rank in sorted(active))
-            self.membership.ended.update(self._positions)
+            self.membership.ended.update(self.membership.here)
         if self.run_id:
             self._exchange_with_machines()
             self._stopping.advance()
@@ -364,15 +351,16 @@ class Launcher:
         """Kills processes that hang, or outlive their nodes, so every run ends."""
         hung = self._run_monitor.watchdog.hung()
         # Reported before the kill, so the reason is the hang and not the signal.
-        self._reports.take_own(chain.from_iterable(map(self._run_monitor.verdicts, hung)))
+        self._reports.take_own(chain.from_iterable(hung.values()))
         overdue = self._exit_monitor.overdue(time.monotonic())
-        end_hung([self._run_monitor.pids[position] for position in [*hung, *overdue]])
+        end_hung([self.membership.pids[position] for position in [*hung, *overdue]])
 
     def _show_progress(self) -> None:
         while not self._observer.observations.empty():
-            self.evaluations.observe(self._observer.observations.get())
+            observation = self._observer.observations.get()
+            self.evaluations.observations[observation.round] = observation
         observed = self.machine == 0 and self._observer.is_alive() and self._observer.error is None
-        for row in self.evaluations.complete(self.membership.reporting(self._known), observed):
+        for row in self.evaluations.complete(self.membership.reporting(self.membership.known), observed):
             self.screen.evaluated(row)
             self._writers.put(row)
         self._writers.drop_failed()
@@ -383,7 +371,7 @@ class Launcher:
     def _let_go(self) -> None:
         """Ends the nodes of all machines after one round; kills those that take too long."""
         # Taken before the stop, to report how many of them were killed.
-        here = self._local.intersection(self.membership.active)
+        here = self.membership.local.intersection(self.membership.active)
         if not self._stopping.is_urgent:
             announcement = self._stopping.announcement(self._run_state.saved_by_all)
             self._event_log.say("stop", announcement)
@@ -392,7 +380,7 @@ class Launcher:
             if self._stopping.is_overdue:
                 self._end_at_once()
         limit = time.monotonic() + Timeouts.killed
-        while self._local & set(self.membership.active) and time.monotonic() < limit:
+        while self.membership.local & set(self.membership.active) and time.monotonic() < limit:
             self._watch(STOP_POLL_INTERVAL)
         killed = here.difference(self.membership.ranks(MemberState.FINISHED, MemberState.STOPPED))
         if killed and self._stopping.is_urgent and self.run_id:
@@ -403,18 +391,18 @@ class Launcher:
         if not self.run_id:
             return
         self._observer.finish()
-        within = Timeouts.last_observation if self._signal is None else Timeouts.stopped_observation
+        within = Timeouts.last_observation if not self._is_stopping() else Timeouts.stopped_observation
         limit = time.monotonic() + within
         while (self._observer.is_alive() or self._evaluators.is_busy) and not self._stopping.is_urgent:
             # Evaluations end by themselves: an evaluator without progress is killed.
-            if time.monotonic() > limit and not (self._evaluators.is_busy and self._signal is None):
+            if time.monotonic() > limit and not (self._evaluators.is_busy and not self._is_stopping()):
                 break
             self._watch(POLL_INTERVAL)
         self._vector_sender.exchange((), self._others.listening)  # the observer's last contributions
         self._show_progress()
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
-            self.screen.note(f"mean model and consensus distance are not available: {why}")
+            self.screen.line(f"mean model and consensus distance are not available: {why}")
         self.evaluations.forget(self.membership.members)
         for row in self.evaluations.complete({}, observed=False):
             self.screen.evaluated(row)
@@ -424,13 +412,13 @@ class Launcher:
         """Waits for the attacks on the last rounds, until a signal."""
         self._attacks.finish()
         limit = time.monotonic() + Timeouts.attacks
-        while self._signal is None and time.monotonic() < limit and self._attacks.is_busy(POLL_INTERVAL):
+        while not self._is_stopping() and time.monotonic() < limit and self._attacks.is_busy(POLL_INTERVAL):
             self._watch(0.0)
 
     def _sum_up(self) -> dict[str, Any]:
         """Writes the summary, and sends machine 0 what it may not know yet."""
         # The reports of its nodes' ends may have been lost with a broken connection.
-        last_words = self.membership.last_words(self._local) if self.machine else []
+        last_words = self.membership.last_words() if self.machine else []
         self._assembly.send(RelayedReports(self.machine, [*self._reports.unsent, *last_words]))
         timing = Timing(max(self._startup, self._heartbeats.last_to_begin - self._command), self._wall)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
@@ -444,9 +432,6 @@ class Launcher:
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.past is None
         self._run_monitor.conclude(self.evaluations, summary if has_begun else None)
-        self._run_monitor.close(headline(summary, self._exit_code()))
+        code = exit_code(self.membership, self._stopping.signal, self._event_log.lost_results)
+        self._run_monitor.close(headline(summary, code))
         return summary
-
-    def _exit_code(self) -> ExitCode:
-        is_lost = bool(self._event_log.lost_results)
-        return exit_code(self.membership, self._local, self._known, self._signal, is_lost)

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from decentnode.communication.launcher_link.reports import Failed, Report, Restarted
 from decentnode.config.consistency import why_not_taken_back
@@ -44,14 +44,11 @@ class LateJoin:
         self._incarnations: dict[int, int] = {}
         """By position the highest known incarnation of a host process, where not 0."""
 
-    def begin(self, start: Start, server: ForkServer, signal: int) -> list[Failed]:
-        """Starts the local nodes: with the start signal, or as restarted nodes if the run is in progress.
-
-        Returns a report for each node that has not joined.
-        """
+    def begin(self, start: Start, server: ForkServer, signal: int) -> None:
+        """Starts the local nodes: with the start signal, or as restarted nodes if the run is in progress."""
         self.server = server
-        absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
-        self._lineage.absent = set(absent)
+        machine_of = self._experiment.mapping.machine_of
+        self._lineage.absent = {rank for rank in self._membership.members if machine_of(rank) in start.absent}
         positions = self._positions(self._machine)
         if not start.late:
             os.eventfd_write(signal, len(positions))
@@ -59,7 +56,6 @@ class LateJoin:
             self._incarnations[position] = INCARNATIONS * start.late
             # The processes wait for a start signal that never comes here; rejoining ones replace them.
             server.start_again(position, INCARNATIONS * start.late)
-        return [Failed(rank, "has not come yet") for rank in absent]
 
     def answer(self, join: Join) -> list[Report]:
         """Admits a machine that joins after the start, or refuses it alone.
@@ -120,42 +116,35 @@ class LateJoin:
 
     def restart(self, argument: str) -> str:
         """Restarts the host process of a rank for `decentnode restart`; raises RunFailed."""
-        position = self._position(argument)
-        self._refuse_living(int(argument), position)
+        experiment, nodes = self._experiment, self._experiment.graph.num_nodes
+        if not argument.isdecimal() or int(argument) >= nodes:
+            raise RunFailed(f"restart: must be a rank, 0..{nodes - 1}, not '{argument[:20]}'")
+        rank = int(argument)
+        position, machine = experiment.home[rank], experiment.mapping.machine_of(rank)
+        # Only its own launcher has the fork server of that process.
+        if machine != self._machine:
+            where = f"machine {machine} ({experiment.mapping.address(machine)})"
+            raise RunFailed(f"rank {rank} is on {where}; run the command there")
+        if reason := why_not_taken_back(experiment.settings.sharing.make(), experiment.coupling):
+            raise RunFailed(f"rank {rank}: {reason}")
+        self._refuse_living(rank, experiment.processes[position].ranks)
         incarnation = self._incarnations.get(position, 0) + 1
         if self.server is None or self._is_stopping():
             raise RunFailed("no node is started again before the first round, or when the run is to stop")
         # The next number belongs to the next late join of this machine.
         if incarnation % INCARNATIONS == 0:
-            raise RunFailed(f"rank {argument} was started again {INCARNATIONS - 1} times, the limit")
+            raise RunFailed(f"rank {rank} was started again {INCARNATIONS - 1} times, the limit")
         self.server.start_again(position, incarnation)
-        ranks = self._experiment.processes[position].ranks
-        return f"{ranks_in_words(ranks, MOST_RANKS)}: started again"
+        return f"{ranks_in_words(experiment.processes[position].ranks, MOST_RANKS)}: started again"
 
-    def _position(self, argument: str) -> int:
-        """The position of a rank's host process; raises RunFailed if it cannot be restarted here."""
-        experiment, nodes = self._experiment, self._experiment.graph.num_nodes
-        if not argument.isdecimal() or int(argument) >= nodes:
-            raise RunFailed(f"restart: must be a rank, 0..{nodes - 1}, not '{argument[:20]}'")
-        machine = experiment.mapping.machine_of(int(argument))
-        # Only its own launcher has the fork server of that process.
-        if machine != self._machine:
-            where = f"machine {machine} ({experiment.mapping.address(machine)})"
-            raise RunFailed(f"rank {argument} is on {where}; run the command there")
-        if reason := why_not_taken_back(experiment.settings.sharing.make(), experiment.coupling):
-            raise RunFailed(f"rank {argument}: {reason}")
-        return experiment.home[int(argument)]
-
-    def _refuse_living(self, rank: int, position: int) -> None:
+    def _refuse_living(self, rank: int, ranks: Sequence[int]) -> None:
         """Raises RunFailed unless the rank and all ranks of its process are lost."""
-        members = self._membership.members
-        if members[rank].state is not MemberState.LOST:
-            found = members[rank].state
-            word = "is" if found in (MemberState.RUNNING, MemberState.STARTING) else "has"
-            raise RunFailed(f"rank {rank} {word} {found}")
-        ranks = self._experiment.processes[position].ranks
+        states = {other: self._membership.members[other].state for other in ranks}
+        others = [other for other, state in states.items() if state is not MemberState.LOST]
+        if rank in others:
+            word = "is" if states[rank] in (MemberState.RUNNING, MemberState.STARTING) else "has"
+            raise RunFailed(f"rank {rank} {word} {states[rank]}")
         # A restart replaces the whole process, with all its nodes.
-        others = [other for other in ranks if members[other].state is not MemberState.LOST]
         if others:
             named = ranks_in_words(others, MOST_RANKS)
             raise RunFailed(f"rank {rank} shares its process with {named}, which would have to end for it")

@@ -84,11 +84,10 @@ class RemoteMachines:
             if not active or now - self._last_heard[machine] > Timeouts.machine_silent:
                 self.present.discard(machine)
                 # Recorded separately: these nodes count again if their launcher reports again.
-                self._membership.silence(active)
-                lost += [
-                    Failed(rank, f"no message from machine {machine} for {Timeouts.machine_silent:.0f} s")
-                    for rank in active
-                ]
+                for rank in active:
+                    self._membership.members[rank].silent_since = now
+                why = f"no message from machine {machine} for {Timeouts.machine_silent:.0f} s"
+                lost += [Failed(rank, why) for rank in active]
         return lost
 
     def heard_again(self, notes: Iterable[Note]) -> list[int]:

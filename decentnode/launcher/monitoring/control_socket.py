@@ -106,14 +106,14 @@ class ControlServer:
             raise
 
     @property
-    def readers(self) -> list[socket.socket]:
-        """Sockets to poll for input."""
-        return [self._socket, *(c.connection for c in self._clients if not c.answer)]
+    def readers(self) -> list[int]:
+        """What to poll for input."""
+        return [self._socket.fileno(), *(c.connection.fileno() for c in self._clients if not c.answer)]
 
     @property
-    def writers(self) -> list[socket.socket]:
-        """Sockets to poll for room."""
-        return [c.connection for c in self._clients if c.answer]
+    def writers(self) -> list[int]:
+        """What to poll for room."""
+        return [c.connection.fileno() for c in self._clients if c.answer]
 
     @property
     def next_due(self) -> float:

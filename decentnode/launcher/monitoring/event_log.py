@@ -27,35 +27,25 @@ class EventLog:
         self._show = show
         self._file = LineFile(path, partial(self.say, "disk"))
 
-    def record(
-        self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
-    ) -> None:
-        """Records an event without showing it."""
-        # A path may have bytes that are not valid text.
-        text = text.encode(errors="backslashreplace").decode()
+    def say(
+        self, kind: str, text: str, rank: int | None = None, round: int | None = None,
+        peer: int | None = None, shown: bool = True,
+    ) -> None:  # fmt: skip
+        """Records an event; `shown`: whether it concerns the user now."""
         # To the millisecond.
         seconds = float(f"{time.monotonic() - self._began:.3f}")
-        self._file.append(msgspec.json.encode(Event(seconds, kind, text, rank, round, peer)))
-
-    def say(
-        self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
-    ) -> None:
-        """Records an event and shows it."""
-        self.record(kind, text, rank, round, peer)
-        self._show(text)
-
-    def say_unless_stopping(
-        self, kind: str, text: str, rank: int | None = None, round: int | None = None, peer: int | None = None
-    ) -> None:
-        """Records an event; shows it unless the run was asked to stop, which makes it expected."""
-        (self.record if self.is_stopping() else self.say)(kind, text, rank, round, peer)
+        # A path may have bytes that are not valid text.
+        valid = text.encode(errors="backslashreplace").decode()
+        self._file.append(msgspec.json.encode(Event(seconds, kind, valid, rank, round, peer)))
+        if shown:
+            self._show(text)
 
     def disk_problem(self, rank: int, problem: str, is_lost: bool) -> None:
         """Records that a file of a node's results cannot be written: lines wait in memory, or are lost."""
         text = f"rank {rank}: {problem}"
         if is_lost:
             self.lost_results.append(text)
-        (self.say if self._disk_warnings[is_lost].allows() else self.record)("disk", text, rank)
+        self.say("disk", text, rank, shown=self._disk_warnings[is_lost].allows())
 
     def close(self) -> None:
         """Closes the file; lines that it did not accept are lost, too."""

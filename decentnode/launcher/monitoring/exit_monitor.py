@@ -5,7 +5,6 @@ process has exited.
 """
 
 import time
-from collections.abc import Mapping, Sequence
 from math import inf
 
 from decentnode.core.timeouts import Timeouts
@@ -15,12 +14,8 @@ from decentnode.launcher.monitoring.membership import MembershipTable
 class ExitMonitor:
     """The exits of one machine's processes."""
 
-    def __init__(
-        self, membership: MembershipTable, processes: Mapping[int, Sequence[int]], timeouts: Timeouts
-    ) -> None:
-        """`processes`: the ranks of each local host process, by its position."""
+    def __init__(self, membership: MembershipTable, timeouts: Timeouts) -> None:
         self._membership = membership
-        self._processes = processes
         self._timeouts = timeouts
         self._since: dict[int, float] = {}
 
@@ -50,7 +45,7 @@ class ExitMonitor:
         members = self._membership.members
         found = [
             position
-            for position, ranks in self._processes.items()
+            for position, ranks in self._membership.here.items()
             if position not in self._membership.ended and not any(members[rank].is_active for rank in ranks)
         ]
         # Positions that are gone or have active nodes again drop out.

@@ -1,7 +1,7 @@
 """What is known of every node of a run from its reports."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -35,8 +35,6 @@ class Member:
     not_finite: int | None = None
     """The round since which every test loss was not finite; None if the last one was finite."""
     last_report: float = field(default_factory=time.monotonic)
-    accused: bool = False
-    """Whether a peer continued without it."""
     silent_since: float | None = None
     """When it was lost only because its machine was silent; None otherwise."""
     error: str = ""
@@ -66,6 +64,12 @@ class Member:
         """Records an end on request after this many rounds."""
         self.state, self.round = MemberState.STOPPED, rounds - 1
 
+    def count_as_running(self) -> None:
+        """Takes back a loss: it was restarted, or only its machine was silent."""
+        self.state, self.error, self.silent_since = MemberState.RUNNING, "", None
+        self.out_of_memory = False
+        self.last_report = time.monotonic()
+
     def note_test(self, metrics: Values, round: int) -> None:
         """Records whether the test loss after this round is a finite number; no metrics: not tested."""
         if not metrics:
@@ -79,63 +83,44 @@ class Member:
 class MembershipTable:
     """State and progress of all nodes, from the reports received."""
 
-    def __init__(self, ranks: Iterable[int], home: dict[int, tuple[int, ...]]) -> None:
-        """`home`: the ranks of each host process, by its position."""
+    def __init__(
+        self, ranks: Iterable[int], home: dict[int, tuple[int, ...]], local: Iterable[int] | None = None,
+        learns_all: bool = True,
+    ) -> None:  # fmt: skip
+        """`home`: the ranks of each host process, by its position; `local`: those of this machine, by default
+        all; `learns_all`: whether this launcher learns of the others how they end, as machine 0 does.
+        """
         self.members = {rank: Member() for rank in ranks}
-        self._home = home
-        self.missing_edges: list[PeerMissing] = []
+        self.local = set(self.members if local is None else local)
+        self.known = set(self.members) if learns_all else self.local
+        """Ranks whose end this launcher learns."""
+        self.here = {i: ranks for i, ranks in home.items() if self.local.issuperset(ranks)}
+        """The ranks of each host process of this machine, by its position."""
+        self.pids: dict[int, int] = {}
+        """Process ids of those that are ready, by position."""
+        self.home = home
+        self.missing_edges: dict[tuple[int, int], PeerMissing] = {}
+        """By rank and the peer that it continues without the first report, which has the cause."""
         self.ended: set[int] = set()
         """Positions of host processes that have exited, usually after their nodes."""
-
-    def miss(self, edge: PeerMissing) -> None:
-        """Records that a node continues without a peer; of an edge only the first reason, the cause."""
-        self.heard(edge.rank)
-        if (edge.rank, edge.peer) not in {(known.rank, known.peer) for known in self.missing_edges}:
-            self.missing_edges.append(edge)
-        self.members[edge.peer].accused = True
-
-    def regain(self, rank: int, peer: int) -> None:
-        """Records that a node exchanges with a peer again."""
-        self.heard(rank)
-        self._drop_edges(lambda missing: (missing.rank, missing.peer) == (rank, peer))
-
-    def exit(self, process: int) -> tuple[int, ...]:
-        """Records the end of a host process; returns its ranks."""
-        self.ended.add(process)
-        return self._home.get(process, ())
-
-    def lose(self, ranks: Iterable[int], error: str, out_of_memory: bool = False) -> list[int]:
-        """Marks nodes as lost unless they have ended; returns the newly lost ones. The first reason stays."""
-        lost = []
-        for rank in ranks:
-            member = self.members[rank]
-            if member.state not in (MemberState.FINISHED, MemberState.STOPPED, MemberState.LOST):
-                member.state, member.error, member.out_of_memory = MemberState.LOST, error, out_of_memory
-                lost.append(rank)
-        return lost
 
     def restart(self, process: int) -> None:
         """Marks the nodes of a restarted process as running; dropped edges of the old process are
         forgotten.
         """
         self.ended.discard(process)
-        ranks = self._home.get(process, ())
+        ranks = self.home.get(process, ())
         again = [rank for rank in ranks if self.members[rank].state is not MemberState.FINISHED]
-        self._drop_edges(lambda edge: edge.rank in again)
+        self.missing_edges = {ends: e for ends, e in self.missing_edges.items() if ends[0] not in again}
         for rank in again:
-            self._count_as_running(rank)
+            self.members[rank].count_as_running()
             self.members[rank].restarts += 1
-
-    def silence(self, ranks: Iterable[int]) -> None:
-        """Marks nodes whose machine is silent; the caller marks them as lost next."""
-        for rank in ranks:
-            self.members[rank].silent_since = time.monotonic()
 
     def hear_again(self, ranks: Iterable[int]) -> list[int]:
         """Marks nodes of a machine that reports again as running; returns those that were only silent."""
         found = sorted(self.silent() & set(ranks))
         for rank in found:
-            self._count_as_running(rank)
+            self.members[rank].count_as_running()
         return found
 
     def silent(self, seconds: float = inf) -> set[int]:
@@ -149,30 +134,10 @@ class MembershipTable:
             and now - member.silent_since <= seconds
         }
 
-    def _count_as_running(self, rank: int) -> None:
-        member = self.members[rank]
-        member.state, member.error, member.silent_since = MemberState.RUNNING, "", None
-        member.out_of_memory = False
-        member.last_report = time.monotonic()
-
-    def _drop_edges(self, is_over: Callable[[PeerMissing], bool]) -> None:
-        self.missing_edges = [edge for edge in self.missing_edges if not is_over(edge)]
-        accused = {edge.peer for edge in self.missing_edges}
-        for rank, member in self.members.items():
-            member.accused = rank in accused
-
-    def heard(self, rank: int) -> Member:
-        """Records that a node has reported; returns it."""
-        member = self.members[rank]
-        member.last_report = time.monotonic()
-        return member
-
-    def start(self, round: int = -1, heard: Iterable[int] | None = None) -> None:
-        """Records the start signal; the nodes have done `round` and continue after it.
-
-        `heard`: the ranks whose progress is reported here, by default all; of the others it is unknown.
-        """
-        for rank in self.members if heard is None else heard:
+    def start(self, round: int = -1) -> None:
+        """Records the start signal; the nodes have done `round` and continue after it."""
+        # The progress of the others is not reported here, so it stays unknown.
+        for rank in self.known:
             self.members[rank].round = round
         for member in self.members.values():
             member.last_report = time.monotonic()
@@ -188,10 +153,10 @@ class MembershipTable:
         """Ranks that may still report."""
         return [rank for rank, member in self.members.items() if member.is_active]
 
-    def last_words(self, ranks: Iterable[int]) -> list[Report]:
-        """The last reports of those of these nodes that finished or stopped."""
+    def last_words(self) -> list[Report]:
+        """The last reports of the nodes here that finished or stopped."""
         said: list[Report] = []
-        for rank in ranks:
+        for rank in sorted(self.local):
             member = self.members[rank]
             if member.state is MemberState.STOPPED:
                 said.append(Stopped(rank, member.round + 1))
@@ -201,7 +166,8 @@ class MembershipTable:
 
     def broken_edges(self) -> list[PeerMissing]:
         """Edges that were dropped although both ends finished."""
-        return [e for e in self.missing_edges if self.members[e.peer].state is MemberState.FINISHED]
+        found = self.missing_edges.values()
+        return [edge for edge in found if self.members[edge.peer].state is MemberState.FINISHED]
 
     def not_finite(self) -> dict[int, int]:
         """By rank of finished nodes with a test loss that is not finite: since which round."""
@@ -212,13 +178,15 @@ class MembershipTable:
         }
 
     def reporting(self, among: Iterable[int] | None = None) -> dict[int, int]:
-        """By rank the last round done of nodes whose evaluations are awaited: running, and not accused.
+        """By rank the last round done of nodes whose evaluations are awaited: running, and missed by no peer.
 
-        A node that has ended has sent all its reports. `among`: by default all nodes.
+        A node that has ended has sent all its reports. `among`: by default all nodes. Any thread may ask.
         """
+        # A copy, because the launcher may change the table meanwhile.
+        missed = {peer for _, peer in [*self.missing_edges]}
         members = {rank: self.members[rank] for rank in (self.members if among is None else among)}
         return {
             rank: member.round
             for rank, member in members.items()
-            if member.state is MemberState.RUNNING and not member.accused
+            if member.state is MemberState.RUNNING and rank not in missed
         }

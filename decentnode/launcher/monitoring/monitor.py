@@ -1,18 +1,17 @@
 """The launcher's monitoring: records events, answers requests, and finds hung nodes."""
 
+import contextlib
+import os
 import time
 from math import inf
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
-from decentnode.communication.launcher_link.reports import Failed, Report
 from decentnode.core.polling import ready
 from decentnode.core.streams import log_name
 from decentnode.core.text import counted
 from decentnode.launcher.memory_estimate import MemoryEstimate
-from decentnode.launcher.monitoring.alarm import Alarm
 from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Requests, Status
 from decentnode.launcher.monitoring.event_log import EventLog
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
@@ -23,7 +22,6 @@ from decentnode.node.experiment import Experiment
 from decentnode.results.records import write_atomically
 
 MOST_WAITED = 10
-FILENO = socket.fileno
 
 
 class RunMonitor:
@@ -33,14 +31,13 @@ class RunMonitor:
         self, experiment: Experiment, machine: int, run_dir: Path, heartbeats: HeartbeatBoard,
         membership: MembershipTable, event_log: EventLog,
     ) -> None:  # fmt: skip
-        self.pids: dict[int, int] = {}
-        """Process ids of the local host processes that are ready, by position."""
         self.waits = StragglerTracker()
-        self.alarm = Alarm()
-        """Ends `wait`."""
-        own = {i: p.ranks for i, p in enumerate(experiment.processes) if p.machine == machine}
-        timeouts = experiment.settings.failures.timeouts
-        self.watchdog = Watchdog(heartbeats, membership, own, timeouts, self.pids.get)
+        self.logs = {rank: run_dir / log_name(p.ranks[0]) for p in experiment.processes for rank in p.ranks}
+        """By rank the log of its process."""
+        self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.watchdog = Watchdog(heartbeats, membership, experiment.settings.failures.timeouts)
+        # Before the first round nothing is checked.
+        self.watchdog.next_look = inf
         self._event_log = event_log
         self._experiment = experiment
         self._membership = membership
@@ -63,34 +60,27 @@ class RunMonitor:
 
     def begin(self, began: float) -> None:
         """Records the start signal."""
-        self._began = began
-        self._event_log.record("started", f"{self._experiment.settings.name}: the first round begins")
+        self._began, self.watchdog.next_look = began, 0.0
+        text = f"{self._experiment.settings.name}: the first round begins"
+        self._event_log.say("started", text, shown=False)
+
+    def ring(self) -> None:
+        """Ends `wait`, or the next one; safe in a signal handler and in any thread."""
+        os.eventfd_write(self._alarm, 1)
 
     def wait(self, fds: list[int], timeout: float) -> None:
         """Waits for input, the alarm, or the next check of the watchdog; answers requests meanwhile."""
-        control, fds = self._control, [*fds, self.alarm.fd]
-        until = min(self.watchdog.next_look if self._began else inf, control.next_due if control else inf)
+        control, fds = self._control, [*fds, self._alarm]
+        until = min(self.watchdog.next_look, control.next_due if control else inf)
         timeout = min(timeout, max(0.0, until - time.monotonic()))
         if control is None:
             ready(fds, seconds=timeout)
         else:
-            ready([*fds, *map(FILENO, control.readers)], map(FILENO, control.writers), timeout)
+            ready([*fds, *control.readers], control.writers, timeout)
             control.serve()
         # Cleared before the caller checks for causes, so no ring is missed.
-        self.alarm.clear()
-
-    def look(self) -> list[Report]:
-        """New reports of the watchdog."""
-        return self.watchdog.look(time.monotonic()) if self._began else []
-
-    def tell_loss(self, rank: int) -> None:
-        """Records that a node is lost, and shows it unless the run was asked to stop."""
-        seen, member = self.watchdog.sighting(rank), self._membership.members[rank]
-        where = "" if seen else f" on machine {self._experiment.mapping.machine_of(rank)}"
-        log = f"; its log: {self.log(rank)}" if seen else ""
-        text = f"rank {rank}{where} is lost: {member.error.removeprefix(f'rank {rank}, ')}{log}"
-        round = max(seen.round if seen else member.round, 0)
-        self._event_log.say_unless_stopping("node_lost", text, rank, round)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._alarm)
 
     def tell_waits(self) -> None:
         """Shows stragglers that others have waited for long enough.
@@ -99,18 +89,6 @@ class RunMonitor:
         """
         for delay in () if self._event_log.is_stopping() else self.waits.news(time.monotonic()):
             self._event_log.say("waiting", delay.text, delay.rank, delay.round, delay.peer)
-
-    def log(self, rank: int) -> Path:
-        """The log of a node's process."""
-        process = self._experiment.processes[self._experiment.home[rank]]
-        return self._run_dir / log_name(process.ranks[0])
-
-    def verdicts(self, position: int) -> list[Failed]:
-        """Reports about the nodes of a process that hangs and is killed now."""
-        ranks = set(self._experiment.processes[position].ranks) & set(self._membership.active)
-        now = time.monotonic()
-        why = {rank: self.watchdog.doing(rank, now) for rank in sorted(ranks)}
-        return [Failed(rank, f"hung ({doing}) and was killed") for rank, doing in why.items()]
 
     def conclude(self, evaluations: EvaluationLog, summary: dict[str, Any] | None) -> None:
         """Writes the rest of the results, and reports what could not be written; None: no summary."""
@@ -131,7 +109,7 @@ class RunMonitor:
         """Closes control socket and event log; `last_word`: how the run ended."""
         if last_word:
             # First: a client that finds no socket reads here how the run ended.
-            self._event_log.record("ended", last_word)
+            self._event_log.say("ended", last_word, shown=False)
         if self._control is not None:
             self._control.close()
             self._control = None

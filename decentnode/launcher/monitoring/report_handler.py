@@ -1,7 +1,7 @@
 """What each report of a node means for the run; nowhere else is a report matched."""
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -10,7 +10,7 @@ from decentnode.communication.launcher_link.reports import OfRound, Report
 from decentnode.core.text import how_it_ended
 from decentnode.launcher.cluster.late_join import LateJoin
 from decentnode.launcher.monitoring.event_log import EventLog
-from decentnode.launcher.monitoring.membership import MembershipTable
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import ModelObserver
@@ -19,15 +19,19 @@ from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.summary import EvaluationLog
 from decentnode.results.metrics import LOSS
 
-Tell = Callable[[str, str, int, int, int | None], object]
+SIGNS_OF_LIFE = (
+    reports.RoundProgress, reports.Published, reports.PeerMissing, reports.PeerBack, reports.Rejected,
+    reports.FaultInjected, reports.Rejoined, reports.Checkpointed, reports.NotCheckpointed, reports.Finished,
+    reports.Stopped,
+)  # fmt: skip
+"""A node that sends one of these takes part."""
 
 
 @dataclass
 class ReportHandler:
     """Gives each report to the table, the event log, and the parts of the launcher that need it."""
 
-    local: Collection[int]
-    """The ranks of this machine."""
+    machine_of: Callable[[int], int]
     membership: MembershipTable
     event_log: EventLog
     monitor: RunMonitor
@@ -53,50 +57,50 @@ class ReportHandler:
 
     def take(self, report: Report) -> None:
         """Processes a report of any machine."""
-        members = self.membership
+        table = self.membership
+        if isinstance(report, SIGNS_OF_LIFE):
+            table.members[report.rank].last_report = time.monotonic()
         match report:
             case reports.Ready():
-                self.monitor.pids[report.process] = report.pid
+                table.pids[report.process] = report.pid
             case reports.RoundProgress():
                 self._progress(report, report.loss)
-                members.members[report.rank].epsilon = report.epsilon
+                table.members[report.rank].epsilon = report.epsilon
             case reports.Published():
                 self._progress(report, report.train_loss)
                 self._publish(report)
             case reports.Evaluated():
                 self._evaluate(report)
             case reports.PeerMissing():
-                members.miss(report)
+                table.missing_edges.setdefault((report.rank, report.peer), report)
                 text = f"continuing without rank {report.peer}: {report.reason}"
-                self._tell("peer_lost", report, text, self.event_log.say_unless_stopping)
+                self._tell("peer_lost", report, text, not self.event_log.is_stopping())
             case reports.PeerBack():
-                members.regain(report.rank, report.peer)
+                table.missing_edges.pop((report.rank, report.peer), None)
                 self._tell("peer_back", report, f"exchanges with rank {report.peer} again")
             case reports.Rejected():
-                members.heard(report.rank)
                 self._tell("refused", report, f"discarded the payload of rank {report.peer}: {report.reason}")
             case reports.FaultInjected():
-                members.heard(report.rank)
                 text = f"{report.fault}: {report.what}"
-                self.event_log.record("injected", text, report.rank, report.round)
+                self.event_log.say("injected", text, report.rank, report.round, shown=False)
             case reports.Restarted():
                 self._restart(report)
             case reports.Rejoined():
                 self._go_back(report.rank, report.round)
             case reports.Checkpointed():
-                members.heard(report.rank)
                 self.run_state.retention.note(report.rank, report.round)
             case reports.NotCheckpointed():
-                members.heard(report.rank)
-                self.run_state.retention.problem = f"{_where(report)}: no checkpoint: {report.reason}"
+                why = f"no checkpoint: {report.reason}"
+                self.run_state.retention.problem = f"rank {report.rank}, round {report.round + 1}: {why}"
             case reports.Finished():
-                members.heard(report.rank).finish(report)
+                table.members[report.rank].finish(report)
             case reports.Stopped():
-                members.heard(report.rank).stop(report.rounds)
+                table.members[report.rank].stop(report.rounds)
             case reports.Failed():
                 self.lose([report.rank], report.error, report.out_of_memory)
             case reports.Exited():
-                self.lose(members.exit(report.process), how_it_ended(report.status))
+                table.ended.add(report.process)
+                self.lose(table.home.get(report.process, ()), how_it_ended(report.status))
             case reports.Notice():
                 self.event_log.say("communication", report.text, report.rank)
             case reports.DiskProblem():
@@ -109,29 +113,41 @@ class ReportHandler:
         self.monitor.watchdog.look_soon()
 
     def lose(self, ranks: Iterable[int], error: str, out_of_memory: bool = False) -> None:
-        """Marks nodes as lost, with the first reason; shows each, and expects no more of its evaluations."""
-        lost = self.membership.lose(ranks, error, out_of_memory)
-        # Evaluators here answer for local nodes that are lost.
-        self.evaluations.forget(set(lost) - set(self.local))
-        for rank in lost:
-            self.monitor.tell_loss(rank)
-            if not self.event_log.is_stopping():
-                self.screen.show_log(self.monitor.log(rank))
+        """Marks nodes as lost unless they have ended, with the first reason; shows each, and expects no more
+        of its evaluations.
+        """
+        monitor, shown = self.monitor, not self.event_log.is_stopping()
+        for rank in ranks:
+            member = self.membership.members[rank]
+            if not member.is_active:
+                continue
+            member.state, member.error, member.out_of_memory = MemberState.LOST, error, out_of_memory
+            # A local node's heartbeat is ahead of its reports.
+            seen, why = monitor.watchdog.sighting(rank), error.removeprefix(f"rank {rank}, ")
+            if seen is not None:
+                text = f"rank {rank} is lost: {why}; its log: {monitor.logs[rank]}"
+            else:
+                text = f"rank {rank} on machine {self.machine_of(rank)} is lost: {why}"
+            round = max((seen or member).round, 0)
+            self.event_log.say("node_lost", text, rank, round, shown=shown)
+            if shown:
+                self.screen.show_log(monitor.logs[rank])
+            # Evaluators here answer for local nodes that are lost.
+            if rank not in self.membership.local:
+                self.evaluations.forget([rank])
 
     def _progress(self, report: reports.RoundProgress | reports.Published, loss: float | None) -> None:
-        self.membership.heard(report.rank).progress(report.round, report.bytes_sent, loss)
+        self.membership.members[report.rank].progress(report.round, report.bytes_sent, loss)
         self.monitor.waits.end(report.rank, report.round, time.monotonic())
 
     def _publish(self, report: reports.Published) -> None:
         self.evaluations.add(report)
-        if report.rank in self.local and self.observer is not None:
-            self.run_state.keep_rows()
+        if report.rank in self.membership.local and self.observer is not None:
             self.observer.take(report)
             if report.evaluation == "background":
                 self.evaluators.submit(report)
 
     def _evaluate(self, report: reports.Evaluated) -> None:
-        # Not heard from: an evaluator may have sent it, long after the node.
         self.membership.members[report.rank].note_test(report.metrics, report.round)
         self.evaluations.add(report)
         # One line, because usually all nodes follow.
@@ -147,14 +163,12 @@ class ReportHandler:
 
     def _go_back(self, rank: int, round: int) -> None:
         # The exception: a rejoining node discards later rounds.
-        self.membership.heard(rank).round = round - 1
-        if problem := self.run_state.go_back(rank, round):
+        self.membership.members[rank].round = round - 1
+        # The node has deleted these checkpoints, so no resume may count on them.
+        self.run_state.retention.undo(rank, round)
+        if rank in self.membership.local and (problem := self.evaluations.go_back(round)):
             self.event_log.say("checkpoint", problem)
 
-    def _tell(self, kind: str, report: OfRound, text: str, tell: Tell | None = None) -> None:
-        peer = getattr(report, "peer", None)
-        (tell or self.event_log.say)(kind, f"{_where(report)}: {text}", report.rank, report.round, peer)
-
-
-def _where(report: OfRound) -> str:
-    return f"rank {report.rank}, round {report.round + 1}"
+    def _tell(self, kind: str, report: OfRound, text: str, shown: bool = True) -> None:
+        text, peer = f"rank {report.rank}, round {report.round + 1}: {text}", getattr(report, "peer", None)
+        self.event_log.say(kind, text, report.rank, report.round, peer, shown)

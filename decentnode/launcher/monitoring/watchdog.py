@@ -1,7 +1,7 @@
 """Which node waits for which on a machine, and which hangs, from the nodes' heartbeats."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -13,7 +13,7 @@ from decentnode.communication.launcher_link.heartbeats import (
     Heartbeat,
     HeartbeatBoard,
 )
-from decentnode.communication.launcher_link.reports import Report, Stuck, Waiting
+from decentnode.communication.launcher_link.reports import Failed, Report, Stuck, Waiting
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.monitoring.membership import MembershipTable
 
@@ -71,17 +71,12 @@ class Watchdog:
     launcher itself was suspended.
     """
 
-    def __init__(
-        self, heartbeats: HeartbeatBoard, membership: MembershipTable, processes: Mapping[int, Sequence[int]],
-        timeouts: Timeouts, pid_of: Callable[[int], int | None],
-    ) -> None:  # fmt: skip
-        """`processes`: the ranks of each local host process, by position; `pid_of`: its process id."""
+    def __init__(self, heartbeats: HeartbeatBoard, membership: MembershipTable, timeouts: Timeouts) -> None:
         self._heartbeats = heartbeats
         self._membership = membership
-        self._watched = {position: _Watched(ranks) for position, ranks in processes.items()}
-        self._local = {rank: position for position, ranks in processes.items() for rank in ranks}
+        self._watched = {position: _Watched(ranks) for position, ranks in membership.here.items()}
+        self._local = {rank: position for position, ranks in membership.here.items() for rank in ranks}
         self._timeouts = timeouts
-        self._pid_of = pid_of
         self.next_look = 0.0
         """Time of the next check, on the clock of `time.monotonic`."""
         self._last_look: float | None = None
@@ -137,14 +132,18 @@ class Watchdog:
         # The launcher sleeps while nothing happens; any report wakes it earlier (`look_soon`).
         return max(LOOK_INTERVAL, min([GROWTH * self._pause, LONGEST_INTERVAL, *left]))
 
-    def hung(self) -> list[int]:
-        """Positions of processes to be killed."""
-        return [
-            position
+    def hung(self) -> dict[int, list[Failed]]:
+        """By position of each process to be killed the reports about its nodes."""
+        now, active = time.monotonic(), set(self._membership.active)
+        return {
+            position: [
+                Failed(rank, f"hung ({self.doing(rank, now)}) and was killed")
+                for rank in sorted(active.intersection(watched.ranks))
+            ]
             for position, watched in self._watched.items()
             if watched.condition is Condition.STUCK
             and watched.silent >= Timeouts.hung_process(self._limit(watched))
-        ]
+        }
 
     def begin_anew(self, position: int) -> None:
         """Forgets the record of a restarted process: the silence of the old one does not count."""
@@ -212,7 +211,7 @@ class Watchdog:
         silent = watched.silent + elapsed
         if silent >= Timeouts.notice and not self._active.isdisjoint(watched.ranks):
             # Asked only now, because it reads a file of the kernel.
-            watched.stopped = thread_state(self._pid_of(position)) in ("T", "t")
+            watched.stopped = thread_state(self._membership.pids.get(position)) in ("T", "t")
             # A suspended process is not blocked by another node, even if its heartbeat shows a wait.
             if not watched.stopped and self._is_blocked(watched):
                 watched.condition = Condition.WAITING

@@ -14,8 +14,7 @@ from decentnode.launcher.recovery.resume import ResumePlan, RunLock, settings_di
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.experiment import Experiment
-from decentnode.results.reader import CodeVersion, EvaluationRow, read_evaluations
-from decentnode.results.records import cut_back
+from decentnode.results.reader import CodeVersion
 
 
 class RunState:
@@ -32,11 +31,8 @@ class RunState:
         self._experiment = experiment
         self._run_dir = run_dir
         self._machine = machine
-        self._ranks, self._local = ranks, set(local)
+        self._ranks, self._local = ranks, local
         self._warnings = RateLimiter()
-        self._rows: list[EvaluationRow] = []
-        self._may_undo = False
-        """Whether the evaluations are those of an earlier launcher, which may be ahead of the others."""
 
     def greeting(self, join: Join) -> Join:
         """The Join with the checkpoints of this machine's nodes; raises BadInput."""
@@ -55,7 +51,6 @@ class RunState:
         if self.past is not None and not start.late:
             absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
             self.retention.begin(start.round, absent)
-        self._may_undo = bool(start.late)
         self.lineage.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
         # Last: a failure above leaves the directory as an earlier start of the run.
         experiment, versions = self._experiment, self._versions(start.round)
@@ -74,14 +69,6 @@ class RunState:
         return [*versions, msgspec.structs.replace(sources.version, round=round + 1)]
 
     @property
-    def rows(self) -> list[EvaluationRow]:
-        """Earlier evaluations; always the same list, from which discarded rows are removed."""
-        path = self._run_dir / "evaluations.jsonl"
-        if self.past and path.exists():
-            self._rows[:] = read_evaluations(path)
-        return self._rows
-
-    @property
     def news(self) -> str:
         """The round after which the run resumes, as text; empty for a new run."""
         round = self.lineage.round
@@ -96,24 +83,6 @@ class RunState:
             return self.retention.newest_round
         known = max(self.retention.kept, self.lineage.round)
         return known if known != FROM_THE_START else None
-
-    def go_back(self, rank: int, round: int) -> str:
-        """Forgets what a node has discarded of `round` and later ones; returns a line if that fails."""
-        # The node has deleted these checkpoints, so no resume may count on them.
-        self.retention.undo(rank, round)
-        if rank not in self._local or not self._may_undo:
-            return ""
-        self._rows[:] = [row for row in self._rows if row.round < round]
-        path = self._run_dir / "evaluations.jsonl"
-        try:
-            cut_back(path, round - 1)
-        except (BadInput, OSError) as error:
-            return f"{path}: rows from round {round + 1} on may be there twice: {error}"
-        return ""
-
-    def keep_rows(self) -> None:
-        """Keeps all evaluations from now on: they are of this launcher, whose nodes are up to date."""
-        self._may_undo = False
 
     def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> str:
         """Deletes unneeded checkpoints; returns a line about those that could not be written or deleted.

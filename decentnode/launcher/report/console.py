@@ -46,7 +46,7 @@ class LiveConsole:
         nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
         hosts = counted(len(experiment.processes), "process", "processes")
         size = f"{experiment.layout.numel:,} parameters"
-        self.note(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
+        self.line(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
 
     def progress(self, membership: MembershipTable) -> None:
         """Called after reports of nodes, and at every `interval`."""
@@ -57,10 +57,6 @@ class LiveConsole:
             self.line(heading(self._metrics), "bold")
         self._evaluations += 1
         self.line(evaluation_line(row, self._metrics))
-
-    def note(self, text: str) -> None:
-        """Shows one line about an event."""
-        self.line(text)
 
     def show_log(self, log: Path) -> None:
         """Shows the end of a lost node's log."""

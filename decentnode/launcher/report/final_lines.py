@@ -1,7 +1,7 @@
 """The last lines of a run: how it ended, its results, and where they are."""
 
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,21 +26,20 @@ Lines = Iterator[tuple[str, str]]
 
 
 def exit_code(
-    membership: MembershipTable, local: Iterable[int], known: Iterable[int],
-    asked_with: signal.Signals | None, results_are_lost: bool,
-) -> ExitCode:  # fmt: skip
-    """The exit code of the launcher of the `local` ranks; `asked_with`: the signal that stopped the run.
+    membership: MembershipTable, asked_with: signal.Signals | None, lost_results: Sequence[str] = ()
+) -> ExitCode:
+    """The exit code of a launcher; `asked_with`: the signal that stopped the run.
 
-    A signal after all `known` nodes have finished, while processes exit, has no effect.
+    A signal after all known nodes have finished, while processes exit, has no effect.
     """
-    if asked_with is not None and any(membership.members[rank].finished is None for rank in known):
+    if asked_with is not None and any(membership.members[r].finished is None for r in membership.known):
         return STOPPED_BY[asked_with]
     # Before the general failure: this code names the cause.
     if any(member.out_of_memory for member in membership.members.values()):
         return ExitCode.OUT_OF_MEMORY
     not_finite = membership.not_finite()
-    is_usable = any(membership.members[rank].finished and rank not in not_finite for rank in local)
-    if not is_usable or results_are_lost:
+    is_usable = any(membership.members[rank].finished and rank not in not_finite for rank in membership.local)
+    if not is_usable or lost_results:
         return ExitCode.FAILED
     # No stop was requested, so a stopped node rejoined too late to take part.
     is_whole = not membership.ranks(MemberState.LOST, MemberState.STOPPED) and not membership.missing_edges

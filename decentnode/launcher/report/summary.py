@@ -8,26 +8,26 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import torch
 
 from decentnode.communication.launcher_link.reports import Evaluated, Finished, Published
+from decentnode.config import loader as config
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput
+from decentnode.graph.connectivity import components_without
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.observer.observer import Observation
+from decentnode.node.experiment import Experiment
 from decentnode.results.metrics import VALIDATION, Values
 from decentnode.results.partition_table import PARTITION_FILE
-from decentnode.results.reader import SCHEMA, EvaluationRow
-from decentnode.results.records import write_atomically
-
-# Commands that only read results must not wait for torch, so these imports are lazy.
-if TYPE_CHECKING:
-    from decentnode.launcher.observer.observer import Observation
-    from decentnode.node.experiment import Experiment
+from decentnode.results.reader import SCHEMA, EvaluationRow, read_evaluations
+from decentnode.results.records import cut_back, write_atomically
 
 NOTHING: Counter[str] = Counter()
 
@@ -40,24 +40,37 @@ class EvaluationLog:
     reports: dict[int, dict[int, Published]] = field(default_factory=dict)
     metrics: dict[int, dict[int, Values]] = field(default_factory=dict)
     """Of evaluations, by round and rank; empty if one failed."""
-    observations: "dict[int, Observation]" = field(default_factory=dict)
-    rows: list[EvaluationRow] = field(default_factory=list)
-    """Rows that are written, in this order."""
+    observations: dict[int, Observation] = field(default_factory=dict)
+    rows: dict[int, EvaluationRow] = field(default_factory=dict)
+    """Rows that are written, by round, in this order."""
     warn: Warn = lambda _: None
     """Called with a line when the disk refuses rows."""
 
     def __post_init__(self) -> None:
         self._file = LineFile(self.path, self.warn)
-        self._highest = max((row.round for row in self.rows), default=-1)
+        self._may_undo = False
+        """Whether all rows are those of an earlier launcher, which may be ahead of the others."""
 
-    def go_on(self, rows: list[EvaluationRow]) -> None:
-        """Continues after rows that are in the file; discarded rows are removed from that list."""
-        self.rows, self._highest = rows, max((row.round for row in rows), default=-1)
+    def read(self, is_late: bool) -> None:
+        """Continues after the rows in the file; raises BadInput. `is_late`: this machine joins late."""
+        self.rows = {row.round: row for row in read_evaluations(self.path)} if self.path.exists() else {}
+        self._may_undo = is_late
+
+    def go_back(self, round: int) -> str:
+        """Discards rows of `round` and later ones where nodes repeat these; returns a line if that fails."""
+        if not self._may_undo:
+            return ""
+        self.rows = {done: row for done, row in self.rows.items() if done < round}
+        try:
+            cut_back(self.path, round - 1)
+        except (BadInput, OSError) as error:
+            return f"{self.path}: rows from round {round + 1} on may be there twice: {error}"
+        return ""
 
     @property
     def last(self) -> EvaluationRow | None:
         """The row of the highest round, which need not be the one completed last."""
-        return max(self.rows, key=lambda row: row.round, default=None)
+        return self.rows[max(self.rows)] if self.rows else None
 
     def close(self) -> str:
         """Closes the file; returns what could not be written in one line, or an empty text."""
@@ -65,7 +78,10 @@ class EvaluationLog:
 
     def add(self, report: Published | Evaluated) -> None:
         """Records one node's evaluation, unless the row of its round is written."""
-        if self._is_written(report.round):
+        if isinstance(report, Published):
+            # From here on the rows are those of this launcher, whose nodes are up to date.
+            self._may_undo = False
+        if report.round in self.rows:
             return
         if isinstance(report, Published):
             self.reports.setdefault(report.round, {})[report.rank] = report
@@ -77,10 +93,6 @@ class EvaluationLog:
         for round, reports in self.reports.items():
             for rank in reports.keys() & set(ranks):
                 self.metrics.setdefault(round, {}).setdefault(rank, {})
-
-    def observe(self, observation: "Observation") -> None:
-        """Records an observation."""
-        self.observations[observation.round] = observation
 
     def complete(self, expected: Mapping[int, int], observed: bool) -> list[EvaluationRow]:
         """Writes and returns rows of rounds with reports of all `expected` ranks, and of the observer if
@@ -104,8 +116,7 @@ class EvaluationLog:
         if rows:
             # An evaluation row is not repeated at a resume after its round.
             self._file.sync()
-        self.rows += rows
-        self._highest = max([self._highest, *ready])
+        self.rows |= {row.round: row for row in rows}
         return rows
 
     def _is_awaited(self, round: int, expected: Mapping[int, int]) -> bool:
@@ -118,9 +129,6 @@ class EvaluationLog:
             for rank, report in self.reports[round].items()
             if rank not in known
         )
-
-    def _is_written(self, round: int) -> bool:
-        return round <= self._highest and any(row.round == round for row in self.rows)
 
     def _row(self, round: int) -> EvaluationRow | None:
         """The row of a round; None if no model was evaluated."""
@@ -154,10 +162,8 @@ def unused_directory(name: str) -> Path:
     return path
 
 
-def make_run_directory(experiment: "Experiment", machine: int) -> Path:
+def make_run_directory(experiment: Experiment, machine: int) -> Path:
     """Makes the directory of a new run with its resolved configuration; raises BadInput."""
-    from decentnode.config import loader as config
-
     settings = experiment.settings
     path = Path(settings.run_dir or unused_directory(settings.name)).absolute()
     partition = experiment.samples.table(settings)
@@ -200,7 +206,7 @@ class Timing:
 
 
 def summarize(
-    experiment: "Experiment",
+    experiment: Experiment,
     membership: MembershipTable,
     evaluations: EvaluationLog,
     run_id: int,
@@ -212,10 +218,6 @@ def summarize(
 
     `refused`: what launchers refused, by reason, in addition to the nodes.
     """
-    import torch
-
-    from decentnode.graph.connectivity import components_without
-
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
     lost = membership.ranks(MemberState.LOST)
@@ -261,7 +263,7 @@ def summarize(
 
 
 def _privacy(
-    experiment: "Experiment", finished: Mapping[int, Finished], lost: Sequence[int]
+    experiment: Experiment, finished: Mapping[int, Finished], lost: Sequence[int]
 ) -> dict[str, Any] | None:
     """What the finished nodes have spent, and why others claim nothing; None where steps are not private."""
     plugin = experiment.settings.training.privacy

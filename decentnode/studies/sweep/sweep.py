@@ -126,7 +126,7 @@ class Sweep:
             self._finish(forked, directory, outcome)
         elif self._signal is not None:
             # Its checkpoints are those of a graceful stop.
-            self._screen.note(
+            self._screen.line(
                 f"{name}: stopped{', and can be resumed' if status is RunStatus.RESUMABLE else ''}"
             )
         else:
@@ -142,7 +142,7 @@ class Sweep:
         try:
             entry.save(directory.path)
         except OSError as error:
-            self._screen.note(f"{directory.path}: its times cannot be written: {error.strerror}")
+            self._screen.line(f"{directory.path}: its times cannot be written: {error.strerror}")
         self._done += 1
         cost = self._plan.note(directory)
         memory = 0.0 if isnan(cost.memory_bytes) else cost.memory_bytes
@@ -151,7 +151,7 @@ class Sweep:
         with_code = "" if outcome.code == ExitCode.OK else f" (exit code {outcome.code})"
         left = self._seconds_left()
         and_left = "" if isnan(left) or not left else f"; about {readable_seconds(left)} left"
-        self._screen.note(
+        self._screen.line(
             f"{self._done} of {len(self._plan.directories)}  {planned.name}: done in "
             f"{readable_seconds(outcome.wall_seconds)}{with_code}{and_left}"
         )
@@ -172,12 +172,12 @@ class Sweep:
         except BadInput as error:
             self._fail(directory, str(error))
             return
-        self._screen.note(f"{name}: failed, and is repeated once: {reason}")
+        self._screen.line(f"{name}: failed, and is repeated once: {reason}")
         self._waiting.append(directory)
 
     def _fail(self, directory: RunDirectory, reason: str) -> None:
         self._failed[directory.planned.name] = directory.log
-        self._screen.note(f"{directory.planned.name}: failed: {reason}")
+        self._screen.line(f"{directory.planned.name}: failed: {reason}")
 
     # What is shown.
 
