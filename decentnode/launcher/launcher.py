@@ -50,7 +50,7 @@ from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.final_lines import exit_code, headline
 from decentnode.launcher.report.row_writers import RowWriters
-from decentnode.launcher.report.summary import EvaluationLog, Timing, make_run_directory, summarize
+from decentnode.launcher.report.summary import EvaluationLog, make_run_directory, summarize
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
 from decentnode.results.figures.plot_process import Pictures, make_figures
@@ -115,7 +115,7 @@ class Launcher:
             self._run_state, self._late_join, self.evaluations, self._evaluators, screen,
         )  # fmt: skip
         self._signals = 0
-        self._startup = self._wall = self._command = 0.0
+        self._startup = self._command = 0.0
 
     def run(self) -> ExitCode:
         """Runs everything; returns the exit code. Leaves no process running, whatever happens."""
@@ -126,10 +126,10 @@ class Launcher:
                 self._watch(min(self._others.pause, self._exit_monitor.pause, self.screen.interval))
             if self._is_stopping():
                 self._let_go()
-            self._wall = time.monotonic() - self._began if self.run_id else 0.0
+            wall = time.monotonic() - self._began if self.run_id else 0.0
             self._complete_observations()
             self._complete_attacks()
-            summary = self._sum_up()
+            summary = self._sum_up(wall)
         except BaseException as error:
             self.screen.close()
             self._run_monitor.close(str(error) if isinstance(error, DecentnodeError) else "")
@@ -143,15 +143,12 @@ class Launcher:
             self._peer_service.close()
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
-        # After the server: figures take time, and all node processes have ended by now.
         code = exit_code(self.membership, self._stopping.signal, self._event_log.lost_results)
-        self.screen.ended(summary, self.run_dir, self._draw(), code)
+        # After the server: figures take time, and all node processes have ended by now.
+        are_wanted = self.experiment.settings.evaluation.figures and self.evaluations.rows
+        pictures = make_figures(self.run_dir) if are_wanted and not self._is_stopping() else Pictures()
+        self.screen.ended(summary, self.run_dir, pictures, code)
         return code
-
-    def _draw(self) -> Pictures:
-        """Draws figures of the evaluations, unless a signal asked for a quick end."""
-        wanted = self.experiment.settings.evaluation.figures and self.evaluations.rows
-        return make_figures(self.run_dir) if wanted and not self._is_stopping() else Pictures()
 
     # Before the first round.
 
@@ -345,7 +342,7 @@ class Launcher:
     def _expect(self, machine: int) -> None:
         """Expects contributions of a machine that takes part again, or for the first time."""
         self._others.present.add(machine)
-        self._observer.expect_late(machine)
+        self._observer.newcomers.add(machine)
 
     def _end_hung_nodes(self) -> None:
         """Kills processes that hang, or outlive their nodes, so every run ends."""
@@ -360,11 +357,14 @@ class Launcher:
             observation = self._observer.observations.get()
             self.evaluations.observations[observation.round] = observation
         observed = self.machine == 0 and self._observer.is_alive() and self._observer.error is None
-        for row in self.evaluations.complete(self.membership.reporting(self.membership.known), observed):
+        self._show_rows(self.membership.reporting(self.membership.known), observed)
+        self.screen.progress(self.membership)
+
+    def _show_rows(self, expected: dict[int, int], observed: bool) -> None:
+        for row in self.evaluations.complete(expected, observed):
             self.screen.evaluated(row)
             self._writers.put(row)
         self._writers.drop_failed()
-        self.screen.progress(self.membership)
 
     # After the last round.
 
@@ -404,9 +404,7 @@ class Launcher:
             why = repr(self._observer.error or "it was not ready in time")
             self.screen.line(f"mean model and consensus distance are not available: {why}")
         self.evaluations.forget(self.membership.members)
-        for row in self.evaluations.complete({}, observed=False):
-            self.screen.evaluated(row)
-            self._writers.put(row)
+        self._show_rows({}, observed=False)
 
     def _complete_attacks(self) -> None:
         """Waits for the attacks on the last rounds, until a signal."""
@@ -415,17 +413,17 @@ class Launcher:
         while not self._is_stopping() and time.monotonic() < limit and self._attacks.is_busy(POLL_INTERVAL):
             self._watch(0.0)
 
-    def _sum_up(self) -> dict[str, Any]:
+    def _sum_up(self, wall: float) -> dict[str, Any]:
         """Writes the summary, and sends machine 0 what it may not know yet."""
         # The reports of its nodes' ends may have been lost with a broken connection.
         last_words = self.membership.last_words() if self.machine else []
         self._assembly.send(RelayedReports(self.machine, [*self._reports.unsent, *last_words]))
-        timing = Timing(max(self._startup, self._heartbeats.last_to_begin - self._command), self._wall)
+        startup = max(self._startup, self._heartbeats.last_to_begin - self._command)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
         saved = self._run_state.retention.newest_round if unfinished else None
         refused = self._assembly.refused + self._others.refused
         summary = summarize(
-            self.experiment, self.membership, self.evaluations, self.run_id, timing, saved, refused
+            self.experiment, self.membership, self.evaluations, self.run_id, startup, wall, saved, refused
         )
         summary["attacks"] = self._attacks.close()
         self._writers.close(summary, lambda: self._stopping.is_urgent)

@@ -7,7 +7,7 @@ with their neighbors alone, and messages between launchers only serve the view a
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NoReturn
 
 import msgspec
@@ -33,34 +33,6 @@ LEAST_BYTES = MOST_BYTES // 256
 NOT_LISTED = " does not have this machine's key on its list; use one set of files from `decentnode keys`"
 
 
-class StartQuorum:
-    """Machine 0's rule: all machines; or enough nodes, after a grace time in which the others may join."""
-
-    def __init__(self, mapping: Mapping, failures: FailureSettings) -> None:
-        """All machines, unless `failures` has a number of nodes; the others then have the grace time."""
-        start = failures.start
-        self._mapping = mapping
-        self._least = mapping.num_nodes if start == "all" else int(start.removeprefix("at_least "))
-        self._grace = failures.grace
-        self._since: float | None = None
-
-    def suffices(self, missing: Iterable[int]) -> bool:
-        """Whether the nodes of the other machines are enough."""
-        without = sum(len(self._mapping.ranks_of(machine)) for machine in missing)
-        return self._mapping.num_nodes - without >= self._least
-
-    def is_met(self, missing: Iterable[int], is_last_chance: bool) -> bool:
-        """Whether the run may start without these machines; at the last chance without the grace time."""
-        if not self.suffices(missing):
-            # A machine left again: the grace time starts over.
-            self._since = None
-            return False
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        return is_last_chance or now - self._since > self._grace
-
-
 class Rendezvous:
     """The links between the launchers, through machine 0; one machine alone opens no socket."""
 
@@ -77,19 +49,15 @@ class Rendezvous:
         """Handshakes: before the rendezvous those of this machine, after it all."""
         self._mapping = mapping
         self._greeting = greeting
-        self._offers = dict(greeting.offers)
-        self._starts = {machine: greeting.starts}
-        self._incarnation = greeting.incarnation
+        self._joins: dict[int, Join] = {}
+        """What the machines that are here have said; those of others only machine 0 has."""
         self._routes: dict[int, bytes] = {}
-        self._quorum = StartQuorum(mapping, failures or FailureSettings())
+        self._failures = failures or FailureSettings()
         self._start: Start | None = None
         self._started: dict[int, bytes] = {}
         """By machine the route of the launcher that received the start."""
-        self._joined: set[int] = set()
-        """Machines that have joined this start, in time or late; known to machine 0."""
         self._credentials = credentials
-        self._signatures: dict[int, bytes] = {}
-        self._rendezvous: LauncherChannel | None = None
+        self._channel: LauncherChannel | None = None
         self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
 
     def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
@@ -97,28 +65,35 @@ class Rendezvous:
 
         Raises BadInput if a machine has other code.
         """
+        own = msgspec.structs.replace(self._greeting, introductions=self.introductions)
+        self._joins[self.machine] = own
         # A single machine neither opens a port nor needs keys.
         if len(self.machines) == 1:
             return self._agree([])
         if self._credentials and self._credentials.signers:
-            said, digest = self.introductions, self._greeting.digest
-            self._signatures[self.machine] = vouch(self._credentials, digest, said)
-        self._rendezvous = LauncherChannel(self._endpoint, self.machine, self._credentials)
-        if self.machine == 0:
-            return self._host_meeting(deadline, is_stopped)
-        return self._attend_meeting(deadline, is_stopped)
+            signature = vouch(self._credentials, own.digest, own.introductions)
+            self._joins[self.machine] = msgspec.structs.replace(own, signature=signature)
+        self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
+        meet = self._attend_meeting if self.machine else self._host_meeting
+        start = meet(deadline, is_stopped)
+        self.introductions = start.introductions
+        return start
 
     def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         limit = time.monotonic() + deadline
+        enough_since: float | None = None
         while missing := self._missing():
             # The others must not wait for their deadline.
             if is_stopped():
                 self.send(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
+            now = time.monotonic()
+            # If a machine leaves again, the grace time of the others starts over.
+            enough_since = (enough_since or now) if self._suffices(missing) else None
             # Before the deadline counts: at the deadline fewer machines may suffice.
-            if self._quorum.is_met(missing, is_last_chance=time.monotonic() > limit):
+            if enough_since is not None and (now > limit or now - enough_since > self._failures.grace):
                 break
-            if time.monotonic() > limit:
+            if now > limit:
                 listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
                 refused = f"; connections that were refused: {listed}" if listed else ""
                 self._refuse(f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}")
@@ -126,7 +101,7 @@ class Rendezvous:
                 if isinstance(note, Join):
                     if refusal := self._difference(note):
                         self._refuse(refusal)
-                    self._introduce(note)
+                    self._joins[note.machine] = note
                     self.send(Wait(sorted(self._missing())), note.machine)
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
@@ -136,19 +111,21 @@ class Rendezvous:
         self.send(start)
         return start
 
+    def _suffices(self, missing: Collection[int]) -> bool:
+        """Whether the nodes of the other machines are enough (key failures.start)."""
+        start, nodes = self._failures.start, self._mapping.num_nodes
+        least = nodes if start == "all" else int(start.removeprefix("at_least "))
+        return nodes - sum(len(self._mapping.ranks_of(machine)) for machine in missing) >= least
+
     def _missing(self) -> set[int]:
         """Machines that have not joined, or have left again; the messages of the latter are dropped."""
         before, self._looked = self._looked, time.monotonic()
         # If this process was suspended, messages that arrived meanwhile are not read yet.
         patience = Timeouts.machine_left(self._looked - before)
-        for machine in [m for m in self._joined if self._looked - self.last_heard[m] > patience]:
-            self._joined.discard(machine)
-            for said in (self._routes, self._starts, self._signatures):
-                said.pop(machine, None)
-            for rank in self._mapping.ranks_of(machine):
-                self.introductions.pop(rank, None)
-                self._offers.pop(rank, None)
-        return set(self.machines) - {0} - self._joined
+        for machine in [m for m in self._joins if m and self._looked - self.last_heard[m] > patience]:
+            del self._joins[machine]
+            self._routes.pop(machine, None)
+        return set(self.machines) - self._joins.keys()
 
     def is_newcomer(self, machine: int) -> bool:
         """Whether a machine's launcher is not the one that received the start."""
@@ -166,7 +143,7 @@ class Rendezvous:
             del self._routes[join.machine]
             return False
         self._started[join.machine] = self._routes[join.machine]
-        self._joined.add(join.machine)
+        self._joins[join.machine] = join
         start = msgspec.structs.replace(
             # A late machine receives no handshakes: its nodes rejoin without them.
             self._start, introductions={}, signatures={}, absent=absent, late=late
@@ -177,15 +154,10 @@ class Rendezvous:
     def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         limit, next_join = time.monotonic() + deadline, 0.0
         absent = {0}
-        greeting = msgspec.structs.replace(
-            self._greeting,
-            introductions=self.introductions,
-            signature=self._signatures.get(self.machine, b""),
-        )
         while (now := time.monotonic()) < limit and not is_stopped():
             # Repeated, because machine 0 may start later, and counts silent machines as missing.
             if now >= next_join:
-                self.send(greeting)
+                self.send(self._joins[self.machine])
                 next_join = now + JOIN_INTERVAL
             for note in self.receive(timeout=0.1):
                 match note:
@@ -193,13 +165,12 @@ class Rendezvous:
                         # Machine 0 is not trusted blindly: signatures and quorum are checked here, too.
                         if wrong := self._objection(note):
                             raise StartError(wrong)
-                        self.introductions = note.introductions
                         return note
                     case Refuse():
                         raise note.error("machine 0: ")
                     case Wait():
                         absent = set(note.missing)
-            if self._rendezvous is not None and self._rendezvous.is_turned_away:
+            if self._channel is not None and self._channel.is_turned_away:
                 raise StartError(f"machine 0{NOT_LISTED}")
         if is_stopped():
             raise StartError(f"the run was stopped on machine {self.machine}")
@@ -208,32 +179,32 @@ class Rendezvous:
 
     def send(self, note: Note, to: int | None = None) -> int:
         """Sends to machine 0, or from there to one machine or all; returns the bytes. Never waits."""
-        if self._rendezvous is None:
+        if self._channel is None:
             return 0
         content = msgspec.msgpack.encode(note)
         routes = [b""] if self.machine else [r for m, r in self._routes.items() if to in (None, m)]
-        return len(content) * sum(self._rendezvous.send(content, route) for route in routes)
+        return len(content) * sum(self._channel.send(content, route) for route in routes)
 
     @property
     def descriptors(self) -> list[int]:
         """What a thread polls while `has_messages` is False."""
-        return self._rendezvous.descriptors if self._rendezvous else []
+        return self._channel.descriptors if self._channel else []
 
     @property
     def has_messages(self) -> bool:
         """Whether `receive` would return a message."""
-        return self._rendezvous is not None and self._rendezvous.has_messages
+        return self._channel is not None and self._channel.has_messages
 
     def receive(self, timeout: float = 0.0) -> list[Note]:
         """Messages of the other machines; waits at most `timeout` seconds for the first."""
         notes: list[Note] = []
-        if self._rendezvous is None:
+        if self._channel is None:
             return notes
-        room = MOST_AT_ONCE * MOST_BYTES if self._rendezvous.wait(timeout) else 0
+        room = MOST_AT_ONCE * MOST_BYTES if self._channel.wait(timeout) else 0
         # A machine that sends without a pause must not occupy the launcher.
-        while room > 0 and (arrival := self._rendezvous.receive()) is not None:
+        while room > 0 and (arrival := self._channel.receive()) is not None:
             room -= len(arrival.content) + LEAST_BYTES
-            note = self._read(self._rendezvous, arrival)
+            note = self._read(self._channel, arrival)
             if note is not None:
                 notes.append(note)
         return notes
@@ -251,7 +222,8 @@ class Rendezvous:
             rendezvous.refused["identity"] += 1
             return None
         known = machine in self.last_heard and machine != self.machine
-        if self.machine == 0 and machine not in self._joined and not isinstance(note, Join):
+        is_here = machine in self._joins and machine != 0
+        if self.machine == 0 and not is_here and not isinstance(note, Join):
             rendezvous.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
             return None
         if not known or not self._keeps_route(rendezvous, machine, arrival.route):
@@ -274,14 +246,14 @@ class Rendezvous:
 
     def close(self) -> None:
         """Delivers what was sent within two seconds, and closes the socket."""
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-            self._rendezvous = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
     @property
     def refused(self) -> Counter[str]:
         """Refused connections and messages, by reason."""
-        return +self._rendezvous.refused if self._rendezvous else Counter()
+        return +self._channel.refused if self._channel else Counter()
 
     def _difference(self, join: Join) -> Refuse | None:
         name = self._name({join.machine})
@@ -297,17 +269,6 @@ class Rendezvous:
                 return Refuse(f"{name} has {differs}")
         return None
 
-    def _introduce(self, join: Join) -> None:
-        """Records the handshakes of a machine's own nodes, and nothing about others."""
-        self._joined.add(join.machine)
-        # A machine cannot announce handshakes or checkpoints of another one's nodes.
-        own = set(self._mapping.ranks_of(join.machine))
-        self.introductions |= {r: said for r, said in join.introductions.items() if r in own}
-        self._offers |= {r: rounds for r, rounds in join.offers.items() if r in own}
-        self._starts[join.machine] = join.starts
-        self._incarnation = max(self._incarnation, join.incarnation)
-        self._signatures[join.machine] = join.signature
-
     def _objection(self, start: Start) -> str:
         """Why this machine does not accept the start; empty if it does."""
         # A handshake of an absent node could only be forged.
@@ -318,7 +279,7 @@ class Rendezvous:
         if start.late:
             return ""
         away = set(self.machines) - here
-        if self.machine in away or not self._quorum.suffices(away):
+        if self.machine in away or not self._suffices(away):
             return f"machine 0 would start without {self._name(away)} (key failures.start)"
         return self._unsigned(start)
 
@@ -336,32 +297,32 @@ class Rendezvous:
 
     def _agree(self, absent: list[int]) -> Start:
         """A new run; or the newest round that all ranks of an earlier one can continue after."""
-        start = Start(secrets.randbits(62) + 1, self.introductions, 0, -1, self._signatures, absent)
+        joins = dict(sorted(self._joins.items()))
+        # A machine cannot announce handshakes or checkpoints of another one's nodes.
+        own = [(rank, join) for machine, join in joins.items() for rank in self._mapping.ranks_of(machine)]
+        introductions = {r: join.introductions[r] for r, join in own if r in join.introductions}
+        signatures = {machine: join.signature for machine, join in joins.items() if join.signature}
+        start = Start(secrets.randbits(62) + 1, introductions, 0, -1, signatures, absent)
         if not self._greeting.run_id:
             return start
-        if self._incarnation == INCARNATIONS[-1]:
-            self._refuse(f"the run was started again {self._incarnation} times, the limit")
+        incarnation = max(join.incarnation for join in joins.values())
+        if incarnation == INCARNATIONS[-1]:
+            self._refuse(f"the run was started again {incarnation} times, the limit")
         # The machine with the longest list took part in every start.
-        starts = max(self._starts.values(), key=len)
+        starts = max((join.starts for join in joins.values()), key=len)
+        offers: dict[int, list[int]] = {}
+        for rank, join in own:
+            # In starts that this machine missed, the others have discarded later rounds.
+            missed = starts[len(join.starts) :]
+            offers[rank] = [r for r in join.offers.get(rank, []) if r <= min(missed, default=r)]
         try:
-            here = [rank for m in self.machines if m not in absent for rank in self._mapping.ranks_of(m)]
-            round = newest_of_all(self._valid_offers(starts), here)
+            round = newest_of_all(offers, offers)
         except StartError as error:
             self._refuse(str(error))
         run_id = int(self._greeting.run_id, 16)
         return msgspec.structs.replace(
-            start, run_id=run_id, incarnation=self._incarnation + 1, round=round, starts=[*starts, round]
+            start, run_id=run_id, incarnation=incarnation + 1, round=round, starts=[*starts, round]
         )  # fmt: skip
-
-    def _valid_offers(self, starts: list[int]) -> dict[int, list[int]]:
-        """The offers without rounds that the others have discarded in starts that a machine missed."""
-        valid: dict[int, list[int]] = {}
-        for machine, known in self._starts.items():
-            last = min(starts[len(known) :], default=None)
-            for rank in self._mapping.ranks_of(machine):
-                offered = self._offers.get(rank, [])
-                valid[rank] = [round for round in offered if last is None or round <= last]
-        return valid
 
     def _refuse(self, why: str | Refuse) -> NoReturn:
         """Sends a refusal to every machine, also to those that join within the next seconds."""

@@ -28,7 +28,6 @@ class WriterThread(threading.Thread):
 
     def __init__(self, name: str, writer: Writer, run: Run, rows: Sequence[EvaluationRow]) -> None:
         super().__init__(name=f"writer {name}", daemon=True)
-        self.writer_name = name
         self.problem = ""
         """Why it has ended early, in one line."""
         self.waiting: Queue[EvaluationRow | dict[str, Any]] = Queue(MOST_WAITING)
@@ -80,19 +79,17 @@ class RowWriters:
             self._threads.append(thread)
 
     def put(self, row: EvaluationRow) -> None:
-        """Passes a row on, unless that round was there before; reports writers that have failed."""
+        """Passes a row on, unless that round was there before."""
         if row.round not in self._written:
             self._written.add(row.round)
             for thread in self._threads:
                 thread.put(row)
-        self.drop_failed()
 
     def drop_failed(self) -> None:
         """Reports each writer that has failed in one line, and passes it no more rows."""
         for thread in [thread for thread in self._threads if thread.problem]:
             self._threads.remove(thread)
-            text = f"writer {thread.writer_name} is dropped: {thread.problem}"
-            self._say("writer", text)
+            self._say("writer", f"{thread.name} is dropped: {thread.problem}")
 
     def close(self, summary: dict[str, Any], is_urgent: Callable[[], bool]) -> None:
         """Waits until all have finished, at most for the limit, or until it is urgent."""

@@ -168,9 +168,15 @@ def make_run_directory(experiment: Experiment, machine: int) -> Path:
     path = Path(settings.run_dir or unused_directory(settings.name)).absolute()
     partition = experiment.samples.table(settings)
     try:
-        # Two runs that start in the same second have the same generated name.
-        while not _is_made(path, settings.run_dir is not None):
-            path = unused_directory(settings.name).absolute()
+        while True:
+            try:
+                path.mkdir(parents=True, exist_ok=settings.run_dir is not None)
+                break
+            except FileExistsError:
+                # Two runs that start in the same second have the same generated name.
+                if settings.run_dir is not None or not os.path.lexists(path):
+                    raise
+                path = unused_directory(settings.name).absolute()
         if any(path.iterdir()):
             raise BadInput(f"run_dir: {path} is not empty; name another one, or remove it")
         for folder in ("records", "logs"):
@@ -182,41 +188,21 @@ def make_run_directory(experiment: Experiment, machine: int) -> Path:
     return path
 
 
-def _is_made(path: Path, may_exist: bool) -> bool:
-    """Whether this call created the directory, or may use it; another start may have taken a
-    generated name.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=may_exist)
-    except FileExistsError:
-        if may_exist or not os.path.lexists(path):
-            raise
-        return False
-    return True
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Durations in seconds."""
-
-    startup: float
-    """From the start of the command until the last local node started its first round."""
-    wall: float
-    """From the start of the run to the end of the last node."""
-
-
 def summarize(
     experiment: Experiment,
     membership: MembershipTable,
     evaluations: EvaluationLog,
     run_id: int,
-    timing: Timing,
+    startup: float,
+    wall: float,
     resumable: int | None = None,
     refused: Counter[str] = NOTHING,
 ) -> dict[str, Any]:
     """The summary of a run as this machine knows it; `resumable`: the round after which all were saved.
 
-    `refused`: what launchers refused, by reason, in addition to the nodes.
+    `startup`: seconds from the start of the command until the last local node started its first round;
+    `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
+    reason, in addition to the nodes.
     """
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
@@ -243,8 +229,8 @@ def summarize(
         "restarted_nodes": {str(r): m.restarts for r, m in sorted(membership.members.items()) if m.restarts},
         "broken_edges": [[edge.rank, edge.peer, edge.round] for edge in membership.broken_edges()],
         "not_finite": {str(rank): round for rank, round in membership.not_finite().items()},
-        "startup_seconds": round(timing.startup, 3),
-        "wall_seconds": round(timing.wall, 3),
+        "startup_seconds": round(startup, 3),
+        "wall_seconds": round(wall, 3),
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),
