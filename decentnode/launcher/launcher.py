@@ -23,8 +23,9 @@ from decentnode.core.process_setup import leave_behind, signals_that_stop
 from decentnode.core.timeouts import Timeouts
 from decentnode.core.version import __version__
 from decentnode.errors import DecentnodeError, ExitCode, StartError
-from decentnode.launcher import preflight
+from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.attackers import AttackProcess
+from decentnode.launcher.child_process import ChildProcess
 from decentnode.launcher.cluster.late_join import RESTART, LateJoin
 from decentnode.launcher.cluster.messages import (
     CheckpointsCommitted,
@@ -44,7 +45,6 @@ from decentnode.launcher.monitoring.report_handler import ReportHandler
 from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import Contribution, ModelObserver
 from decentnode.launcher.observer.vector_sender import VectorSender
-from decentnode.launcher.peer_service import PeerService
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.report.console import LiveConsole
@@ -88,7 +88,7 @@ class Launcher:
         )
         self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.say)
         self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.say)
-        self._peer_service = PeerService(experiment, machine, self.run_dir, self._event_log.say)
+        self._peer_service: ChildProcess | None = None
         writers = () if machine else experiment.settings.records.writers
         self._writers = RowWriters(writers, self._event_log.say)
         self._exit_monitor = ExitMonitor(self.membership, experiment.settings.failures.timeouts)
@@ -140,7 +140,7 @@ class Launcher:
             self.server.close()
             self._evaluators.close()
             self._attacks.close()
-            self._peer_service.close()
+            self._end_peer_service()
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         code = exit_code(self.membership, self._stopping.signal, self._event_log.lost_results)
@@ -158,7 +158,9 @@ class Launcher:
         self._attacks.start()
         self._evaluators.start(threads)
         self._socket_dir = name_socket_directory()
-        self._peer_service.start(self._socket_dir, self._credentials)
+        self._peer_service = peer_service.start_service(
+            self.experiment, self.machine, self.run_dir, self._socket_dir, self._credentials
+        )
         read, write = os.pipe()
         # Room for the reports of thousands of nodes while this process is busy.
         fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -278,7 +280,7 @@ class Launcher:
         """Processes what nodes and machines have sent; waits at most `timeout` seconds for it."""
         fds = [
             *self._evaluators.descriptors,
-            *self._peer_service.descriptors,
+            *([self._peer_service.fd] if self._peer_service else []),
             *([] if self._inflow.closed else [self._inflow.fd]),
         ]
         if self.run_id:
@@ -286,7 +288,11 @@ class Launcher:
             # ZeroMQ descriptors are edge-triggered: messages may be waiting although none is readable.
             timeout = 0.0 if self._assembly.has_messages else timeout
         self._run_monitor.wait(fds, timeout)
-        self._peer_service.look()
+        if self._peer_service is not None and self._peer_service.has_ended():
+            self._end_peer_service()
+            log = self.run_dir / peer_service.LOG
+            text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {log}"
+            self._event_log.say("communication", text)
         # The nodes first: they publish what is evaluated.
         found = [*self._inflow.read(), *self._evaluators.reports()]
         self._reports.take_own([*found, *self._run_monitor.watchdog.look(time.monotonic())])
@@ -365,6 +371,11 @@ class Launcher:
             self.screen.evaluated(row)
             self._writers.put(row)
         self._writers.drop_failed()
+
+    def _end_peer_service(self) -> None:
+        if self._peer_service is not None:
+            self._peer_service.close()
+            self._peer_service = None
 
     # After the last round.
 

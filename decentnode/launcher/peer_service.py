@@ -1,6 +1,5 @@
 """The launcher's end of the peer-sampling service, a process beside the nodes of machine 0."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from decentnode.communication.base import Communication
@@ -19,47 +18,21 @@ LOG = "logs/peer-sampling.log"
 """Relative to the run's directory."""
 
 
-class PeerService:
-    """The process of the service; without a graph that needs one here, every method does nothing."""
+def start_service(
+    experiment: Experiment, machine: int, run_dir: Path, socket_dir: str, credentials: Credentials | None
+) -> ChildProcess | None:
+    """Forks the service, if the graph needs one on this machine; raises StartError.
 
-    def __init__(
-        self, experiment: Experiment, machine: int, run_dir: Path, say: Callable[[str, str], object]
-    ) -> None:
-        """`say` gets the kind and the text of an event. Nothing runs before `start`."""
-        graph = experiment.graph.graph
-        self._graph = graph if isinstance(graph, PeerSampler) and not (machine or graph.address) else None
-        self._experiment = experiment
-        self._log = run_dir / LOG
-        self._say = say
-        self._child: ChildProcess | None = None
+    No thread may run yet.
+    """
+    graph, settings = experiment.graph.graph, experiment.settings
+    if not isinstance(graph, PeerSampler) or machine or graph.address:
+        return None
 
-    def start(self, socket_dir: str, credentials: Credentials | None) -> None:
-        """Forks the service; raises StartError. No thread may run yet."""
-        if (graph := self._graph) is not None:
-            settings, processes = self._experiment.settings, len(self._experiment.processes)
+    def serve() -> None:
+        _service(graph, settings, len(experiment.processes), socket_dir, credentials).serve()
 
-            def serve() -> None:
-                _service(graph, settings, processes, socket_dir, credentials).serve()
-
-            self._child = ChildProcess("the peer-sampling service", serve, self._log)
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Readable when `look` has something to say."""
-        return [self._child.fd] if self._child else []
-
-    def look(self) -> None:
-        """Reports the end of the service, once; the nodes continue with the last views."""
-        if self._child is not None and self._child.has_ended():
-            self.close()
-            text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {self._log}"
-            self._say("communication", text)
-
-    def close(self) -> None:
-        """Ends the service at once."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+    return ChildProcess("the peer-sampling service", serve, run_dir / LOG)
 
 
 def by_hand(settings: Settings) -> SamplingService:

@@ -1,17 +1,23 @@
-"""Who waits for descriptors is woken by an alarm, also one that was rung before."""
+"""A monitor that waits for descriptors is woken by its alarm, also by one that was rung before."""
 
+import os
 import threading
+import time
+from math import inf
+from types import SimpleNamespace
 
-from decentnode.core.polling import ready
-from decentnode.launcher.monitoring.alarm import Alarm
+from decentnode.launcher.monitoring.monitor import RunMonitor
 
 
-def test_an_alarm_wakes_whoever_waits_until_it_is_cleared():
-    alarm = Alarm()
-    assert ready([alarm.fd], seconds=0.0) == []
-    alarm.clear()
-    threading.Timer(0.01, alarm.ring).start()
-    assert ready([alarm.fd], seconds=float("inf")) == [alarm.fd]
-    alarm.ring()
-    alarm.clear()
-    assert ready([alarm.fd], seconds=0.0) == []
+def test_an_alarm_ends_a_wait_once():
+    monitor = RunMonitor.__new__(RunMonitor)
+    monitor._alarm, monitor._control = os.eventfd(0, os.EFD_NONBLOCK), None
+    monitor.watchdog = SimpleNamespace(next_look=inf)
+    monitor.ring()
+    monitor.wait([], inf)
+    threading.Timer(0.01, monitor.ring).start()
+    monitor.wait([], inf)
+    began = time.monotonic()
+    monitor.wait([], 0.05)
+    assert time.monotonic() - began >= 0.05
+    os.close(monitor._alarm)

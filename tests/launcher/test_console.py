@@ -135,7 +135,7 @@ def test_a_full_disk_does_not_change_how_the_command_ends() -> None:
     code = (
         "import sys; from decentnode.launcher.report.console import LiveConsole;"
         "screen = LiveConsole(sys.stdout);"
-        "screen.note('x' * 100_000); screen.note('y'); sys.exit(7)"
+        "screen.line('x' * 100_000); screen.line('y'); sys.exit(7)"
     )
     with Path("/dev/full").open("w") as full:
         assert subprocess.run([sys.executable, "-c", code], stdout=full).returncode == 7
@@ -267,8 +267,8 @@ def test_a_reader_that_is_gone_does_not_end_the_run() -> None:
     os.close(read)
     with os.fdopen(write, "w") as output:
         screen = LiveConsole(output)
-        screen.note("lost")
-        screen.note("lost too")
+        screen.line("lost")
+        screen.line("lost too")
         assert screen.output.name == os.devnull
         screen.output.close()
         os.dup2(os.open(os.devnull, os.O_WRONLY), write)
@@ -348,7 +348,7 @@ def test_the_live_screen_keeps_the_lines_and_gives_the_terminal_back(output, mon
     screen = LiveScreen(output)
     screen.began(EXPERIMENT, Path("x"), 1.0)
     screen.progress(membership())
-    screen.note("rank 1 is lost: [bold]why[/bold]")
+    screen.line("rank 1 is lost: [bold]why[/bold]")
     screen.evaluated(ROW)
     screen.ended(SUMMARY, Path("/runs/x"), Pictures(), ExitCode.OK)
     text = output.getvalue()
@@ -386,7 +386,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(seen_late) -> None:
             screen.evaluated(ROW)
         screen.close()
         assert screen.output.name == os.devnull
-        screen.note("lost")
+        screen.line("lost")
         screen.output.close()
 
 

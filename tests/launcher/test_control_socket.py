@@ -238,9 +238,9 @@ def test_a_run_that_has_ended_says_how(tmp_path):
     (tmp_path / "config.yaml").touch()
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
     for kind, text in [("started", ""), ("ended", "by SIGTERM"), ("started", "")]:
-        event_log.record(kind, text)
+        event_log.say(kind, text)
     assert "no record of how it ended" in next(status.report(tmp_path))
-    event_log.record("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
+    event_log.say("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
     event_log.close()
     assert list(status.report(tmp_path)) == [
         f"{tmp_path}: has ended: trial: all 16 nodes finished 5 rounds (exit code 0)"
@@ -311,7 +311,7 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
 
 def test_a_path_that_is_no_text_can_be_told(tmp_path):
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
-    event_log.record("disk", "caf\udce9.log: é is text")
+    event_log.say("disk", "caf\udce9.log: é is text")
     event_log.close()
     (event,) = read_events(tmp_path / "events.jsonl")
     assert event.text == r"caf\udce9.log: é is text"
@@ -344,7 +344,7 @@ def test_a_event_log_that_cannot_be_written_says_so_once_and_at_the_end(tmp_path
     shown = []
     event_log = EventLog(tmp_path / "no" / "events.jsonl", shown.append)
     for _ in range(5):
-        event_log.record("started", "")
+        event_log.say("started", "")
     assert len(shown) == 1
     assert "No such file or directory" in shown[0]
     event_log.close()

@@ -70,7 +70,7 @@ def test_a_process_that_does_not_end_is_killed(desk, monkeypatch):
     killed = []
     monkeypatch.setattr(launcher, "end_hung", killed.extend)
     position = desk.launcher.experiment.home[2]
-    desk.launcher._run_monitor.pids = {position: 4321}
+    desk.launcher.membership.pids = {position: 4321}
     desk.launcher._reports.take(LAST_WORDS["failed"])
     assert desk.launcher._unresolved()
     desk.launcher._end_hung_nodes()
@@ -90,7 +90,7 @@ def test_how_long_a_process_may_take():
     membership = MembershipTable(range(3), {0: (0, 1), 1: (2,)})
     membership.start()
     timeouts = FailureSettings(deadline=20.0).timeouts
-    exit_monitor = ExitMonitor(membership, {0: (0, 1), 1: (2,)}, timeouts)
+    exit_monitor = ExitMonitor(membership, timeouts)
     report_to(membership, Finished(0, ROUNDS, "", 0, 0, 0.0))
     assert not exit_monitor.are_awaited(100.0), "rank 1 is at work"
     report_to(membership, Failed(1, "ValueError: no"))

@@ -51,10 +51,10 @@ def evaluated(rank, round, loss):
     ],
 )
 def test_the_exit_code_says_how_it_ended(reports, asked_with, code):
-    membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
+    membership = MembershipTable(range(2), {0: (0,), 1: (1,)}, local=[0])
     membership.start()
     report_to(membership, *reports)
-    assert exit_code(membership, [0], range(2), asked_with, results_are_lost=False) is code
+    assert exit_code(membership, asked_with) is code
 
 
 @pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
@@ -63,7 +63,7 @@ def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_
     desk = Desk(tmp_path, machine=1)
     desk.launcher._reports.take(last)
     desk.launcher._stopping.ask(signal.SIGTERM)
-    assert desk.launcher._exit_code() is code
+    assert exit_code(desk.launcher.membership, desk.launcher._stopping.signal) is code
 
 
 def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():
@@ -73,7 +73,7 @@ def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finis
     report_to(membership, Finished(1, 5, "", 0, 0, 0.0))
     for rank in range(2):
         report_to(membership, Failed(rank, "killed by the kernel", out_of_memory=True))
-    assert exit_code(membership, {0, 1}, {0, 1}, None, False) is ExitCode.NODES_LOST
+    assert exit_code(membership, None) is ExitCode.NODES_LOST
 
 
 NOWHERE = "no checkpoint of all nodes to resume from (checkpoint.every)"

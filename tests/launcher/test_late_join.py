@@ -1,6 +1,7 @@
 """What a launcher answers to machines that come after the start, and to who wants a node back."""
 
 import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -75,9 +76,9 @@ def desk(experiment, tmp_path):
 
 
 def test_a_machine_that_was_absent_comes_and_all_learn_it(desk):
-    desk.take(*desk.late.begin(Start(7, absent=[2]), desk.recorded, os_eventfd()))
+    desk.late.begin(Start(7, absent=[2]), desk.recorded, os_eventfd())
     assert desk.lineage.absent == {3, 4, 5}
-    assert desk.membership.members[4].error == "has not come yet"
+    desk.take(*(Failed(rank, "has not come yet") for rank in (3, 4, 5)))
     reports = desk.late.answer(join(2))
     back = [Restarted(position, None, 16) for position in (3, 4, 5)]
     assert reports == back and desk.recorded.admitted == [(2, 1, [])]
@@ -103,7 +104,7 @@ def test_others_that_are_not_here_are_named_and_the_launcher_that_is_here_gets_n
 
 
 def test_a_machine_that_is_merely_silent_is_not_named_as_absent_before_it_counts_as_gone(desk, monkeypatch):
-    desk.membership.silence([2])
+    desk.membership.members[2].silent_since = time.monotonic()
     desk.take(Failed(2, "machine 1 fell silent"))
     desk.late.answer(join(2))
     assert desk.recorded.admitted == [(2, 1, [])], "its nodes may run on, and are to be connected to"

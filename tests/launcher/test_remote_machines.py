@@ -66,13 +66,13 @@ class Desk:
         self.machine, self.inbox, self.sent = machine, [], []
         self.launcher = Launcher(experiment(tmp_path), machine, LiveConsole(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
-            expect_late=lambda machine: None, taken=[],
+            newcomers=set(), taken=[],
         )  # fmt: skip
         self.launcher._observer.take = self.launcher._observer.taken.append
         self.launcher._reports.observer = self.launcher._observer
         self.launcher.run_id = 1
         self.launcher.membership.start()
-        self.launcher._run_monitor.pids = {0: os.getpid()}
+        self.launcher.membership.pids = {0: os.getpid()}
         self.assembly = self.launcher._assembly
         self.assembly.receive, self.assembly.send = self._receive, self._send
         self.launcher._vector_sender = VectorSender(
@@ -128,10 +128,10 @@ FALSE = {
 
 @pytest.mark.parametrize(("report", "reason"), FALSE.values(), ids=FALSE)
 def test_a_launcher_speaks_for_its_own_nodes_alone(desk, report, reason):
-    before = dict(desk.launcher._run_monitor.pids)
+    before = dict(desk.launcher.membership.pids)
     desk.hear(RelayedReports(1, [report, report, RoundProgress(2, 3, 0.5, 10)]))
     assert desk.launcher.membership.active == list(range(6))
-    assert desk.launcher._run_monitor.pids == before
+    assert desk.launcher.membership.pids == before
     assert desk.launcher.membership.members[2].round == 3, "what it says of its own node counts"
     assert desk.launcher._others.refused == {reason: 2}
     assert desk.launcher._run_state.retention.newest_round is None
@@ -142,8 +142,8 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     desk = Desk(tmp_path, machine=1)
     processes = desk.launcher.experiment.processes
     elsewhere = [i for i, process in enumerate(processes) if process.machine == 2]
-    desk.launcher.membership.lose([3, 4, 5], "gone")
-    here = desk.launcher._positions[0]
+    desk.launcher._reports.lose([3, 4, 5], "gone")
+    here = min(desk.launcher.membership.here)
     desk.hear(
         RelayedReports(
             0, [Restarted(elsewhere[0], None, 16), Exited(here, 0), RoundProgress(BIG, 1, None, 0)]
@@ -368,8 +368,7 @@ def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
 
 def test_what_was_refused_is_in_the_summary(desk):
     desk.hear(RelayedReports(1, [Failed(0, "dead")]))
-    desk.launcher._began = time.monotonic()
-    assert desk.launcher._sum_up()["refused_messages"] == {"identity": 1}
+    assert desk.launcher._sum_up(0.0)["refused_messages"] == {"identity": 1}
 
 
 def test_nodes_of_an_earlier_start_that_live_on_are_not_taken_for_those_of_this_one(desk, monkeypatch):

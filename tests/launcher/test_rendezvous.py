@@ -54,7 +54,7 @@ def join(machine):
 
 
 def refused(assembly):
-    return assembly._rendezvous.refused
+    return assembly._channel.refused
 
 
 def receive(assembly, seconds=0.5):
@@ -189,8 +189,8 @@ def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
             future.result(10.0)
         host, content = meeting.assemblies[0], msgspec.msgpack.encode(RelayedReports(1, []))
         endless = Arrival(content, host._routes[1], 1)
-        monkeypatch.setattr(host._rendezvous, "wait", lambda timeout: True)
-        monkeypatch.setattr(host._rendezvous, "receive", lambda: endless)
+        monkeypatch.setattr(host._channel, "wait", lambda timeout: True)
+        monkeypatch.setattr(host._channel, "receive", lambda: endless)
         assert 100 < len(host.receive()) <= 4 * 256 + 4
 
 

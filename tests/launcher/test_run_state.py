@@ -5,14 +5,18 @@ import json
 import msgspec
 import pytest
 
+from decentnode.communication.launcher_link.reports import Rejoined
 from decentnode.errors import BadInput
 from decentnode.launcher.cluster.messages import Join, Start
+from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
+from decentnode.launcher.report.summary import EvaluationLog
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
-from decentnode.results.reader import SCHEMA, EvaluationRow, read_evaluations
+from decentnode.results.reader import SCHEMA, EvaluationRow
 from tests.launcher.test_resume_plan import CONFIG
+from tests.support.reported import report_to
 
 RANKS = [2, 3]
 """Those of machine 1."""
@@ -107,23 +111,18 @@ def test_a_late_machine_that_was_there_when_the_run_went_on_keeps_what_it_has(la
     assert rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5, 7, 9]
 
 
-def test_evaluations_go_of_rounds_that_its_nodes_do_anew(late, tmp_path):
-    late.begin(Start(7, incarnation=1, late=1))
-    rows = late.rows
-    assert late.go_back(0, 2) == ""  # of another machine
-    assert late.go_back(2, 6) == ""
-    assert [row.round for row in rows] == rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5]
-    late.keep_rows()
-    late.go_back(3, 5)
-    assert [row.round for row in read_evaluations(tmp_path / "evaluations.jsonl")] == [1, 3, 5]
-
-
-def test_checkpoints_that_were_undone_are_not_counted_on(late):
+def test_what_its_nodes_do_again_goes_and_nothing_for_those_of_others(late, tmp_path):
     late.begin(Start(7, incarnation=1, late=1))
     for rank in RANKS:
         late.retention.note(rank, 14)
-    late.go_back(3, 12)
+    log = EvaluationLog(tmp_path / "evaluations.jsonl")
+    log.read(is_late=True)
+    membership = MembershipTable(range(4), {}, local=RANKS)
+    report_to(membership, Rejoined(0, 2), evaluations=log, run_state=late)
+    assert (late.retention.newest_round, len(log.rows)) == (14, 5)
+    report_to(membership, Rejoined(2, 6), evaluations=log, run_state=late)
     assert late.retention.newest_round is None
+    assert [*log.rows] == rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5]
 
 
 def test_what_all_nodes_were_saved_after_only_machine_0_can_say(late):

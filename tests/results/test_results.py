@@ -20,7 +20,6 @@ from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.observer.observer import Observation
 from decentnode.launcher.report.summary import (
     EvaluationLog,
-    Timing,
     make_run_directory,
     model_hash,
     spread,
@@ -74,7 +73,7 @@ def finished(rank: int, accuracy: float, loss: float | None) -> Finished:
 def summary(*reports) -> dict:
     membership = MembershipTable(range(3), {})
     report_to(membership, *reports)
-    return summarize(EXPERIMENT, membership, EvaluationLog(Path("none")), 255, Timing(1.23456, 9.87654))
+    return summarize(EXPERIMENT, membership, EvaluationLog(Path("none")), 255, 1.23456, 9.87654)
 
 
 def documented(section: str) -> set[str]:
@@ -173,7 +172,7 @@ def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
     assert evaluations.complete({0: 3, 1: 3}, observed=False) == []
     add(evaluations, 0, 4)
     assert evaluations.complete({0: 3, 1: 3}, observed=True) == []
-    evaluations.observe(Observation(4, 2, 0.125, {"accuracy": 0.75, "loss": 0.5}))
+    evaluations.observations[4] = Observation(4, 2, 0.125, {"accuracy": 0.75, "loss": 0.5})
     rows = evaluations.complete({0: 3, 1: 3}, observed=True)
     expected = EvaluationRow(
         round=4, seconds=2.5, metrics={"accuracy": {0: 0.5, 1: 0.5}, "loss": {0: 1.0, 1: 1.0}},
@@ -189,7 +188,7 @@ def test_what_some_models_are_together_is_not_written_as_that_of_all(tmp_path) -
     for round, nodes in enumerate((3, 2)):
         for rank in range(3):
             add(evaluations, rank, round)
-        evaluations.observe(Observation(round, nodes, 0.5, {"accuracy": 0.75, "loss": 1.5}))
+        evaluations.observations[round] = Observation(round, nodes, 0.5, {"accuracy": 0.75, "loss": 1.5})
     whole, part = evaluations.complete(dict.fromkeys(range(3), -1), observed=True)
     assert (whole.consensus_distance, whole.of_average("accuracy")) == (0.5, 0.75)
     assert (part.consensus_distance, part.average_model, part.ranks) == (None, None, [0, 1, 2])
@@ -252,24 +251,26 @@ def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
     for rank in (0, 2):
         add(evaluations, rank, 14)
         evaluations.complete({}, observed=False)
-    assert [row.ranks for row in evaluations.rows] == [[0]]
+    assert [row.ranks for row in evaluations.rows.values()] == [[0]]
     resumed = EvaluationLog(tmp_path / "evaluations.jsonl")
-    resumed.go_on(evaluations.rows.copy())
+    resumed.read(is_late=False)
     add(resumed, 2, 14)
     assert resumed.complete({}, observed=False) == []
 
 
 def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
-    evaluations, rows = (
-        EvaluationLog(tmp_path / "evaluations.jsonl"),
-        [EvaluationRow(4, 1.0, {}, {}, {}), EvaluationRow(9, 2.0, {}, {}, {})],
-    )
-    evaluations.go_on(rows)
-    add(evaluations, 0, 9)
-    assert evaluations.complete({}, observed=False) == []
-    del rows[1]
+    """Those of a machine that joins late, until its first evaluation."""
+    path = tmp_path / "evaluations.jsonl"
+    rows = [EvaluationRow(round, 1.0, {}, {}, {}) for round in (4, 9)]
+    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    evaluations = EvaluationLog(path)
+    evaluations.read(is_late=True)
+    assert evaluations.go_back(9) == ""
+    assert [row.round for row in read_evaluations(path)] == [*evaluations.rows] == [4]
     add(evaluations, 0, 9)
     assert [row.round for row in evaluations.complete({}, observed=False)] == [9]
+    evaluations.go_back(3)
+    assert [row.round for row in read_evaluations(path)] == [*evaluations.rows] == [4, 9]
 
 
 def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
@@ -277,10 +278,11 @@ def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
     evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     for round, distance in ((39, 0.25), (14, 0.5)):
         add(evaluations, 0, round)
-        evaluations.observe(Observation(round, 1, distance, {"accuracy": distance, "loss": 2 * distance}))
+        average = {"accuracy": distance, "loss": 2 * distance}
+        evaluations.observations[round] = Observation(round, 1, distance, average)
         evaluations.complete({0: round}, observed=True)
-    assert [row.round for row in evaluations.rows] == [39, 14]
-    found = summarize(EXPERIMENT, MembershipTable(range(3), {}), evaluations, 255, Timing(1.0, 2.0))
+    assert [*evaluations.rows] == [39, 14]
+    found = summarize(EXPERIMENT, MembershipTable(range(3), {}), evaluations, 255, 1.0, 2.0)
     assert found["consensus_distance"] == 0.25
     assert found["average_model"] == {"accuracy": 0.25, "loss": 0.5}
 

@@ -9,7 +9,9 @@ def handler_of(membership, **parts):
     """A handler of which every part not given here accepts everything."""
     names = ("event_log", "monitor", "run_state", "late_join", "evaluations", "evaluators", "screen")
     parts = {name: MagicMock() for name in names} | parts
-    return ReportHandler(membership.members, membership, **parts)
+    if isinstance(parts["monitor"], MagicMock):
+        parts["monitor"].watchdog.sighting.return_value = None
+    return ReportHandler(lambda rank: 0, membership, **parts)
 
 
 def report_to(membership, *reports, **parts):
