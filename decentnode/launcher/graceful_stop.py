@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from decentnode.communication.launcher_link.heartbeats import UNDECIDED, HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, HeartbeatBoard
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
@@ -39,7 +39,6 @@ class GracefulStop:
         self._deadline = deadline
         self._asked = 0.0
         self._next_word = 0.0
-        self._decided = False
         self._announced: dict[int, int] = {}
 
     def ask(self, signum: signal.Signals) -> None:
@@ -77,22 +76,22 @@ class GracefulStop:
             case HighestRound():
                 self._announced[note.machine] = note.round
                 # The decision may have been lost, or dropped on a full connection.
-                if self._decided:
+                if self._is_decided:
                     self._send(LastRound(self._heartbeats.last_round), note.machine)
             case LastRound():
                 # Also after a decision of this machine alone: that of machine 0 replaces it.
-                self._decide(note.round)
+                self._heartbeats.last_round = note.round
 
     def advance(self) -> None:
         """Does what is due; called repeatedly after a request."""
         waited = time.monotonic() - self._asked
-        if self.signal is None or self._decided or waited < Timeouts.announced_round:
+        if self.signal is None or self._is_decided or waited < Timeouts.announced_round:
             return
         # After `Timeouts.announced_round` no local node can announce a higher round.
         self._announced[self._machine] = self._heartbeats.highest_round
         if self._machine == 0:
             if self._machines <= self._announced.keys() or waited > Timeouts.announcements:
-                self._decide(max(self._announced.values()))
+                self._heartbeats.last_round = max(self._announced.values())
                 # A machine that had no part in the decision may learn of the stop only now.
                 self._send(Pause(self.signal), None)
                 self._send(LastRound(self._heartbeats.last_round), None)
@@ -100,16 +99,16 @@ class GracefulStop:
                 self._say(Pause(self.signal))
         elif waited > Timeouts.decision:
             # Machine 0 does not answer, so this machine stops by itself.
-            self._decide(self._announced[self._machine])
+            self._heartbeats.last_round = self._announced[self._machine]
         else:
             self._say(
                 StopRequest(self._machine, self.signal),
                 HighestRound(self._machine, self._announced[self._machine]),
             )
 
-    def _decide(self, round: int) -> None:
-        self._decided = True
-        self._heartbeats.last_round = round
+    @property
+    def _is_decided(self) -> bool:
+        return self._heartbeats.last_round not in (GO_ON, UNDECIDED)
 
     def _say(self, *notes: Note) -> None:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""

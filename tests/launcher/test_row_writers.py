@@ -87,9 +87,9 @@ def row(round: int) -> EvaluationRow:
     return EvaluationRow(round, 1.0, {"accuracy": {0: 0.5}}, {}, {})
 
 
-def test_rows_come_in_order_and_each_round_once(begun):
-    writers, told = begun((Keeps, {}), rows=[row(4), row(2)])
-    for round in (6, 4, 8, 6):
+def test_rows_come_in_order_after_those_of_earlier_starts(begun):
+    writers, told = begun((Keeps, {}), rows=[row(2), row(4)])
+    for round in (6, 8):
         writers.put(row(round))
     writers.close({"nodes": 99}, lambda: False)
     assert (WRITTEN, told) == ([2, 4, 6, 8, 99], [])
@@ -134,6 +134,7 @@ def test_rows_that_wait_for_a_slow_writer_are_bounded(begun, monkeypatch):
     writers, told = begun((Hangs, {}))
     for round in range(9):
         writers.put(row(round))
+    writers.drop_failed()
     assert told == ["writer: writer Hangs is dropped: 3 evaluations wait for it"]
     writers.close({"nodes": 7}, lambda: False)
     assert len(told) == 1

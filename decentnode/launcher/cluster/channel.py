@@ -47,48 +47,42 @@ class LauncherChannel:
         self.is_turned_away = False
         """Machine 0 does not have this machine's key."""
         self._hosts = machine == 0
-        self._endpoint = endpoint
         self._credentials = credentials
         self._context = zmq.Context()
-        self._socket = self._make(most_bytes)
+        self._socket = self._context.socket(zmq.ROUTER if self._hosts else zmq.DEALER)
         self._gate: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         try:
-            self._attach()
+            self._attach(endpoint, most_bytes)
         except zmq.ZMQError as error:
             self.close()
             reason = zmq.strerror(error.errno or 0)
             raise StartError(f"{endpoint}: {reason} (key mapping.rendezvous_port)") from error
 
-    def _make(self, most_bytes: int) -> "zmq.Socket[bytes]":
-        made = self._context.socket(zmq.ROUTER if self._hosts else zmq.DEALER)
-        made.set(zmq.IPV6, 1)
+    def _attach(self, endpoint: str, most_bytes: int) -> None:
+        link, credentials = self._socket, self._credentials
+        link.set(zmq.IPV6, 1)
         # Set again in `close`; until then an error path must not block on undelivered messages.
-        made.set(zmq.LINGER, 0)
-        made.set(zmq.MAXMSGSIZE, most_bytes)
+        link.set(zmq.LINGER, 0)
+        link.set(zmq.MAXMSGSIZE, most_bytes)
         # What is not read yet must wait at the sender, not in this process.
-        made.set(zmq.RCVHWM, WAITING_MESSAGES)
+        link.set(zmq.RCVHWM, WAITING_MESSAGES)
         if self._hosts:
-            made.set(zmq.SNDHWM, UNSENT_MESSAGES)
+            link.set(zmq.SNDHWM, UNSENT_MESSAGES)
             # A reconnected launcher keeps its route even if the old connection is not closed yet.
-            made.set(zmq.ROUTER_HANDOVER, 1)
-        elif self._credentials is not None:
-            self._credentials.guard_client(made, 0)
-        return made
-
-    def _attach(self) -> None:
-        if not self._hosts:
-            if self._credentials is not None:
-                self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-            # A fixed name, so a broken connection does not look like a second start of this launcher. It is
-            # random, so no other launcher has it; a first byte of zero is reserved.
-            self._socket.set(zmq.ROUTING_ID, b"\x01" + os.urandom(ID_BYTES))
-            self._socket.connect(self._endpoint)
+            link.set(zmq.ROUTER_HANDOVER, 1)
+            if credentials is not None:
+                # Before the socket listens: no connection may be made unchecked.
+                self._gate = ZapAuthenticator(link, credentials, self._refuse)
+            link.bind(endpoint)
             return
-        if self._credentials is not None:
-            # Before the socket listens: no connection may be made unchecked.
-            self._gate = ZapAuthenticator(self._socket, self._credentials, self._refuse)
-        self._socket.bind(self._endpoint)
+        if credentials is not None:
+            credentials.guard_client(link, 0)
+            self._monitor = link.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        # A fixed name, so a broken connection does not look like a second start of this launcher. It is
+        # random, so no other launcher has it; a first byte of zero is reserved.
+        link.set(zmq.ROUTING_ID, b"\x01" + os.urandom(ID_BYTES))
+        link.connect(endpoint)
 
     def _refuse(self, reason: str) -> None:
         self.refused[reason] += 1

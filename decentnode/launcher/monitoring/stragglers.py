@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import networkx as nx
+
 from decentnode.communication.launcher_link.reports import Waiting
 from decentnode.core.text import ranks_in_words
 from decentnode.core.timeouts import Timeouts
@@ -84,26 +86,13 @@ class StragglerTracker:
 
 def _by_cause(current: dict[int, Waiting]) -> dict[int, list[int]]:
     """By straggler all nodes that wait for it, directly or through others."""
+    waits = nx.DiGraph((rank, peer) for rank, waiting in current.items() for peer in waiting.peers)
     found: dict[int, list[int]] = {}
-    for rank in current:
-        for cause in _causes(rank, current):
+    for rank in filter(waits.has_node, current):
+        # One that waits itself is no cause.
+        for cause in nx.descendants(waits, rank) - current.keys():
             found.setdefault(cause, []).append(rank)
     return found
-
-
-def _causes(rank: int, current: dict[int, Waiting]) -> set[int]:
-    causes, seen, waiting = set(), {rank}, [rank]
-    while waiting:
-        for peer in current[waiting.pop()].peers:
-            if peer in seen:
-                continue
-            seen.add(peer)
-            # It waits itself, so the cause is further along the chain.
-            if peer in current:
-                waiting.append(peer)
-            else:
-                causes.add(peer)
-    return causes
 
 
 def _delay(peers: list[int], waiters: list[int], current: dict[int, Waiting]) -> Straggler:

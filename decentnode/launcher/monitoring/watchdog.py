@@ -80,7 +80,6 @@ class Watchdog:
         self.next_look = 0.0
         """Time of the next check, on the clock of `time.monotonic`."""
         self._last_look: float | None = None
-        self._looked_before = 0.0
         self._pause = LOOK_INTERVAL
         self._quiet = 0.0
         """Seconds without progress of any local node."""
@@ -91,13 +90,13 @@ class Watchdog:
         """New reports; does nothing before `next_look`."""
         if now < self.next_look:
             return []
-        self._looked_before = now - LOOK_INTERVAL if self._last_look is None else self._last_look
+        before = now - LOOK_INTERVAL if self._last_look is None else self._last_look
         # Bounded: time in which the launcher was suspended is no silence of the nodes.
-        elapsed = min(now - self._looked_before, self._pause + Timeouts.late_look)
+        elapsed = min(now - before, self._pause + Timeouts.late_look)
         self._last_look = now
         self._active = set(self._membership.active)
         # All first: whether a process is blocked depends on the progress of others.
-        moved = [self._has_moved(watched, now) for watched in self._watched.values()]
+        moved = [self._has_moved(watched, before, now) for watched in self._watched.values()]
         self._quiet = 0.0 if any(moved) else self._quiet + elapsed
         for (position, watched), has_moved in zip(self._watched.items(), moved, strict=True):
             if not has_moved:
@@ -112,7 +111,7 @@ class Watchdog:
 
     def look_soon(self) -> None:
         """Shortens the pause after a report, because nodes may have made progress."""
-        if self._pause > LOOK_INTERVAL and self._last_look is not None:
+        if self._pause > LOOK_INTERVAL:
             self._pause = LOOK_INTERVAL
             self.next_look = min(self.next_look, time.monotonic() + LOOK_INTERVAL)
 
@@ -180,8 +179,8 @@ class Watchdog:
         behind = [peer for peer in peers if self._is_behind(peer, seen.round)]
         return [*behind, *(peer for peer in seen.awaited if peer not in behind)]
 
-    def _has_moved(self, watched: _Watched, now: float) -> bool:
-        """Whether one of its nodes has made a mark since the last check; resets its silence."""
+    def _has_moved(self, watched: _Watched, before: float, now: float) -> bool:
+        """Whether one of its nodes has made a mark since the check `before`; resets its silence."""
         marks = sum(self._heartbeats.of(rank).marks for rank in watched.ranks)
         if marks == watched.marks:
             return False
@@ -192,7 +191,7 @@ class Watchdog:
                 watched.rounds_from[rank] = sighting.round, now
         if watched.condition is not Condition.WAITING:
             # Of several marks since the last check only the last time is known, so the silence is averaged.
-            since = max(sighting.since for sighting in sightings.values()) - self._looked_before
+            since = max(sighting.since for sighting in sightings.values()) - before
             watched.longest = max(watched.longest, watched.silent + max(0.0, since) / (marks - watched.marks))
         watched.marks, watched.silent, watched.told = marks, 0.0, False
         watched.condition, watched.stopped = Condition.MOVING, False
@@ -250,26 +249,23 @@ class Watchdog:
 
     def _waits(self, now: float) -> Iterable[Waiting]:
         """All waits, if one of them is unusually long: a shorter one may show its cause."""
-        waiting = [rank for rank in sorted(self._active & self._local.keys()) if self._waits_since(rank)]
+        seen = {rank: self._heartbeats.of(rank).read() for rank in sorted(self._active & self._local.keys())}
+        waiting = {
+            rank: beat
+            for rank, beat in seen.items()
+            if beat.activity is Activity.RECEIVE and not self._watched[self._local[rank]].stopped
+        }
         # Short waits are part of every round; only unusual ones are reported.
-        if not any(self._is_unusual(rank, now) for rank in waiting):
+        if not any(self._is_unusual(rank, beat, now) for rank, beat in waiting.items()):
             return
-        for rank in waiting:
-            current, since = self._heartbeats.of(rank).read().round, self._waits_since(rank)
-            if now - since > Timeouts.notice / 2:
+        for rank, beat in waiting.items():
+            if now - beat.since > Timeouts.notice / 2:
                 peers = self.waits_for(rank)
                 why = self.doing(peers[0], now) if peers else ""
                 lasts = self._pause + Timeouts.reported_wait
-                yield Waiting(rank, current, peers[:MOST_AWAITED], round(now - since, 1), why, lasts)
+                yield Waiting(rank, beat.round, peers[:MOST_AWAITED], round(now - beat.since, 1), why, lasts)
 
-    def _waits_since(self, rank: int) -> float:
-        """When a local node started to wait; 0 if it does not wait."""
-        seen = self._heartbeats.of(rank).read()
-        stopped = self._watched[self._local[rank]].stopped
-        return seen.since if seen.activity is Activity.RECEIVE and not stopped else 0.0
-
-    def _is_unusual(self, rank: int, now: float) -> bool:
-        seen = self._heartbeats.of(rank).read()
+    def _is_unusual(self, rank: int, seen: Heartbeat, now: float) -> bool:
         first, began = self._watched[self._local[rank]].rounds_from.get(rank, (seen.round, now))
         usual = (seen.since - began) / max(1, seen.round - first + 1)
         return now - seen.since > Timeouts.unusual_wait(usual)

@@ -95,13 +95,10 @@ def newest_of_all(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> 
     if latest is None:
         raise StartError("no rank has a checkpoint to resume from")
     lacking = [rank for rank, rounds in have.items() if latest not in rounds]
-    named = "; ".join(f"rank {rank} has {_listed(have[rank])}" for rank in lacking[:MOST_NAMED])
+    listed = {rank: ", ".join(str(round + 1) for round in have[rank]) for rank in lacking[:MOST_NAMED]}
+    named = "; ".join(f"rank {rank} has {f'round {own}' if own else 'none'}" for rank, own in listed.items())
     more = f"; and {len(lacking) - MOST_NAMED} more ranks" if len(lacking) > MOST_NAMED else ""
     raise StartError(
         "there is no round that all ranks have a checkpoint of; "
         f"round {latest + 1} is missing here: {named}{more}"
     )
-
-
-def _listed(rounds: list[int]) -> str:
-    return f"round {', '.join(str(round + 1) for round in rounds)}" if rounds else "none"

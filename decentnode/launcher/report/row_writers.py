@@ -64,12 +64,9 @@ class RowWriters:
         self._plugins = plugins
         self._say = say
         self._threads: list[WriterThread] = []
-        self._written: set[int] = set()
 
     def begin(self, run_dir: Path, rows: Sequence[EvaluationRow]) -> None:
-        """Starts the threads; `rows`: the evaluations so far, in any order."""
-        rows = sorted(rows, key=lambda row: row.round)
-        self._written = {row.round for row in rows}
+        """Starts the threads; `rows`: the evaluations so far."""
         for plugin in self._plugins:
             # A description of its own, because it caches what it reads from files.
             thread = WriterThread(plugin.name, plugin.make(), Run(run_dir), rows)
@@ -79,11 +76,9 @@ class RowWriters:
             self._threads.append(thread)
 
     def put(self, row: EvaluationRow) -> None:
-        """Passes a row on, unless that round was there before."""
-        if row.round not in self._written:
-            self._written.add(row.round)
-            for thread in self._threads:
-                thread.put(row)
+        """Passes a row on."""
+        for thread in self._threads:
+            thread.put(row)
 
     def drop_failed(self) -> None:
         """Reports each writer that has failed in one line, and passes it no more rows."""
