@@ -358,7 +358,6 @@ SMALL_MODULES = {
     "communication.zeromq.link_budget": "a part of PeerLinks, which is large",
     "config.removed": "a table",
     "datasets.byte_pairs": "the only user of tokenizers",
-    "launcher.monitoring.exit_monitor": "a part of Launcher, which is large",
     "launcher.run_costs": "needs training, which studies may not import",
     "models.pretrained": "reads files, which the seam of models does not",
     "results.figures.png": "the only writer of that format without matplotlib",

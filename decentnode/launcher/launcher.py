@@ -38,7 +38,6 @@ from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.fork_server import ForkServer, end_hung, name_socket_directory
 from decentnode.launcher.graceful_stop import GracefulStop, killed_in_words
 from decentnode.launcher.monitoring.event_log import EventLog
-from decentnode.launcher.monitoring.exit_monitor import ExitMonitor
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.monitoring.report_handler import ReportHandler
@@ -91,7 +90,6 @@ class Launcher:
         self._peer_service: ChildProcess | None = None
         writers = () if machine else experiment.settings.records.writers
         self._writers = RowWriters(writers, self._event_log.say)
-        self._exit_monitor = ExitMonitor(self.membership, experiment.settings.failures.timeouts)
         digest = config.digest(experiment.settings, experiment.graph.graph)
         code = experiment.sources.hashes
         join = Join(machine, __version__, digest, experiment.samples.digest, code)
@@ -123,7 +121,8 @@ class Launcher:
         try:
             self._begin_together()
             while self._unresolved() and not self._is_stopping():
-                self._watch(min(self._others.pause, self._exit_monitor.pause, self.screen.interval))
+                until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
+                self._watch(min(self._others.pause, until_exit, self.screen.interval))
             if self._is_stopping():
                 self._let_go()
             wall = time.monotonic() - self._began if self.run_id else 0.0
@@ -274,7 +273,7 @@ class Launcher:
         """Whether some known node may still report, or a local process has not exited."""
         if not self.membership.known.isdisjoint(self.membership.active):
             return True
-        return self._exit_monitor.are_awaited(time.monotonic())
+        return self._run_monitor.watchdog.are_exiting(time.monotonic())
 
     def _watch(self, timeout: float) -> None:
         """Processes what nodes and machines have sent; waits at most `timeout` seconds for it."""
@@ -352,11 +351,10 @@ class Launcher:
 
     def _end_hung_nodes(self) -> None:
         """Kills processes that hang, or outlive their nodes, so every run ends."""
-        hung = self._run_monitor.watchdog.hung()
+        hung = self._run_monitor.watchdog.hung(time.monotonic())
         # Reported before the kill, so the reason is the hang and not the signal.
         self._reports.take_own(chain.from_iterable(hung.values()))
-        overdue = self._exit_monitor.overdue(time.monotonic())
-        end_hung([self.membership.pids[position] for position in [*hung, *overdue]])
+        end_hung([self.membership.pids[position] for position in hung])
 
     def _show_progress(self) -> None:
         while not self._observer.observations.empty():

@@ -133,9 +133,9 @@ def test_nodes_that_hang_in_training_are_reported_and_after_twice_that_killed(ma
     machine.pass_time(1.5)
     assert machine.stuck() == set(range(8))
     machine.pass_time(DEADLINE - 1)
-    assert machine.watchdog.hung() == {}
+    assert machine.watchdog.hung(machine.now) == {}
     machine.pass_time(1)
-    assert [*machine.watchdog.hung()] == list(range(8))
+    assert [*machine.watchdog.hung(machine.now)] == list(range(8))
 
 
 def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machine):
@@ -143,7 +143,7 @@ def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machin
     machine.pass_time(2 * DEADLINE + 1.5)
     machine.watchdog.look_soon()
     machine.watchdog.begin_anew(3)
-    assert [*machine.watchdog.hung()] == [0, 1, 2, 4, 5, 6, 7]
+    assert [*machine.watchdog.hung(machine.now)] == [0, 1, 2, 4, 5, 6, 7]
     machine.pass_time(DEADLINE - 1)
     assert not machine.watchdog.is_stuck(3)
     machine.pass_time(2.5)
@@ -157,7 +157,7 @@ def test_a_slow_trainer_whose_steps_go_on_is_never_stuck(machine):
         machine.heartbeats.of(3).beat()
         machine.look()
     assert machine.stuck() == set()
-    assert machine.watchdog.hung() == {}
+    assert machine.watchdog.hung(machine.now) == {}
 
 
 def test_five_times_the_longest_silence_is_granted(machine):
@@ -183,16 +183,16 @@ def test_a_node_that_hangs_is_killed_whatever_the_others_do(machine):
     machine.mark(3, TRAIN, *range(8))
     others = [rank for rank in range(8) if rank != 3]
     machine.pass_time(2 * DEADLINE - 1, busy=others)
-    assert machine.stuck() == {3} and machine.watchdog.hung() == {}
+    assert machine.stuck() == {3} and machine.watchdog.hung(machine.now) == {}
     machine.pass_time(1.5, busy=others)
-    assert [*machine.watchdog.hung()] == [3]
+    assert [*machine.watchdog.hung(machine.now)] == [3]
 
 
 def test_those_that_wait_for_the_stuck_are_not(machine):
     hold_up(machine, 3, 3)
     machine.pass_time(2 * DEADLINE + 1)
     assert machine.stuck() == {3}
-    assert [*machine.watchdog.hung()] == [3]
+    assert [*machine.watchdog.hung(machine.now)] == [3]
 
 
 def test_time_spent_waiting_does_not_count_once_nobody_is_behind(machine):
@@ -241,7 +241,7 @@ def test_a_circle_of_waiting_nodes_does_not_last_for_ever(machine):
     machine.pass_time(DEADLINE - 0.5)
     assert machine.stuck() == set()
     machine.pass_time(DEADLINE + 1)
-    assert [*machine.watchdog.hung()] == list(range(8))
+    assert [*machine.watchdog.hung(machine.now)] == list(range(8))
 
 
 def test_whoever_waits_for_another_machine_is_not_stuck_until_that_is_there(monkeypatch):

@@ -62,6 +62,8 @@ class _Watched:
     rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By rank the first round it was seen in, and when."""
     stopped: bool = False
+    idle_since: float = 0.0
+    """Since when it has no active node and has not exited; 0: it has one, or has exited."""
 
 
 class Watchdog:
@@ -131,18 +133,51 @@ class Watchdog:
         # The launcher sleeps while nothing happens; any report wakes it earlier (`look_soon`).
         return max(LOOK_INTERVAL, min([GROWTH * self._pause, LONGEST_INTERVAL, *left]))
 
-    def hung(self) -> dict[int, list[Failed]]:
-        """By position of each process to be killed the reports about its nodes."""
-        now, active = time.monotonic(), set(self._membership.active)
+    def hung(self, now: float) -> dict[int, list[Failed]]:
+        """By position of each process to be killed the reports about its active nodes.
+
+        It has made no progress for too long, or has outlived its nodes.
+        """
+        active = set(self._membership.active)
+        exits = self._exits(now).items()
+        overdue = {
+            p for p, passed in exits if self._timeouts.process_exit <= passed < self._timeouts.process_gone
+        }
         return {
             position: [
                 Failed(rank, f"hung ({self.doing(rank, now)}) and was killed")
                 for rank in sorted(active.intersection(watched.ranks))
             ]
             for position, watched in self._watched.items()
-            if watched.condition is Condition.STUCK
-            and watched.silent >= Timeouts.hung_process(self._limit(watched))
+            if position in overdue
+            or (
+                watched.condition is Condition.STUCK
+                and watched.silent >= Timeouts.hung_process(self._limit(watched))
+            )
         }
+
+    def are_exiting(self, now: float) -> bool:
+        """Whether some process without active nodes has not exited, and has not outlived a kill.
+
+        Its last reports may still be on their way, or the fork server may restart it.
+        """
+        return any(passed < self._timeouts.process_gone for passed in self._exits(now).values())
+
+    def exit_pause(self, now: float) -> float:
+        """Seconds until the next such process is overdue, or is not waited for any more; NEVER without one."""
+        limits = self._timeouts.process_exit, self._timeouts.process_gone
+        passed = self._exits(now).values()
+        return min(
+            (limit - seconds for seconds in passed for limit in limits if seconds < limit), default=NEVER
+        )
+
+    def _exits(self, now: float) -> dict[int, float]:
+        """By position the seconds for which a process without active nodes has been seen."""
+        active, ended = set(self._membership.active), self._membership.ended
+        for position, watched in self._watched.items():
+            is_idle = position not in ended and active.isdisjoint(watched.ranks)
+            watched.idle_since = (watched.idle_since or now) if is_idle else 0.0
+        return {position: now - one.idle_since for position, one in self._watched.items() if one.idle_since}
 
     def begin_anew(self, position: int) -> None:
         """Forgets the record of a restarted process: the silence of the old one does not count."""

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted, Stopped
 from decentnode.config.settings import FailureSettings
 from decentnode.launcher import launcher
-from decentnode.launcher.monitoring.exit_monitor import ExitMonitor
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
-from decentnode.launcher.monitoring.watchdog import Condition
+from decentnode.launcher.monitoring.watchdog import Condition, Watchdog
 from tests.launcher.test_remote_machines import ROUNDS, Desk
 from tests.support.reported import report_to
 
@@ -79,7 +79,9 @@ def test_a_process_that_does_not_end_is_killed(desk, monkeypatch):
     monkeypatch.setattr(launcher.time, "monotonic", lambda: now + 1000)
     assert not desk.launcher._unresolved(), "nobody is waited for without a limit"
     monkeypatch.setattr(
-        launcher.time, "monotonic", lambda: now + desk.launcher._exit_monitor._timeouts.process_exit + 1
+        launcher.time,
+        "monotonic",
+        lambda: now + desk.launcher._run_monitor.watchdog._timeouts.process_exit + 1,
     )
     desk.launcher._end_hung_nodes()
     assert killed == [4321]
@@ -90,20 +92,17 @@ def test_how_long_a_process_may_take():
     membership = MembershipTable(range(3), {0: (0, 1), 1: (2,)})
     membership.start()
     timeouts = FailureSettings(deadline=20.0).timeouts
-    exit_monitor = ExitMonitor(membership, timeouts)
+    watchdog = Watchdog(HeartbeatBoard(range(3)), membership, timeouts)
     report_to(membership, Finished(0, ROUNDS, "", 0, 0, 0.0))
-    assert not exit_monitor.are_awaited(100.0), "rank 1 is at work"
+    assert not watchdog.are_exiting(100.0), "rank 1 is at work"
     report_to(membership, Failed(1, "ValueError: no"))
-    assert exit_monitor.are_awaited(100.0)
+    assert watchdog.are_exiting(100.0)
     ends = 100.0 + timeouts.process_exit
     assert timeouts.process_exit > 2 * 20.0 > timeouts.least_farewell, "longer than the process gives itself"
-    assert exit_monitor.are_awaited(ends - 1) and exit_monitor.overdue(ends - 1) == []
-    assert exit_monitor.are_awaited(ends + 1) and exit_monitor.overdue(ends + 1) == [0]
-    assert (
-        not exit_monitor.are_awaited(ends + timeouts.killed)
-        and exit_monitor.overdue(ends + timeouts.killed) == []
-    )
+    assert watchdog.are_exiting(ends - 1) and watchdog.hung(ends - 1) == {}
+    assert watchdog.are_exiting(ends + 1) and watchdog.hung(ends + 1) == {0: []}
+    assert not watchdog.are_exiting(ends + timeouts.killed) and watchdog.hung(ends + timeouts.killed) == {}
     report_to(membership, Restarted(0, -9, 1))
-    assert not exit_monitor.are_awaited(ends + 1) and exit_monitor.overdue(ends + 1) == []
+    assert not watchdog.are_exiting(ends + 1) and watchdog.hung(ends + 1) == {}
     report_to(membership, Failed(1, "ValueError: no"))
-    assert exit_monitor.are_awaited(ends + 2), "it is at its end anew"
+    assert watchdog.are_exiting(ends + 2), "it is at its end anew"
