@@ -138,11 +138,9 @@ class Watchdog:
 
         It has made no progress for too long, or has outlived its nodes.
         """
-        active = set(self._membership.active)
+        active, limits = set(self._membership.active), self._timeouts
         exits = self._exits(now).items()
-        overdue = {
-            p for p, passed in exits if self._timeouts.process_exit <= passed < self._timeouts.process_gone
-        }
+        overdue = {p for p, passed in exits if limits.process_exit <= passed < limits.process_gone}
         return {
             position: [
                 Failed(rank, f"hung ({self.doing(rank, now)}) and was killed")
@@ -164,12 +162,10 @@ class Watchdog:
         return any(passed < self._timeouts.process_gone for passed in self._exits(now).values())
 
     def exit_pause(self, now: float) -> float:
-        """Seconds until the next such process is overdue, or is not waited for any more; NEVER without one."""
+        """Seconds until the next such process is overdue, or not waited for any more; NEVER without one."""
         limits = self._timeouts.process_exit, self._timeouts.process_gone
-        passed = self._exits(now).values()
-        return min(
-            (limit - seconds for seconds in passed for limit in limits if seconds < limit), default=NEVER
-        )
+        left = [limit - passed for passed in self._exits(now).values() for limit in limits]
+        return min((seconds for seconds in left if seconds > 0.0), default=NEVER)
 
     def _exits(self, now: float) -> dict[int, float]:
         """By position the seconds for which a process without active nodes has been seen."""
