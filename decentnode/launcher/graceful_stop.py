@@ -23,10 +23,11 @@ class GracefulStop:
     """One machine's part in the stop; inactive until `ask`."""
 
     def __init__(
-        self, heartbeats: HeartbeatBoard, machine: int, machines: set[int], send: Send, deadline: float
-    ) -> None:
-        """`machines` shrinks as launchers fall silent; `send` sends to one machine or all; `deadline`:
-        seconds for the nodes to end.
+        self, heartbeats: HeartbeatBoard, machine: int, present: Callable[[], set[int]], send: Send,
+        deadline: float,
+    ) -> None:  # fmt: skip
+        """`present`: the machines that take part; `send` sends to one machine or all; `deadline`: seconds
+        for the nodes to end.
         """
         self.signal: signal.Signals | None = None
         """The signal that stopped the run, here or on another machine."""
@@ -34,7 +35,7 @@ class GracefulStop:
         """Whether all is killed without waiting."""
         self._heartbeats = heartbeats
         self._machine = machine
-        self._machines = machines
+        self._present = present
         self._send = send
         self._deadline = deadline
         self._asked = 0.0
@@ -90,7 +91,7 @@ class GracefulStop:
         # After `Timeouts.announced_round` no local node can announce a higher round.
         self._announced[self._machine] = self._heartbeats.highest_round
         if self._machine == 0:
-            if self._machines <= self._announced.keys() or waited > Timeouts.announcements:
+            if self._present() <= self._announced.keys() or waited > Timeouts.announcements:
                 self._heartbeats.last_round = max(self._announced.values())
                 # A machine that had no part in the decision may learn of the stop only now.
                 self._send(Pause(self.signal), None)

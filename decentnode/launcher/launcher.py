@@ -245,8 +245,7 @@ class Launcher:
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
             self._run_monitor.ring,
         )  # fmt: skip
-        self._others.present -= set(start.absent)
-        self._observer.machines = set(self._others.present)
+        self._observer.machines = set(self._assembly.machines) - set(start.absent)
         self._observer.is_late = bool(start.late)
         self._observer.start()
         # The observer may be busy at the end, and must not keep the process alive.
@@ -318,8 +317,7 @@ class Launcher:
             self._assembly.send(RelayedReports(self.machine, unsent))
         self._reports.unsent = []
         notes = self._assembly.receive()
-        for machine in self._others.heard_again(notes):
-            self._expect(machine)
+        self._others.hear(notes)
         # Checked before use: another launcher may be faulty or of another run.
         notes = list(filter(self._others.admits, notes))
         for note in self._vector_sender.exchange(notes, self._others.listening):
@@ -329,10 +327,8 @@ class Launcher:
             elif isinstance(note, Contribution | VectorAck):
                 self._observer.take(note)
             elif isinstance(note, Join):
-                for report in (reports := self._late_join.answer(note)):
+                for report in self._late_join.answer(note):
                     self._reports.take(report)
-                if reports:
-                    self._expect(note.machine)
             elif isinstance(note, CheckpointsCommitted):
                 self._run_state.retention.settle(note.round, note.kept)
             else:
@@ -341,13 +337,8 @@ class Launcher:
         for report in self._others.forget_silent(now):
             self._reports.take(report)
         # After all messages, because they may have changed the set of machines.
-        self._observer.machines = self._others.observing
+        self._observer.expect(self._others.observing)
         self._observer.is_alone = self._others.is_left_alone()
-
-    def _expect(self, machine: int) -> None:
-        """Expects contributions of a machine that takes part again, or for the first time."""
-        self._others.present.add(machine)
-        self._observer.newcomers.add(machine)
 
     def _end_hung_nodes(self) -> None:
         """Kills processes that hang, or outlive their nodes, so every run ends."""

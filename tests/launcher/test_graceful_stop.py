@@ -35,8 +35,8 @@ class Machines:
             for rank, round in enumerate(announced):
                 heartbeats.of(rank).mark(round, Activity.TRAIN)
             self.heartbeats.append(heartbeats)
-            there = set(range(len(rounds)))
-            self.all.append(GracefulStop(heartbeats, machine, there, self.sender(machine), DEADLINE))
+            send = self.sender(machine)
+            self.all.append(GracefulStop(heartbeats, machine, lambda: {*range(len(rounds))}, send, DEADLINE))
 
     def sender(self, machine):
         def send(note, to):
@@ -124,7 +124,7 @@ def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(c
 def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(clock):
     """It was silent and is heard again; else it would take its nodes for failed."""
     machines = Machines([[4], [6]])
-    machines.all[0]._machines = {0}
+    machines.all[0]._present = lambda: {0}
     machines.all[0].ask(signal.SIGTERM)
     clock[0] += 2 * Timeouts.announced_round
     machines.advance()
@@ -136,20 +136,20 @@ def test_a_machine_that_missed_the_decision_hears_it_again():
     said = []
     heartbeats = HeartbeatBoard([0])
     heartbeats.of(0).mark(3, Activity.TRAIN)
-    zero = GracefulStop(heartbeats, 0, {0}, lambda note, to: said.append((note, to)), DEADLINE)
+    zero = GracefulStop(heartbeats, 0, lambda: {0}, lambda note, to: said.append((note, to)), DEADLINE)
     zero.take(LastRound(8))
     zero.take(HighestRound(2, 5))
     assert said == [(LastRound(8), 2)]
 
 
 def test_a_word_from_elsewhere_names_the_signal():
-    zero = GracefulStop(HeartbeatBoard([0]), 0, {0}, lambda note, to: None, DEADLINE)
+    zero = GracefulStop(HeartbeatBoard([0]), 0, lambda: {0}, lambda note, to: None, DEADLINE)
     zero.take(StopRequest(1, 9))
     assert zero.signal is signal.SIGTERM
-    one = GracefulStop(HeartbeatBoard([0]), 1, {0, 1}, lambda note, to: None, DEADLINE)
+    one = GracefulStop(HeartbeatBoard([0]), 1, lambda: {0, 1}, lambda note, to: None, DEADLINE)
     one.take(Pause(int(signal.SIGINT)))
     assert one.signal is signal.SIGINT
-    two = GracefulStop(HeartbeatBoard([0]), 2, {0, 2}, lambda note, to: None, DEADLINE)
+    two = GracefulStop(HeartbeatBoard([0]), 2, lambda: {0, 2}, lambda note, to: None, DEADLINE)
     two.take(Pause(int(signal.SIGHUP)))
     assert two.signal is signal.SIGHUP
 

@@ -293,7 +293,8 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
     models = vectors(4)
     with Pair() as pair:
         pair.second.observer.is_late = True
-        pair.first.observer.newcomers.add(1)
+        pair.first.observer.machines = {0}
+        pair.first.observer.expect({0, 1})
         for rank in range(2):
             pair.first.show(rank, 0, models[rank])
         seen = pair.first.next()

@@ -66,8 +66,8 @@ class Desk:
         self.machine, self.inbox, self.sent = machine, [], []
         self.launcher = Launcher(experiment(tmp_path), machine, LiveConsole(io.StringIO()))
         self.launcher._observer = SimpleNamespace(
-            newcomers=set(), taken=[],
-        )  # fmt: skip
+            taken=[], expect=lambda machines: setattr(self.launcher._observer, "machines", machines)
+        )
         self.launcher._observer.take = self.launcher._observer.taken.append
         self.launcher._reports.observer = self.launcher._observer
         self.launcher.run_id = 1
@@ -264,12 +264,12 @@ class TestSilence:
         desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
         self.silence(desk, 2)
         assert desk.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5]
-        assert desk.launcher._others.present == {0, 1}
+        assert desk.launcher._others.present() == {0, 1}
         desk.hear(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
         assert desk.launcher.membership.ranks(MemberState.LOST) == [4], "this one had ended"
         assert desk.launcher.membership.members[4].error == "ValueError: no"
         assert desk.launcher.membership.members[3].restarts == 0
-        assert desk.launcher._others.present == {0, 1, 2} == desk.launcher._stopping._machines
+        assert desk.launcher._others.present() == {0, 1, 2}
         self.silence(desk, 2)
         assert desk.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
         assert "machine 2 reconnected" in desk.events
@@ -285,17 +285,16 @@ class TestSilence:
 
     def test_a_launcher_that_was_started_anew_does_not_bring_the_nodes_of_the_old_one_back(self, desk):
         self.silence(desk, 1)
-        notes = [Join(1, "", "", "")]
-        assert desk.launcher._others.heard_again(notes) == []
+        desk.launcher._others.hear([Join(1, "", "", "")])
         assert desk.state(2) is MemberState.LOST
 
     def test_a_machine_whose_last_node_was_started_again_is_watched_again(self, desk):
         position = desk.launcher.experiment.home[2]
         desk.hear(RelayedReports(1, [Exited(position, -9)]))
-        assert desk.launcher._others.present == {0, 2}
+        assert desk.launcher._others.present() == {0, 2}
         desk.hear(RelayedReports(1, [Restarted(position, -9, 1)]))
         desk.hear(RelayedReports(1, []))
-        assert desk.launcher._others.present == {0, 1, 2}
+        assert desk.launcher._others.present() == {0, 1, 2}
 
     def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_is_heard(self, desk):
         observer = desk.launcher._observer

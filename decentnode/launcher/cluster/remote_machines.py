@@ -50,8 +50,6 @@ class RemoteMachines:
         """`say` records events, by kind and text; `last_heard` belongs to the rendezvous, which
         updates it.
         """
-        self.present = set(range(len(experiment.mapping.machines)))
-        """The machines that take part, including this one."""
         self.refused: Counter[str] = Counter()
         """Refused reports, by reason."""
         self._machine = machine
@@ -75,35 +73,32 @@ class RemoteMachines:
             else:
                 yield report
 
+    def present(self) -> set[int]:
+        """The machines that take part: this one, and those with nodes that may still report."""
+        return {self._machine, *(self._machine_of[rank] for rank in self._membership.active)}
+
     def forget_silent(self, now: float) -> list[Failed]:
-        """On machine 0, removes machines that have ended or are silent; returns the nodes lost with them."""
+        """On machine 0 the losses of all nodes of silent machines."""
         lost = []
-        for machine in sorted(self.present - {0}) if self._machine == 0 else ():
-            active = self._active(machine)
-            # A machine whose nodes have all ended is not awaited any more.
-            if not active or now - self._last_heard[machine] > Timeouts.machine_silent:
-                self.present.discard(machine)
-                # Recorded separately: these nodes count again if their launcher reports again.
-                for rank in active:
-                    self._membership.members[rank].silent_since = now
+        for machine in sorted(self.present() - {0}) if self._machine == 0 else ():
+            if now - self._last_heard[machine] > Timeouts.machine_silent:
                 why = f"no message from machine {machine} for {Timeouts.machine_silent:.0f} s"
-                lost += [Failed(rank, why) for rank in active]
+                ranks = [r for r in self._mapping.ranks_of(machine) if self._membership.members[r].is_active]
+                lost += [Failed(rank, why) for rank in ranks]
+                # Recorded separately: these nodes count again if their launcher reports again.
+                for rank in ranks:
+                    self._membership.members[rank].silent_since = now
         return lost
 
-    def heard_again(self, notes: Iterable[Note]) -> list[int]:
-        """Machines that report again and whose nodes count again, since only their launcher was silent.
+    def hear(self, notes: Iterable[Note]) -> None:
+        """Counts nodes of a machine that reports again: only their launcher was silent.
 
         A launcher that only asks to join has none of these nodes: it is a new process.
         """
         speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, Join)}
-        # Two cases: nodes that count again, and a launcher whose nodes were never lost.
-        back = []
-        for machine in sorted(speaking - self.present):
+        for machine in sorted(speaking - self.present()):
             if self._membership.hear_again(self._mapping.ranks_of(machine)):
                 self._say("machine_back", f"machine {machine} reconnected; its nodes are active again")
-            if self._active(machine):
-                back.append(machine)
-        return back
 
     @property
     def pause(self) -> float:
@@ -161,9 +156,6 @@ class RemoteMachines:
             if any(members[rank].state is not MemberState.LOST for rank in self._mapping.ranks_of(machine))
         }
         return can_show | {self._machine}
-
-    def _active(self, machine: int) -> list[int]:
-        return sorted(set(self._membership.active) & set(self._mapping.ranks_of(machine)))
 
     def admits(self, note: Note) -> bool:
         """Whether a message fits this run; rounds or sizes that the run does not have are counted."""

@@ -109,7 +109,7 @@ class ModelObserver(threading.Thread):
         """The machines whose contributions machine 0 waits for."""
         self.is_alone = False
         """Machine 0 is silent: vectors are released at once, and nothing is observed."""
-        self.newcomers: set[int] = set()
+        self._newcomers: set[int] = set()
         """Late machines, which machine 0 waits for from their first evaluations on."""
         self.is_late = False
         """This machine joined late and contributes nothing before its first evaluation."""
@@ -122,6 +122,11 @@ class ModelObserver(threading.Thread):
         self._closing = False
 
     # Called by the launcher.
+
+    def expect(self, machines: set[int]) -> None:
+        """Makes machine 0 wait for these machines, for new ones from their first evaluations on."""
+        self._newcomers |= machines - self.machines
+        self.machines = machines
 
     def take(self, event: Published | Contribution | VectorAck) -> None:
         """Passes a published vector, or another machine's contribution, to the thread."""
@@ -181,7 +186,7 @@ class ModelObserver(threading.Thread):
     def _book(self, event: Published | Contribution | VectorAck) -> None:
         # Its first sum shows that a late machine evaluates with the others.
         if isinstance(event, PartialSum):
-            self.newcomers.discard(event.machine)
+            self._newcomers.discard(event.machine)
         self.is_late = self.is_late and isinstance(event, MeanVector)
         if self.is_late:
             return
@@ -229,13 +234,13 @@ class ModelObserver(threading.Thread):
         if (
             self._machine == 0
             and gathering.mean is None
-            and (late or self.machines - self.newcomers <= gathering.sums.keys())
+            and (late or self.machines - self._newcomers <= gathering.sums.keys())
         ):
             self._make_mean(round, gathering)
         if gathering.mean is not None and self._machine not in gathering.distances and gathering.summed:
             distance = self._distance(round, gathering)
             self._contribute(PartialDistance(self._machine, round, len(gathering.shown), distance))
-        complete = self._machine != 0 or self.machines - self.newcomers <= gathering.distances.keys()
+        complete = self._machine != 0 or self.machines - self._newcomers <= gathering.distances.keys()
         if gathering.mean is not None and gathering.summed and (late or complete):
             self._conclude(round, gathering)
         elif late or (gathering.summed and complete and not self._count(gathering)):
