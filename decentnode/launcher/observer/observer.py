@@ -61,7 +61,6 @@ class _RoundParts:
     """When something new last arrived."""
     shown: set[int] = field(default_factory=set)
     declined: set[int] = field(default_factory=set)
-    summed: bool = False
     sums: dict[int, PartialSum] = field(default_factory=dict)
     mean: Tensor | None = None
     averaged: int = 0
@@ -69,6 +68,11 @@ class _RoundParts:
     distances: dict[int, PartialDistance] = field(default_factory=dict)
     arrived: set[int] = field(default_factory=set)
     """Machines that have received this one's vector."""
+
+    @property
+    def count(self) -> int:
+        """Number of nodes in the sums that have arrived."""
+        return sum(part.count for part in self.sums.values())
 
     @property
     def parts(self) -> int:
@@ -225,8 +229,7 @@ class ModelObserver(threading.Thread):
         heard = gathering.shown | gathering.declined
         # A node in a later round has skipped this one.
         are_here = all(rank in heard or done > round for rank, done in self._expected.items())
-        if not gathering.summed and (late or are_here):
-            gathering.summed = True
+        if self._machine not in gathering.sums and (late or are_here):
             self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))
             if not gathering.shown:
                 # There may never be a mean to measure a distance from.
@@ -237,13 +240,14 @@ class ModelObserver(threading.Thread):
             and (late or self.machines - self._newcomers <= gathering.sums.keys())
         ):
             self._make_mean(round, gathering)
-        if gathering.mean is not None and self._machine not in gathering.distances and gathering.summed:
+        is_summed = self._machine in gathering.sums
+        if gathering.mean is not None and self._machine not in gathering.distances and is_summed:
             distance = self._distance(round, gathering)
             self._contribute(PartialDistance(self._machine, round, len(gathering.shown), distance))
         complete = self._machine != 0 or self.machines - self._newcomers <= gathering.distances.keys()
-        if gathering.mean is not None and gathering.summed and (late or complete):
+        if gathering.mean is not None and is_summed and (late or complete):
             self._conclude(round, gathering)
-        elif late or (gathering.summed and complete and not self._count(gathering)):
+        elif late or (is_summed and complete and not gathering.count):
             self._close(round)
             # Otherwise the row of this round waits for an observation until the run ends.
             if self._machine == 0:
@@ -254,14 +258,12 @@ class ModelObserver(threading.Thread):
         self._release(round, self._rounds.pop(round))
         self._concluded.add(round)
 
-    def _contribute(self, contribution: PartialSum | PartialDistance) -> None:
+    def _contribute(self, contribution: Contribution) -> None:
+        """Books a contribution of this machine, and sends it: a mean to all, the others to machine 0."""
         self._book(contribution)
-        if self._machine != 0:
-            self._pass_on(contribution)
-
-    def _pass_on(self, contribution: Contribution) -> None:
-        self._send(contribution)
-        self._said()
+        if isinstance(contribution, MeanVector) == (self._machine == 0):
+            self._send(contribution)
+            self._said()
 
     def _sum(self, gathering: _RoundParts) -> bytes:
         if not gathering.shown:
@@ -273,19 +275,12 @@ class ModelObserver(threading.Thread):
         return total.numpy().tobytes()
 
     def _make_mean(self, round: int, gathering: _RoundParts) -> None:
-        count = self._count(gathering)
-        if not count:
+        gathering.averaged = gathering.count
+        if not gathering.averaged:
             return
         # In the order of machines, so the mean does not depend on the order of arrival.
         parts = [np.frombuffer(part.content) for _, part in sorted(gathering.sums.items()) if part.count]
-        mean = np.sum(parts, axis=0) / count
-        gathering.averaged = count
-        gathering.mean = torch.from_numpy(mean)
-        self._pass_on(MeanVector(round, mean.tobytes()))
-
-    def _count(self, gathering: _RoundParts) -> int:
-        """Number of nodes in the sums that have arrived."""
-        return sum(part.count for part in gathering.sums.values())
+        self._contribute(MeanVector(round, (np.sum(parts, axis=0) / gathering.averaged).tobytes()))
 
     def _distance(self, round: int, gathering: _RoundParts) -> float:
         assert gathering.mean is not None

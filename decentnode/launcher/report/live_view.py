@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -42,9 +42,9 @@ def is_capable(output: TextIO) -> bool:
 
 @dataclass
 class Standing:
-    """The progress of all nodes, counted in one pass over the membership table."""
+    """The progress of all nodes."""
 
-    states: dict[MemberState, int] = field(default_factory=lambda: dict.fromkeys(MemberState, 0))
+    states: Counter[MemberState] = field(default_factory=Counter)
     slowest: int = 0
     fastest: int = 0
     """Rounds done by nodes that are not lost."""
@@ -57,22 +57,17 @@ class Standing:
 
     @classmethod
     def of(cls, membership: MembershipTable) -> "Standing":
-        """One loop instead of queries of the table, because it runs often, for thousands of nodes."""
-        standing = cls()
-        rounds, losses = [], []
-        for member in membership.members.values():
-            standing.states[member.state] += 1
-            standing.sent += member.bytes_sent
-            if member.state is not MemberState.LOST:
-                rounds.append(member.round + 1)
-                if member.loss is not None:
-                    losses.append(member.loss)
-                if member.epsilon is not None:
-                    standing.epsilon = max(standing.epsilon or 0.0, member.epsilon)
-        if rounds:
-            standing.slowest, standing.fastest, standing.done = min(rounds), max(rounds), fmean(rounds)
-        standing.loss = fmean(losses) if losses else None
-        return standing
+        """Of all nodes; lost ones count for the bytes alone."""
+        members = membership.members.values()
+        live = [member for member in members if member.state is not MemberState.LOST]
+        rounds = [member.round + 1 for member in live] or [0]
+        losses = [member.loss for member in live if member.loss is not None]
+        spent = [member.epsilon for member in live if member.epsilon is not None]
+        return cls(
+            Counter(member.state for member in members), min(rounds), max(rounds), fmean(rounds),
+            sum(member.bytes_sent for member in members), fmean(losses) if losses else None,
+            max(spent, default=None),
+        )  # fmt: skip
 
 
 @dataclass
