@@ -55,7 +55,7 @@ class Launcher:
     def _run(self):
         while not self.stopped.is_set():
             readers, writers = self.control.readers, self.control.writers
-            ready([r.fileno() for r in readers], [w.fileno() for w in writers], 0.01)
+            ready(readers, writers, 0.01)
             began = time.thread_time()
             self.control.serve()
             self.slowest = max(self.slowest, time.thread_time() - began)
@@ -344,7 +344,7 @@ def test_a_event_log_that_cannot_be_written_says_so_once_and_at_the_end(tmp_path
     shown = []
     event_log = EventLog(tmp_path / "no" / "events.jsonl", shown.append)
     for _ in range(5):
-        event_log.say("started", "")
+        event_log.say("started", "", shown=False)
     assert len(shown) == 1
     assert "No such file or directory" in shown[0]
     event_log.close()

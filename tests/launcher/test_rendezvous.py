@@ -15,7 +15,7 @@ from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
-from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
+from decentnode.launcher.cluster.messages import Join, RelayedReports
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.support.troupe import credentials, free_ports
@@ -95,10 +95,10 @@ def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
         assert [one.introductions for one in meeting.assemblies.values()] == [said] * 3
 
 
-def come_to_a_liar(meeting, monkeypatch, agree):
-    """All machines come, with signatures; machine 0 says what `agree` gives, and looks away itself."""
-    honest = Rendezvous._unsigned
-    monkeypatch.setattr(Rendezvous, "_agree", agree)
+def come_to_a_liar(meeting, monkeypatch, lie):
+    """All machines come, with signatures; machine 0 changes what they agreed on, and looks away itself."""
+    agree, honest = Rendezvous._agree, Rendezvous._unsigned
+    monkeypatch.setattr(Rendezvous, "_agree", lambda self, absent: lie(agree(self, absent)))
     monkeypatch.setattr(
         Rendezvous, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
     )
@@ -107,12 +107,12 @@ def come_to_a_liar(meeting, monkeypatch, agree):
 
 @pytest.mark.parametrize("lie", [{2: b"another key"}, {}], ids=["changed", "left out"])
 def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
-    def agree(self, absent):
-        said = {rank: what for rank, what in self.introductions.items() if rank != 2} | lie
-        return Start(7, said, signatures=self._signatures)
+    def change(start):
+        said = {rank: what for rank, what in start.introductions.items() if rank != 2} | lie
+        return msgspec.structs.replace(start, run_id=7, introductions=said)
 
     with Meeting(3) as meeting:
-        futures = come_to_a_liar(meeting, monkeypatch, agree)
+        futures = come_to_a_liar(meeting, monkeypatch, change)
         assert futures[0].result(10.0).run_id == 7
         for future in futures[1:]:
             with pytest.raises(StartError, match=r"^machine 2 .* has not signed the handshakes of its nodes"):
@@ -133,15 +133,14 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
 def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, lie, said):
     """A rank of -1 once overwrote the keys of the last node."""
 
-    def agree(self, absent):
-        honest = Start(7, self.introductions, signatures=self._signatures)
+    def change(start):
         false = dict(lie)
         if false.get("introductions") and not false.get("late"):
-            false["introductions"] = self.introductions | false["introductions"]
-        return msgspec.structs.replace(honest, **false)
+            false["introductions"] = start.introductions | false["introductions"]
+        return msgspec.structs.replace(start, **false)
 
     with Meeting(3) as meeting:
-        futures = come_to_a_liar(meeting, monkeypatch, agree)
+        futures = come_to_a_liar(meeting, monkeypatch, change)
         futures[0].result(10.0)
         with pytest.raises(StartError, match=f"^machine 0 .*{said}$"):
             futures[1].result(10.0)

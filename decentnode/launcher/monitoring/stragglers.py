@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import networkx as nx
-
 from decentnode.communication.launcher_link.reports import Waiting
 from decentnode.core.text import ranks_in_words
 from decentnode.core.timeouts import Timeouts
@@ -86,6 +84,9 @@ class StragglerTracker:
 
 def _by_cause(current: dict[int, Waiting]) -> dict[int, list[int]]:
     """By straggler all nodes that wait for it, directly or through others."""
+    # Only now, because it would delay the start of every run.
+    import networkx as nx  # type: ignore[import-untyped]
+
     waits = nx.DiGraph((rank, peer) for rank, waiting in current.items() for peer in waiting.peers)
     found: dict[int, list[int]] = {}
     for rank in filter(waits.has_node, current):
