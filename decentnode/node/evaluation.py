@@ -12,7 +12,7 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Samples
 from decentnode.results.metrics import VALIDATION
-from decentnode.results.records import RoundRecord, private_megabytes
+from decentnode.results.records import Records, RoundRecord, private_megabytes
 from decentnode.training.evaluation import evaluate
 from decentnode.training.training import Training
 
@@ -87,18 +87,12 @@ class NodeEvaluation:
     counters: ByteCounters
     readers: MachineReaders
     clock: Clock
+    records: Records
     scores: dict[str, float] = field(default_factory=dict, init=False)
     """Of the last evaluation in this process, by metric."""
     round: int = field(default=-1, init=False)
     """That of the last evaluation since this process began, here or in the background."""
     peak_memory_mb: float = field(default=0.0, init=False)
-
-    def __post_init__(self) -> None:
-        self._began = self.clock.now()
-
-    def resume(self, seconds: float) -> None:
-        """Continues with this elapsed time, in seconds."""
-        self._began = self.clock.now() - seconds
 
     async def after(self, record: RoundRecord) -> None:
         """Evaluates the model, or has it evaluated, if that is due after the record's round.
@@ -108,7 +102,7 @@ class NodeEvaluation:
         if not self.plan.is_due(record.round):
             return
         self.round = record.round
-        began, readers = self.clock.now(), self.readers
+        began, elapsed, readers = self.clock.now(), self.records.seconds, self.readers
         # May wait for the observer, but at most for its timeout.
         published = await readers.snapshots.publish(
             record.rank, record.round, self.training.vector.values, self.clock
@@ -118,7 +112,7 @@ class NodeEvaluation:
         # After the vector is published: on this report the observer and an evaluator read it.
         readers.reporter.send(
             Published(
-                record.rank, record.round, record.loss, self.counters.sent, began - self._began, published,
+                record.rank, record.round, record.loss, self.counters.sent, elapsed, published,
                 "background" if in_background else "here" if is_tested else "none",
             )
         )  # fmt: skip

@@ -255,7 +255,6 @@ class Experiment:
         if training.private is not None:
             journal.keep(training.private)
         reporter, failures = resources.readers.reporter, settings.failures
-        evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources.readers, clock)
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
@@ -271,6 +270,7 @@ class Experiment:
         if transcript is not None:
             exchanger.tap = transcript.take
         records = self._records(rank, network, resources, transcript)
+        evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources.readers, clock, records)
         checkpoints = NodeCheckpoints(
             resources.lineage, settings.checkpoint.every, reporter, rank, course, records
         )

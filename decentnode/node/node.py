@@ -151,7 +151,6 @@ class Node:
     def set_elapsed(self, seconds: float) -> None:
         """Sets the node's elapsed time, in seconds."""
         self.records.resume(seconds, self.exchange.endpoint.counters)
-        self.evaluation.resume(seconds)
 
 
 class RoundExchange:

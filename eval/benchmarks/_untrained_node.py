@@ -98,11 +98,11 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
     board = EvaluatorBoard(SnapshotBuffers([], 1), 0)
     readers = MachineReaders(SnapshotBuffers([rank], 1), board, reporter, PATIENCE)
-    evaluation = NodeEvaluation(never, training, endpoint.counters, readers, clock)
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     course = RoundScheduler(case.rounds, endpoint, HeartbeatBoard([rank]), clock)
     exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[PATIENCE] * 4))
     records = Records(case.directory, rank)
+    evaluation = NodeEvaluation(never, training, endpoint.counters, readers, clock, records)
     checkpoints = NodeCheckpoints(RunIdentity(case.directory, ""), 0, reporter, rank, course, records)
     adaptation = AdaptThenCombine(training, course.heartbeat, clock)
     return Node(

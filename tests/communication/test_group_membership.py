@@ -1,7 +1,9 @@
 """How ranks agree on a process group, and how it ends: without sockets, and groups are only names."""
 
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -185,3 +187,14 @@ def test_a_rank_outside_the_group_has_no_part_in_its_end(capsys):
     town.memberships[1].lose([2])
     assert [group and group.members for group in town.groups()] == [(0, 2), None, (0, 2)]
     assert "no process group" not in capsys.readouterr().out
+
+
+def test_a_rank_outside_the_group_keeps_the_store_that_the_others_use():
+    town = Town(3)
+    town.facts[0] = Capabilities(False, "", "", True)
+    factory = Factory(town, 0, GLOO)
+    assert town.memberships[0].form(factory, 5.0).members == [1, 2]
+    kept = weakref.ref(factory)
+    del factory
+    gc.collect()
+    assert kept() is not None

@@ -54,6 +54,8 @@ class GroupMembership:
 
         If a candidate is lost meanwhile, there is no group, and the plan contains the reason.
         """
+        # Kept: its store, which others may still read, closes when nothing refers to it.
+        self._group_factory = group_factory
         with self._news:
             self._members = frozenset(group_factory.meeting.ranks)
         # A candidate may have been lost before it was known to be one.

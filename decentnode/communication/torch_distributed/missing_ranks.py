@@ -9,6 +9,7 @@ the missing one.
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
@@ -20,19 +21,20 @@ POLL_INTERVAL = 0.2
 _CALL, _VERDICT, _WORD = "call", "verdict", "answer/{}"
 
 
+@dataclass(eq=False)
 class MissingRanks:
-    """One node's part; `progress` is the number of collectives that the node has started."""
+    """One node's part."""
 
-    def __init__(
-        self, store: Store, rank: int, nodes: int, patience: float = Timeouts.baseline_answer
-    ) -> None:
-        """`store`: a separate connection, because a thread waits on it."""
-        self.progress = 0
-        self._store = store
-        self._rank = rank
-        self._nodes = nodes
-        self._patience = patience
-        self._verdict: str | None = None
+    store: Store
+    """A separate connection, because a thread waits on it."""
+    rank: int
+    nodes: int
+    patience: float = Timeouts.baseline_answer
+    progress: int = field(default=0, init=False)
+    """The number of collectives that the node has started."""
+    _verdict: str | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._attend, name="roll call", daemon=True)
         self._thread.start()
@@ -41,7 +43,7 @@ class MissingRanks:
         """Why a collective failed, as text that follows `all-reduce failed`."""
         if self._verdict is None:
             try:
-                self._store.set(_CALL, "y")
+                self.store.set(_CALL, "y")
                 self._verdict = self._agreed(self._judge(self._answers()))
             except RuntimeError:
                 self._verdict = ": rank 0, which keeps the store, is lost or does not answer"
@@ -55,29 +57,29 @@ class MissingRanks:
     def _attend(self) -> None:
         """Answers a roll call, and reads the verdict while its author keeps the store."""
         try:
-            while not self._over.wait(POLL_INTERVAL) and not self._store.check([_CALL]):
+            while not self._over.wait(POLL_INTERVAL) and not self.store.check([_CALL]):
                 pass
             # A thread of its own answers, because the node itself may be blocked in the broken collective.
-            self._store.set(_WORD.format(self._rank), str(self.progress))
+            self.store.set(_WORD.format(self.rank), str(self.progress))
             while not self._over.wait(POLL_INTERVAL):
-                if self._store.check([_VERDICT]):
-                    self._verdict = self._store.get(_VERDICT).decode()
+                if self.store.check([_VERDICT]):
+                    self._verdict = self.store.get(_VERDICT).decode()
                     return
         except RuntimeError:
             return
 
     def _answers(self) -> dict[int, int]:
         """The progress of all nodes that answer in time."""
-        limit, found = time.monotonic() + self._patience, {self._rank: self.progress}
-        while len(found) < self._nodes and time.monotonic() < limit and self._verdict is None:
-            for rank in set(range(self._nodes)) - found.keys():
-                if self._store.check([_WORD.format(rank)]):
-                    found[rank] = int(self._store.get(_WORD.format(rank)))
+        limit, found = time.monotonic() + self.patience, {self.rank: self.progress}
+        while len(found) < self.nodes and time.monotonic() < limit and self._verdict is None:
+            for rank in set(range(self.nodes)) - found.keys():
+                if self.store.check([_WORD.format(rank)]):
+                    found[rank] = int(self.store.get(_WORD.format(rank)))
             time.sleep(POLL_INTERVAL / 4)
         return found
 
     def _judge(self, progress: Mapping[int, int]) -> str:
-        silent = sorted(set(range(self._nodes)) - progress.keys())
+        silent = sorted(set(range(self.nodes)) - progress.keys())
         if silent:
             are = "is lost or does not answer" if len(silent) == 1 else "are lost or do not answer"
             return f": {ranks_in_words(silent, MOST_NAMED)} {are}"
@@ -91,7 +93,7 @@ class MissingRanks:
     def _agreed(self, verdict: str) -> str:
         """The first verdict, valid for all ranks; leaves the others time to read it."""
         # Atomic: several ranks may judge at the same time, with different answers.
-        first = self._store.compare_set(_VERDICT, "", verdict).decode()
+        first = self.store.compare_set(_VERDICT, "", verdict).decode()
         # The store ends with the process of rank 0.
         time.sleep(3 * POLL_INTERVAL)
         return first or verdict

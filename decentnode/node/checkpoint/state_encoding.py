@@ -10,6 +10,7 @@ import math
 import struct
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -89,13 +90,14 @@ def order_in_memory(tensor: Tensor) -> list[int]:
     return order if tensor.permute(order).is_contiguous() else list(range(tensor.dim()))
 
 
+@dataclass
 class StateDecoder:
     """Decodes a state from a tree and its tensors, each of which must be used once."""
 
-    def __init__(self, tensors: dict[str, Tensor], device: torch.device) -> None:
-        """`device`: the device for tensors that were on an accelerator."""
-        self._tensors = dict(tensors)
-        self._device = device
+    tensors: dict[str, Tensor]
+    """Those that are not used yet."""
+    device: torch.device
+    """Of tensors that were on an accelerator."""
 
     def unpack(self, tree: Any) -> Any:
         """The state; raises InvalidState unless the tree refers to exactly the given tensors."""
@@ -103,8 +105,8 @@ class StateDecoder:
             state = self._unpack(tree, 0)
         except _SENSELESS as error:
             raise InvalidState(f"its state is invalid: {type(error).__name__}: {error}"[:300]) from error
-        if self._tensors:
-            raise InvalidState(f"nothing refers to its tensor {min(self._tensors)!r:.50}")
+        if self.tensors:
+            raise InvalidState(f"nothing refers to its tensor {min(self.tensors)!r:.50}")
         return state
 
     def _unpack(self, tree: Any, depth: int) -> Any:
@@ -141,11 +143,11 @@ class StateDecoder:
 
     def _take(self, name: str, order: list[int], accelerated: bool) -> Tensor:
         # Popped, so a second reference to the same tensor is an error.
-        tensor = self._tensors.pop(name)
+        tensor = self.tensors.pop(name)
         if sorted(order) != list(range(tensor.dim())):
             raise InvalidState(f"the dimensions of tensor {name!r:.50} are not those of its order")
         back = tensor.permute([order.index(axis) for axis in range(len(order))])
-        return back.to(self._device) if accelerated else back
+        return back.to(self.device) if accelerated else back
 
 
 def _unpacked_bytes(content: str) -> bytes:

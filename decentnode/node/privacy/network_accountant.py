@@ -232,13 +232,18 @@ class NoiseOfMuffliato(Mechanism):
         n = self.graph.num_nodes
         models: Matrix = np.zeros((n, self.rounds * n))
         for round in range(self.rounds):
-            weights = self.graph.matrix(round)
             # Each model carries what is left of earlier rounds, and its own new noisy update.
             models[:, round * n : (round + 1) * n] += np.eye(n)
-            before = models
-            for c in self._c:
-                yield round, models
-                models, before = c * weights @ models + (1 - c) * before, models
+            *sent, models = self._mixes(round, models)
+            yield from ((round, mixes) for mixes in sent)
+
+    def _mixes(self, round: int, models: Matrix) -> Iterator[Matrix]:
+        """The models before each step of a round, and after the last one."""
+        weights, before = self.graph.matrix(round), models
+        for c in self._c:
+            yield models
+            models, before = c * weights @ models + (1 - c) * before, models
+        yield models
 
     def published(self) -> Matrix:
         # Divergences of the rounds add up. Of a graph that changes, each round has its own.
@@ -249,13 +254,10 @@ class NoiseOfMuffliato(Mechanism):
 
     def _steps(self, round: int) -> Iterator[tuple[Matrix, NDArray[np.bool_]]]:
         """What is sent in each step of a round, as a mix of its noisy updates, and who hears it."""
-        weights = self.graph.matrix(round)
-        hears = weights != 0
+        hears = self.graph.matrix(round) != 0
         np.fill_diagonal(hears, False)
-        sent = before = np.eye(len(weights))
-        for c in self._c:
-            yield sent, hears
-            sent, before = c * weights @ sent + (1 - c) * before, sent
+        *sent, _ = self._mixes(round, np.eye(len(hears)))
+        yield from ((mixes, hears) for mixes in sent)
 
 
 def _doubts(generator: str) -> tuple[str, ...]:
