@@ -153,21 +153,16 @@ class Inbox(dict[int, Payload]):
                     handle.refuse(error.counted_as)
         self.update(endpoint.landed(came, handle))
 
-    def is_sound(self) -> bool:
-        """Whether no payload was invalidated since it arrived.
+    def release(self) -> bool:
+        """Acknowledges every payload: senders may write their memory again, and the payloads are invalid.
 
-        A sender invalidates the payload of a node that was suspended for longer than its timeout.
+        Returns whether none was invalidated since it arrived. A sender invalidates the payload of a node that
+        was suspended for longer than its timeout.
         """
-        # The check must come after the last read: memory may be invalidated while it is read.
-        self._endpoint.finish_reading()
-        return self._handle.is_sound()
-
-    def release(self) -> None:
-        """Acknowledges every payload: senders may write their memory again, and the payloads are invalid."""
         # Asynchronous copies may still read this memory.
         self._endpoint.finish_reading()
         self.clear()
-        self._handle.release()
+        return self._handle.release()
 
 
 class Endpoint(Transport, ABC):
@@ -194,11 +189,12 @@ class Endpoint(Transport, ABC):
         sources: Sequence[int],
         key: tuple[int, int, int],
         timeout: float,
+        layout: Layout,
     ) -> ExchangeHandle:
         """Starts to send at once; the handle is done when every source has sent or is lost.
 
         `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange of that
-        part may be written again. `timeout`: for a silent peer, in seconds.
+        part may be written again. `timeout`: for a silent peer, in seconds. `layout`: that of all payloads.
         """
 
     def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
@@ -234,10 +230,6 @@ class Endpoint(Transport, ABC):
     @abstractmethod
     def leave(self) -> None:
         """Announces to the peers that this node sends nothing more, so that no peer waits for it."""
-
-    def expect(self, layout: Layout) -> None:
-        """Announces the layout of the next payloads, for transports that must know it first."""
-        return None
 
     def admit(self, round: int) -> list[int]:
         """Starts the exchanges of a round; returns the peers that rejoin in it.

@@ -47,8 +47,9 @@ class LocalEndpoint(Endpoint):
         self.slots = memory.slots()
 
     def exchange(
-        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
-    ) -> ExchangeHandle:
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float,
+        layout: Layout,
+    ) -> ExchangeHandle:  # fmt: skip
         self._seq += 1
         # Opened first: it applies pending losses, and lost targets receive nothing.
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)

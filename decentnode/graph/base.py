@@ -52,6 +52,10 @@ class NeighborRows(Sequence[tuple[int, ...]]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
+    def degree(self, rank: int) -> int:
+        """The length of a row, which is not read for it."""
+        return int(self._ends[rank + 1] - self._ends[rank])
+
     @overload
     def __getitem__(self, rank: int) -> tuple[int, ...]: ...
     @overload
@@ -230,6 +234,10 @@ class Graph(ABC):
             return self.num_nodes - 1
         return max(len(self.targets(rank, round)) for round in self.cycle)
 
+    def in_degree(self, rank: int, round: int) -> int:
+        """The number of nodes that `rank` receives from."""
+        return len(self.sources(rank, round))
+
     def met_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
         """All ranks that `rank` sends to or receives from in these rounds."""
         met = {peer for r in rounds for peer in self.targets(rank, r)}
@@ -319,6 +327,9 @@ class RedrawnGraph(AperiodicGraph):
 
     def sources(self, rank: int, round: int) -> tuple[int, ...]:
         return self._drawn(round)[1][rank]
+
+    def in_degree(self, rank: int, round: int) -> int:
+        return self._drawn(round)[1].degree(rank)
 
     @cached_property
     def _drawn(self) -> Callable[[int], tuple[NeighborRows, NeighborRows]]:

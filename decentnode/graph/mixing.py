@@ -53,7 +53,7 @@ class MetropolisHastings(Mixing):
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
         neighbors = graph.sources(rank, round)
         degree = len(neighbors)
-        given = {j: 1 / (1 + max(degree, len(graph.sources(j, round)))) for j in neighbors}
+        given = {j: 1 / (1 + max(degree, graph.in_degree(j, round))) for j in neighbors}
         return complete(given, rank)
 
 

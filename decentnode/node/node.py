@@ -227,10 +227,9 @@ class RoundExchange:
             raise RunFailed(f"{type(self._sharing).__name__} exchanges without a payload layout")
         key = (self._round, self._phase, 0)
         self._heartbeat.mark(self._round, Activity.SEND)
-        self.endpoint.expect(layout)
         # The median ignores single slow rounds, such as those with an evaluation.
         usual = statistics.median(self._recent) if self._recent else 0.0
-        handle = self.endpoint.exchange(outgoing, sources, key, self._timeouts.exchange(usual))
+        handle = self.endpoint.exchange(outgoing, sources, key, self._timeouts.exchange(usual), layout)
         if self._phase == 0:
             # The payloads are on their way while the node trains, and the deadline of the peers must not run.
             handle.hold()
@@ -305,9 +304,7 @@ class RoundExchange:
 
     def _release(self) -> None:
         if self._inbox is not None:
-            # Before the release: afterwards every sender may write its memory.
-            self._sound = self._sound and self._inbox.is_sound()
-            self._inbox.release()
+            self._sound = self._inbox.release() and self._sound
             self._inbox = None
 
     def _note_back(self, peer: int) -> None:

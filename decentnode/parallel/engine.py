@@ -188,9 +188,8 @@ class MixingEngine:
         inbox = self.exchanges.collect(i, block.payload.layout)
         try:
             yield self._weighed(block, inbox)
-            sound = inbox.is_sound()
         finally:
-            self.exchanges.release(inbox)
+            sound = self.exchanges.release(inbox)
         if not sound:
             raise RunFailed(
                 f"rank {self._view.rank}, step {self.step}: was suspended for so long that a peer "

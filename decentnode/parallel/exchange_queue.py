@@ -83,10 +83,11 @@ class ExchangeQueue:
         del self.flying[part]
         return inbox
 
-    def release(self, inbox: Inbox) -> None:
-        """Releases the memory that was read, and starts waiting exchanges."""
-        inbox.release()
+    def release(self, inbox: Inbox) -> bool:
+        """As `Inbox.release`; starts waiting exchanges."""
+        is_sound = inbox.release()
         self._begin_waiting()
+        return is_sound
 
     def drop(self, part: int) -> None:
         """Receives the next part and discards it; does nothing where it was collected."""
@@ -162,8 +163,7 @@ class ExchangeQueue:
             self._round += 1
             self.endpoint.admit(self._round)
         self._last_part = part
-        self.endpoint.expect(layout)
-        return self.endpoint.exchange(outgoing, sources, (self._round, 0, part), self._deadline)
+        return self.endpoint.exchange(outgoing, sources, (self._round, 0, part), self._deadline, layout)
 
     def _wait(self, handle: ExchangeHandle) -> None:
         seconds = Timeouts.exchange_queue(self._deadline)

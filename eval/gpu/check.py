@@ -63,10 +63,9 @@ class Peer:
         """One exchange with all neighbors."""
         if self.inbox is not None:
             self.inbox.release()
-        self.endpoint.expect(layout)
         outgoing = dict.fromkeys(graph.targets(self.rank, round), payload)
         handle = await self.endpoint.exchange(
-            outgoing, graph.sources(self.rank, round), (round, 0, 0), PATIENCE
+            outgoing, graph.sources(self.rank, round), (round, 0, 0), PATIENCE, layout
         )
         self.inbox = Inbox(handle, layout, self.endpoint)
         return self.inbox

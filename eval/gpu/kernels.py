@@ -118,8 +118,9 @@ def copies_are_whole(device: torch.device) -> str:
             extra = torch.full((999,), round + rank / 2, device=device)
             for phase, tensor in enumerate((slot, extra)):
                 payload = Payload.dense(tensor)
-                handle = await end.exchange({1 - rank: payload}, [1 - rank], (round, phase, 0), 20.0)
-                inbox = Inbox(handle, dense_layout(tensor.numel()), end)
+                outgoing, layout = {1 - rank: payload}, dense_layout(tensor.numel())
+                handle = await end.exchange(outgoing, [1 - rank], (round, phase, 0), 20.0, layout)
+                inbox = Inbox(handle, layout, end)
                 came = inbox[1 - rank]["vector"]
                 require(came.device == end.slots[0].device, "what came is not on the device")
                 wanted = (10.0 * round + 1 - rank) if phase == 0 else round + (1 - rank) / 2

@@ -84,7 +84,8 @@ class Party:
             if self.rank == 0:
                 slot[1] = float(last - round if last < 2**31 else 1e9)
             key = (round, 0, 0)
-            handle = await self.endpoint.exchange({other: Payload.dense(slot)}, [other], key, ROUND_LIMIT)
+            outgoing = {other: Payload.dense(slot)}
+            handle = await self.endpoint.exchange(outgoing, [other], key, ROUND_LIMIT, LAYOUT)
             inbox = Inbox(handle, LAYOUT, self.endpoint)
             if other not in inbox:
                 raise RuntimeError(f"rank {self.rank}, round {round}: {inbox.missing}")

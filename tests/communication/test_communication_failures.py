@@ -134,8 +134,7 @@ def one_way(rounds, before_round):
             actor.release()
             slot, sources = actor.endpoint.slots[round % 2].fill_(round), [0] * actor.rank
             outgoing = {} if actor.rank else {1: Payload.dense(slot)}
-            actor.endpoint.expect(LAYOUT)
-            handle = actor.endpoint.exchange(outgoing, sources, (round, 0, 0), 5.0)
+            handle = actor.endpoint.exchange(outgoing, sources, (round, 0, 0), 5.0, LAYOUT)
             before_round(actor, round)
             inbox = actor.inbox = Inbox(await handle, LAYOUT, actor.endpoint)
             found += [inbox[j]["vector"].unique().tolist() for j in inbox]
@@ -436,8 +435,7 @@ async def overwritten(actor: Actor):
     if actor.rank == 1:
         links = actor.endpoint._sockets._links
         links.send = flip_first_payload(links.send)
-    actor.endpoint.expect(LAYOUT)
-    handle = actor.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG)
+    handle = actor.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG, LAYOUT)
     if actor.rank == 1:
         slot.fill_(2.0)
     inbox = actor.inbox = Inbox(await handle, LAYOUT, actor.endpoint)

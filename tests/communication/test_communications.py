@@ -201,7 +201,7 @@ async def look_twice(actor: Actor):
         await actor.exchange({other: Payload.dense(torch.ones(100))}, [other], (1, 0, 0), SMALL)
         return None
     small = Payload.dense(torch.ones(100))
-    await actor.endpoint.exchange({other: small}, [other], (1, 0, 0), 20.0)
+    await actor.endpoint.exchange({other: small}, [other], (1, 0, 0), 20.0, SMALL)
     return first[other]["vector"].unique().tolist()
 
 
@@ -312,7 +312,7 @@ def launch(actor: Actor, round: int, part: int, sources):
     content = actor.endpoint.slots[round % 2][100 * part :][:100]
     content = torch.empty(100) if part == PARTS - 1 else content
     payload = Payload.dense(content.fill_(100 * round + 10 * part + actor.rank))
-    return actor.endpoint.exchange(dict.fromkeys(sources, payload), sources, (round, 0, part), 20.0)
+    return actor.endpoint.exchange(dict.fromkeys(sources, payload), sources, (round, 0, part), 20.0, SMALL)
 
 
 @pytest.mark.parametrize("stage", [INPROC, SHARED, TCP], ids=lambda stage: stage.name)

@@ -47,7 +47,8 @@ def swapped(ends, payloads, layout, round=0):
     """The inboxes of both after an exchange."""
 
     async def node(rank):
-        handle = await ends[rank].exchange({1 - rank: payloads[rank]}, [1 - rank], (round, 0, 0), 5.0)
+        outgoing = {1 - rank: payloads[rank]}
+        handle = await ends[rank].exchange(outgoing, [1 - rank], (round, 0, 0), 5.0, layout)
         return Inbox(handle, layout, ends[rank])
 
     async def both():
@@ -98,7 +99,7 @@ def test_what_is_no_longer_sound_is_judged_when_nothing_reads_it_any_more(pair):
     ends, _ = pair
     inbox = swapped(ends, [Payload.dense(end.slots[0]) for end in ends], dense_layout(4))[0]
     ends[0]._copies.asked.clear()
-    assert inbox.is_sound() and ends[0]._copies.asked == ["finish"]
+    assert inbox.release() and ends[0]._copies.asked == ["finish"]
 
 
 def test_host_memory_that_the_device_cannot_know_is_sent_as_it_is(pair):

@@ -21,6 +21,7 @@ from decentnode.errors import PeerLeft, PeerLost, PeerTimeout, RunFailed
 @dataclass(frozen=True)
 class Letter:
     seq: int
+    is_void: bool = False
 
     def read(self, layout):
         raise NotImplementedError
@@ -349,7 +350,7 @@ def test_what_came_while_nobody_waited_is_there_at_once(hand, now):
     handle.hold()
     hand.box.deliver(1, key(0), Letter(1))
     assert handle.done
-    assert handle.wait(0.0)
+    assert handle.finish_within(0.0)
 
 
 def neighbors_of(nodes, ring):
@@ -409,11 +410,11 @@ def test_a_message_lost_between_two_waiting_nodes_is_not_waited_for_forever(now)
 
 def test_waiting_wakes_a_thread_and_has_a_limit(hand):
     handle = hand.open(key(0), sources=[1])
-    assert not handle.wait(0.01)
+    assert not handle.finish_within(0.01)
     sender = threading.Timer(0.02, hand.box.deliver, (1, key(0), Letter(1)))
     sender.start()
-    assert handle.wait(5.0)
-    assert handle.wait(0.0)
+    assert handle.finish_within(5.0)
+    assert handle.finish_within(0.0)
     sender.join()
 
 
@@ -460,7 +461,7 @@ def test_many_threads_deliver_at_once_without_losing_a_message(hand):
     for round in range(rounds):
         turn.wait(5.0)
         handle = hand.open(key(round), sources=range(1, senders + 1), targets=[1])
-        assert handle.wait(5.0)
+        assert handle.finish_within(5.0)
         hand.box.acknowledged(1, hand.seq)
         assert sorted(handle.arrived) == list(range(1, senders + 1))
     for thread in threads:
@@ -562,7 +563,7 @@ def test_each_part_waits_for_its_own_readers_alone(hand):
     again = [hand.open((1, 0, part), targets=[1]) for part in range(2)]
     hand.box.acknowledged(1, 1)
     assert [handle.done for handle in again] == [True, False]
-    assert hand.box.is_unread(1, 2) and not hand.box.is_unread(1, 1)
+    assert hand.box.is_unread(1, 2, part=1) and not hand.box.is_unread(1, 1, part=0)
     hand.box.acknowledged(1, 2)
     assert again[1].done
     assert not hand.box.is_read()

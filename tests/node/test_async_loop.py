@@ -175,11 +175,7 @@ def test_a_neighbor_of_an_earlier_window_that_leaves_in_order_is_awaited_no_more
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_the_newest_messages_of_a_sender_stay_in_the_queue(most):
-    class Owner(ExchangeOwner):
-        def awaited_in(self, handle):
-            return set()
-
-    owner = Owner(None)
+    owner = ExchangeOwner(None)
     queue = MessageQueue(owner)
     queue.most = most
     payload = Payload.dense(torch.zeros(1))
@@ -194,11 +190,7 @@ def test_the_newest_messages_of_a_sender_stay_in_the_queue(most):
 
 
 def test_a_transport_that_broke_ends_the_node():
-    class Owner(ExchangeOwner):
-        def awaited_in(self, handle):
-            return set()
-
-    owner = Owner(None)
+    owner = ExchangeOwner(None)
     owner.failure = OSError("no sockets")
     with pytest.raises(RunFailed, match="the transport broke: no sockets"):
         MessageQueue(owner).take()

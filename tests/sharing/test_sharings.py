@@ -368,8 +368,9 @@ def test_the_documented_scheme_mixes_twice(tmp_path, monkeypatch):
         rank, phases, scheme = endpoint.rank, iter(range(2)), bound(scheme_class(), 8, 7)
 
         async def exchange(outgoing, sources):
-            handle = await endpoint.exchange(outgoing, sources, (0, next(phases), 0), 5.0)
-            inbox = Inbox(handle, scheme.payload_layout(), endpoint)
+            layout = scheme.payload_layout()
+            handle = await endpoint.exchange(outgoing, sources, (0, next(phases), 0), 5.0, layout)
+            inbox = Inbox(handle, layout, endpoint)
             copies = {j: Payload.parse(p.layout, p.buffer.clone()) for j, p in inbox.items()}
             inbox.release()
             return copies

@@ -92,8 +92,7 @@ class Actor:
     async def exchange(self, outgoing, sources, key, layout, timeout=20.0) -> Inbox:
         """Releases what the exchange before brought, and makes the next one."""
         self.release()
-        self.endpoint.expect(layout)
-        handle = await self.endpoint.exchange(outgoing, sources, key, timeout)
+        handle = await self.endpoint.exchange(outgoing, sources, key, timeout, layout)
         self.inbox = Inbox(handle, layout, self.endpoint)
         return self.inbox
 

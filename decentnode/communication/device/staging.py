@@ -49,8 +49,9 @@ class DeviceStaging(Endpoint):
         """By source the shared memory that is locked."""
 
     def exchange(
-        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
-    ) -> ExchangeHandle:
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float,
+        layout: Layout,
+    ) -> ExchangeHandle:  # fmt: skip
         part, on_host = key[2], dict[int, Payload]()
         self._turns[part] ^= 1
         for payload in outgoing.values():
@@ -60,7 +61,7 @@ class DeviceStaging(Endpoint):
         moved = {target: on_host[id(payload)] for target, payload in outgoing.items()}
         # Peers read the host memory as soon as they are notified.
         self._copies.finish()
-        return self._inner.exchange(moved, sources, key, timeout)
+        return self._inner.exchange(moved, sources, key, timeout, layout)
 
     def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
         found, on_device = {}, partial(torch.empty, dtype=torch.uint8, device=self.device)
@@ -86,9 +87,6 @@ class DeviceStaging(Endpoint):
 
     def finish_reading(self) -> None:
         self._copies.finish()
-
-    def expect(self, layout: Layout) -> None:
-        self._inner.expect(layout)
 
     def _taken_out(self, payload: Payload, place: tuple[int, int, int]) -> Payload:
         """The payload in host memory; itself if it is there already. `place`: (part, turn, number)."""

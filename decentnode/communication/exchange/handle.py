@@ -42,7 +42,7 @@ class Message(ABC):
 
     def read(self, layout: Layout) -> Read:
         """The payload, or the reason why it cannot be used."""
-        # Also checked after the mix (`is_sound`): the sender may invalidate the memory while it is read.
+        # Also checked after the mix (`release`): the sender may invalidate the memory while it is read.
         if self.is_void:
             return None, PeerLost(self.source, "timed out on this node while it was suspended")
         if self.layout != layout.hash:
@@ -98,7 +98,7 @@ class Transport:
 
 
 @dataclass(eq=False)
-class ExchangeOwner(ABC):
+class ExchangeOwner:
     """What an exchange needs from its mailbox."""
 
     transport: Transport
@@ -116,11 +116,7 @@ class ExchangeOwner(ABC):
     def show_awaited(self, handle: "ExchangeHandle") -> None:
         """Tells the transport for whom the node waits in this exchange."""
         with self.lock:
-            self.transport.waits_for(self.awaited_in(handle))
-
-    @abstractmethod
-    def awaited_in(self, handle: "ExchangeHandle") -> set[int]:
-        """The peers an exchange waits for: sources, and readers of earlier payloads."""
+            self.transport.waits_for(handle.awaited | handle.behind)
 
     def refuse(self, reason: str) -> None:
         """Counts a message that cannot be used."""
@@ -144,6 +140,8 @@ class ExchangeHandle:
         self.arrived: dict[int, Message] = {}
         self.missing: dict[int, PeerError] = {}
         self.awaited = set(sources)
+        self.behind: set[int] = set()
+        """Readers of earlier payloads of this part, which the exchange waits for, too."""
         self.timeout = timeout
         self.opened = time.monotonic()
         self.done = False
@@ -168,18 +166,15 @@ class ExchangeHandle:
         """Like `await`, for a thread without an event loop; returns False after `seconds` seconds."""
         if not self.done:
             pause, limit = self._begin_to_wait(), time.monotonic() + seconds
-            if not self.wait(min(pause, seconds)):
+            attend = self._mailbox.transport.attend
+            if not attend(self, min(pause, seconds)):
                 self._hand_over()
             while not self.done and (left := limit - time.monotonic()) > 0:
-                self.wait(left)
+                attend(self, left)
             # It runs only while the node waits: a node that computes requests nothing.
             self._mailbox.timer.stop()
         self._check()
         return self.done
-
-    def wait(self, timeout: float) -> bool:
-        """Blocks a thread without an event loop; returns False after `timeout` seconds."""
-        return self._mailbox.transport.attend(self, timeout)
 
     def sleep(self, timeout: float) -> bool:
         """Waits while other threads receive; returns False after `timeout` seconds."""
@@ -193,15 +188,18 @@ class ExchangeHandle:
         """Suspends the deadline until a thread waits for this exchange: the node computes in the meantime."""
         self.opened = math.inf
 
-    def is_sound(self) -> bool:
-        """Whether nothing that arrived has been invalidated."""
-        return not any(message.is_void for message in self.arrived.values())
+    def release(self) -> bool:
+        """Acknowledges the messages of this exchange, once: their senders may write that memory again.
 
-    def release(self) -> None:
-        """Acknowledges the messages of this exchange, once: their senders may write that memory again."""
+        Returns whether none was invalidated while it was read.
+        """
         arrived, self.arrived = self.arrived, {}
+        sound = True
         for source, message in arrived.items():
+            # Before the acknowledgement, after which the sender writes.
+            sound = sound and not message.is_void
             self._mailbox.transport.acknowledge(source, message)
+        return sound
 
     def refuse(self, reason: str) -> None:
         """Counts one of its messages as unusable."""

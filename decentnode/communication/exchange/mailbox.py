@@ -6,7 +6,9 @@ travels in parts, each part has its own memory, and all of this holds for each p
 opens and releases exchanges in the order of their keys.
 """
 
+import math
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from decentnode.communication.exchange.early_messages import NEVER, EarlyMessages
@@ -39,7 +41,8 @@ class Mailbox(ExchangeOwner):
         """What arrives outside of the exchanges."""
         self._open: dict[Key, ExchangeHandle] = {}
         self._parked = EarlyMessages(transport.acknowledge)
-        self._unread = SendWindow()
+        self._sent_in: defaultdict[int, SendWindow] = defaultdict(SendWindow)
+        """By part what its readers have not acknowledged."""
         self._last: Key = (-1, 0, 0)
         self._sent = numbered_from
 
@@ -157,7 +160,7 @@ class Mailbox(ExchangeOwner):
             return entry is None or (
                 not entry.wants_model
                 and not any(peer in handle.awaited for handle in self._open.values())
-                and not self._unread.awaits_any(peer)
+                and not any(peer in window.readers | window.behind for window in self._sent_in.values())
             )
 
     def unlink(self, peer: int) -> None:
@@ -167,10 +170,10 @@ class Mailbox(ExchangeOwner):
                 entry.step(PeerEvent.UNLINK)
                 self.peers.forget(peer)
 
-    def is_unread(self, reader: int, seq: int) -> bool:
+    def is_unread(self, reader: int, seq: int, part: int) -> bool:
         """Whether a reader has not acknowledged the exchange with this number."""
         with self.lock:
-            return self._unread.awaits(reader, seq)
+            return self._sent_in[part].awaits(reader, seq)
 
     def open(
         self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], timeout: float
@@ -200,7 +203,8 @@ class Mailbox(ExchangeOwner):
             # A lost peer acknowledges nothing: as a reader it would block the next exchange.
             peers = [self.peers[target] for target in targets]
             readers = {p.rank for p in peers if p.error is None and p.state is not PeerState.LEAVING}
-            self._unread.add(key[2], seq, readers)
+            # Done means that all earlier memory of this part is free.
+            handle.behind = self._sent_in[key[2]].send(seq, readers)
             self._open[key] = handle
             if self.failure is not None:
                 handle.finish()
@@ -233,8 +237,7 @@ class Mailbox(ExchangeOwner):
             if seq > self._sent:
                 self.refuse("acknowledgement")
                 return
-            self._unread.strike(reader, seq, part)
-            self._finish_complete()
+            self._strike(reader, seq, part)
 
     def lose(self, peer: int, error: PeerError) -> None:
         """Stops waiting for a peer in this and every later exchange; what it had sent still counts."""
@@ -255,13 +258,12 @@ class Mailbox(ExchangeOwner):
             self.peers.note(self.peers[peer])
             if not was_exchanging:
                 return
-            # First, because `strike` may finish an exchange whose memory the peer is still reading.
+            # First, because `_strike` may finish an exchange whose memory the peer is still reading.
             self.transport.make_void(peer)
-            self._unread.strike(peer)
             for handle in self._open.values():
                 if peer in handle.awaited:
                     self._miss(handle, peer, error)
-            self._finish_complete()
+            self._strike(peer)
 
     def give_up(self, peer: int, error: PeerError, until: int = NEVER) -> None:
         """Drops the edge to a peer that may be alive; nothing of it is mixed any more.
@@ -306,8 +308,7 @@ class Mailbox(ExchangeOwner):
                 self.peers[peer].step(PeerEvent.LEAVE)
                 self.peers[peer].last = last
                 self.peers.note(self.peers[peer])
-                self._unread.strike(peer)
-                self._finish_complete()
+                self._strike(peer)
             else:
                 self._exclude(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1))
 
@@ -336,7 +337,7 @@ class Mailbox(ExchangeOwner):
     def awaited(self) -> list[tuple[ExchangeHandle, set[int]]]:
         """Open exchanges with the peers each waits for: sources, and readers of earlier payloads."""
         with self.lock:
-            return [(handle, self.awaited_in(handle)) for handle in self._open.values()]
+            return [(handle, handle.awaited | handle.behind) for handle in self._open.values()]
 
     def silent_since(self, peer: int, handle: ExchangeHandle) -> float:
         """The time from which the deadline of a peer counts in this exchange."""
@@ -354,7 +355,7 @@ class Mailbox(ExchangeOwner):
     def is_read(self) -> bool:
         """True when no live peer has unread payloads of this node."""
         with self.lock:
-            return self._unread.is_empty()
+            return not any(window.readers or window.behind for window in self._sent_in.values())
 
     def _settle(self, handle: ExchangeHandle, source: int, message: Message) -> None:
         if source in handle.awaited:
@@ -373,23 +374,22 @@ class Mailbox(ExchangeOwner):
         handle.awaited.discard(source)
         handle.missing[source] = error
 
-    def _finish_complete(self) -> None:
-        for handle in list(self._open.values()):
+    def _strike(self, reader: int, seq: float = math.inf, part: int | None = None) -> None:
+        """Waits no longer for a reader of payloads up to a number, in one part or in all."""
+        for of, window in self._sent_in.items():
+            if part is None or part == of:
+                window.strike(reader, seq)
+        for handle in tuple(self._open.values()):
             self._finish_if_complete(handle)
 
     def _finish_if_complete(self, handle: ExchangeHandle) -> None:
-        if handle.awaited or self._unread.before(handle.key[2], handle.seq):
+        if handle.awaited or handle.behind:
             if self.timer.has_expired:
                 self.show_awaited(handle)
             return
-        # The send window of one exchange: done means that all earlier memory of this part is free.
-        self._unread.drop_before(handle.key[2], handle.seq)
         del self._open[handle.key]
         self.timer.learn(time.monotonic() - handle.opened)
         handle.finish()
-
-    def awaited_in(self, handle: ExchangeHandle) -> set[int]:
-        return handle.awaited | self._unread.before(handle.key[2], handle.seq)
 
     def _infer_loss(self, peer: int, key: Key) -> None:
         """Requests what must have been lost: links keep the order, so a peer in a later exchange has sent its

@@ -1,48 +1,34 @@
 """What a node has sent and its readers have not acknowledged."""
 
 import math
+from dataclasses import dataclass, field
 
 
+@dataclass(slots=True)
 class SendWindow:
-    """Readers by part and number of the exchange; guarded by the mailbox's lock."""
+    """The readers of what was sent of one part; guarded by the mailbox's lock."""
 
-    def __init__(self) -> None:
-        self._lanes: dict[int, dict[int, set[int]]] = {}
+    readers: set[int] = field(default_factory=set)
+    """Those that have not acknowledged the last payload."""
+    behind: set[int] = field(default_factory=set)
+    """Those that have not acknowledged an earlier one, whose memory the next exchange writes."""
+    _last: int = 0
+    """The number of the last payload."""
+    _before: int = 0
 
-    def add(self, part: int, seq: int, readers: set[int]) -> None:
-        """Records the readers of the payload with this number."""
-        self._lanes.setdefault(part, {})[seq] = readers
+    def send(self, seq: int, readers: set[int]) -> set[int]:
+        """Records a payload; returns the readers of earlier ones, a set that shrinks as they acknowledge."""
+        self.behind = self.behind | self.readers
+        self._before, self._last, self.readers = self._last, seq, readers
+        return self.behind
 
     def awaits(self, reader: int, seq: int) -> bool:
         """Whether a reader has not acknowledged this number."""
-        return any(reader in lane.get(seq, ()) for lane in self._lanes.values())
+        return reader in (self.readers if seq > self._before else self.behind)
 
-    def awaits_any(self, reader: int) -> bool:
-        """Whether a reader has not acknowledged something."""
-        return any(reader in readers for lane in self._lanes.values() for readers in lane.values())
-
-    def before(self, part: int, seq: int) -> set[int]:
-        """Readers that have not acknowledged lower numbers of this part."""
-        found: set[int] = set()
-        for number, readers in self._lanes[part].items():
-            if readers and number < seq:
-                found |= readers
-        return found
-
-    def is_empty(self) -> bool:
-        """Whether all readers have acknowledged everything."""
-        return not any(any(lane.values()) for lane in self._lanes.values())
-
-    def strike(self, reader: int, seq: float = math.inf, part: int | None = None) -> None:
-        """Removes a reader up to a number, in one part or in all."""
-        lanes = self._lanes.values() if part is None else [self._lanes.get(part, {})]
-        for lane in lanes:
-            for number, readers in lane.items():
-                if number <= seq:
-                    readers.discard(reader)
-
-    def drop_before(self, part: int, seq: int) -> None:
-        """Forgets lower numbers, which all readers have acknowledged."""
-        lane = self._lanes[part]
-        for number in [number for number in lane if number < seq]:
-            del lane[number]
+    def strike(self, reader: int, seq: float = math.inf) -> None:
+        """Removes a reader up to a number."""
+        if seq >= self._before:
+            self.behind.discard(reader)
+        if seq >= self._last:
+            self.readers.discard(reader)

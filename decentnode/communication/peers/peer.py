@@ -7,7 +7,7 @@ why it does not.
 """
 
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import IntEnum, auto
 
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError
@@ -21,7 +21,7 @@ SETTLED = 20
 """Rounds after rejoining within which another timeout counts as repeated."""
 
 
-class PeerState(Enum):
+class PeerState(IntEnum):
     """What a node knows about a peer."""
 
     LIVE = auto()
@@ -37,7 +37,7 @@ class PeerState(Enum):
     """Both ends have agreed on the round from which they exchange again."""
 
 
-class PeerEvent(Enum):
+class PeerEvent(IntEnum):
     """What changes the state of a peer."""
 
     LOSE = auto()

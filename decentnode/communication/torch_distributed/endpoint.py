@@ -67,7 +67,6 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.formation = GroupMembership(rank, self.post, self._abandon)
         self._most_bytes = most_bytes
         self.transfer_queue = TransferQueue(self)
-        self._layout: Layout | None = None
         self._group: Group | None = None
         self._carried: dict[Key, dict[int, Unconfirmed]] = {}
         self._seq_of: dict[Key, int] = {}
@@ -81,22 +80,21 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._said: dict[tuple[int, int], Key] = {}
         """By (source, part) the last exchange that was acknowledged by a message."""
 
-    def expect(self, layout: Layout) -> None:
-        self._layout = layout
-
     def foresee(self, peers: Collection[int]) -> None:
         """Closes no link: the group ends at the loss of any member, which a link shows."""
 
     def exchange(
-        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
-    ) -> ExchangeHandle:
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float,
+        layout: Layout,
+    ) -> ExchangeHandle:  # fmt: skip
         self._group = self.formation.group
         keep_last(self._seq_of, key, self._seq + 1)
         keep_last(self._carried, key, {})
-        handle = super().exchange(outgoing, sources, key, timeout)
+        handle = super().exchange(outgoing, sources, key, timeout, layout)
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
-            expected, patience = self._expected(self._group, sources), Timeouts.group_exchange(timeout)
+            expected = self._expected(self._group, sources, layout)
+            patience = Timeouts.group_exchange(timeout)
             sends = {target: carried.payload.buffer for target, carried in self._carried[key].items()}
             # Last: the mailbox must be open before the group can deliver into it.
             self.transfer_queue.begin(GroupExchange(self._group, key, sends, expected, patience))
@@ -109,10 +107,9 @@ class GroupEndpoint(ZeroMQEndpoint):
             part == key[2] and source not in self._carried.get(key, ())
         )
 
-    def _expected(self, group: Group, sources: Sequence[int]) -> dict[int, Size | None]:
+    def _expected(self, group: Group, sources: Sequence[int], layout: Layout) -> dict[int, Size | None]:
         """By source the size expected through the group; None: not known yet."""
-        layout = self._layout
-        if layout is None or not layout.max_bytes:
+        if not layout.max_bytes:
             return {}
         fixed = not layout.variable
         here = {rank for rank in group.members if self.mailbox.peers.error(rank) is None}
@@ -232,7 +229,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         carried = self._carried.get(key, {}).get(peer)
         if carried is None or peer in self._sent.get(key, {}):
             return super().send_again(peer, key)
-        still_there = self.mailbox.is_unread(peer, carried.seq)
+        still_there = self.mailbox.is_unread(peer, carried.seq, key[2])
         # While the group works the payload is late, not lost: a resend would be a duplicate.
         if still_there and carried.group.is_broken:
             payload = carried.payload.to(HOST)

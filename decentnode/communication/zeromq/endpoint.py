@@ -18,7 +18,7 @@ from decentnode.communication.peers.rejoin import farewell
 from decentnode.communication.shared_memory.segment import STAGING_SLOTS, Segment
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.core.byte_counters import ByteCounters
-from decentnode.core.payload import Payload, as_bytes
+from decentnode.core.payload import Layout, Payload, as_bytes
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, PeerLeft, PeerLost
@@ -94,8 +94,9 @@ class ZeroMQEndpoint(Endpoint):
             self._sockets.dispatch(self._acknowledgements(*alone))
 
     def exchange(
-        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float
-    ) -> ExchangeHandle:
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float,
+        layout: Layout,
+    ) -> ExchangeHandle:  # fmt: skip
         self._seq += 1
         self._turns[key[2]] += 1
         # Opened before anything is sent, because acknowledgements and answers may arrive at once.
@@ -260,7 +261,7 @@ class ZeroMQEndpoint(Endpoint):
         if sent is None:
             return False
         now = time.monotonic()
-        if self.mailbox.is_unread(peer, sent.header.seq) and now >= sent.due:
+        if self.mailbox.is_unread(peer, sent.header.seq, key[2]) and now >= sent.due:
             sent.pause *= 2
             sent.due = now + sent.pause + sent.header.length / SLOW_LINK
             # In a run no memory is written before all readers released it. A training loop of its own may

@@ -9,7 +9,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 
 import msgspec
@@ -39,6 +39,7 @@ POLL_INTERVAL = 0.005
 BACKLOG = 1024
 RANKS_PER_HELLO = 32
 """A greeting must fit into a record of a doorbell."""
+Hello = tuple[wire.Header, bytes]
 CLOSING_SOCKETS = 4096
 """Room for closed links: libzmq counts a socket until what it holds has left."""
 
@@ -163,11 +164,11 @@ class IoThread(threading.Thread):
         self._links.budget.need(rank, processes)
         # The attachments and pipes used last are kept.
         self._reception.keep(self._links.budget.most)
-        home, lost = self.place.home, self.mailboxes[rank].peers.error
         needing = processes
         if self._pipes is not None and not self.place.incarnation:
             # A pipe is opened in no time by the first message for it; but a lost peer is sent none.
-            needing = (processes - self.place.neighbors) | {home[peer] for peer in peers if lost(peer)}
+            lost = {self.place.home[p.rank] for p in self.mailboxes[rank].peers.unsettled() if p.error}
+            needing = (processes - self.place.neighbors) | lost
         lacking = [p for p in needing & processes if not self._links.holds(p)]
         if lacking or self._links.has_surplus:
             self.post(lambda: self._connect(lacking))
@@ -300,30 +301,34 @@ class IoThread(threading.Thread):
             self._edges.propose()
             self._next_proposal = NEVER
 
-    def _has_pipes(self, process: int) -> bool:
-        return self._pipes is not None and process in self.place.neighbors
-
     def _pipe_of(self, process: int, rings: bool) -> str | None:
         """The doorbell or the pipe of a process that reads this one's memory; None: it has none."""
-        return pipe_path(self.place, process, rings) if self._has_pipes(process) else None
+        has_one = self._pipes is not None and process in self.place.neighbors
+        return pipe_path(self.place, process, rings) if has_one else None
 
     def _hear(self) -> None:
         if self._pipes is not None:
             self._pipes.hear()
 
     def _greeting(self, process: int, rings: bool) -> list[wire.Outgoing]:
-        """The HELLOs for a process: local ranks and, on this machine, their memory."""
-        greeting: list[wire.Outgoing] = []
-        receiver, segments = self.place.processes[process].ranks[0], self.hello.segments
+        """The HELLOs for a process."""
+        receiver = self.place.processes[process].ranks[0]
+        hellos = self._hellos[self.place.co_located(process)]
+        return [(process, head._replace(seq=rings).pack(receiver), body) for head, body in hellos]
+
+    @cached_property
+    def _hellos(self) -> tuple[list[Hello], list[Hello]]:
+        """For processes elsewhere with local ranks, and for those of this machine also with their memory."""
+        # Made once: in a random graph a node opens links in each round.
+        hellos: tuple[list[Hello], list[Hello]] = ([], [])
         for at in range(0, len(self.hello.ranks), RANKS_PER_HELLO):
             some = slice(at, at + RANKS_PER_HELLO)
-            hello = wire.Hello(
-                self.hello.ranks[some], segments[some] if self.place.co_located(process) else []
-            )
-            body = msgspec.msgpack.encode(hello)
-            header = self.header(Kind.HELLO, hello.ranks[0], receiver, seq=rings, length=len(body), body=body)
-            greeting.append((process, header.pack(), body))
-        return greeting
+            ranks = self.hello.ranks[some]
+            for found, segments in zip(hellos, ([], self.hello.segments[some]), strict=True):
+                body = msgspec.msgpack.encode(wire.Hello(ranks, segments))
+                head = self.header(Kind.HELLO, ranks[0], ranks[0], length=len(body), body=body)
+                found.append((head, body))
+        return hellos
 
     def _receive_all(self) -> None:
         for router in self._routers:
