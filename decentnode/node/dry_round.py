@@ -39,7 +39,6 @@ MOST_NODES = 3
 """Nodes in the dry round: one node and some of its neighbors in round 0."""
 LEARNING_RATE = 0.01
 """Used if the optimizer's options name none."""
-PLUGINS = ("graph", "dataset", "partition", "model", "sharing", "weights")
 HALF = "'Half'"
 """In torch's error about an operation that a device does not have in float16."""
 OURS = ("decentnode.", "torch.")
@@ -49,13 +48,10 @@ def has_foreign_plugins(settings: Settings) -> bool:
     """Whether any plug-in comes from outside this package and torch."""
     training = settings.training
     plugins = [
-        *(getattr(settings, name) for name in PLUGINS),
-        *settings.transforms,
-        *settings.skew,
-        training.loss,
-        *training.augmentation,
-        training.task,
-    ]
+        settings.graph, settings.weights, settings.dataset, settings.partition, *settings.skew,
+        settings.model, settings.sharing, *settings.transforms,
+        training.loss, training.task, *training.augmentation,
+    ]  # fmt: skip
     return not all(str(plugin.cls.__module__).startswith(OURS) for plugin in plugins)
 
 

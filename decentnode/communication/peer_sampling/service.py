@@ -5,7 +5,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import zmq
@@ -68,7 +68,8 @@ class SamplingService:
         poller = Poller()
         poller.add(self._router, self._take)
         if self.credentials is not None and self.endpoint.startswith("tcp"):
-            gate = ZapAuthenticator(self._router, self.credentials, self._refuse)
+            refuse = partial(print, "refused a connection:", flush=True)
+            gate = ZapAuthenticator(self._router, self.credentials, refuse)
             poller.add(gate.questions, gate.serve)
             poller.add(gate.monitor, gate.serve)
         self._bind()
@@ -85,9 +86,6 @@ class SamplingService:
         while self.endpoint.startswith("ipc") and not folder.is_dir() and time.monotonic() < limit:
             time.sleep(LOOK_INTERVAL)
         self._router.bind(self.endpoint)
-
-    def _refuse(self, reason: str) -> None:
-        print(f"refused a connection: {reason}", flush=True)
 
     def _take(self) -> None:
         while has_input(self._router):

@@ -8,6 +8,7 @@ payloads.
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from decentnode.communication.torch_distributed.backend_choice import GroupPlan
 from decentnode.communication.torch_distributed.messages import Closed
@@ -16,36 +17,32 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
 
+@dataclass(eq=False)
 class GroupMembership:
     """One rank's part.
 
     The node's thread waits while the group is formed, the socket thread receives notes, and both may end it.
     """
 
-    def __init__(
-        self, rank: int, post: Callable[[Iterable[int], Closed], None], abandoned: Callable[[], None]
-    ) -> None:
-        """`post` sends a note to some ranks, in any thread.
-
-        `abandoned` is called without a lock when payloads in flight must be requested.
-        """
-        self.rank = rank
-        self.group: Group | None = None
-        """The group that carries payloads; None: ZeroMQ does."""
-        self._post = post
-        self._abandoned = abandoned
-        self._news = threading.Condition()
-        self._members: frozenset[int] = frozenset()
-        """Those of the group; until there is a plan all ranks that may be."""
-        self._lost: set[int] = set()
-        self._plan: GroupPlan | None = None
-        """Set when this rank has its group, or is outside it."""
-        self._error = ""
-        """Why the start fails."""
-        self._closed = ""
-        """Why there is no group any more; empty: there is, or may be."""
-        self._is_over = False
-        self._thread: threading.Thread | None = None
+    rank: int
+    post: Callable[[Iterable[int], Closed], None]
+    """Sends a note to some ranks, in any thread."""
+    abandoned: Callable[[], None]
+    """Called without a lock when payloads in flight must be requested."""
+    group: Group | None = field(default=None, init=False)
+    """The group that carries payloads; None: ZeroMQ does."""
+    _news: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _members: frozenset[int] = field(default=frozenset(), init=False)
+    """Those of the group; until there is a plan all ranks that may be."""
+    _lost: set[int] = field(default_factory=set, init=False)
+    _plan: GroupPlan | None = field(default=None, init=False)
+    """Set when this rank has its group, or is outside it."""
+    _error: str = field(default="", init=False)
+    """Why the start fails."""
+    _closed: str = field(default="", init=False)
+    """Why there is no group any more; empty: there is, or may be."""
+    _is_over: bool = field(default=False, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
 
     # In the node's thread.
 
@@ -76,7 +73,7 @@ class GroupMembership:
             # What torch still connects is aborted.
             self._closed = why
         # All fail alike: none continues because this rank ends.
-        self._post(sorted(self._members - {self.rank}), Closed(why, fails_start=True))
+        self.post(sorted(self._members - {self.rank}), Closed(why, fails_start=True))
         raise StartError(why)
 
     def _make(self, group_factory: GroupFactory, seconds: float) -> None:
@@ -148,7 +145,7 @@ class GroupMembership:
         print(f"no process group from here on, ZeroMQ carries all payloads: {why}", flush=True)
         if announces:
             # Before any request, so the others know that the group will not deliver it.
-            self._post(sorted(self._members - self._lost - {self.rank}), Closed(why))
+            self.post(sorted(self._members - self._lost - {self.rank}), Closed(why))
         if group is not None:
             self._thread = threading.Thread(
                 target=self._end, args=(group,), name="decentnode-aborting", daemon=True
@@ -157,7 +154,7 @@ class GroupMembership:
 
     def _end(self, group: Group) -> None:
         group.abort()
-        self._abandoned()
+        self.abandoned()
 
     # In the socket thread.
 

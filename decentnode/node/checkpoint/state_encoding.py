@@ -5,12 +5,11 @@ in this module are read, so no file can name a class.
 """
 
 import base64
-import binascii
 import math
 import struct
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,11 +30,11 @@ class InvalidState(ValueError):
     """The input is not an encoded state."""
 
 
+@dataclass
 class StateEncoder:
     """Encodes a state: `tensors` by name, and a tree that refers to them."""
 
-    def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def pack(self, value: Any, where: str = "state", depth: int = 0) -> Any:
         """The value as JSON; raises UnknownKind."""
@@ -150,15 +149,8 @@ class StateDecoder:
         return back.to(self.device) if accelerated else back
 
 
-def _unpacked_bytes(content: str) -> bytes:
-    try:
-        return base64.b64decode(content, validate=True)
-    except binascii.Error as error:
-        raise InvalidState("bytes that are not in base64") from error
-
-
 _LEAVES: dict[str, Callable[[Any], Any]] = {
     "int": lambda content: int(content, 16),
     "float": lambda content: struct.unpack(">d", bytes.fromhex(content))[0],
-    "bytes": _unpacked_bytes,
+    "bytes": lambda content: base64.b64decode(content, validate=True),
 }

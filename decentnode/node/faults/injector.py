@@ -100,15 +100,12 @@ class FaultHeartbeat(HeartbeatSlot):
         super().mark(round, activity)
         self._began = time.monotonic()
         for number, fault in self.faults:
-            if activity is Activity[fault.activity.upper()] and fault.strikes_in(round):
-                self._strike(number, fault, round)
-
-    def _strike(self, number: int, fault: NodeFault, round: int) -> None:
-        if self.injector.is_due(number, self.rank, round):
-            self.injector.tell(self.reporter, number, self.rank, round, fault.activity)
-            # Reported and recorded first: a crash never returns from `strike`.
-            self._lasting.append(fault)
-            fault.strike()
+            is_meant = activity is Activity[fault.activity.upper()] and fault.strikes_in(round)
+            if is_meant and self.injector.is_due(number, self.rank, round):
+                # Reported and recorded first: a crash never returns from `strike`.
+                self.injector.tell(self.reporter, number, self.rank, round, fault.activity)
+                self._lasting.append(fault)
+                fault.strike()
 
 
 Link = tuple[int, int]

@@ -165,11 +165,6 @@ class TranscriptWriter(KeptBeside):
         return start
 
 
-def needs_history(scheme: SharingBase) -> bool:
-    """Whether a payload tells little without those of the rounds before it."""
-    return scheme.sends == "differences" or scheme.chain.selects
-
-
 def writer_for(
     run: Path, rank: int, settings: Settings, mapping: Mapping, scheme: SharingBase, warn: Warn
 ) -> TranscriptWriter | None:
@@ -178,7 +173,9 @@ def writer_for(
     hearing = [one for one in adversaries if not one.active and one.listens_at(rank)]
     if not hearing:
         return None
-    has_keys, keeps_all = isinstance(settings.security, KeyFolder), needs_history(scheme)
+    has_keys = isinstance(settings.security, KeyFolder)
+    # Such payloads tell little without those of the rounds before.
+    keeps_all = scheme.sends == "differences" or scheme.chain.selects
 
     def is_due(one: Listening, round: int) -> bool:
         return one.records(round, settings.rounds, keeps_all)
