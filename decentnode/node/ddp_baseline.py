@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
-from decentnode.communication.torch_distributed import backend_choice, baseline_group
+from decentnode.communication.torch_distributed import backend_choice, torch_groups
 from decentnode.communication.torch_distributed.backend_choice import Backend, BackendChoice
 from decentnode.communication.torch_distributed.missing_ranks import MissingRanks
 from decentnode.communication.torch_distributed.process_group import share_gpu
@@ -76,17 +76,17 @@ class DDPBaseline(GradientSync):
         return Shard(samples, parts[rank], seed, rank, epoch_size=min(sizes))
 
     def connect(self, context: SyncContext) -> Reducer:
-        meeting = baseline_group.StoreRendezvous(context.place, NAME, self.port, context.run_id)
+        meeting = torch_groups.StoreRendezvous(context.place, NAME, self.port, context.run_id)
         device = context.vector.values.device
         store = meeting.store(context.start_deadline, opens=True)
         own = backend_choice.facts_of(device, context.place.process.machine, takes_part=True)
         choose = BackendChoice(self.backend, self.share_gpu, "training.backend")
-        plan = baseline_group.agreed_plan(store, meeting, own, choose, context.start_deadline)
+        plan = torch_groups.agreed_plan(store, meeting, own, choose, context.start_deadline)
         backend = plan.backend or "gloo"
         print(f"{NAME}: {backend} carries the gradients: {plan.reason}", flush=True)
         if self.share_gpu:
             share_gpu(context.rank)
-        group = baseline_group.open_group(store, meeting, backend, device, context.deadline)
+        group = torch_groups.open_group(store, meeting, backend, device, context.deadline)
         roll_call = MissingRanks(meeting.store(context.deadline), context.rank, len(meeting.ranks))
         return DDPReducer(self, context, group, roll_call)
 
@@ -186,6 +186,6 @@ class DDPReducer(Reducer):
         if str(error).startswith(UNUSED):
             unused = "the network leaves parameters out of its loss"
             return f"{unused}; write training.find_unused_parameters: true"
-        if baseline_group.is_of_collective(error):
-            return f"all-reduce failed{self.roll_call.verdict()} ({baseline_group.reason(error)})"
+        if torch_groups.is_of_collective(error):
+            return f"all-reduce failed{self.roll_call.verdict()} ({torch_groups.reason(error)})"
         return ""

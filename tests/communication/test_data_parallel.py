@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from decentnode.communication.torch_distributed.backend_choice import BackendChoice, Capabilities
-from decentnode.communication.torch_distributed.baseline_group import (
+from decentnode.communication.torch_distributed.missing_ranks import MissingRanks
+from decentnode.communication.torch_distributed.torch_groups import (
     StoreRendezvous,
     facts_of_all,
     reason,
 )
-from decentnode.communication.torch_distributed.missing_ranks import MissingRanks
 from decentnode.config.loader import load, resolved
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput, RunFailed, StartError

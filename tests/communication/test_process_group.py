@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
-from decentnode.communication.torch_distributed import baseline_group as collectives
 from decentnode.communication.torch_distributed import process_group
+from decentnode.communication.torch_distributed import torch_groups as collectives
 from decentnode.communication.torch_distributed.backend_choice import GroupPlan
 from decentnode.communication.torch_distributed.process_group import (
     NCCL_SETTINGS,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from decentnode.communication.torch_distributed.baseline_group import MOST_NAMED
+from decentnode.communication.torch_distributed.torch_groups import MOST_NAMED
 from decentnode.core.text import ranks_in_words
 from decentnode.core.timeouts import Timeouts
 

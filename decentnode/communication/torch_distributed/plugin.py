@@ -14,9 +14,9 @@ from decentnode.communication.torch_distributed.backend_choice import (
     backend_defect,
     facts_of,
 )
-from decentnode.communication.torch_distributed.baseline_group import StoreRendezvous
 from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
 from decentnode.communication.torch_distributed.process_group import GroupFactory, prepare_nccl
+from decentnode.communication.torch_distributed.torch_groups import StoreRendezvous
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import BadInput

@@ -20,7 +20,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.torch_distributed.backend_choice import BackendChoice, Capabilities, GroupPlan
-from decentnode.communication.torch_distributed.baseline_group import (
+from decentnode.communication.torch_distributed.torch_groups import (
     NO_DUMPS,
     StoreRendezvous,
     agreed_plan,

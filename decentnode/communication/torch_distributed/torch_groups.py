@@ -1,5 +1,4 @@
-"""Process groups of torch.distributed among the nodes of a run: their rendezvous, and which ranks are
-missing.
+"""Process groups of torch.distributed among the nodes of a run: the store in which they meet, and the plan.
 
 They do not use torch's global group, so other users of it in the process do not interfere.
 """
