@@ -78,12 +78,15 @@ def check(experiment: Experiment) -> None:
     child.start()
     # Only the child writes: with its end the answer ends, too.
     pipe.close()
-    is_heard, answer = answers.poll(limit), b""
-    if not is_heard:
+    is_heard, answer = False, b""
+    try:
+        is_heard = answers.poll(limit)
+        with contextlib.suppress(EOFError):
+            answer = answers.recv_bytes() if is_heard else b""
+    finally:
+        # Also where a Ctrl-C ends the wait.
         child.kill()
-    with contextlib.suppress(EOFError):
-        answer = answers.recv_bytes()
-    child.join()
+        child.join()
     if not is_heard:
         key = "training.compile" if compiles else "failures.start_deadline"
         raise BadInput(f"{key}: a dry round of one batch did not end within {limit:g} s")

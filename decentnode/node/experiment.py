@@ -35,7 +35,7 @@ from decentnode.node.node import Node
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.node.privacy.plans import plans_of, shortened
 from decentnode.node.recording.model_records import ModelRecords
-from decentnode.node.recording.transcripts import TranscriptWriter, writer_for
+from decentnode.node.recording.transcripts import writer_for
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
@@ -269,7 +269,7 @@ class Experiment:
         transcript = writer_for(run, rank, settings, self.mapping, sharing, warn)
         if transcript is not None:
             exchanger.tap = transcript.take
-        records = self._records(rank, network, resources, transcript)
+        records = self._records(rank, network, resources, journal, transcript)
         evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources.readers, clock, records)
         checkpoints = NodeCheckpoints(
             resources.lineage, settings.checkpoint.every, reporter, rank, course, records
@@ -278,17 +278,17 @@ class Experiment:
             training, course.heartbeat, clock
         )
         parts: tuple[Any, ...] = (rank, training, adaptation, self.graph, sharing, exchanger, evaluation)
-        parts = (*parts, records, course, checkpoints, journal)
+        parts = (*parts, records, course, checkpoints)
         if sharing.asynchronous:
             return async_node(parts, settings, pace, run, warn)
         return Node(*parts)
 
     def _records(
-        self, rank: int, network: nn.Module, resources: NodeResources, transcript: TranscriptWriter | None
+        self, rank: int, network: nn.Module, resources: NodeResources, *written: KeptBeside | None
     ) -> Records:
         warn = partial(report_disk, resources.readers.reporter, rank)
         kept, rounds = self.settings.records.models, self.settings.rounds
-        beside: list[KeptBeside] = [] if transcript is None else [transcript]
+        beside = [one for one in written if one is not None]
         if kept is not None:
             due = partial(is_due, every=kept.every, rounds=rounds)
             beside.append(ModelRecords(resources.records.parent, rank, network, due, warn))

@@ -226,7 +226,6 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
             await node.run()
         finally:
             # Before the last report, which ends the node.
-            node.journal.close()
             if problem := node.records.close():
                 reporter.send(reports.DiskProblem(node.rank, problem[:500], lost=True))
         rounds = node.round + 1

@@ -24,7 +24,6 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, PeerError, PeerTimeout, ProtocolError, RunFailed
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
-from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
 from decentnode.node.evaluation import NodeEvaluation
 from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.round_scheduler import RoundScheduler
@@ -52,7 +51,6 @@ class Node:
     records: Records
     course: RoundScheduler
     checkpoints: NodeCheckpoints
-    journal: PrivacyJournal
     round: int = field(default=-1, init=False)
     """The round that was started last."""
 

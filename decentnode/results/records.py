@@ -2,7 +2,6 @@
 
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,21 +17,20 @@ from decentnode.results.metrics import Values
 from decentnode.results.reader import read_lines
 
 
-class KeptBeside(ABC):
-    """What else a node keeps of its rounds: models, or what adversaries see."""
+class KeptBeside:
+    """What else a node keeps of its rounds: models, what adversaries see, what private steps have spent."""
 
-    def after(self, round: int) -> None:  # noqa: B027 - some keep it in the round already
+    def after(self, round: int) -> None:
         """Keeps what is due after this round."""
 
-    @abstractmethod
     def sync(self) -> str:
         """Waits until all so far is on disk; returns what is missing in one line, or an empty text."""
+        return ""
 
     def close(self) -> str:
         """As `sync`, when the node has ended."""
         return self.sync()
 
-    @abstractmethod
     def cut_back(self, round: int) -> None:
         """Removes what is from later rounds, which the node repeats; raises BadInput and OSError."""
 

@@ -23,7 +23,6 @@ from decentnode.datasets.base import Samples
 from decentnode.graph.families import FullyConnected
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
-from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
 from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation
 from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.node import Node, RoundExchange
@@ -116,5 +115,4 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
         records,
         course,
         checkpoints,
-        PrivacyJournal(case.directory, rank),
     )

@@ -103,7 +103,7 @@ def test_a_resumed_run_counts_the_rounds_that_it_repeats(tmp_path, experiment):
     saved = nodes.saved()
     before = nodes.run(2, 4).models
     for node in nodes.nodes:
-        node.journal.spend(node.training.private.after(2))
+        node.training.hooks.spends(node.training.private.after(2))
     resumed = Nodes(experiment, tmp_path / "second").load(saved)
     assert spent(resumed) == [10, 10, 10]
     assert spent(resumed.run(2, 4)) == [14, 14, 14]

@@ -7,6 +7,7 @@ import time
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -36,17 +37,16 @@ class GroupExchange:
     has_sent: bool = False
     under_way: set[int] = field(default_factory=set)
     """Sources with a posted receive."""
-    _limit: float = 0.0
 
     @property
     def is_ready(self) -> bool:
         """Whether all sizes are known, or the group has failed."""
         return self.group.is_broken or None not in self.sizes.values()
 
+    @cached_property
     def limit(self) -> float:
-        """When `patience` ends, on the clock of `time.monotonic`; the first call starts it."""
-        self._limit = self._limit or time.monotonic() + self.patience
-        return self._limit
+        """When `patience` ends, on the clock of `time.monotonic`; the first use starts it."""
+        return time.monotonic() + self.patience
 
 
 Task = tuple[GroupExchange, Pending, GroupExchange]
@@ -228,7 +228,7 @@ class TransferQueue:
         in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in pending.transfers)
         if swap.group.is_broken or in_vain:
             return
-        limit = timer.limit()
+        limit = timer.limit
         try:
             swap.group.wait(pending.work, max(Timeouts.least_transfer, limit - time.monotonic()))
         except GroupBroken as error:

@@ -13,6 +13,7 @@ import msgspec
 from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput
 from decentnode.results.reader import read_lines
+from decentnode.results.records import KeptBeside
 from decentnode.training.privacy.base import History, PrivateSteps
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -29,7 +30,7 @@ class JournalLine(msgspec.Struct):
     """Why the history may not be whole."""
 
 
-class PrivacyJournal:
+class PrivacyJournal(KeptBeside):
     """The journal of one node, in `privacy/RANK.jsonl` of the run."""
 
     def __init__(self, run_dir: Path, rank: int) -> None:
@@ -57,12 +58,13 @@ class PrivacyJournal:
         # Not synced: thousands of nodes in one process would wait for the disk in every round.
         self._append(JournalLine(history, self._boot))
 
-    def close(self) -> None:
-        """Brings all lines to the disk at the end of the node, if it has any."""
+    def close(self) -> str:
+        # Only here: the kernel's boot id tells of steps that did not reach the disk before.
         if self._steps is not None:
             self._append(JournalLine(self._steps.history, self._boot, ended=True))
             if problem := self._file.sync() or self._file.close():
                 self._doubt(problem)
+        return ""
 
     def _append(self, entry: JournalLine) -> None:
         entry.doubts = [*self._steps.of_history] if self._steps is not None else []
