@@ -218,6 +218,7 @@ class ForkServerProcess:
         self._fork(position)
 
     def _reap(self) -> None:
+        attempts = self._fork_context.experiment.settings.failures.restart.attempts
         # One wake-up may stand for several deaths.
         while self._running:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -229,26 +230,21 @@ class ForkServerProcess:
             if incarnation < self._restarts[position]:
                 if not self._is_over:
                     self._fork_anew(position)
-            elif self._may_come_back(position, code):
+            elif code != ExitCode.OK and incarnation % INCARNATIONS < attempts and self._is_amid(position):
                 self._restarts[position] += 1
                 self._fork_anew(position, code)
             else:
                 self._report(Exited(position, code))
 
-    def _may_come_back(self, position: int, code: int) -> bool:
-        """Whether a process with this exit code is restarted: during the run, unless one of its nodes has
-        finished.
-        """
-        fork_context, experiment = self._fork_context, self._fork_context.experiment
-        attempts = experiment.settings.failures.restart.attempts
-        if code == ExitCode.OK or self._is_over or self._restarts[position] % INCARNATIONS >= attempts:
-            return False
-        sightings = [fork_context.heartbeats.of(rank).read() for rank in experiment.processes[position].ranks]
+    def _is_amid(self, position: int) -> bool:
+        """Whether the nodes of a process are in the midst of the run, so that a restart helps."""
+        fork_context = self._fork_context
+        ranks = fork_context.experiment.processes[position].ranks
+        activities = {fork_context.heartbeats.of(rank).read().activity for rank in ranks}
+        # A failure before the start cancels the run, and a graceful stop ends it.
+        has_begun = bool(fork_context.lineage.message_id) and not self._is_over
         # A node that has finished cannot repeat its rounds with neighbors that have left.
-        done = any(seen.activity is Activity.END for seen in sightings)
-        # A failure before the start cancels the run, and a graceful stop ends it: no restart helps.
-        has_begun = bool(fork_context.lineage.message_id)
-        return has_begun and fork_context.heartbeats.last_round == GO_ON and not done
+        return has_begun and fork_context.heartbeats.last_round == GO_ON and Activity.END not in activities
 
 
 def die_with(parent: int) -> None:

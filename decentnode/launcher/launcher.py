@@ -74,11 +74,11 @@ class Launcher:
         self._run_state = RunState(experiment, machine, self.run_dir, past)
         home = {position: process.ranks for position, process in enumerate(experiment.processes)}
         nodes, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
-        self.membership = MembershipTable(nodes, home, local, learns_all=machine == 0)
+        self._heartbeats = HeartbeatBoard(sorted(local))
+        self.membership = MembershipTable(nodes, home, local, machine == 0, self._heartbeats)
         self.run_id = 0
         self._introductions = HandshakeBoard(experiment.graph.num_nodes)
-        self._heartbeats = HeartbeatBoard(sorted(local))
-        self._event_log = EventLog(self.run_dir / "events.jsonl", screen.line, self._is_stopping)
+        self._event_log = EventLog(self.run_dir / "events.jsonl", screen.line)
         self._run_monitor = RunMonitor(
             experiment, machine, self.run_dir, self._heartbeats, self.membership, self._event_log
         )
@@ -110,7 +110,7 @@ class Launcher:
         )
         self._reports = ReportHandler(
             experiment.mapping.machine_of, self.membership, self._event_log, self._run_monitor,
-            self._run_state, self._late_join, self.evaluations, self._evaluators, screen,
+            self._run_state, self._late_join, self._stopping, self.evaluations, self._evaluators, screen,
         )  # fmt: skip
         self._signals = 0
         self._startup = self._command = 0.0
@@ -306,7 +306,8 @@ class Launcher:
             if problem := self._run_state.tend(self._others.gone, is_alone, self._assembly.send):
                 self._event_log.say("checkpoint", problem)
             self._end_hung_nodes()
-            self._run_monitor.tell_waits()
+            if not self._is_stopping():
+                self._run_monitor.tell_waits()
             self._show_progress()
 
     def _exchange_with_machines(self) -> None:

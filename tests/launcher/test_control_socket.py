@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -196,8 +197,8 @@ def test_what_a_node_has_just_begun_takes_no_negative_time():
     monitor._membership = MembershipTable([0], {0: (0,)})
     monitor._membership.start()
     seen = SimpleNamespace(round=4, since=10.02)
+    monitor._membership.heartbeats = {0: SimpleNamespace(read=lambda: seen)}
     monitor.watchdog = SimpleNamespace(
-        sighting=lambda rank: seen,
         is_stuck=lambda rank: False,
         what=lambda rank: "",
         waits_for=lambda rank: [],
@@ -284,8 +285,7 @@ def test_asking_loads_no_torch():
 
 def test_a_event_log_keeps_what_it_shows(tmp_path):
     shown = []
-    is_stopping = False
-    event_log = EventLog(tmp_path / "events.jsonl", shown.append, lambda: is_stopping)
+    event_log = EventLog(tmp_path / "events.jsonl", shown.append)
     monitor = RunMonitor.__new__(RunMonitor)
     monitor._event_log, monitor.waits, monitor.watchdog = event_log, StragglerTracker(), MagicMock()
     members, parts = MembershipTable(range(6), {}), {"event_log": event_log, "monitor": monitor}
@@ -294,7 +294,7 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
     report_to(members, *reports, **parts)
     monitor.tell_waits()
     monitor.tell_waits()
-    is_stopping = True
+    parts["stopping"] = SimpleNamespace(signal=signal.SIGTERM)
     report_to(members, PeerMissing(4, 9, 5, "left"), **parts)
     event_log.close()
     assert event_log.lost_results == []

@@ -29,7 +29,9 @@ class Machine:
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(module, "thread_state", lambda pid: self.states.get(pid, "S"))
         self.heartbeats = HeartbeatBoard(list(here))
-        self.membership = MembershipTable(range(8), {rank: (rank,) for rank in range(8)}, here)
+        self.membership = MembershipTable(
+            range(8), {rank: (rank,) for rank in range(8)}, here, True, self.heartbeats
+        )
         self.membership.pids = {rank: rank for rank in here}
         self.membership.start()
         failures = {"deadline": DEADLINE, "start_deadline": 5.0} | failures

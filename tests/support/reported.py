@@ -1,5 +1,6 @@
 """A membership table that reports are given to as a launcher does, without the rest of the launcher."""
 
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 from decentnode.launcher.monitoring.report_handler import ReportHandler
@@ -8,9 +9,7 @@ from decentnode.launcher.monitoring.report_handler import ReportHandler
 def handler_of(membership, **parts):
     """A handler of which every part not given here accepts everything."""
     names = ("event_log", "monitor", "run_state", "late_join", "evaluations", "evaluators", "screen")
-    parts = {name: MagicMock() for name in names} | parts
-    if isinstance(parts["monitor"], MagicMock):
-        parts["monitor"].watchdog.sighting.return_value = None
+    parts = {name: MagicMock() for name in names} | {"stopping": SimpleNamespace(signal=None)} | parts
     return ReportHandler(lambda rank: 0, membership, **parts)
 
 

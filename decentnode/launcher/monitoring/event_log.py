@@ -14,11 +14,8 @@ from decentnode.results.reader import Event
 class EventLog:
     """The events of a run that one launcher records."""
 
-    def __init__(
-        self, path: Path, show: Callable[[str], object], is_stopping: Callable[[], bool] = lambda: False
-    ) -> None:
-        """`show` receives the lines for the screen; `is_stopping`: whether the run was asked to stop."""
-        self.is_stopping = is_stopping
+    def __init__(self, path: Path, show: Callable[[str], object]) -> None:
+        """`show` receives the lines for the screen."""
         self.lost_results: list[str] = []
         """What could not be written in the end, one line each."""
         self._disk_warnings = {lost: RateLimiter() for lost in (False, True)}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Finished, PeerMissing, Report, Stopped
 from decentnode.results.metrics import LOSS, Values
 
@@ -19,6 +20,10 @@ class MemberState(StrEnum):
     STOPPED = "stopped"
     """Ended before its last round, on request."""
     LOST = "lost"
+
+
+ACTIVE = (MemberState.STARTING, MemberState.RUNNING)
+"""States in which a node may still report."""
 
 
 @dataclass
@@ -45,7 +50,7 @@ class Member:
     @property
     def is_active(self) -> bool:
         """Whether it may still report."""
-        return self.state in (MemberState.STARTING, MemberState.RUNNING)
+        return self.state in ACTIVE
 
     def progress(self, round: int, bytes_sent: int, loss: float | None) -> None:
         """Records a round done."""
@@ -85,10 +90,11 @@ class MembershipTable:
 
     def __init__(
         self, ranks: Iterable[int], home: dict[int, tuple[int, ...]], local: Iterable[int] | None = None,
-        learns_all: bool = True,
+        learns_all: bool = True, heartbeats: HeartbeatBoard | None = None,
     ) -> None:  # fmt: skip
         """`home`: the ranks of each host process, by its position; `local`: those of this machine, by default
-        all; `learns_all`: whether this launcher learns of the others how they end, as machine 0 does.
+        all; `learns_all`: whether this launcher learns of the others how they end, as machine 0 does;
+        `heartbeats`: of the nodes here.
         """
         self.members = {rank: Member() for rank in ranks}
         self.local = set(self.members if local is None else local)
@@ -96,6 +102,8 @@ class MembershipTable:
         """Ranks whose end this launcher learns."""
         self.here = {i: ranks for i, ranks in home.items() if self.local.issuperset(ranks)}
         """The ranks of each host process of this machine, by its position."""
+        self.heartbeats = {rank: heartbeats.of(rank) for rank in self.local} if heartbeats else {}
+        """Of each node here."""
         self.pids: dict[int, int] = {}
         """Process ids of those that are ready, by position."""
         self.home = home

@@ -87,7 +87,7 @@ class RunMonitor:
 
         Call it after all reports of a check, because a node that waits is no straggler.
         """
-        for delay in () if self._event_log.is_stopping() else self.waits.news(time.monotonic()):
+        for delay in self.waits.news(time.monotonic()):
             self._event_log.say("waiting", delay.text, delay.rank, delay.round, delay.peer)
 
     def conclude(self, evaluations: EvaluationLog, summary: dict[str, Any] | None) -> None:
@@ -129,9 +129,9 @@ class RunMonitor:
         )
 
     def _node_status(self, rank: int, now: float) -> NodeStatus:
-        member, seen = self._membership.members[rank], self.watchdog.sighting(rank)
+        member, beat = self._membership.members[rank], self._membership.heartbeats.get(rank)
         # A node of another machine is known only from reports; a local one also from its heartbeat.
-        if seen is None or not member.is_active:
+        if beat is None or not member.is_active:
             going_on = member.state is MemberState.RUNNING
             told = self.waits.current(now).get(rank)
             waits_for = told.peers if told and going_on else []
@@ -140,6 +140,7 @@ class RunMonitor:
             return NodeStatus(
                 rank, member.state, member.round + going_on, doing, seconds, waits_for, member.loss
             )
+        seen = beat.read()
         state = "stuck" if self.watchdog.is_stuck(rank) else member.state
         # The node may have begun it after `now`.
         doing, seconds = self.watchdog.what(rank), max(0.0, round(now - seen.since, 1))

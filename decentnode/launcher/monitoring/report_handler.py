@@ -9,8 +9,9 @@ from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.reports import OfRound, Report
 from decentnode.core.text import how_it_ended
 from decentnode.launcher.cluster.late_join import LateJoin
+from decentnode.launcher.graceful_stop import GracefulStop
 from decentnode.launcher.monitoring.event_log import EventLog
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.monitoring.membership import ACTIVE, MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import ModelObserver
@@ -37,6 +38,7 @@ class ReportHandler:
     monitor: RunMonitor
     run_state: RunState
     late_join: LateJoin
+    stopping: GracefulStop
     evaluations: EvaluationLog
     evaluators: EvaluatorPool
     screen: LiveConsole
@@ -74,7 +76,7 @@ class ReportHandler:
             case reports.PeerMissing():
                 table.missing_edges.setdefault((report.rank, report.peer), report)
                 text = f"continuing without rank {report.peer}: {report.reason}"
-                self._tell("peer_lost", report, text, not self.event_log.is_stopping())
+                self._tell("peer_lost", report, text, shown=self.stopping.signal is None)
             case reports.PeerBack():
                 table.missing_edges.pop((report.rank, report.peer), None)
                 self._tell("peer_back", report, f"exchanges with rank {report.peer} again")
@@ -116,22 +118,22 @@ class ReportHandler:
         """Marks nodes as lost unless they have ended, with the first reason; shows each, and expects no more
         of its evaluations.
         """
-        monitor, shown = self.monitor, not self.event_log.is_stopping()
+        # What ends because it was asked to is recorded alone.
+        logs, shown = self.monitor.logs, self.stopping.signal is None
         for rank in ranks:
             member = self.membership.members[rank]
-            if not member.is_active:
+            if member.state not in ACTIVE:
                 continue
             member.state, member.error, member.out_of_memory = MemberState.LOST, error, out_of_memory
             # A local node's heartbeat is ahead of its reports.
-            seen, why = monitor.watchdog.sighting(rank), error.removeprefix(f"rank {rank}, ")
-            if seen is not None:
-                text = f"rank {rank} is lost: {why}; its log: {monitor.logs[rank]}"
-            else:
-                text = f"rank {rank} on machine {self.machine_of(rank)} is lost: {why}"
-            round = max((seen or member).round, 0)
-            self.event_log.say("node_lost", text, rank, round, shown=shown)
+            round, why = member.round, error.removeprefix(f"rank {rank}, ")
+            text = f"rank {rank} on machine {self.machine_of(rank)} is lost: {why}"
+            if rank in self.membership.heartbeats:
+                round = self.membership.heartbeats[rank].read().round
+                text = f"rank {rank} is lost: {why}; its log: {logs[rank]}"
+            self.event_log.say("node_lost", text, rank, max(round, 0), shown=shown)
             if shown:
-                self.screen.show_log(monitor.logs[rank])
+                self.screen.show_log(logs[rank])
             # Evaluators here answer for local nodes that are lost.
             if rank not in self.membership.local:
                 self.evaluations.forget([rank])

@@ -76,6 +76,7 @@ class Watchdog:
     def __init__(self, heartbeats: HeartbeatBoard, membership: MembershipTable, timeouts: Timeouts) -> None:
         self._heartbeats = heartbeats
         self._membership = membership
+        self._beats = membership.heartbeats
         self._watched = {position: _Watched(ranks) for position, ranks in membership.here.items()}
         self._local = {rank: position for position, ranks in membership.here.items() for rank in ranks}
         self._timeouts = timeouts
@@ -180,30 +181,29 @@ class Watchdog:
         if position in self._watched:
             self._watched[position] = _Watched(self._watched[position].ranks)
 
-    def sighting(self, rank: int) -> Heartbeat | None:
-        """The heartbeat of a node; None for another machine's node."""
-        return self._heartbeats.of(rank).read() if rank in self._local else None
-
     def is_stuck(self, rank: int) -> bool:
         """Whether this node's process has made no progress for too long."""
         return rank in self._local and self._watched[self._local[rank]].condition is Condition.STUCK
 
     def doing(self, rank: int, now: float) -> str:
         """What a node does, and for how long: `training for 12 s`; empty if unknown."""
-        seen = self.sighting(rank)
-        return f"{self.what(rank)} for {now - seen.since:.0f} s" if seen else ""
+        return (
+            f"{self.what(rank)} for {now - self._beats[rank].read().since:.0f} s"
+            if rank in self._beats
+            else ""
+        )
 
     def what(self, rank: int) -> str:
         """What a local node does, as text."""
         stopped = self._watched[self._local[rank]].stopped
-        return "suspended" if stopped else DOING[self._heartbeats.of(rank).read().activity]
+        return "suspended" if stopped else DOING[self._beats[rank].read().activity]
 
     def waits_for(self, rank: int) -> list[int]:
         """The peers that a local node waits for now, those first that are behind it.
 
         If it does not say for whom: all that are behind. Empty if it does not wait.
         """
-        seen = self._heartbeats.of(rank).read()
+        seen = self._beats[rank].read()
         if seen.activity is not Activity.RECEIVE:
             return []
         peers = seen.awaited or sorted(self._active - {rank})
@@ -212,10 +212,10 @@ class Watchdog:
 
     def _has_moved(self, watched: _Watched, before: float, now: float) -> bool:
         """Whether one of its nodes has made a mark since the check `before`; resets its silence."""
-        marks = sum(self._heartbeats.of(rank).marks for rank in watched.ranks)
+        marks = sum(self._beats[rank].marks for rank in watched.ranks)
         if marks == watched.marks:
             return False
-        sightings = {rank: self._heartbeats.of(rank).read() for rank in watched.ranks}
+        sightings = {rank: self._beats[rank].read() for rank in watched.ranks}
         for rank, sighting in sightings.items():
             first, _ = watched.rounds_from.get(rank, (UNKNOWN_ROUND, 0.0))
             if sighting.activity is not Activity.START and sighting.round < first:
@@ -230,7 +230,7 @@ class Watchdog:
 
     def _sightings(self, watched: _Watched) -> list[Heartbeat]:
         """The heartbeats of its active nodes."""
-        return [self._heartbeats.of(rank).read() for rank in watched.ranks if rank in self._active]
+        return [self._beats[rank].read() for rank in watched.ranks if rank in self._active]
 
     def _observe(self, position: int, watched: _Watched, elapsed: float) -> None:
         """Judges a process without a mark since the last check."""
@@ -256,7 +256,7 @@ class Watchdog:
             return False
         # In a circle of waiting nodes nobody is behind: that is no excuse for a silence without end.
         return any(
-            self._is_behind(peer, self._heartbeats.of(rank).read().round)
+            self._is_behind(peer, self._beats[rank].read().round)
             for rank in self._active.intersection(watched.ranks)
             for peer in self.waits_for(rank)[:1]
         )
@@ -275,12 +275,12 @@ class Watchdog:
             if watched.condition is Condition.STUCK and not watched.told:
                 watched.told = True
                 for rank in sorted(self._active.intersection(watched.ranks)):
-                    seen = self._heartbeats.of(rank).read()
+                    seen = self._beats[rank].read()
                     yield Stuck(rank, max(seen.round, 0), self.what(rank), watched.silent)
 
     def _waits(self, now: float) -> Iterable[Waiting]:
         """All waits, if one of them is unusually long: a shorter one may show its cause."""
-        seen = {rank: self._heartbeats.of(rank).read() for rank in sorted(self._active & self._local.keys())}
+        seen = {rank: self._beats[rank].read() for rank in sorted(self._active & self._local.keys())}
         waiting = {
             rank: beat
             for rank, beat in seen.items()
@@ -306,7 +306,7 @@ class Watchdog:
         if peer not in self._local:
             # Of another machine's node only the last report is known.
             return self._membership.members[peer].round < round
-        seen = self._heartbeats.of(peer).read()
+        seen = self._beats[peer].read()
         is_there = seen.activity is Activity.RECEIVE or seen.activity > Activity.MIX
         return seen.round < round or (seen.round == round and not is_there)
 

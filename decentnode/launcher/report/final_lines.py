@@ -37,13 +37,14 @@ def exit_code(
     # Before the general failure: this code names the cause.
     if any(member.out_of_memory for member in membership.members.values()):
         return ExitCode.OUT_OF_MEMORY
-    not_finite = membership.not_finite()
-    is_usable = any(membership.members[rank].finished and rank not in not_finite for rank in membership.local)
-    if not is_usable or lost_results:
+    finished = {rank: node for rank, node in membership.members.items() if node.finished is not None}
+    usable = {rank for rank, node in finished.items() if node.not_finite is None}
+    if usable.isdisjoint(membership.local) or lost_results:
         return ExitCode.FAILED
+    states = {node.state for node in membership.members.values()}
     # No stop was requested, so a stopped node rejoined too late to take part.
-    is_whole = not membership.ranks(MemberState.LOST, MemberState.STOPPED) and not membership.missing_edges
-    return ExitCode.OK if is_whole and not not_finite else ExitCode.NODES_LOST
+    is_whole = states.isdisjoint((MemberState.LOST, MemberState.STOPPED)) and not membership.missing_edges
+    return ExitCode.OK if is_whole and len(usable) == len(finished) else ExitCode.NODES_LOST
 
 
 def headline(summary: dict[str, Any], code: ExitCode) -> str:
