@@ -78,27 +78,21 @@ class StragglerTracker:
         unseen = [p for p in due if p not in seen and now - self._named[p] >= Timeouts.unseen_straggler]
         for peers in [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]:
             self._told |= dict.fromkeys(peers, now)
-            waiters = sorted({rank for peer in peers for rank in causes[peer]})
-            yield _delay(peers, waiters, current)
+            yield _delay(peers, set[int]().union(*map(causes.__getitem__, peers)), current)
 
 
-def _by_cause(current: dict[int, Waiting]) -> dict[int, list[int]]:
-    """By straggler all nodes that wait for it, directly or through others."""
+def _by_cause(current: dict[int, Waiting]) -> dict[int, set[int]]:
+    """By straggler, which does not wait itself, all nodes that wait for it, directly or through others."""
     # Only now, because it would delay the start of every run.
     import networkx as nx  # type: ignore[import-untyped]
 
     waits = nx.DiGraph((rank, peer) for rank, waiting in current.items() for peer in waiting.peers)
-    found: dict[int, list[int]] = {}
-    for rank in filter(waits.has_node, current):
-        # One that waits itself is no cause.
-        for cause in nx.descendants(waits, rank) - current.keys():
-            found.setdefault(cause, []).append(rank)
-    return found
+    return {peer: nx.ancestors(waits, peer) for peer in waits.nodes - current.keys()}
 
 
-def _delay(peers: list[int], waiters: list[int], current: dict[int, Waiting]) -> Straggler:
-    directly = {rank for rank in waiters if not set(peers).isdisjoint(current[rank].peers)}
-    waiters = sorted(waiters, key=lambda r: (r not in directly, -current[r].seconds, r))
+def _delay(peers: list[int], who_waits: set[int], current: dict[int, Waiting]) -> Straggler:
+    directly = {rank for rank in who_waits if not set(peers).isdisjoint(current[rank].peers)}
+    waiters = sorted(who_waits, key=lambda r: (r not in directly, -current[r].seconds, r))
     first = current[waiters[0]]
     whys = [current[r].why for r in waiters if current[r].peers[:1] == peers and current[r].why]
     why = f" (rank {peers[0]}: {whys[0]})" if whys else ""

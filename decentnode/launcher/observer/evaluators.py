@@ -132,7 +132,10 @@ class EvaluatorPool:
                 if isinstance(report, Evaluated):
                     found.append(report)
                     one.task = None
-            self._end_hung(one, now)
+            if (beats := self._board.beats_of(one.index)) != one.beats:
+                one.beats, one.since = beats, now
+            elif one.task and now - one.since > self._experiment.settings.failures.deadline:
+                one.child.kill()
             if one.reader.closed:
                 found += self._bury(one)
         self._distribute()
@@ -156,13 +159,6 @@ class EvaluatorPool:
                 with contextlib.suppress(BrokenPipeError):
                     os.write(one.tasks, _TASK.pack(one.task.rank, one.task.round))
 
-    def _end_hung(self, one: _Evaluator, now: float) -> None:
-        beats = self._board.beats_of(one.index)
-        if beats != one.beats:
-            one.beats, one.since = beats, now
-        elif one.task and now - one.since > self._experiment.settings.failures.deadline:
-            one.child.kill()
-
     def _bury(self, one: _Evaluator) -> list[Evaluated]:
         """Removes an evaluator that has ended; its evaluation has failed."""
         self._live.remove(one)
@@ -182,9 +178,6 @@ class EvaluatorPool:
         read, write = os.pipe()
 
         def work() -> None:
-            # An evaluator ends with the pipe of its tasks, so only the launcher may have the writing ends.
-            for end in (tasks, *(other.tasks for other in self._live)):
-                os.close(end)
             reporter = Reporter(write, read)
             reporter.let_go_of_the_reading_end()
             # As the nodes have, so the numbers are the same.
@@ -204,7 +197,7 @@ def log_of_evaluator(index: int) -> str:
 
 
 def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int, reporter: Reporter) -> None:
-    """Evaluates what the launcher asks for, until that closes the pipe."""
+    """Evaluates what the launcher asks for, until that kills this process."""
     faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
     os.nice(NICENESS)
     keep_freed_memory()
