@@ -13,7 +13,7 @@ from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, 
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
-from decentnode.launcher.cluster.messages import HighestRound, LastRound, Note, Pause, StopRequest
+from decentnode.launcher.cluster.messages import Note, Pause, StopRequest
 
 ASK_INTERVAL = 0.5
 Send = Callable[[Note, int | None], object]
@@ -70,18 +70,18 @@ class GracefulStop:
 
     def take(self, note: Note) -> None:
         """Processes a message of another machine."""
-        match note:
-            case StopRequest() | Pause():
-                # Of an unknown number only that it stops is known.
-                self.ask(signal.Signals(note.signal) if note.signal in STOPPED_BY else signal.SIGTERM)
-            case HighestRound():
-                self._announced[note.machine] = note.round
-                # The decision may have been lost, or dropped on a full connection.
-                if self._is_decided:
-                    self._send(LastRound(self._heartbeats.last_round), note.machine)
-            case LastRound():
-                # Also after a decision of this machine alone: that of machine 0 replaces it.
-                self._heartbeats.last_round = note.round
+        if not isinstance(note, StopRequest | Pause):
+            return
+        # Of an unknown number only that it stops is known.
+        self.ask(signal.Signals(note.signal) if note.signal in STOPPED_BY else signal.SIGTERM)
+        if isinstance(note, StopRequest):
+            self._announced[note.machine] = note.round
+            # The decision may have been lost, or dropped on a full connection.
+            if self._is_decided:
+                self._send(Pause(note.signal, self._heartbeats.last_round), note.machine)
+        elif note.last is not None:
+            # Also after a decision of this machine alone: that of machine 0 replaces it.
+            self._heartbeats.last_round = note.last
 
     def advance(self) -> None:
         """Does what is due; called repeatedly after a request."""
@@ -89,35 +89,30 @@ class GracefulStop:
         if self.signal is None or self._is_decided or waited < Timeouts.announced_round:
             return
         # After `Timeouts.announced_round` no local node can announce a higher round.
-        self._announced[self._machine] = self._heartbeats.highest_round
+        own = self._announced[self._machine] = self._heartbeats.highest_round
         if self._machine == 0:
             if self._present() <= self._announced.keys() or waited > Timeouts.announcements:
-                self._heartbeats.last_round = max(self._announced.values())
+                last = self._heartbeats.last_round = max(self._announced.values())
                 # A machine that had no part in the decision may learn of the stop only now.
-                self._send(Pause(self.signal), None)
-                self._send(LastRound(self._heartbeats.last_round), None)
+                self._send(Pause(self.signal, last), None)
             else:
                 self._say(Pause(self.signal))
         elif waited > Timeouts.decision:
             # Machine 0 does not answer, so this machine stops by itself.
-            self._heartbeats.last_round = self._announced[self._machine]
+            self._heartbeats.last_round = own
         else:
-            self._say(
-                StopRequest(self._machine, self.signal),
-                HighestRound(self._machine, self._announced[self._machine]),
-            )
+            self._say(StopRequest(self._machine, self.signal, own))
 
     @property
     def _is_decided(self) -> bool:
         return self._heartbeats.last_round not in (GO_ON, UNDECIDED)
 
-    def _say(self, *notes: Note) -> None:
+    def _say(self, note: Note) -> None:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""
         now = time.monotonic()
         if now >= self._next_word:
             self._next_word = now + ASK_INTERVAL
-            for note in notes:
-                self._send(note, None)
+            self._send(note, None)
 
 
 def killed_in_words(killed: int, saved: int | None) -> str:

@@ -8,7 +8,7 @@ import pytest
 from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, HeartbeatBoard
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher import graceful_stop as stopping
-from decentnode.launcher.cluster.messages import HighestRound, LastRound, Pause, StopRequest
+from decentnode.launcher.cluster.messages import Pause, StopRequest
 from decentnode.launcher.graceful_stop import GracefulStop
 
 DEADLINE = 40.0
@@ -137,14 +137,14 @@ def test_a_machine_that_missed_the_decision_hears_it_again():
     heartbeats = HeartbeatBoard([0])
     heartbeats.of(0).mark(3, Activity.TRAIN)
     zero = GracefulStop(heartbeats, 0, lambda: {0}, lambda note, to: said.append((note, to)), DEADLINE)
-    zero.take(LastRound(8))
-    zero.take(HighestRound(2, 5))
-    assert said == [(LastRound(8), 2)]
+    zero.take(Pause(signal.SIGTERM, 8))
+    zero.take(StopRequest(2, signal.SIGTERM, 5))
+    assert said == [(Pause(signal.SIGTERM, 8), 2)]
 
 
 def test_a_word_from_elsewhere_names_the_signal():
     zero = GracefulStop(HeartbeatBoard([0]), 0, lambda: {0}, lambda note, to: None, DEADLINE)
-    zero.take(StopRequest(1, 9))
+    zero.take(StopRequest(1, 9, 4))
     assert zero.signal is signal.SIGTERM
     one = GracefulStop(HeartbeatBoard([0]), 1, lambda: {0, 1}, lambda note, to: None, DEADLINE)
     one.take(Pause(int(signal.SIGINT)))

@@ -29,14 +29,13 @@ from decentnode.launcher.cluster.messages import (
     DECODER,
     INCARNATIONS,
     CheckpointsCommitted,
-    HighestRound,
     Join,
-    LastRound,
     PartialDistance,
     Pause,
     Refuse,
     RelayedReports,
     Start,
+    StopRequest,
     VectorPiece,
 )
 from decentnode.launcher.cluster.rendezvous import Rendezvous
@@ -464,14 +463,14 @@ class TestMeeting:
                 future.result(10.0)
             first, second = meeting.assemblies[0], meeting.assemblies[1]
             for note in (
-                LastRound(3),
+                Pause(15, 3),
                 CheckpointsCommitted(3, 1),
                 Pause(15),
                 VectorPiece(0, 3, 0, 0, b"mean"),
-                HighestRound(1, 3),
+                StopRequest(1, 15, 3),
             ):
                 second.send(note)
-            assert receive(first, 1) == [HighestRound(1, 3)]
+            assert receive(first, 1) == [StopRequest(1, 15, 3)]
             assert first.refused == {"another start": 4}
 
     def test_junk_at_the_meeting_point_disturbs_nothing(self):

@@ -27,9 +27,7 @@ from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import (
     CheckpointsCommitted,
-    HighestRound,
     Join,
-    LastRound,
     PartialDistance,
     PartialSum,
     Pause,
@@ -211,7 +209,7 @@ MOST = (1 << 62) - 1
 @pytest.mark.parametrize("round", [ROUNDS, BIG, MOST])
 def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round):
     stopping = desk.launcher._stopping
-    desk.hear(StopRequest(1, 15), HighestRound(1, 4), HighestRound(2, 4), HighestRound(1, round))
+    desk.hear(*(StopRequest(machine, 15, 4) for machine in (1, 2)), StopRequest(1, 15, round))
     stopping._asked -= 1.0
     stopping.advance()
     assert desk.launcher._heartbeats.last_round == 4
@@ -221,17 +219,17 @@ def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round
 
 @pytest.mark.parametrize("round", [-1, 0, ROUNDS - 1])
 def test_every_round_of_the_run_may_be_announced_also_none(desk, round):
-    desk.hear(HighestRound(1, round))
+    desk.hear(StopRequest(1, 15, round))
     assert desk.launcher._stopping._announced == {1: round}
     assert not desk.launcher._others.refused
 
 
 def test_machine_0_names_no_last_round_that_the_run_does_not_have(tmp_path):
     desk = Desk(tmp_path, machine=1)
-    desk.hear(Pause(15), LastRound(ROUNDS), LastRound(MOST))
+    desk.hear(Pause(15), Pause(15, ROUNDS), Pause(15, MOST))
     assert desk.launcher._heartbeats.last_round == UNDECIDED
     assert desk.launcher._others.refused == {"range": 2}
-    desk.hear(LastRound(-1))
+    desk.hear(Pause(15, -1))
     assert desk.launcher._heartbeats.last_round == -1
 
 

@@ -127,29 +127,20 @@ class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
 
 
 class StopRequest(msgspec.Struct, frozen=True, tag="stop-asked"):
-    """A machine's launcher received this signal."""
+    """A machine's launcher received this signal, or was asked to pause."""
 
     machine: int
     signal: int
+    round: Round
+    """The highest round that its nodes have announced."""
 
 
 class Pause(msgspec.Struct, frozen=True, tag="pause"):
     """No node starts another round before the last one is known."""
 
     signal: int
-
-
-class HighestRound(msgspec.Struct, frozen=True, tag="announced"):
-    """The highest round that a machine's nodes have announced."""
-
-    machine: int
-    round: Round
-
-
-class LastRound(msgspec.Struct, frozen=True, tag="last"):
-    """All nodes end after this round."""
-
-    round: Round
+    last: Round | None = None
+    """All nodes end after this round; None: it is not known yet."""
 
 
 class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
@@ -162,7 +153,7 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
 
 Note = (
     Join | Wait | Start | Refuse | RelayedReports | PartialSum | PartialDistance | VectorPiece
-    | VectorAck | StopRequest | Pause | HighestRound | LastRound | CheckpointsCommitted
+    | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
 

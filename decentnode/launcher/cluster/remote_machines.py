@@ -15,13 +15,13 @@ from decentnode.communication.launcher_link.reports import Exited, Failed, Repor
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import (
     CheckpointsCommitted,
-    HighestRound,
     Join,
-    LastRound,
     Note,
     PartialDistance,
     PartialSum,
+    Pause,
     RelayedReports,
+    StopRequest,
     VectorAck,
     VectorPiece,
 )
@@ -163,8 +163,10 @@ class RemoteMachines:
         match note:
             case VectorAck():
                 fits = 0 <= note.round < self._rounds
-            case HighestRound() | LastRound():
+            case StopRequest():
                 fits = -1 <= note.round < self._rounds
+            case Pause():
+                fits = note.last is None or -1 <= note.last < self._rounds
             case CheckpointsCommitted():
                 fits = -1 <= note.round < self._rounds and -1 <= note.kept < self._rounds
             case PartialSum() | PartialDistance() | VectorPiece():
