@@ -121,13 +121,13 @@ def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_said_once(tmp_path, mon
 
 def test_a_run_that_goes_on_knows_the_round_it_began_with(tmp_path):
     found = CheckpointRetention(tmp_path, range(2), range(2))
-    found.begin(7)
+    found.begin(7, range(4))
     assert found.newest_round == 7
 
 
 def test_who_is_not_here_when_a_run_goes_on_may_lack_its_round(tmp_path):
     found = CheckpointRetention(tmp_path, range(2), range(2))
-    found.begin(7, absent=[1])
+    found.begin(7, [0, 2, 3])
     assert found.newest_round is None
     found.note(1, 7)
     assert found.newest_round == 7

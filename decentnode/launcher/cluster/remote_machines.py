@@ -97,7 +97,10 @@ class RemoteMachines:
         """
         speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, Join)}
         for machine in sorted(speaking - self.present()):
-            if self._membership.hear_again(self._mapping.ranks_of(machine)):
+            found = self._membership.silent().intersection(self._mapping.ranks_of(machine))
+            for rank in found:
+                self._membership.members[rank].count_as_running()
+            if found:
                 self._say("machine_back", f"machine {machine} reconnected; its nodes are active again")
 
     @property
@@ -189,7 +192,11 @@ class RemoteMachines:
             about, carriers = report.process, self._carriers
         else:
             about, carriers = getattr(report, "rank", NOBODY), self._machine_of
-        if not 0 <= about < len(carriers) or not self._speaks_for(machine, carriers[about]):
+        if not 0 <= about < len(carriers):
+            return IDENTITY
+        # Machine 0 relays reports about all nodes but those here; another machine speaks for its own.
+        speaks_for_it = carriers[about] != self._machine if machine == 0 else carriers[about] == machine
+        if not speaks_for_it:
             return IDENTITY
         peers = [*getattr(report, "peers", ()), getattr(report, "peer", 0)]
         is_known = all(0 <= peer < self._nodes for peer in peers)
@@ -199,9 +206,6 @@ class RemoteMachines:
         told = [*astuple(report), *getattr(report, "metrics", {}).values()]
         is_finite = all(isfinite(number) for number in told if isinstance(number, float))
         return "" if is_known and is_due and is_possible and is_finite else RANGE
-
-    def _speaks_for(self, machine: int, other: int) -> bool:
-        return other != self._machine if machine == 0 else other == machine
 
     def _refuse(self, machine: int, reason: str) -> None:
         self.refused[reason] += 1

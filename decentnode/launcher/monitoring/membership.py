@@ -124,13 +124,6 @@ class MembershipTable:
             self.members[rank].count_as_running()
             self.members[rank].restarts += 1
 
-    def hear_again(self, ranks: Iterable[int]) -> list[int]:
-        """Marks nodes of a machine that reports again as running; returns those that were only silent."""
-        found = sorted(self.silent() & set(ranks))
-        for rank in found:
-            self.members[rank].count_as_running()
-        return found
-
     def silent(self, seconds: float = inf) -> set[int]:
         """Nodes that are lost only because their machine has been silent, for at most `seconds`."""
         now = time.monotonic()

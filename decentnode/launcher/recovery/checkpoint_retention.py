@@ -24,9 +24,9 @@ class CheckpointRetention:
         self._known: dict[int, set[int]] = {rank: set() for rank in ranks}
         self._grown = False
 
-    def begin(self, round: int, absent: Iterable[int] = ()) -> None:
-        """Records that all ranks but the absent ones continue from a checkpoint of this round."""
-        for rank in self._known.keys() - absent:
+    def begin(self, round: int, ranks: Iterable[int]) -> None:
+        """Records that these ranks continue from a checkpoint of this round."""
+        for rank in self._known.keys() & set(ranks):
             self._known[rank].add(round)
 
     def note(self, rank: int, round: int) -> None:

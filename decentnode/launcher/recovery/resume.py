@@ -76,7 +76,7 @@ class RunLock:
                     raise BadInput(f"{run_dir}: {what} is in progress; stop it first") from None
             except OSError as error:
                 os.close(fd)
-                raise BadInput(f"{path} cannot be locked: {_reason(error)}") from error
+                raise BadInput(f"{path} cannot be locked: {error.strerror or error}") from error
             time.sleep(0.05)
 
     def release(self) -> None:
@@ -104,7 +104,10 @@ class ResumePlan:
         self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
         refuse_changes(before, self.settings)
         self._state = _read_state(self.run_dir)
-        self.versions: list[CodeVersion] = _read_versions(self.run_dir, self._state)
+        try:
+            self.versions = msgspec.convert(self._state.get("code", []), list[CodeVersion])
+        except UNDECODABLE as error:
+            raise BadInput(f"{self.run_dir / 'run.json'}: {NOT_OURS}: 'code': {error}") from error
         """Versions of the code that the run used, the newest last; empty for runs of earlier releases."""
         self.other_code = ""
         """Files that have changed since, as text; known after `greeting`."""
@@ -201,15 +204,14 @@ class ResumePlan:
             raise BadCheckpoint(f"{path}: has no elapsed time of the run")
         self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
 
-    def is_behind(self, start: Start) -> bool:
-        """Whether the run was started since without this machine."""
-        return int(self._state["incarnation"]) < start.incarnation
-
     def begin(self, start: Start, ranks: Iterable[int], settings: Settings) -> None:
         """Cuts the directory back to the round that all continue after, and records the settings.
 
         No node writes yet. Raises BadInput.
         """
+        # A late machine has rounds that the others have discarded only if they were started without it.
+        if start.late and self._state["incarnation"] >= start.incarnation:
+            return
         self.seconds = self._seconds.get(start.round, 0.0)
         # In a start without this machine the others may have continued from an earlier round.
         missed = start.starts[len(self._state["starts"]) :]
@@ -249,7 +251,7 @@ def write_state(
     try:
         write_atomically(path, content)
     except OSError as error:
-        raise BadInput(f"{path} cannot be written: {_reason(error)}") from error
+        raise BadInput(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
@@ -258,11 +260,7 @@ def _able_to_write(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BadInput(f"{run_dir}: this run cannot continue there: {_reason(error)}") from error
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
+        raise BadInput(f"{run_dir}: this run cannot continue there: {error.strerror or error}") from error
 
 
 def _read_state(run_dir: Path) -> dict[str, Any]:
@@ -282,13 +280,6 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
     if not isinstance(starts, list) or not all(type(round) is int and round in ROUNDS for round in starts):
         raise BadInput(f"{path}: starts must be a list of rounds, not {show(starts)}")
     return content
-
-
-def _read_versions(run_dir: Path, state: dict[str, Any]) -> list[CodeVersion]:
-    try:
-        return msgspec.convert(state.get("code", []), list[CodeVersion])
-    except UNDECODABLE as error:
-        raise BadInput(f"{run_dir / 'run.json'}: {NOT_OURS}: 'code': {error}") from error
 
 
 def settings_digest(experiment: Experiment) -> str:

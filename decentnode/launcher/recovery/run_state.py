@@ -45,12 +45,12 @@ class RunState:
 
     def begin(self, start: Start) -> None:
         """Prepares the directory after the rendezvous and before the start signal."""
-        if self.past is not None and (not start.late or self.past.is_behind(start)):
-            # A late machine may have rounds that the others have discarded meanwhile.
+        if self.past is not None:
             self.past.begin(start, sorted(self._local), self._experiment.settings)
-        if self.past is not None and not start.late:
-            absent = [rank for machine in start.absent for rank in self._experiment.mapping.ranks_of(machine)]
-            self.retention.begin(start.round, absent)
+            if not start.late:
+                machine_of = self._experiment.mapping.machine_of
+                here = (rank for rank in self._ranks if machine_of(rank) not in start.absent)
+                self.retention.begin(start.round, here)
         self.lineage.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
         # Last: a failure above leaves the directory as an earlier start of the run.
         experiment, versions = self._experiment, self._versions(start.round)
