@@ -26,13 +26,8 @@ from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.attackers import AttackProcess
 from decentnode.launcher.child_process import ChildProcess
+from decentnode.launcher.cluster import messages
 from decentnode.launcher.cluster.late_join import RESTART, LateJoin
-from decentnode.launcher.cluster.messages import (
-    CheckpointsCommitted,
-    Join,
-    RelayedReports,
-    VectorAck,
-)
 from decentnode.launcher.cluster.remote_machines import RemoteMachines
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.fork_server import ForkServer, end_hung, name_socket_directory
@@ -92,7 +87,7 @@ class Launcher:
         self._writers = RowWriters(writers, self._event_log.say)
         digest = config.digest(experiment.settings, experiment.graph.graph)
         code = experiment.sources.hashes
-        join = Join(machine, __version__, digest, experiment.samples.digest, code)
+        join = messages.Join(machine, __version__, digest, experiment.samples.digest, code)
         self._assembly = Rendezvous(
             experiment.mapping, machine, self._run_state.greeting(join), self._credentials,
             experiment.settings.failures,
@@ -139,7 +134,8 @@ class Launcher:
             self.server.close()
             self._evaluators.close()
             self._attacks.close()
-            self._end_peer_service()
+            if self._peer_service is not None:
+                self._peer_service.close()
             self._assembly.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         code = exit_code(self.membership, self._stopping.signal, self._event_log.lost_results)
@@ -287,7 +283,8 @@ class Launcher:
             timeout = 0.0 if self._assembly.has_messages else timeout
         self._run_monitor.wait(fds, timeout)
         if self._peer_service is not None and self._peer_service.has_ended():
-            self._end_peer_service()
+            self._peer_service.close()
+            self._peer_service = None
             log = self.run_dir / peer_service.LOG
             text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {log}"
             self._event_log.say("communication", text)
@@ -315,22 +312,22 @@ class Launcher:
         # Machine 0 keeps its reports: it writes the summary.
         unsent = self._reports.unsent if self.machine else []
         if self._others.is_relay_due(bool(unsent), now):
-            self._assembly.send(RelayedReports(self.machine, unsent))
+            self._assembly.send(messages.RelayedReports(self.machine, unsent))
         self._reports.unsent = []
         notes = self._assembly.receive()
         self._others.hear(notes)
         # Checked before use: another launcher may be faulty or of another run.
         notes = list(filter(self._others.admits, notes))
         for note in self._vector_sender.exchange(notes, self._others.listening):
-            if isinstance(note, RelayedReports):
+            if isinstance(note, messages.RelayedReports):
                 for report in self._others.reports(note):
                     self._reports.take(report)
-            elif isinstance(note, Contribution | VectorAck):
+            elif isinstance(note, Contribution | messages.VectorAck):
                 self._observer.take(note)
-            elif isinstance(note, Join):
+            elif isinstance(note, messages.Join):
                 for report in self._late_join.answer(note):
                     self._reports.take(report)
-            elif isinstance(note, CheckpointsCommitted):
+            elif isinstance(note, messages.CheckpointsCommitted):
                 self._run_state.retention.settle(note.round, note.kept)
             else:
                 self._stopping.take(note)
@@ -361,11 +358,6 @@ class Launcher:
             self.screen.evaluated(row)
             self._writers.put(row)
         self._writers.drop_failed()
-
-    def _end_peer_service(self) -> None:
-        if self._peer_service is not None:
-            self._peer_service.close()
-            self._peer_service = None
 
     # After the last round.
 
@@ -418,7 +410,7 @@ class Launcher:
         """Writes the summary, and sends machine 0 what it may not know yet."""
         # The reports of its nodes' ends may have been lost with a broken connection.
         last_words = self.membership.last_words() if self.machine else []
-        self._assembly.send(RelayedReports(self.machine, [*self._reports.unsent, *last_words]))
+        self._assembly.send(messages.RelayedReports(self.machine, [*self._reports.unsent, *last_words]))
         startup = max(self._startup, self._heartbeats.last_to_begin - self._command)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
         saved = self._run_state.retention.newest_round if unfinished else None

@@ -13,18 +13,8 @@ from msgspec.structs import astuple
 
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report, Restarted
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import (
-    CheckpointsCommitted,
-    Join,
-    Note,
-    PartialDistance,
-    PartialSum,
-    Pause,
-    RelayedReports,
-    StopRequest,
-    VectorAck,
-    VectorPiece,
-)
+from decentnode.launcher.cluster import messages
+from decentnode.launcher.cluster.messages import Note
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.node.experiment import Experiment
 
@@ -65,7 +55,7 @@ class RemoteMachines:
         self._say = say
         self._told: set[int] = set()
 
-    def reports(self, relay: RelayedReports) -> Iterator[Report]:
+    def reports(self, relay: messages.RelayedReports) -> Iterator[Report]:
         """The reports that count; the others are counted in `refused`."""
         for report in relay.reports:
             if reason := self._objection(report, relay.machine):
@@ -95,7 +85,7 @@ class RemoteMachines:
 
         A launcher that only asks to join has none of these nodes: it is a new process.
         """
-        speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, Join)}
+        speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, messages.Join)}
         for machine in sorted(speaking - self.present()):
             found = self._membership.silent().intersection(self._mapping.ranks_of(machine))
             for rank in found:
@@ -164,20 +154,20 @@ class RemoteMachines:
         """Whether a message fits this run; rounds or sizes that the run does not have are counted."""
         machine = getattr(note, "machine", 0)
         match note:
-            case VectorAck():
+            case messages.VectorAck():
                 fits = 0 <= note.round < self._rounds
-            case StopRequest():
+            case messages.StopRequest():
                 fits = -1 <= note.round < self._rounds
-            case Pause():
+            case messages.Pause():
                 fits = note.last is None or -1 <= note.last < self._rounds
-            case CheckpointsCommitted():
+            case messages.CheckpointsCommitted():
                 fits = -1 <= note.round < self._rounds and -1 <= note.kept < self._rounds
-            case PartialSum() | PartialDistance() | VectorPiece():
+            case messages.PartialSum() | messages.PartialDistance() | messages.VectorPiece():
                 fits = 0 <= note.round < self._rounds
                 fits = fits and 0 <= note.count <= len(self._mapping.ranks_of(machine))
-                if isinstance(note, PartialSum):
+                if isinstance(note, messages.PartialSum):
                     fits = fits and not note.count and not note.content
-                elif isinstance(note, VectorPiece):
+                elif isinstance(note, messages.VectorPiece):
                     fits = fits and 0 <= note.start < note.start + len(note.content) <= self._sum_bytes
             case _:
                 fits = True

@@ -170,14 +170,6 @@ class MembershipTable:
         found = self.missing_edges.values()
         return [edge for edge in found if self.members[edge.peer].state is MemberState.FINISHED]
 
-    def not_finite(self) -> dict[int, int]:
-        """By rank of finished nodes with a test loss that is not finite: since which round."""
-        return {
-            rank: member.not_finite
-            for rank, member in sorted(self.members.items())
-            if member.finished is not None and member.not_finite is not None
-        }
-
     def reporting(self, among: Iterable[int] | None = None) -> dict[int, int]:
         """By rank the last round done of nodes whose evaluations are awaited: running, and missed by no peer.
 

@@ -228,7 +228,9 @@ def summarize(
         "components": components_without(experiment.graph.graph, lost) if lost else [],
         "restarted_nodes": {str(r): m.restarts for r, m in sorted(membership.members.items()) if m.restarts},
         "broken_edges": [[edge.rank, edge.peer, edge.round] for edge in membership.broken_edges()],
-        "not_finite": {str(rank): round for rank, round in membership.not_finite().items()},
+        "not_finite": {
+            str(r): since for r in finished if (since := membership.members[r].not_finite) is not None
+        },
         "startup_seconds": round(startup, 3),
         "wall_seconds": round(wall, 3),
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
