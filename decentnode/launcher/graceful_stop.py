@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, HeartbeatBoard
-from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
 from decentnode.launcher.cluster.messages import Note, Pause, StopRequest
@@ -37,7 +36,7 @@ class GracefulStop:
         self._machine = machine
         self._present = present
         self._send = send
-        self._deadline = deadline
+        self.deadline = deadline
         self._asked = 0.0
         self._next_word = 0.0
         self._announced: dict[int, int] = {}
@@ -51,22 +50,10 @@ class GracefulStop:
             self._heartbeats.last_round = UNDECIDED
             self.signal = signum
 
-    def announcement(self, saved: int | None) -> str:
-        """A line about what happens next; `saved`: the newest round after which all nodes were saved."""
-        rest = (
-            "No checkpoint exists yet: if nodes are killed, the run is lost."
-            if saved is None
-            else f"After a kill, resume continues at round {saved + 2}."
-        )
-        return (
-            f"stopping after the current round. Nodes that need more than {self._deadline:g} s are killed; "
-            f"a second Ctrl-C kills all at once. {rest}"
-        )
-
     @property
     def is_overdue(self) -> bool:
         """Whether the nodes have used up their time."""
-        return self.signal is not None and time.monotonic() - self._asked > self._deadline
+        return self.signal is not None and time.monotonic() - self._asked > self.deadline
 
     def take(self, note: Note) -> None:
         """Processes a message of another machine."""
@@ -113,13 +100,3 @@ class GracefulStop:
         if now >= self._next_word:
             self._next_word = now + ASK_INTERVAL
             self._send(note, None)
-
-
-def killed_in_words(killed: int, saved: int | None) -> str:
-    """A line about killed nodes; `saved`: the newest round after which all nodes were saved."""
-    rest = (
-        "no checkpoint of all nodes to resume from (checkpoint.every)"
-        if saved is None
-        else f"resume continues at round {saved + 2}"
-    )
-    return f"killed {counted(killed, 'node')} that did not finish in time; {rest}"

@@ -20,18 +20,18 @@ from decentnode.communication.security.curve import prove_guard
 from decentnode.config import loader as config
 from decentnode.core.clock import seconds_since_process_start
 from decentnode.core.process_setup import leave_behind, signals_that_stop
+from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
 from decentnode.core.version import __version__
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.attackers import AttackProcess
-from decentnode.launcher.child_process import ChildProcess
 from decentnode.launcher.cluster import messages
 from decentnode.launcher.cluster.late_join import RESTART, LateJoin
 from decentnode.launcher.cluster.remote_machines import RemoteMachines
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.fork_server import ForkServer, end_hung, name_socket_directory
-from decentnode.launcher.graceful_stop import GracefulStop, killed_in_words
+from decentnode.launcher.graceful_stop import GracefulStop
 from decentnode.launcher.monitoring.event_log import EventLog
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
@@ -82,7 +82,6 @@ class Launcher:
         )
         self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.say)
         self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.say)
-        self._peer_service: ChildProcess | None = None
         writers = () if machine else experiment.settings.records.writers
         self._writers = RowWriters(writers, self._event_log.say)
         digest = config.digest(experiment.settings, experiment.graph.graph)
@@ -366,8 +365,12 @@ class Launcher:
         # Taken before the stop, to report how many of them were killed.
         here = self.membership.local.intersection(self.membership.active)
         if not self._stopping.is_urgent:
-            announcement = self._stopping.announcement(self._run_state.saved_by_all)
-            self._event_log.say("stop", announcement)
+            saved = self._run_state.saved_by_all
+            rest = "No checkpoint exists yet: if nodes are killed, the run is lost."
+            rest = rest if saved is None else f"After a kill, resume continues at round {saved + 2}."
+            most = f"Nodes that need more than {self._stopping.deadline:g} s are killed"
+            text = f"stopping after the current round. {most}; a second Ctrl-C kills all at once. {rest}"
+            self._event_log.say("stop", text)
         while self._unresolved() and not self._stopping.is_urgent:
             self._watch(STOP_POLL_INTERVAL)
             if self._stopping.is_overdue:
@@ -377,7 +380,11 @@ class Launcher:
             self._watch(STOP_POLL_INTERVAL)
         killed = here.difference(self.membership.ranks(MemberState.FINISHED, MemberState.STOPPED))
         if killed and self._stopping.is_urgent and self.run_id:
-            self._event_log.say("stop", killed_in_words(len(killed), self._run_state.saved_by_all))
+            saved = self._run_state.saved_by_all
+            rest = "no checkpoint of all nodes to resume from (checkpoint.every)"
+            rest = rest if saved is None else f"resume continues at round {saved + 2}"
+            text = f"killed {counted(len(killed), 'node')} that did not finish in time; {rest}"
+            self._event_log.say("stop", text)
 
     def _complete_observations(self) -> None:
         """Completes the observations of all machines; a signal shortens the wait."""

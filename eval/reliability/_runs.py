@@ -224,9 +224,8 @@ class WatchedLauncher(Launcher):
     def _keep(self, report: Report) -> None:
         self.reports.append((time.monotonic(), report))
         if isinstance(report, Ready):
-            self.ups.append(
-                (report.process, max(self._heartbeats.of(rank).read().round for rank in self._local))
-            )
+            rounds = [beat.read().round for beat in self.membership.heartbeats.values()]
+            self.ups.append((report.process, max(rounds)))
 
     def models(self) -> dict[str, Any]:
         """The vectors of the nodes that finished, as they were evaluated in the end."""

@@ -96,7 +96,7 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
     for report in [Checkpointed(rank, round) for round in saved for rank in range(6)]:
         launcher._reports.take(report)
     launcher._stopping.ask(signal.SIGTERM)
-    launcher._stopping._deadline = -1.0
+    launcher._stopping.deadline = -1.0
     last_words = [Stopped(rank, 24) for rank in ended]
     launcher.server = SimpleNamespace(
         kill=lambda: last_words.extend(Failed(rank, "killed") for rank in {0, 1} - set(ended))
@@ -109,5 +109,10 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
     launcher._watch = watch
     launcher._let_go()
     said = launcher.screen.output.getvalue().splitlines()
-    assert said[0].startswith("stopping after the current round. ")
+    lost = "No checkpoint exists yet: if nodes are killed, the run is lost."
+    rest = "After a kill, resume continues at round 23." if saved else lost
+    assert said[0] == (
+        "stopping after the current round. Nodes that need more than -1 s are killed; "
+        f"a second Ctrl-C kills all at once. {rest}"
+    )
     assert said[1:] == words

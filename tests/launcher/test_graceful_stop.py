@@ -158,20 +158,9 @@ def test_nobody_is_overdue_before_somebody_asks():
     assert not Machines([[4]]).all[0].is_overdue
 
 
-@pytest.mark.parametrize(
-    ("saved", "rest"),
-    [
-        (None, "No checkpoint exists yet: if nodes are killed, the run is lost."),
-        (7, "After a kill, resume continues at round 9."),
-    ],
-)
-def test_nodes_have_the_stop_deadline_and_a_line_says_so(clock, saved, rest):
+def test_nodes_have_the_stop_deadline(clock):
     stop = Machines([[4, 4]]).all[0]
     stop.ask(signal.SIGTERM)
-    assert stop.announcement(saved) == (
-        "stopping after the current round. Nodes that need more than 40 s are killed; "
-        f"a second Ctrl-C kills all at once. {rest}"
-    )
     clock[0] += DEADLINE
     assert not stop.is_overdue
     clock[0] += 0.1

@@ -52,22 +52,11 @@ class Member:
         """Whether it may still report."""
         return self.state in ACTIVE
 
-    def progress(self, round: int, bytes_sent: int, loss: float | None) -> None:
-        """Records a round done."""
-        # Relayed reports may arrive late, so progress never decreases.
-        self.round = max(self.round, round)
-        self.bytes_sent = max(self.bytes_sent, bytes_sent)
-        self.loss = loss
-
     def finish(self, report: Finished) -> None:
         """Records the last report, also of a lost node: its machine may only have been silent."""
         self.state, self.finished = MemberState.FINISHED, report
         self.round, self.bytes_sent = report.rounds - 1, report.bytes_sent
         self.note_test(report.metrics, self.round)
-
-    def stop(self, rounds: int) -> None:
-        """Records an end on request after this many rounds."""
-        self.state, self.round = MemberState.STOPPED, rounds - 1
 
     def count_as_running(self) -> None:
         """Takes back a loss: it was restarted, or only its machine was silent."""

@@ -97,7 +97,8 @@ class ReportHandler:
             case reports.Finished():
                 table.members[report.rank].finish(report)
             case reports.Stopped():
-                table.members[report.rank].stop(report.rounds)
+                member = table.members[report.rank]
+                member.state, member.round = MemberState.STOPPED, report.rounds - 1
             case reports.Failed():
                 self.lose([report.rank], report.error, report.out_of_memory)
             case reports.Exited():
@@ -139,7 +140,10 @@ class ReportHandler:
                 self.evaluations.forget([rank])
 
     def _progress(self, report: reports.RoundProgress | reports.Published, loss: float | None) -> None:
-        self.membership.members[report.rank].progress(report.round, report.bytes_sent, loss)
+        member = self.membership.members[report.rank]
+        # Relayed reports may arrive late, so progress never decreases.
+        member.round, member.loss = max(member.round, report.round), loss
+        member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
         self.monitor.waits.end(report.rank, report.round, time.monotonic())
 
     def _publish(self, report: reports.Published) -> None:

@@ -149,7 +149,13 @@ class ModelObserver(threading.Thread):
         except Exception as error:
             self.error = error
             self._said()
-            self._let_go()
+            # Released unread, so no node waits for an observer that has failed.
+            for round, gathering in self._rounds.items():
+                self._release(round, gathering)
+            while not self._closing:
+                event = self._events.get()
+                self._closing = event is None
+                self._release_late(event)
         finally:
             self._said()
 
@@ -173,15 +179,6 @@ class ModelObserver(threading.Thread):
         # Asked before the other events are taken: every report that the table has by now is among them.
         self._expected = self._reporting()
         return found + [self._events.get() for _ in range(self._events.qsize())]
-
-    def _let_go(self) -> None:
-        """Releases all vectors unread, so no node waits for an observer that has failed."""
-        for round, gathering in self._rounds.items():
-            self._release(round, gathering)
-        while not self._closing:
-            event = self._events.get()
-            self._closing = event is None
-            self._release_late(event)
 
     def _release_late(self, event: Event) -> None:
         if isinstance(event, Published) and event.published:
