@@ -17,15 +17,14 @@ from decentnode.communication.launcher_link.reports import (
     ReportReader,
 )
 from decentnode.communication.security.curve import prove_guard
-from decentnode.config import loader as config
 from decentnode.core.clock import seconds_since_process_start
 from decentnode.core.process_setup import leave_behind, signals_that_stop
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
-from decentnode.core.version import __version__
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.attackers import AttackProcess
+from decentnode.launcher.child_process import ChildProcess
 from decentnode.launcher.cluster import messages
 from decentnode.launcher.cluster.late_join import RESTART, LateJoin
 from decentnode.launcher.cluster.remote_machines import RemoteMachines
@@ -82,13 +81,11 @@ class Launcher:
         )
         self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.say)
         self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.say)
+        self._peer_service: ChildProcess | None = None
         writers = () if machine else experiment.settings.records.writers
         self._writers = RowWriters(writers, self._event_log.say)
-        digest = config.digest(experiment.settings, experiment.graph.graph)
-        code = experiment.sources.hashes
-        join = messages.Join(machine, __version__, digest, experiment.samples.digest, code)
         self._assembly = Rendezvous(
-            experiment.mapping, machine, self._run_state.greeting(join), self._credentials,
+            experiment.mapping, machine, self._run_state.greeting(), self._credentials,
             experiment.settings.failures,
         )  # fmt: skip
         self._vector_sender = VectorSender(machine, 8 * experiment.layout.numel, self._assembly.send)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import msgspec
 
+from decentnode.config import loader as config
 from decentnode.core.line_file import RateLimiter
+from decentnode.core.version import __version__
 from decentnode.errors import BadInput
 from decentnode.launcher.cluster.messages import CheckpointsCommitted, Join, Note, Start
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
@@ -34,8 +36,11 @@ class RunState:
         self._ranks, self._local = ranks, local
         self._warnings = RateLimiter()
 
-    def greeting(self, join: Join) -> Join:
-        """The Join with the checkpoints of this machine's nodes; raises BadInput."""
+    def greeting(self) -> Join:
+        """What this machine joins with; its checkpoints only to resume a run. Raises BadInput."""
+        experiment = self._experiment
+        digest = config.digest(experiment.settings, experiment.graph.graph)
+        join = Join(self._machine, __version__, digest, experiment.samples.digest, experiment.sources.hashes)
         if self.past is None:
             return join
         if self._machine == 0:
