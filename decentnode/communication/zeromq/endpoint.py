@@ -117,25 +117,21 @@ class ZeroMQEndpoint(Endpoint):
     def _send(self, payload: Payload, targets: list[int], key: Key) -> list[wire.Outgoing]:
         """Passes a payload to nodes of this process; returns the messages for all others."""
         messages: list[wire.Outgoing] = []
-        routes: tuple[list[int], list[int], list[int]] = ([], [], [])
+        co_located, remote, place = list[int](), list[int](), self._sockets.place
         for target in targets:
-            routes[self._route(target)].append(target)
-        siblings, co_located, remote = routes
-        for target in siblings:
-            message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
-            self._siblings[target].mailbox.deliver(self.rank, key, message)
+            if target in self._siblings:
+                message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
+                self._siblings[target].mailbox.deliver(self.rank, key, message)
+            elif self.segment is not None and place.home[target] in place.neighbors:
+                co_located.append(target)
+            else:
+                remote.append(target)
         if co_located:
             reference = wire.pack_reference(self._lay_out(payload, key))
             messages += self._messages(wire.Kind.NOTICE, payload, co_located, key, reference)
         if remote:
             messages += self._frames(payload, remote, key, self._seq)
         return messages
-
-    def _route(self, target: int) -> int:
-        """How a payload reaches a node: in this process, in this node's segment, or in a frame."""
-        place = self._sockets.place
-        process = place.home[target]
-        return 0 if process == place.own else 1 if self.segment and process in place.neighbors else 2
 
     def _frames(self, payload: Payload, targets: list[int], key: Key, seq: int) -> list[wire.Outgoing]:
         """The messages that carry the payload itself, for readers without access to this node's memory."""
@@ -226,7 +222,7 @@ class ZeroMQEndpoint(Endpoint):
         self, kind: wire.Kind, payload: Payload, targets: list[int], key: Key, body: wire.Body,
         seq: int | None = None,
     ) -> list[wire.Outgoing]:  # fmt: skip
-        home, seq = self._sockets.place.home, self._seq if seq is None else seq
+        seq = self._seq if seq is None else seq
         size, layout = payload.nbytes, payload.layout.hash
         header = self._sockets.header(kind, self.rank, targets[0], key, seq, size, layout, body)
         self._unsaid.difference_update(targets)
@@ -234,7 +230,7 @@ class ZeroMQEndpoint(Endpoint):
         sent = self._sent.setdefault(key, {})
         for target in targets:
             sent[target] = Sent(header, body, due)
-        return [(home[target], self._addressed(header, target), body) for target in targets]
+        return self._addressed(header, targets, body)
 
     def ask_for(self, peer: int, key: Key) -> None:
         sockets, box = self._sockets, self.mailbox
@@ -247,10 +243,12 @@ class ZeroMQEndpoint(Endpoint):
         if self.segment is not None:
             self.segment.make_void(peer, self._seq)
 
-    def _addressed(self, header: wire.Header, target: int) -> bytes:
-        sockets = self._sockets
-        knows = sockets.incarnations.get(sockets.place.home[target], 0)
-        return header.pack(target, self._last_read.get(target, 0), knows)
+    def _addressed(
+        self, header: wire.Header, targets: Collection[int], body: wire.Body = b""
+    ) -> list[wire.Outgoing]:
+        """A message for each target, which also acknowledges what this node has read of it."""
+        home, known, read = self._sockets.place.home, self._sockets.incarnations, self._last_read
+        return [(home[j], header.pack(j, read.get(j, 0), known.get(home[j], 0)), body) for j in targets]
 
     def send_again(self, peer: int, key: Key) -> bool:
         """Resends, in the socket thread, what its reader has not received; each time after a longer pause."""
@@ -268,9 +266,7 @@ class ZeroMQEndpoint(Endpoint):
             # change a model by hand meanwhile. Then all discard this exchange, but they wait for it first, so
             # the digest must match.
             header = sent.header._replace(body_digest=wire.digest(sent.body))
-            self._sockets.dispatch(
-                [(self._sockets.place.home[peer], self._addressed(header, peer), sent.body)]
-            )
+            self._sockets.dispatch(self._addressed(header, [peer], sent.body))
         return True
 
     def look(self) -> None:
@@ -295,8 +291,7 @@ class ZeroMQEndpoint(Endpoint):
         if not due:
             return []
         self._unsaid.difference_update(due)
-        home, header = self._sockets.place.home, self._sockets.header(wire.ACKNOWLEDGE, self.rank, due[0])
-        return [(home[source], self._addressed(header, source), b"") for source in due]
+        return self._addressed(self._sockets.header(wire.ACKNOWLEDGE, self.rank, due[0]), due)
 
 
 @COMMUNICATIONS.register("zeromq")

@@ -39,6 +39,7 @@ POLL_INTERVAL = 0.005
 BACKLOG = 1024
 RANKS_PER_HELLO = 32
 """A greeting must fit into a record of a doorbell."""
+OF_EXCHANGES = (wire.NOTICE, wire.ACKNOWLEDGE)
 Hello = tuple[wire.Header, bytes]
 CLOSING_SOCKETS = 4096
 """Room for closed links: libzmq counts a socket until what it holds has left."""
@@ -350,9 +351,10 @@ class IoThread(threading.Thread):
 
     def _take_record(self, head: bytes, body: bytes) -> None:
         """Processes a record of the doorbell, or leaves it to this thread."""
+        at_once = head[wire.KIND_AT] in OF_EXCHANGES or self._reception.is_usual_hello(head)
         if self._interceptor is not None:
             self._take(([zmq.Frame(head), zmq.Frame(body)], False))
-        elif threading.get_ident() == self.ident or self._reception.is_for_any_thread(head):
+        elif at_once or threading.get_ident() == self.ident:
             self._reception.take_one(head, body)
         else:
             self.post(partial(self._reception.take_one, head, body))

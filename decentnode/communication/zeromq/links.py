@@ -114,7 +114,8 @@ class PeerLinks:
         with self._sending:
             for message in messages:
                 process, header, body = message
-                if self._write(process, header, body) or process in self.gone:
+                is_lost = process in self.gone
+                if self._pipes.write(process, header, body, opens=not is_lost) or is_lost:
                     continue
                 if opens or process in self._dealers:
                     self._make(process)
@@ -129,11 +130,8 @@ class PeerLinks:
                 self.close_surplus()
         return left
 
-    def _write(self, process: int, header: bytes, body: wire.Body) -> bool:
-        return self._pipes.write(process, header, body, opens=process not in self.gone)
-
     def _send(self, process: int, header: bytes, body: wire.Body) -> None:
-        if self._write(process, header, body):
+        if self._pipes.write(process, header, body, opens=process not in self.gone):
             return
         edges = len(self._place.process.ranks) * len(self._place.processes[process].ranks)
         if not self._dealers.send(process, header, body, MOST_UNREAD * self.parts * edges):

@@ -62,7 +62,7 @@ class GroupListener(Protocol):
 
 @dataclass
 class Receiver:
-    """Belongs to the socket thread; what `is_for_any_thread` may be processed in any."""
+    """Belongs to the socket thread; messages of exchanges, and a usual HELLO, may be processed in any."""
 
     place: ProcessDirectory
     mailboxes: dict[int, Mailbox]
@@ -143,7 +143,12 @@ class Receiver:
         if len(body) > wire.MOST_CONTROL_BYTES and header.kind not in BULK_KINDS:
             raise wire.WireError("control length")
         # Before any effect: a late message of a dead process must not count for its successor.
-        self._check_incarnation(process, header)
+        known, is_hello = self.incarnations.get(process, 0), header.kind == wire.HELLO
+        knows_us = is_hello or header.knows == self.place.incarnation & wire.LOW_8_BITS
+        if is_hello and known < header.incarnation <= wire.LOW_8_BITS:
+            self._replace(process, header.incarnation)
+        elif header.incarnation != known or not knows_us:
+            raise wire.WireError("incarnation")
         if max(header.round, header.seq if header.kind in EDGE_KINDS else 0) > MOST_ROUND:
             raise wire.WireError("round")
         # The digest of the body is checked last because it is the only check that reads the whole body.
@@ -157,27 +162,20 @@ class Receiver:
         if header.kind != wire.ACKNOWLEDGE:
             self._give(mailbox, process, header, body)
 
-    def is_for_any_thread(self, head: bytes) -> bool:
-        """Whether a packed header is one of an exchange, or a HELLO of a process as it is known."""
-        kind = head[wire.KIND_AT]
-        if kind != wire.HELLO:
-            return kind in (wire.NOTICE, wire.ACKNOWLEDGE)
+    def is_usual_hello(self, head: bytes) -> bool:
+        """Whether a packed header is a HELLO of a process as it is known."""
+        if head[wire.KIND_AT] != wire.HELLO:
+            return False
         with contextlib.suppress(wire.WireError):
             header = wire.Header.unpack(head)
             return header.incarnation == self.incarnations.get(self.place.home.get(header.sender, -1), 0)
         return True
 
-    def _check_incarnation(self, process: int, header: wire.Header) -> None:
-        known = self.incarnations.get(process, 0)
-        if header.kind == wire.HELLO and known < header.incarnation <= wire.LOW_8_BITS:
-            # All traces of the old process go before the first message of the new one is used.
-            self.incarnations[process] = header.incarnation
-            self.forget(process)
-            self.restarted(process)
-            return
-        knows_us = header.kind == wire.HELLO or header.knows == self.place.incarnation & wire.LOW_8_BITS
-        if header.incarnation != known or not knows_us:
-            raise wire.WireError("incarnation")
+    def _replace(self, process: int, incarnation: int) -> None:
+        # All traces of the old process go before the first message of the new one is used.
+        self.incarnations[process] = incarnation
+        self.forget(process)
+        self.restarted(process)
 
     def _ask_again(self, mailbox: Mailbox, header: wire.Header) -> None:
         """Requests a damaged payload at once; damaged again, it is requested when the node waits."""
