@@ -159,10 +159,10 @@ def mailbox_of(tower):
 
 def test_who_waits_hears_the_bell_itself(towers):
     handle = mailbox_of(towers[1]).open((0, 0, 0), 1, [], [0], 10.0)
-    assert not handle.wait(0.05)
+    assert not handle.finish_within(0.05)
     threading.Timer(0.1, lambda: ring(towers[0], message())).start()
     began = time.monotonic()
-    assert handle.wait(10.0)
+    assert handle.finish_within(10.0)
     assert time.monotonic() - began < 5
 
 
@@ -171,7 +171,7 @@ def test_who_waits_is_woken_by_what_comes_another_way(towers):
     handle = box.open((0, 0, 0), 1, [], [0], 10.0)
     threading.Timer(0.1, lambda: box.deliver(0, (0, 0, 0), None)).start()
     began = time.monotonic()
-    assert handle.wait(10.0)
+    assert handle.finish_within(10.0)
     assert time.monotonic() - began < 5
 
 
@@ -190,7 +190,7 @@ def test_who_is_woken_wakes_although_another_thread_empties_the_pipe(towers):
         handle = mailbox_of(towers[1]).open((0, 0, 0), 1, [], [0], 10.0)
         hearing = threading.Thread(target=hear_and_hear_again, args=(handle,))
         hearing.start()
-        assert handle.wait(2.0)
+        assert handle.finish_within(2.0)
         hearing.join()
     assert time.monotonic() - began < 10
 
@@ -199,7 +199,7 @@ def test_of_two_that_wait_both_are_woken(towers):
     box = mailbox_of(towers[1])
     handle = box.open((0, 0, 0), 1, [], [0], 10.0)
     ends = []
-    waiting = [threading.Thread(target=lambda: ends.append(handle.wait(10.0))) for _ in range(3)]
+    waiting = [threading.Thread(target=lambda: ends.append(handle.finish_within(10.0))) for _ in range(3)]
     for thread in waiting:
         thread.start()
     time.sleep(0.1)
