@@ -135,3 +135,24 @@ def test_a_process_that_begins_to_listen_a_little_later_is_linked(tmp_path):
     links.close(lambda process: 0)
     reader.close()
     context.term()
+
+
+def test_two_threads_report_each_link_that_was_opened_once(made):
+    """The other one reports between the look of the first and what it does then."""
+    links, _, _ = made
+    counted = []
+    links._owner.note_link = counted.append
+
+    class Opened(list):
+        def __bool__(self):
+            found = len(self) > 0
+            if found and not counted:
+                other = threading.Thread(target=links._report_opened)
+                counted.append("began")
+                other.start()
+                other.join(10.0)
+            return found
+
+    links._opened = Opened([1, 2])
+    links._report_opened()
+    assert sorted(counted[1:]) == [1, 2]

@@ -150,7 +150,10 @@ class PeerLinks:
     def _report_opened(self) -> None:
         """Reports opened links without the lock, as `_book`."""
         while self._opened:
-            self._owner.note_link(self._opened.pop())
+            with self._sending:
+                opened, self._opened = self._opened, []
+            for process in opened:
+                self._owner.note_link(process)
 
     def make(self, process: int) -> None:
         """Connects to a process and sends HELLO, unless that was done or it is lost."""
