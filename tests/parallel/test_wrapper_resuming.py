@@ -464,6 +464,6 @@ def test_a_group_is_given_up_for_waiting_alone(monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     swap = GroupExchange(None, (0, 0, 0), {}, {}, patience=5.0)
     now[0] = 200.0
-    assert swap.limit() == 205.0
+    assert swap.limit == 205.0
     now[0] = 203.0
-    assert swap.limit() == 205.0
+    assert swap.limit == 205.0
