@@ -16,34 +16,30 @@ class EarlyMessages:
         self._messages: dict[Key, dict[int, tuple[Message, bool]]] = {}
         """Each with whether its source counted as lost when it arrived: it may not know yet that it does."""
 
-    def add(self, source: int, key: Key, message: Message, is_lost: bool) -> None:
-        """Keeps a message for a later exchange; `is_lost`: its source counts as lost."""
+    def keep(self, source: int, key: Key, message: Message, is_lost: bool, most: int) -> str:
+        """Keeps a message for a later exchange, at most so many of a source; returns why not, or nothing.
+
+        `is_lost`: its source counts as lost.
+        """
+        if source in self._messages.get(key, ()):
+            return "repeated"
+        if sum(source in messages for messages in self._messages.values()) >= most:
+            return "too many ahead"
         self._messages.setdefault(key, {})[source] = message, is_lost
+        return ""
 
-    def has(self, source: int, key: Key) -> bool:
-        """Whether a source's message for this exchange is here."""
-        return source in self._messages.get(key, ())
-
-    def count(self, source: int) -> int:
-        """How many messages of a source are here."""
-        return sum(source in messages for messages in self._messages.values())
-
-    def take(self, key: Key) -> dict[int, tuple[Message, bool]]:
+    def take(self, key: Key) -> tuple[dict[int, tuple[Message, bool]], int]:
         """Removes and returns the messages of an exchange that opens, each with whether it is late.
 
         What a lost source sent before its loss still counts. Late messages do not: that source does not
-        receive this node's payload either.
+        receive this node's payload either. Also drops the messages of skipped exchanges; returns how many.
         """
-        return self._messages.pop(key, {})
-
-    def drop_before(self, key: Key) -> int:
-        """Drops messages of skipped exchanges; returns how many."""
-        dropped = 0
-        for old in [k for k in self._messages if k < key]:
-            for source, (message, _) in self._messages.pop(old).items():
-                self._acknowledge(source, message)
-                dropped += 1
-        return dropped
+        skipped = [
+            (s, one) for k in sorted(self._messages) if k < key for s, one in self._messages.pop(k).items()
+        ]
+        for source, (message, _) in skipped:
+            self._acknowledge(source, message)
+        return self._messages.pop(key, {}), len(skipped)
 
     def drop_from(self, source: int, until: int) -> None:
         """Drops messages of a source for rounds before `until`."""

@@ -185,7 +185,7 @@ class Mailbox(ExchangeOwner):
             self._last, self._sent = max(self._last, key), max(self._sent, seq)
             # The order matters: what was sent before a loss is settled first. Late messages then find their
             # source missing, and are not mixed.
-            early = self._parked.take(key)
+            early, skipped = self._parked.take(key)
             for source, (message, is_late) in early.items():
                 if not is_late:
                     self._settle(handle, source, message)
@@ -198,8 +198,8 @@ class Mailbox(ExchangeOwner):
             for source, (message, is_late) in early.items():
                 if is_late:
                     self._settle(handle, source, message)
-            for _ in range(self._parked.drop_before(key)):
-                self.refuse("stale")
+            if skipped:
+                self.refused["stale"] += skipped
             # A lost peer acknowledges nothing: as a reader it would block the next exchange.
             peers = [self.peers[target] for target in targets]
             readers = {p.rank for p in peers if p.error is None and p.state is not PeerState.LEAVING}
@@ -221,14 +221,13 @@ class Mailbox(ExchangeOwner):
                 self._finish_if_complete(handle)
             elif key <= self._last:
                 self._note_surplus(source, key, "stale")
-            elif self._parked.has(source, key):
-                self._note_surplus(source, key, "repeated")
             # A correct peer is one exchange ahead; the limit bounds what a faulty one can occupy.
-            elif self._parked.count(source) < MOST_PARKED * self.parts:
-                self._parked.add(source, key, message, self.peers[source].error is not None)
-                self._infer_loss(source, key)
+            elif surplus := self._parked.keep(
+                source, key, message, self.peers[source].error is not None, MOST_PARKED * self.parts
+            ):
+                self._note_surplus(source, key, surplus)
             else:
-                self.refuse("too many ahead")
+                self._infer_loss(source, key)
 
     def acknowledged(self, reader: int, seq: int, part: int | None = None) -> None:
         """Records that `reader` has released everything up to `seq`, in one part or in all."""
