@@ -122,10 +122,19 @@ class Document:
             self.defects += [Defect(self.place(key), key, line) for line in what]
 
     def lines(self) -> list[str]:
-        """All defects in the file's order, then those of its bases, those of the command line last."""
+        """All defects in the file's order, then those of its bases, those of the command line last.
+
+        What is missing because its name is misspelt is told once, where that is.
+        """
         order = {file: number for number, file in enumerate(["", *self.bases])}
+        misspelt = [(d.key[:-1], d.what) for d in self.defects if "did you mean" in d.what]
         ordered = sorted(
-            self.defects,
+            (
+                d
+                for d in self.defects
+                if not d.what.startswith("missing;")
+                or not any(parent == d.key[:-1] and f"'{d.key[-1]}'?" in what for parent, what in misspelt)
+            ),
             key=lambda d: (d.place.override is not None, order.get(d.place.file, len(order)), d.place.line),
         )
         return list(dict.fromkeys(defect.render(self.file) for defect in ordered))
