@@ -5,31 +5,14 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load
+from safetensors.torch import _TYPES, load
 from torch import Tensor
 
 PIECE = 1 << 20
 """Bytes that are written and hashed at once, while they are in the cache."""
 ALIGNMENT = 8
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.complex64: "C64",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-}
-"""The format's names of torch's types."""
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+"""The format's names of torch's types: exactly those that `load` reads."""
 
 
 class BadTensors(ValueError):

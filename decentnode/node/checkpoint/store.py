@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import Tensor
 
 from decentnode.core.atomic_files import make_folder, remove_temporaries, sync_folder, write_durably
 from decentnode.core.version import __version__
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces, tensors_in
-from decentnode.node.checkpoint.state_encoding import InvalidState, StateDecoder, StateEncoder
+from decentnode.node.checkpoint.state_encoding import InvalidState, decoded, encoded
 
 SCHEMA = 1
 """Version of the format; a change of meaning increments it."""
@@ -87,8 +88,8 @@ def save(
     """
     if not overwrite and _is_saved(directory, rank, round, stamp):
         return
-    packer = StateEncoder()
-    tree = packer.pack(state)
+    tensors: dict[str, Tensor] = {}
+    tree = encoded(state, tensors)
     folder = directory / f"{rank:05d}"
     make_folder(directory)
     make_folder(folder)
@@ -99,7 +100,7 @@ def save(
 
     def counted_pieces() -> Iterator[memoryview]:
         nonlocal size
-        for piece in pieces(packer.tensors):
+        for piece in pieces(tensors):
             digest.update(piece)
             size += len(piece)
             yield piece
@@ -140,7 +141,7 @@ def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> 
     if hashlib.sha256(content).hexdigest() != manifest.sha256:
         raise BadCheckpoint(f"{path}: was changed since it was written (its SHA-256 is another one)")
     try:
-        state = StateDecoder(tensors_in(content), device).unpack(manifest.state)
+        state = decoded(manifest.state, tensors_in(content), device)
     except (BadTensors, InvalidState) as error:
         raise BadCheckpoint(f"{path}: {error}") from error
     return Checkpoint(
