@@ -35,6 +35,7 @@ from decentnode.launcher.monitoring.event_log import EventLog
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.monitoring.report_handler import ReportHandler
+from decentnode.launcher.monitoring.watchdog import NEVER
 from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import Contribution, ModelObserver
 from decentnode.launcher.observer.vector_sender import VectorSender
@@ -264,7 +265,7 @@ class Launcher:
         """Whether some known node may still report, or a local process has not exited."""
         if not self.membership.known.isdisjoint(self.membership.active):
             return True
-        return self._run_monitor.watchdog.are_exiting(time.monotonic())
+        return self._run_monitor.watchdog.exit_pause(time.monotonic()) < NEVER
 
     def _watch(self, timeout: float) -> None:
         """Processes what nodes and machines have sent; waits at most `timeout` seconds for it."""
@@ -341,19 +342,21 @@ class Launcher:
         self._reports.take_own(chain.from_iterable(hung.values()))
         end_hung([self.membership.pids[position] for position in hung])
 
-    def _show_progress(self) -> None:
+    def _show_progress(self, is_last: bool = False) -> None:
         while not self._observer.observations.empty():
             observation = self._observer.observations.get()
             self.evaluations.observations[observation.round] = observation
         observed = self.machine == 0 and self._observer.is_alive() and self._observer.error is None
-        self._show_rows(self.membership.reporting(self.membership.known), observed)
-        self.screen.progress(self.membership)
-
-    def _show_rows(self, expected: dict[int, int], observed: bool) -> None:
+        expected = self.membership.reporting(self.membership.known)
+        if is_last:
+            # What is there now is all that comes.
+            self.evaluations.forget(self.membership.members)
+            expected, observed = {}, False
         for row in self.evaluations.complete(expected, observed):
             self.screen.evaluated(row)
             self._writers.put(row)
         self._writers.drop_failed()
+        self.screen.progress(self.membership)
 
     # After the last round.
 
@@ -396,12 +399,10 @@ class Launcher:
                 break
             self._watch(POLL_INTERVAL)
         self._vector_sender.exchange((), self._others.listening)  # the observer's last contributions
-        self._show_progress()
+        self._show_progress(is_last=True)
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
             self.screen.line(f"mean model and consensus distance are not available: {why}")
-        self.evaluations.forget(self.membership.members)
-        self._show_rows({}, observed=False)
 
     def _complete_attacks(self) -> None:
         """Waits for the attacks on the last rounds, until a signal."""

@@ -1,7 +1,6 @@
 """Memory that a machine's nodes need, memory that is available, and kills for lack of it."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -48,15 +47,11 @@ def _optimizer_copies(experiment: Experiment) -> int:
 
 
 def _bytes_of(state: object) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(state))
-
-
-def _tensors(state: object) -> Iterator[Tensor]:
+    """Of all tensors in nested containers."""
     if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, dict | list | tuple):
-        for part in state.values() if isinstance(state, dict) else state:
-            yield from _tensors(part)
+        return state.numel() * state.element_size()
+    parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
+    return sum(map(_bytes_of, parts))
 
 
 def _frames(experiment: Experiment, rank: int, machine: int) -> int:

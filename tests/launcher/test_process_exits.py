@@ -10,7 +10,7 @@ from decentnode.communication.launcher_link.reports import Exited, Failed, Finis
 from decentnode.config.settings import FailureSettings
 from decentnode.launcher import launcher
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
-from decentnode.launcher.monitoring.watchdog import Condition, Watchdog
+from decentnode.launcher.monitoring.watchdog import NEVER, Condition, Watchdog
 from tests.launcher.test_remote_machines import ROUNDS, Desk
 from tests.support.reported import report_to
 
@@ -94,15 +94,16 @@ def test_how_long_a_process_may_take():
     timeouts = FailureSettings(deadline=20.0).timeouts
     watchdog = Watchdog(HeartbeatBoard(range(3)), membership, timeouts)
     report_to(membership, Finished(0, ROUNDS, "", 0, 0, 0.0))
-    assert not watchdog.are_exiting(100.0), "rank 1 is at work"
+    assert watchdog.exit_pause(100.0) == NEVER, "rank 1 is at work"
     report_to(membership, Failed(1, "ValueError: no"))
-    assert watchdog.are_exiting(100.0)
+    assert watchdog.exit_pause(100.0) < NEVER
     ends = 100.0 + timeouts.process_exit
     assert timeouts.process_exit > 2 * 20.0 > timeouts.least_farewell, "longer than the process gives itself"
-    assert watchdog.are_exiting(ends - 1) and watchdog.hung(ends - 1) == {}
-    assert watchdog.are_exiting(ends + 1) and watchdog.hung(ends + 1) == {0: []}
-    assert not watchdog.are_exiting(ends + timeouts.killed) and watchdog.hung(ends + timeouts.killed) == {}
+    assert watchdog.exit_pause(ends - 1) < NEVER and watchdog.hung(ends - 1) == {}
+    assert watchdog.exit_pause(ends + 1) < NEVER and watchdog.hung(ends + 1) == {0: []}
+    gone = ends + timeouts.killed
+    assert watchdog.exit_pause(gone) == NEVER and watchdog.hung(gone) == {}
     report_to(membership, Restarted(0, -9, 1))
-    assert not watchdog.are_exiting(ends + 1) and watchdog.hung(ends + 1) == {}
+    assert watchdog.exit_pause(ends + 1) == NEVER and watchdog.hung(ends + 1) == {}
     report_to(membership, Failed(1, "ValueError: no"))
-    assert watchdog.are_exiting(ends + 2), "it is at its end anew"
+    assert watchdog.exit_pause(ends + 2) < NEVER, "it is at its end anew"

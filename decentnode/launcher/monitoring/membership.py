@@ -145,14 +145,9 @@ class MembershipTable:
 
     def last_words(self) -> list[Report]:
         """The last reports of the nodes here that finished or stopped."""
-        said: list[Report] = []
-        for rank in sorted(self.local):
-            member = self.members[rank]
-            if member.state is MemberState.STOPPED:
-                said.append(Stopped(rank, member.round + 1))
-            elif member.finished is not None:
-                said.append(member.finished)
-        return said
+        here, stopped = [(rank, self.members[rank]) for rank in sorted(self.local)], MemberState.STOPPED
+        said = (Stopped(rank, one.round + 1) if one.state is stopped else one.finished for rank, one in here)
+        return [report for report in said if report is not None]
 
     def broken_edges(self) -> list[PeerMissing]:
         """Edges that were dropped although both ends finished."""

@@ -11,7 +11,7 @@ from decentnode.core.text import how_it_ended
 from decentnode.launcher.cluster.late_join import LateJoin
 from decentnode.launcher.graceful_stop import GracefulStop
 from decentnode.launcher.monitoring.event_log import EventLog
-from decentnode.launcher.monitoring.membership import ACTIVE, MembershipTable, MemberState
+from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import ModelObserver
@@ -122,22 +122,21 @@ class ReportHandler:
         # What ends because it was asked to is recorded alone.
         logs, shown = self.monitor.logs, self.stopping.signal is None
         for rank in ranks:
-            member = self.membership.members[rank]
-            if member.state not in ACTIVE:
+            member, beat = self.membership.members[rank], self.membership.heartbeats.get(rank)
+            if not member.is_active:
                 continue
             member.state, member.error, member.out_of_memory = MemberState.LOST, error, out_of_memory
-            # A local node's heartbeat is ahead of its reports.
-            round, why = member.round, error.removeprefix(f"rank {rank}, ")
-            text = f"rank {rank} on machine {self.machine_of(rank)} is lost: {why}"
-            if rank in self.membership.heartbeats:
-                round = self.membership.heartbeats[rank].read().round
-                text = f"rank {rank} is lost: {why}; its log: {logs[rank]}"
+            why = error.removeprefix(f"rank {rank}, ")
+            if beat is not None:
+                # A local node's heartbeat is ahead of its reports.
+                round, text = beat.read().round, f"rank {rank} is lost: {why}; its log: {logs[rank]}"
+            else:
+                round, text = member.round, f"rank {rank} on machine {self.machine_of(rank)} is lost: {why}"
+                # Evaluators here answer for local nodes that are lost.
+                self.evaluations.forget([rank])
             self.event_log.say("node_lost", text, rank, max(round, 0), shown=shown)
             if shown:
                 self.screen.show_log(logs[rank])
-            # Evaluators here answer for local nodes that are lost.
-            if rank not in self.membership.local:
-                self.evaluations.forget([rank])
 
     def _progress(self, report: reports.RoundProgress | reports.Published, loss: float | None) -> None:
         member = self.membership.members[report.rank]

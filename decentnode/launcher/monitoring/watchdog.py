@@ -155,15 +155,12 @@ class Watchdog:
             )
         }
 
-    def are_exiting(self, now: float) -> bool:
-        """Whether some process without active nodes has not exited, and has not outlived a kill.
-
-        Its last reports may still be on their way, or the fork server may restart it.
-        """
-        return any(passed < self._timeouts.process_gone for passed in self._exits(now).values())
-
     def exit_pause(self, now: float) -> float:
-        """Seconds until the next such process is overdue, or not waited for any more; NEVER without one."""
+        """Seconds until the next process without active nodes is overdue, or not waited for any more.
+
+        Its last reports may still be on their way, or the fork server may restart it. NEVER: all such
+        processes have exited, or have outlived a kill.
+        """
         limits = self._timeouts.process_exit, self._timeouts.process_gone
         left = [limit - passed for passed in self._exits(now).values() for limit in limits]
         return min((seconds for seconds in left if seconds > 0.0), default=NEVER)

@@ -208,8 +208,8 @@ def summarize(
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
     lost = membership.ranks(MemberState.LOST)
     last = evaluations.last
-    by_rank = _last_tests(evaluations, finished, settings.rounds)
-    found = {metric.name: spread(by_rank.get(metric.name, {})) for metric in experiment.metrics}
+    tests = _last_tests(last, finished, settings.rounds)
+    found = {metric.name: spread(tests.get(metric.name, {})) for metric in experiment.metrics}
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -271,18 +271,14 @@ def _privacy(
 
 
 def _last_tests(
-    evaluations: EvaluationLog, finished: Mapping[int, Finished], rounds: int
+    last: EvaluationRow | None, finished: Mapping[int, Finished], rounds: int
 ) -> dict[str, dict[int, float | None]]:
     """The metrics of the finished nodes after the last round, by name and rank."""
-    last = evaluations.last
-    of_row = last.metrics if last and last.round + 1 == rounds else {}
     # The report of an evaluation may be lost with a connection; a node repeats its own at its end.
     found = by_name({rank: f.metrics for rank, f in finished.items()})
-    names = dict.fromkeys([*of_row, *found])
-    both = {name: {**found.get(name, {}), **of_row.get(name, {})} for name in names}
-    return {
-        name: {rank: v for rank, v in sorted(of.items()) if rank in finished} for name, of in both.items()
-    }
+    for name, of in last.metrics.items() if last and last.round + 1 == rounds else ():
+        found[name] = found.get(name, {}) | {rank: v for rank, v in of.items() if rank in finished}
+    return found
 
 
 def by_name(metrics: Mapping[int, Values]) -> dict[str, dict[int, float | None]]:
