@@ -5,9 +5,10 @@ Each reports the highest round that its nodes have announced; the highest of the
 that take longer than `failures.stop_deadline` are killed by their launcher.
 """
 
-import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from signal import Signals
 
 from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, HeartbeatBoard
 from decentnode.core.timeouts import Timeouts
@@ -15,39 +16,35 @@ from decentnode.errors import STOPPED_BY
 from decentnode.launcher.cluster.messages import Note, Pause, StopRequest
 
 ASK_INTERVAL = 0.5
-Send = Callable[[Note, int | None], object]
 
 
+@dataclass
 class GracefulStop:
     """One machine's part in the stop; inactive until `ask`."""
 
-    def __init__(
-        self, heartbeats: HeartbeatBoard, machine: int, present: Callable[[], set[int]], send: Send,
-        deadline: float,
-    ) -> None:  # fmt: skip
-        """`present`: the machines that take part; `send` sends to one machine or all; `deadline`: seconds
-        for the nodes to end.
-        """
-        self.signal: signal.Signals | None = None
-        """The signal that stopped the run, here or on another machine."""
-        self.is_urgent = False
-        """Whether all is killed without waiting."""
-        self._heartbeats = heartbeats
-        self._machine = machine
-        self._present = present
-        self._send = send
-        self.deadline = deadline
-        self._asked = 0.0
-        self._next_word = 0.0
-        self._announced: dict[int, int] = {}
+    heartbeats: HeartbeatBoard
+    machine: int
+    present: Callable[[], set[int]]
+    """The machines that take part."""
+    send: Callable[[Note, int | None], object]
+    """Sends to one machine or all."""
+    deadline: float
+    """Seconds for the nodes to end."""
+    signal: Signals | None = None
+    """The signal that stopped the run, here or on another machine."""
+    is_urgent: bool = False
+    """Whether all is killed without waiting."""
+    _asked: float = 0.0
+    _next_word: float = 0.0
+    _announced: dict[int, int] = field(default_factory=dict)
 
-    def ask(self, signum: signal.Signals) -> None:
+    def ask(self, signum: Signals) -> None:
         """Makes all local nodes wait before their next round; safe in a signal handler."""
         # A repeated request must not extend the time of the nodes.
         if self.signal is None:
             self._asked = time.monotonic()
             # Before `signal` is set, so the nodes wait by the time the main loop sees the request.
-            self._heartbeats.last_round = UNDECIDED
+            self.heartbeats.last_round = UNDECIDED
             self.signal = signum
 
     @property
@@ -60,15 +57,15 @@ class GracefulStop:
         if not isinstance(note, StopRequest | Pause):
             return
         # Of an unknown number only that it stops is known.
-        self.ask(signal.Signals(note.signal) if note.signal in STOPPED_BY else signal.SIGTERM)
+        self.ask(Signals(note.signal) if note.signal in STOPPED_BY else Signals.SIGTERM)
         if isinstance(note, StopRequest):
             self._announced[note.machine] = note.round
             # The decision may have been lost, or dropped on a full connection.
             if self._is_decided:
-                self._send(Pause(note.signal, self._heartbeats.last_round), note.machine)
+                self.send(Pause(note.signal, self.heartbeats.last_round), note.machine)
         elif note.last is not None:
             # Also after a decision of this machine alone: that of machine 0 replaces it.
-            self._heartbeats.last_round = note.last
+            self.heartbeats.last_round = note.last
 
     def advance(self) -> None:
         """Does what is due; called repeatedly after a request."""
@@ -76,27 +73,27 @@ class GracefulStop:
         if self.signal is None or self._is_decided or waited < Timeouts.announced_round:
             return
         # After `Timeouts.announced_round` no local node can announce a higher round.
-        own = self._announced[self._machine] = self._heartbeats.highest_round
-        if self._machine == 0:
-            if self._present() <= self._announced.keys() or waited > Timeouts.announcements:
-                last = self._heartbeats.last_round = max(self._announced.values())
+        own = self._announced[self.machine] = self.heartbeats.highest_round
+        if self.machine == 0:
+            if self.present() <= self._announced.keys() or waited > Timeouts.announcements:
+                last = self.heartbeats.last_round = max(self._announced.values())
                 # A machine that had no part in the decision may learn of the stop only now.
-                self._send(Pause(self.signal, last), None)
+                self.send(Pause(self.signal, last), None)
             else:
                 self._say(Pause(self.signal))
         elif waited > Timeouts.decision:
             # Machine 0 does not answer, so this machine stops by itself.
-            self._heartbeats.last_round = own
+            self.heartbeats.last_round = own
         else:
-            self._say(StopRequest(self._machine, self.signal, own))
+            self._say(StopRequest(self.machine, self.signal, own))
 
     @property
     def _is_decided(self) -> bool:
-        return self._heartbeats.last_round not in (GO_ON, UNDECIDED)
+        return self.heartbeats.last_round not in (GO_ON, UNDECIDED)
 
     def _say(self, note: Note) -> None:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""
         now = time.monotonic()
         if now >= self._next_word:
             self._next_word = now + ASK_INTERVAL
-            self._send(note, None)
+            self.send(note, None)

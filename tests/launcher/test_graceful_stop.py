@@ -124,7 +124,7 @@ def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(c
 def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(clock):
     """It was silent and is heard again; else it would take its nodes for failed."""
     machines = Machines([[4], [6]])
-    machines.all[0]._present = lambda: {0}
+    machines.all[0].present = lambda: {0}
     machines.all[0].ask(signal.SIGTERM)
     clock[0] += 2 * Timeouts.announced_round
     machines.advance()

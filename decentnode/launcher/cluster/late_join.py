@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from decentnode.communication.launcher_link.reports import Failed, Report, Restarted
 from decentnode.config.consistency import why_not_taken_back
@@ -23,33 +24,30 @@ MOST_TIMES = 15
 """How often a machine may join after the start: the incarnations of its processes have 8 bits."""
 
 
+@dataclass
 class LateJoin:
     """One launcher's part in late joins and restarts."""
 
-    def __init__(
-        self, experiment: Experiment, machine: int, membership: MembershipTable, assembly: Rendezvous,
-        lineage: RunIdentity, is_stopping: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        """`is_stopping`: whether the run was asked to stop."""
-        self.server: ForkServer | None = None
-        """None before the first round."""
-        self._experiment = experiment
-        self._machine = machine
-        self._membership = membership
-        self._assembly = assembly
-        self._lineage = lineage
-        self._times: Counter[int] = Counter()
-        """How often each machine has joined after the start; known to machine 0."""
-        self._is_stopping = is_stopping
-        self._incarnations: dict[int, int] = {}
-        """By position the highest known incarnation of a host process, where not 0."""
+    experiment: Experiment
+    machine: int
+    membership: MembershipTable
+    assembly: Rendezvous
+    lineage: RunIdentity
+    is_stopping: Callable[[], bool]
+    """Whether the run was asked to stop."""
+    server: ForkServer | None = None
+    """None before the first round."""
+    _times: Counter[int] = field(default_factory=Counter)
+    """How often each machine has joined after the start; known to machine 0."""
+    _incarnations: Counter[int] = field(default_factory=Counter)
+    """By position the highest known incarnation of a host process."""
 
     def begin(self, start: Start, server: ForkServer, signal: int) -> None:
         """Starts the local nodes: with the start signal, or as restarted nodes if the run is in progress."""
         self.server = server
-        machine_of = self._experiment.mapping.machine_of
-        self._lineage.absent = {rank for rank in self._membership.members if machine_of(rank) in start.absent}
-        positions = self._positions(self._machine)
+        machine_of = self.experiment.mapping.machine_of
+        self.lineage.absent = {rank for rank in self.membership.members if machine_of(rank) in start.absent}
+        positions = self._positions(self.machine)
         if not start.late:
             os.eventfd_write(signal, len(positions))
         for position in positions if start.late else ():
@@ -62,17 +60,17 @@ class LateJoin:
 
         Returns the reports about its nodes; empty if it is refused.
         """
-        machine, mapping = join.machine, self._experiment.mapping
+        machine, mapping = join.machine, self.experiment.mapping
         # A Join of a launcher that has received the start is a late repetition.
-        if self._machine or not self._assembly.is_newcomer(machine):
+        if self.machine or not self.assembly.is_newcomer(machine):
             return []
-        active = set(self._membership.active)
+        active = set(self.membership.active)
         others = [m for m in range(len(mapping.machines)) if m not in (0, machine)]
         # Nodes of a silent launcher may still run; absent ranks are never connected to.
-        there = active | self._membership.silent(Timeouts.machine_gone)
+        there = active | self.membership.silent(Timeouts.machine_gone)
         absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
         times = self._times[machine] + 1
-        if not self._assembly.admit(join, times, absent, self._objection(machine, times)):
+        if not self.assembly.admit(join, times, absent, self._objection(machine, times)):
             return []
         # A refused attempt does not count.
         self._times[machine] = times
@@ -80,56 +78,56 @@ class LateJoin:
         back = [Restarted(position, None, INCARNATIONS * times) for position in self._positions(machine)]
         # The other launchers must expect its nodes before the nodes report.
         for other in others:
-            self._assembly.send(RelayedReports(0, list(back)), other)
+            self.assembly.send(RelayedReports(0, list(back)), other)
         return [*gone, *back]
 
     def _objection(self, machine: int, times: int) -> str:
         """Why a machine cannot take part any more; empty if it can."""
-        ranks = self._experiment.mapping.ranks_of(machine)
+        ranks = self.experiment.mapping.ranks_of(machine)
         ended = (MemberState.FINISHED, MemberState.STOPPED)
         objections = {
-            "the run was asked to stop": self._is_stopping(),
-            f"machine {machine} has finished": all(self._membership.members[r].state in ended for r in ranks),
+            "the run was asked to stop": self.is_stopping(),
+            f"machine {machine} has finished": all(self.membership.members[r].state in ended for r in ranks),
             f"machine {machine} has joined {MOST_TIMES} times, the limit": times > MOST_TIMES,
         }
-        scheme = why_not_taken_back(self._experiment.settings.sharing.make(), self._experiment.coupling)
+        scheme = why_not_taken_back(self.experiment.settings.sharing.make(), self.experiment.coupling)
         return scheme or next((reason for reason, holds in objections.items() if holds), "")
 
     def _positions(self, machine: int) -> list[int]:
-        return [i for i, process in enumerate(self._experiment.processes) if process.machine == machine]
+        return [i for i, process in enumerate(self.experiment.processes) if process.machine == machine]
 
     def note(self, report: Restarted) -> dict[int, str]:
         """Records a restarted host process; returns the lines about it, by rank."""
-        process = self._experiment.processes[report.process]
+        process = self.experiment.processes[report.process]
         self._incarnations[report.process] = report.attempt
         # From here on new and restarted nodes connect to it.
-        self._lineage.absent -= set(process.ranks)
+        self.lineage.absent -= set(process.ranks)
         # A multiple is the first process of a late machine, not a restart.
         if report.attempt % INCARNATIONS == 0:
-            machine = self._experiment.mapping.describe(process.machine)
+            machine = self.experiment.mapping.describe(process.machine)
             return {} if process.index else {process.ranks[0]: f"{machine} comes after the start"}
         again = "started again"
         if report.status is not None:
-            attempts = self._experiment.settings.failures.restart.attempts
+            attempts = self.experiment.settings.failures.restart.attempts
             again = f"{how_it_ended(report.status)}; {again} ({report.attempt % INCARNATIONS} of {attempts})"
         return {rank: f"rank {rank}: {again}" for rank in process.ranks}
 
     def restart(self, argument: str) -> str:
         """Restarts the host process of a rank for `decentnode restart`; raises RunFailed."""
-        experiment, nodes = self._experiment, self._experiment.graph.num_nodes
+        experiment, nodes = self.experiment, self.experiment.graph.num_nodes
         if not argument.isdecimal() or int(argument) >= nodes:
             raise RunFailed(f"restart: must be a rank, 0..{nodes - 1}, not '{argument[:20]}'")
         rank = int(argument)
         position, machine = experiment.home[rank], experiment.mapping.machine_of(rank)
         # Only its own launcher has the fork server of that process.
-        if machine != self._machine:
+        if machine != self.machine:
             where = f"machine {machine} ({experiment.mapping.address(machine)})"
             raise RunFailed(f"rank {rank} is on {where}; run the command there")
         if reason := why_not_taken_back(experiment.settings.sharing.make(), experiment.coupling):
             raise RunFailed(f"rank {rank}: {reason}")
         self._refuse_living(rank, experiment.processes[position].ranks)
-        incarnation = self._incarnations.get(position, 0) + 1
-        if self.server is None or self._is_stopping():
+        incarnation = self._incarnations[position] + 1
+        if self.server is None or self.is_stopping():
             raise RunFailed("no node is started again before the first round, or when the run is to stop")
         # The next number belongs to the next late join of this machine.
         if incarnation % INCARNATIONS == 0:
@@ -139,7 +137,7 @@ class LateJoin:
 
     def _refuse_living(self, rank: int, ranks: Sequence[int]) -> None:
         """Raises RunFailed unless the rank and all ranks of its process are lost."""
-        states = {other: self._membership.members[other].state for other in ranks}
+        states = {other: self.membership.members[other].state for other in ranks}
         others = [other for other, state in states.items() if state is not MemberState.LOST]
         if rank in others:
             word = "is" if states[rank] in (MemberState.RUNNING, MemberState.STARTING) else "has"

@@ -153,24 +153,14 @@ class RemoteMachines:
     def admits(self, note: Note) -> bool:
         """Whether a message fits this run; rounds or sizes that the run does not have are counted."""
         machine = getattr(note, "machine", 0)
-        match note:
-            case messages.VectorAck():
-                fits = 0 <= note.round < self._rounds
-            case messages.StopRequest():
-                fits = -1 <= note.round < self._rounds
-            case messages.Pause():
-                fits = note.last is None or -1 <= note.last < self._rounds
-            case messages.CheckpointsCommitted():
-                fits = -1 <= note.round < self._rounds and -1 <= note.kept < self._rounds
-            case messages.PartialSum() | messages.PartialDistance() | messages.VectorPiece():
-                fits = 0 <= note.round < self._rounds
-                fits = fits and 0 <= note.count <= len(self._mapping.ranks_of(machine))
-                if isinstance(note, messages.PartialSum):
-                    fits = fits and not note.count and not note.content
-                elif isinstance(note, messages.VectorPiece):
-                    fits = fits and 0 <= note.start < note.start + len(note.content) <= self._sum_bytes
-            case _:
-                fits = True
+        told = (getattr(note, name, None) for name in ("round", "last", "kept"))
+        fits = isinstance(note, messages.Start) or all(-1 <= r < self._rounds for r in told if r is not None)
+        if isinstance(note, messages.PartialSum | messages.PartialDistance | messages.VectorPiece):
+            fits = fits and note.round >= 0 and 0 <= note.count <= len(self._mapping.ranks_of(machine))
+        if isinstance(note, messages.PartialSum):
+            fits = fits and not note.count and not note.content
+        elif isinstance(note, messages.VectorPiece):
+            fits = fits and 0 <= note.start < note.start + len(note.content) <= self._sum_bytes
         if not fits:
             self._refuse(machine, RANGE)
         return fits

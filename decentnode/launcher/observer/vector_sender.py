@@ -8,7 +8,7 @@ A vector that takes too long counts as lost, and the rest of it is not sent.
 import queue
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -42,20 +42,21 @@ class _Outgoing:
     """The acknowledgement of that piece."""
 
 
+@dataclass
 class VectorSender:
     """The vectors and other contributions of one launcher, and the vectors that it receives."""
 
-    def __init__(self, machine: int, nbytes: int, send: Send) -> None:
-        """`nbytes`: of a vector; `send` sends to a machine and returns the bytes: 0 without a route."""
-        self._machine = machine
-        self._nbytes = nbytes
-        self._send = send
-        self.contributions: queue.SimpleQueue[Contribution] = queue.SimpleQueue()
-        """What the next `exchange` sends; any thread may add to it."""
-        self._outgoing: dict[int, _Outgoing] = {}
-        """By machine the vector that it has not received."""
-        self._incoming: dict[int, bytearray] = {}
-        """By machine what has arrived of its vector."""
+    machine: int
+    nbytes: int
+    """Of a vector."""
+    send: Send
+    """Sends to a machine and returns the bytes: 0 without a route."""
+    contributions: queue.SimpleQueue[Contribution] = field(default_factory=queue.SimpleQueue)
+    """What the next `exchange` sends; any thread may add to it."""
+    _outgoing: dict[int, _Outgoing] = field(default_factory=dict)
+    """By machine the vector that it has not received."""
+    _incoming: dict[int, bytearray] = field(default_factory=dict)
+    """By machine what has arrived of its vector."""
 
     def exchange(self, notes: Iterable[Note], listening: Collection[int]) -> list[Note | MeanVector]:
         """Acknowledges pieces, and sends further ones and queued contributions to machines that receive.
@@ -71,7 +72,16 @@ class VectorSender:
         while not self.contributions.empty():
             contribution = self.contributions.get()
             for machine in listening:
-                self._deliver(contribution, machine)
+                match contribution:
+                    case MeanVector():
+                        self._begin(contribution, machine)
+                    case PartialSum() if contribution.content and self._begin(contribution, machine):
+                        pass
+                    case PartialSum():
+                        # An empty sum, so machine 0 does not wait for this machine.
+                        self.send(replace(contribution, count=0, content=b""), machine)
+                    case PartialDistance():
+                        self.send(contribution, machine)
         return found
 
     def _take(self, note: Note) -> Note | MeanVector | None:
@@ -87,7 +97,7 @@ class VectorSender:
 
     def _assemble(self, piece: VectorPiece) -> PartialSum | MeanVector | None:
         """Acknowledges a piece; returns the vector if it is the last one."""
-        self._send(VectorAck(self._machine, piece.round, digest(piece.content)), piece.machine)
+        self.send(VectorAck(self.machine, piece.round, digest(piece.content)), piece.machine)
         content = self._incoming.pop(piece.machine, bytearray())
         # The first piece of another vector: the rest of the last one does not come.
         if piece.start == 0:
@@ -95,7 +105,7 @@ class VectorSender:
         if piece.start != len(content):
             return None
         content += piece.content
-        if len(content) < self._nbytes:
+        if len(content) < self.nbytes:
             self._incoming[piece.machine] = content
             return None
         if piece.machine == 0:
@@ -119,23 +129,16 @@ class VectorSender:
         vector, content = sent.vector, sent.vector.content[sent.start : sent.start + PIECE_BYTES]
         sent.awaited = VectorAck(machine, vector.round, digest(content))
         count = vector.count if isinstance(vector, PartialSum) else 0
-        if not self._send(VectorPiece(self._machine, vector.round, count, sent.start, content), machine):
+        if not self.send(VectorPiece(self.machine, vector.round, count, sent.start, content), machine):
             del self._outgoing[machine]
             return False
         return True
 
-    def _deliver(self, contribution: Contribution, machine: int) -> None:
-        if isinstance(contribution, PartialDistance) or (
-            isinstance(contribution, PartialSum) and not contribution.content
-        ):
-            self._send(contribution, machine)
-            return
-        if machine not in self._outgoing:
-            # A large vector on a slow link gets more time.
-            limit = time.monotonic() + Timeouts.launcher_vector(len(contribution.content))
-            self._outgoing[machine] = _Outgoing(contribution, limit)
-            if self._send_piece(self._outgoing[machine], machine):
-                return
-        if isinstance(contribution, PartialSum):
-            # An empty sum, so machine 0 does not wait for this machine.
-            self._send(replace(contribution, count=0, content=b""), machine)
+    def _begin(self, vector: PartialSum | MeanVector, machine: int) -> bool:
+        """Sends the first piece of a vector; returns False if the machine receives another, or none."""
+        if machine in self._outgoing:
+            return False
+        # A large vector on a slow link gets more time.
+        limit = time.monotonic() + Timeouts.launcher_vector(len(vector.content))
+        self._outgoing[machine] = _Outgoing(vector, limit)
+        return self._send_piece(self._outgoing[machine], machine)
