@@ -6,7 +6,7 @@ source, and is mixed there.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -18,9 +18,13 @@ from decentnode.communication.device.copies import CudaCopies, HostCopies, same_
 from decentnode.communication.exchange.handle import ExchangeHandle, Key
 from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.core.payload import HOST, Layout, Payload
-from decentnode.errors import BadInput, PeerError
+from decentnode.errors import BadInput
 
 Place = TypeVar("Place")
+OF_INNER = (
+    "rank", "counters", "refused", "messages", "foresee", "why_lost", "admit", "skip_to", "offer",
+)  # fmt: skip
+"""What is that of the endpoint inside: attributes that a node reads, and methods."""
 
 
 class DeviceStaging(Endpoint):
@@ -31,13 +35,11 @@ class DeviceStaging(Endpoint):
     """
 
     def __init__(self, inner: Endpoint, memory: BufferSpec, copies: HostCopies | None = None) -> None:
-        self.rank = inner.rank
-        self.counters = inner.counters
-        self.refused = inner.refused
+        for name in OF_INNER:
+            if hasattr(inner, name):
+                setattr(self, name, getattr(inner, name))
         self.device = memory.device
         self._inner = inner
-        if hasattr(inner, "messages"):
-            self.messages = inner.messages
         self._copies = copies or (CudaCopies(self.device) if self.device.type == "cuda" else HostCopies())
         self.slots = memory.slots(self.device)
         for slot in inner.slots:
@@ -98,30 +100,15 @@ class DeviceStaging(Endpoint):
         self._copies.begin(target, payload.buffer)
         return Payload(payload.layout, target, payload.counts)
 
-    def foresee(self, peers: Collection[int]) -> None:
-        self._inner.foresee(peers)
-
     def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
         self._inner.send(target, payload.to(HOST), window, tag, number)
-
-    def why_lost(self, peer: int) -> PeerError | None:
-        return self._inner.why_lost(peer)
 
     def leave(self) -> None:
         self._inner.leave()
 
-    def admit(self, round: int) -> list[int]:
-        return self._inner.admit(round)
-
     @property
     def ahead(self) -> int:
         return self._inner.ahead
-
-    def skip_to(self, round: int) -> None:
-        self._inner.skip_to(round)
-
-    def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
-        self._inner.offer(vector, may_have)
 
 
 def _kept(
