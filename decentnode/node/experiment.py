@@ -59,15 +59,22 @@ NUMBER_BYTES = 21
 
 @dataclass(frozen=True)
 class NodeResources:
-    """The resources of a node on its machine; created by the host process."""
+    """What all nodes of a machine use; made before the fork."""
 
-    communication: Communication
     readers: MachineReaders
     records: Path
-    clock: Clock
+    """The folder of their records, in that of the run."""
     heartbeats: HeartbeatBoard
     lineage: RunIdentity
-    shares_process: bool
+
+    @property
+    def reporter(self) -> Reporter:
+        """The pipe to the launcher."""
+        return self.readers.reporter
+
+    def report_disk(self, rank: int, text: str) -> None:
+        """Reports in one line what a disk refused."""
+        self.reporter.send(DiskProblem(rank, text[:500]))
 
 
 @dataclass(frozen=True)
@@ -230,31 +237,33 @@ class Experiment:
             return {peer for rank in ranks for peer in graph.partners(rank)}
         return {peer for rank in ranks for peer in graph.met_in(rank, [0])}
 
-    def build(self, rank: int, resources: NodeResources) -> Node:
-        """One node, ready to run."""
-        settings, clock = self.settings, resources.clock
-        endpoint = self._endpoint(rank, resources.communication)
+    def build(
+        self, rank: int, resources: NodeResources, communication: Communication, shares_process: bool
+    ) -> Node:
+        """One node, ready to run; `shares_process`: whether it is one of several in its process."""
+        settings, clock, run = self.settings, Clock(), resources.records.parent
+        endpoint = self._endpoint(rank, communication)
         # A copy per node: the network itself is shared by all processes of the machine.
         network = copy.deepcopy(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
         sharing = on_overlay(scheme_of(self, rank), self.graph)
         # Between steps, other nodes of the same event loop get their turn.
-        pause = (lambda: clock.sleep(0)) if resources.shares_process else None
+        pause = (lambda: clock.sleep(0)) if shares_process else None
         course = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
         if self.injector is not None:
-            course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.readers.reporter)
+            course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.reporter)
         trains = partial(self.graph.graph.trains, rank)
         slowed = settings.training.pace
         pace = None if slowed is None else slowed.of_rank(rank, self.graph.num_nodes, settings.seed, clock)
         # In the asynchronous loop a slow node answers while it sleeps.
-        kept = None if sharing.asynchronous else pace
-        journal = PrivacyJournal(resources.records.parent, rank)
-        hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, kept, trains, journal.spend)
+        waits = None if sharing.asynchronous else pace
+        journal = PrivacyJournal(run, rank)
+        hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, waits, trains, journal.spend)
         plan, shard = self.privacy[rank] if self.privacy else None, self.shard(rank)
         training = Training(network, vector, settings.training, shard, hooks, plan)
         if training.private is not None:
             journal.keep(training.private)
-        reporter, failures = resources.readers.reporter, settings.failures
+        reporter, failures = resources.reporter, settings.failures
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
@@ -264,12 +273,16 @@ class Experiment:
         if sharing.gives_model:
             # Only neighbors in the graph may have the model.
             exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
-        warn = partial(report_disk, reporter, rank)
-        run = resources.records.parent
+        warn = partial(resources.report_disk, rank)
         transcript = writer_for(run, rank, settings, self.mapping, sharing, warn)
+        beside: list[KeptBeside] = [journal]
         if transcript is not None:
             exchanger.tap = transcript.take
-        records = self._records(rank, network, resources, journal, transcript)
+            beside.append(transcript)
+        if (kept := settings.records.models) is not None:
+            due = partial(is_due, every=kept.every, rounds=settings.rounds)
+            beside.append(ModelRecords(run, rank, network, due, warn))
+        records = Records(resources.records, rank, warn, beside)
         evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources.readers, clock, records)
         checkpoints = NodeCheckpoints(
             resources.lineage, settings.checkpoint.every, reporter, rank, course, records
@@ -282,17 +295,6 @@ class Experiment:
         if sharing.asynchronous:
             return async_node(parts, settings, pace, run, warn)
         return Node(*parts)
-
-    def _records(
-        self, rank: int, network: nn.Module, resources: NodeResources, *written: KeptBeside | None
-    ) -> Records:
-        warn = partial(report_disk, resources.readers.reporter, rank)
-        kept, rounds = self.settings.records.models, self.settings.rounds
-        beside = [one for one in written if one is not None]
-        if kept is not None:
-            due = partial(is_due, every=kept.every, rounds=rounds)
-            beside.append(ModelRecords(resources.records.parent, rank, network, due, warn))
-        return Records(resources.records, rank, warn, beside)
 
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
         device = device_for(self.settings.device, self.mapping.local_rank(rank))
@@ -314,11 +316,6 @@ class Experiment:
             # Early payloads of other ranks would wait in memory without ever being read.
             peers=None if self.graph.graph.period is None else peers,
         )  # fmt: skip
-
-
-def report_disk(reporter: Reporter, rank: int, text: str) -> None:
-    """Reports in one line what a disk refused."""
-    reporter.send(DiskProblem(rank, text[:500]))
 
 
 def check_batches(experiment: Experiment) -> None:

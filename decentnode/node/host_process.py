@@ -10,7 +10,6 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -18,22 +17,19 @@ import torch
 from decentnode.communication.base import Communication, ProcessDirectory
 from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.handshakes import HandshakeBoard
-from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
-from decentnode.communication.launcher_link.reports import Reporter
+from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.communication.peer_sampling.client import SamplingClient
 from decentnode.communication.peer_sampling.service import endpoint_of
 from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import FailureSettings
-from decentnode.core.clock import Clock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, ExitCode, explained, is_out_of_memory
 from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.node.checkpoint import store as checkpoint
-from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
+from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
 from decentnode.node.checkpoint.safetensors_io import content_of
-from decentnode.node.evaluation import MachineReaders
 from decentnode.node.experiment import Experiment, NodeResources
 from decentnode.node.node import Node
 from decentnode.node.rejoin import bring_back, met_again
@@ -45,27 +41,18 @@ TELL_STACKS = signal.SIGUSR1
 
 
 @dataclass(frozen=True)
-class ForkContext:
+class ForkContext(NodeResources):
     """What a host process inherits from its launcher."""
 
     experiment: Experiment
-    readers: MachineReaders
     introductions: HandshakeBoard
-    heartbeats: HeartbeatBoard
-    lineage: RunIdentity
     start: int
     """An eventfd that counts start signals, one for each host process."""
-    run_dir: Path
     socket_dir: str
     threads: int
     """Threads of torch in each process."""
     credentials: Credentials | None
     """Credentials of links between machines; None: the links are plain."""
-
-    @property
-    def reporter(self) -> Reporter:
-        """The pipe to the launcher."""
-        return self.readers.reporter
 
 
 def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoReturn:
@@ -89,7 +76,7 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoRe
 def _settle_in(fork_context: ForkContext, position: int) -> None:
     first = fork_context.experiment.processes[position].ranks[0]
     # First: what fails below must reach the log of the node.
-    redirect_output(fork_context.run_dir / log_name(first))
+    redirect_output(fork_context.records.parent / log_name(first))
     faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
     torch.set_num_threads(fork_context.threads)
     keep_freed_memory()
@@ -181,21 +168,18 @@ def _build(
     fork_context: ForkContext, position: int, incarnation: int
 ) -> tuple[ProcessDirectory, Communication, list[Node]]:
     """This process among all, with its transport and its nodes."""
-    experiment, heartbeats, readers = fork_context.experiment, fork_context.heartbeats, fork_context.readers
+    experiment, heartbeats = fork_context.experiment, fork_context.heartbeats
     ranks, injector = experiment.processes[position].ranks, experiment.injector
     place = ProcessDirectory(
         experiment.processes, position, fork_context.socket_dir, experiment.settings.failures.grace,
         incarnation, fork_context.credentials,
-        None if injector is None else injector.interceptor(ranks, heartbeats, readers.reporter),
+        None if injector is None else injector.interceptor(ranks, heartbeats, fork_context.reporter),
     )  # fmt: skip
     communication: Communication = experiment.settings.communication.make()
     # A rejoining node may request a whole model.
     communication.prepare(place, max(experiment.most_payload_bytes, experiment.layout.nbytes))
-    resources = NodeResources(
-        communication, readers, fork_context.run_dir / "records", Clock(), heartbeats, fork_context.lineage,
-        shares_process=len(ranks) > 1,
-    )  # fmt: skip
-    return place, communication, [experiment.build(rank, resources) for rank in ranks]
+    shares = len(ranks) > 1
+    return place, communication, [experiment.build(r, fork_context, communication, shares) for r in ranks]
 
 
 def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:

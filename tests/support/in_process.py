@@ -8,7 +8,6 @@ import torch
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
-from decentnode.core.clock import Clock
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import MachineReaders
@@ -39,7 +38,6 @@ class Nodes:
         count = experiment.graph.num_nodes
         self.lineage = RunIdentity(directory / "checkpoints", "of a test")
         resources = NodeResources(
-            experiment.settings.communication.make(),
             MachineReaders(
                 ReadSnapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
                 EvaluatorBoard(SnapshotBuffers([], 1), 0),
@@ -47,12 +45,11 @@ class Nodes:
                 patience=1.0,
             ),
             directory,
-            Clock(),
             HeartbeatBoard(range(count)),
             self.lineage,
-            shares_process=True,
         )
-        self.nodes = [experiment.build(rank, resources) for rank in range(count)]
+        communication = experiment.settings.communication.make()
+        self.nodes = [experiment.build(rank, resources, communication, True) for rank in range(count)]
         introductions = {node.rank: node.sharing.introduction() for node in self.nodes}
         for node in self.nodes:
             node.sharing.meet({rank: said for rank, said in introductions.items() if said})
