@@ -142,8 +142,12 @@ class DDPReducer(Reducer):
             yield
         except RuntimeError as error:
             when = f"round {round + 1}, step {step + 1}" if round >= 0 else "before round 1"
-            why = self._why(error)
-            if not why:
+            if str(error).startswith(UNUSED):
+                unused = "the network leaves parameters out of its loss"
+                why = f"{unused}; write training.find_unused_parameters: true"
+            elif torch_groups.is_of_collective(error):
+                why = f"all-reduce failed{self.roll_call.verdict()} ({torch_groups.reason(error)})"
+            else:
                 raise
             raise RunFailed(f"rank {self.context.rank}, {when}: {why}") from error
 
@@ -180,12 +184,3 @@ class DDPReducer(Reducer):
 
     def close(self) -> None:
         self.roll_call.close()
-
-    def _why(self, error: RuntimeError) -> str:
-        """The cause in one line; empty if it does not involve other nodes."""
-        if str(error).startswith(UNUSED):
-            unused = "the network leaves parameters out of its loss"
-            return f"{unused}; write training.find_unused_parameters: true"
-        if torch_groups.is_of_collective(error):
-            return f"all-reduce failed{self.roll_call.verdict()} ({torch_groups.reason(error)})"
-        return ""

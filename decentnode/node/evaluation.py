@@ -117,18 +117,15 @@ class NodeEvaluation:
             )
         )  # fmt: skip
         if is_tested and not in_background:
-            self._evaluate(record)
+            training, plan = self.training, self.plan
+            record.metrics = self.scores = plan.measured(
+                record.round,
+                lambda samples: evaluate(training.objective, samples, plan.batch_size, training.hooks.beat),
+            )
+            readers.reporter.send(Evaluated(record.rank, record.round, record.metrics))
         record.memory_mb = private_megabytes()
         self.peak_memory_mb = max(self.peak_memory_mb, record.memory_mb)
         record.evaluate_seconds = self.clock.now() - began
-
-    def _evaluate(self, record: RoundRecord) -> None:
-        training, plan = self.training, self.plan
-        record.metrics = self.scores = plan.measured(
-            record.round,
-            lambda samples: evaluate(training.objective, samples, plan.batch_size, training.hooks.beat),
-        )
-        self.readers.reporter.send(Evaluated(record.rank, record.round, record.metrics))
 
     async def _hand_over(self, record: RoundRecord) -> bool:
         """Gives the model to the evaluators, unless they are too far behind.

@@ -9,6 +9,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
@@ -138,21 +139,16 @@ def _imports(file: Path, module: str) -> Iterator[str]:
         return
     package = module if file.stem == "__init__" else module.rpartition(".")[0]
     for node in ast.walk(tree):
-        for name in _named_in(node, package):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):  # more dots than packages: the import would fail
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for name in names:
             # Python runs every parent package on the way to a module.
             yield from accumulate(name.split("."), "{}.{}".format)
-
-
-def _named_in(node: ast.AST, package: str) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if not isinstance(node, ast.ImportFrom):
-        return []
-    try:
-        base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-    except ImportError:  # more dots than packages: the import would fail
-        return []
-    return [base, *(f"{base}.{alias.name}" for alias in node.names)]
 
 
 def _beside(root: Path, module: str) -> Path | None:

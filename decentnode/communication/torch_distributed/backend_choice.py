@@ -63,10 +63,9 @@ class BackendChoice:
         """(backend, reason); the backend is empty if there is none."""
         against_nccl = why_not_nccl(members, self.shares_gpu)
         against_gloo = next((f"torch of rank {r} has no gloo" for r, f in members.items() if not f.gloo), "")
-        if self.wanted == "nccl":
-            return ("", f"{self.key}: nccl: {against_nccl}") if against_nccl else ("nccl", "as asked")
-        if self.wanted == "gloo":
-            return ("", f"{self.key}: gloo: {against_gloo}") if against_gloo else ("gloo", "as asked")
+        if self.wanted != "auto":
+            against = against_nccl if self.wanted == "nccl" else against_gloo
+            return ("", f"{self.key}: {self.wanted}: {against}") if against else (self.wanted, "as asked")
         if not against_nccl:
             return "nccl", "every node has a GPU" + ("" if self.shares_gpu else " of its own")
         if not against_gloo:

@@ -71,8 +71,8 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._carried: dict[Key, dict[int, Unconfirmed]] = {}
         self._seq_of: dict[Key, int] = {}
         """The numbers of this node's last two exchanges of each part, in order."""
-        self._announced: dict[int, set[tuple[int, int]]] = {}
-        """By target the (layout, part) that it knows; per part, because parts do not wait for each other."""
+        self._announced: set[tuple[int, int, int]] = set()
+        """The (target, layout, part) that it knows; per part, because parts do not wait for each other."""
         self._known: dict[int, dict[int, Size]] = {}
         """By source the size of its payloads, by layout."""
         self._arrived: dict[tuple[int, int], Key] = {}
@@ -144,10 +144,10 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def _is_news(self, layout: Layout, target: int, part: int) -> bool:
         """Whether the target must be told the size; records that it is."""
-        known, told = self._announced.setdefault(target, set()), (layout.hash, part)
+        told = target, layout.hash, part
         # The size of a variable layout changes with each payload.
-        is_news = bool(layout.variable) or told not in known
-        known.add(told)
+        is_news = bool(layout.variable) or told not in self._announced
+        self._announced.add(told)
         return is_news
 
     def _note(self, target: int, note: Note, key: Key) -> wire.Outgoing:

@@ -129,7 +129,11 @@ def open_group(
     rank, nodes, limit = meeting.rank, len(meeting.ranks), timedelta(seconds=timeout)
     group = dist.ProcessGroup(store, rank, nodes)
     try:
-        kind, carrier = (_gloo if backend == "gloo" else _nccl)(store, meeting, limit)
+        if backend == "gloo":
+            kind = dist.ProcessGroup.BackendType.GLOO
+            carrier = dist.ProcessGroupGloo(store, rank, nodes, gloo_options(meeting.address, limit))
+        else:
+            kind, carrier = _nccl(store, meeting, limit)
     except RuntimeError as error:
         raise StartError(f"rank {rank}: no {backend} group for {meeting.name}: {reason(error)}") from error
     for place in {"cpu", device.type} if backend == "gloo" else {device.type}:
@@ -160,12 +164,6 @@ def gloo_options(address: str, limit: timedelta) -> Any:
     options._timeout = limit
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
     return options
-
-
-def _gloo(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any, Any]:
-    options = gloo_options(meeting.address, limit)
-    carrier = dist.ProcessGroupGloo(store, meeting.rank, len(meeting.ranks), options)
-    return dist.ProcessGroup.BackendType.GLOO, carrier
 
 
 def _nccl(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any, Any]:

@@ -90,7 +90,7 @@ class AsyncNode(Node):
         elif isinstance(event, Lost):
             exchange.lose(event.error)
         elif isinstance(event, Back):
-            exchange.take_back(event.peer)
+            exchange.note_back(event.peer)
         else:
             exchange.post(self.sharing.receive(vector, event, view))
 

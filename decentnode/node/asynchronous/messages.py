@@ -110,10 +110,6 @@ class MessageExchange(RoundExchange):
         else:
             self._note_missing(error.peer, error)
 
-    def take_back(self, peer: int) -> None:
-        """Continues with a peer that was lost."""
-        self._note_back(peer)
-
     async def wait(self, seconds: float) -> None:
         """Waits until a message arrives, at most so many seconds."""
         awaited = list(self._sharing.awaited)

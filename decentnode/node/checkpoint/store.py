@@ -96,20 +96,18 @@ def save(
     # The old manifest goes first; otherwise it would stand beside new tensors.
     delete(directory, rank, round)
     # Hashed while written: each piece is read from memory once.
-    digest, size = hashlib.sha256(), 0
+    digest, path = hashlib.sha256(), _path(directory, rank, round, _TENSORS)
 
-    def counted_pieces() -> Iterator[memoryview]:
-        nonlocal size
+    def hashed_pieces() -> Iterator[memoryview]:
         for piece in pieces(tensors):
             digest.update(piece)
-            size += len(piece)
             yield piece
 
     try:
-        write_durably(_path(directory, rank, round, _TENSORS), counted_pieces())
+        write_durably(path, hashed_pieces())
         manifest = _Manifest(
             SCHEMA, __version__, stamp.run_id, rank, round, stamp.incarnation, stamp.settings,
-            size, digest.hexdigest(), tree,
+            path.stat().st_size, digest.hexdigest(), tree,
         )  # fmt: skip
         write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(msgspec.json.encode(manifest))])
         # A rename survives a loss of power only after its folder is synced.

@@ -1,5 +1,6 @@
 """The base of all faults: where and when they act."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,15 +46,15 @@ class Fault:
             raise BadInput(f"rounds: must be the first and the last, not {first} and then {last}")
 
     @property
-    def first_round(self) -> int:
-        """The first round in which it may strike."""
-        return min(self.rounds) if isinstance(self.rounds, tuple) else self.rounds or 0
+    def span(self) -> tuple[int, float]:
+        """The first and the last round in which it may strike."""
+        if self.rounds is None:
+            return 0, math.inf
+        return self.rounds if isinstance(self.rounds, tuple) else (self.rounds, self.rounds)
 
     def strikes_in(self, round: int) -> bool:
         """Whether this is one of its rounds; the time before the first round is in none."""
-        if self.rounds is None:
-            return round >= 0
-        first, last = self.rounds if isinstance(self.rounds, tuple) else (self.rounds, self.rounds)
+        first, last = self.span
         return first <= round <= last
 
     def named_ranks(self) -> Iterator[int]:
@@ -71,8 +72,8 @@ class Fault:
         if self.machine is not None and self.machine >= machines:
             what = f"must be the index of a machine, 0..{machines - 1}, not {self.machine}"
             yield "machine", what
-        if self.first_round >= rounds:
-            what = f"never comes: the rounds are 0..{rounds - 1}, and it begins in {self.first_round}"
+        if self.span[0] >= rounds:
+            what = f"never comes: the rounds are 0..{rounds - 1}, and it begins in {self.span[0]}"
             yield "rounds", what
 
 

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from decentnode.communication import wire
 from decentnode.communication.interceptor import MessageInterceptor, Received
@@ -155,7 +156,7 @@ class FaultInterceptor(MessageInterceptor):
         if queue := [held.until for held in before if not held.overtaken]:
             # A link keeps the order: messages behind a delayed one wait with it.
             for one in passing:
-                self._hold(_Held(max(queue), link, one))
+                self._hold(link, one, max(queue))
             passing = []
         return passing + self._let_go([held for held in before if held.overtaken])
 
@@ -182,10 +183,7 @@ class FaultInterceptor(MessageInterceptor):
             if fault.probability < 1.0 and draw.random() >= fault.probability:
                 continue
             self._tell_once(number, header, round)
-
-            def hold(held: Received, until: float, overtaken: bool = False) -> None:
-                self._hold(_Held(until, (header.sender, header.receiver), held, overtaken))
-
+            hold = partial(self._hold, (header.sender, header.receiver))
             passing = [left for one in passing for left in fault.strike(one, draw, now, hold)]
         return passing
 
@@ -219,9 +217,9 @@ class FaultInterceptor(MessageInterceptor):
             what = f"{kind} from rank {header.sender}"
             self.injector.tell(self.reporter, number, header.receiver, round, what)
 
-    def _hold(self, held: "_Held") -> None:
-        self._held.append(held)
-        self.next_release = min(self.next_release, held.until)
+    def _hold(self, link: Link, message: Received, until: float, overtaken: bool = False) -> None:
+        self._held.append(_Held(until, link, message, overtaken))
+        self.next_release = min(self.next_release, until)
 
     def _let_go(self, held: "list[_Held]") -> list[Received]:
         if held:
