@@ -190,7 +190,14 @@ class GroupEndpoint(ZeroMQEndpoint):
         note, sender = wire.unpack(body, Note, "group note"), header.sender
         match note:
             case Size():
-                self._hear_size(sender, header.key, note)
+                if note.length > self._most_bytes:
+                    raise wire.WireError("body length")
+                known = self._known.setdefault(sender, {})
+                if len(known) >= MOST_LAYOUTS and note.layout not in known:
+                    del known[next(iter(known))]
+                known[note.layout] = note
+                if not self.transfer_queue.told(sender, header.key, note):
+                    raise wire.WireError("too many ahead")
             case Done():
                 read = [s for k, s in self._seq_of.items() if k[2] == header.part and k <= header.key]
                 self.mailbox.acknowledged(sender, max(read, default=0), header.part)
@@ -201,16 +208,6 @@ class GroupEndpoint(ZeroMQEndpoint):
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""
         left = set(filter(self.mailbox.peers.has_left, ranks))
         self.formation.lose(set(ranks) - left)
-
-    def _hear_size(self, source: int, key: Key, size: Size) -> None:
-        if size.length > self._most_bytes:
-            raise wire.WireError("body length")
-        known = self._known.setdefault(source, {})
-        if len(known) >= MOST_LAYOUTS and size.layout not in known:
-            del known[next(iter(known))]
-        known[size.layout] = size
-        if not self.transfer_queue.told(source, key, size):
-            raise wire.WireError("too many ahead")
 
     # Losses.
 

@@ -96,7 +96,10 @@ class TorchDistributed(ZeroMQ):
         group_factory = GroupFactory(meeting, self._facts, choose, self._memory.device, self._memory.peers)
         plan = formation.form(group_factory, timeout)
         if formation.rank in first.ranks:
-            self.news = _news(plan.backend, plan.reason, len(plan.members), len(meeting.ranks))
+            members, nodes = len(plan.members), len(meeting.ranks)
+            whom = "all nodes" if members == nodes else f"{members} of {nodes} nodes"
+            way = f"a {plan.backend} group of {whom}:" if plan.backend else "all edges by ZeroMQ, as"
+            self.news = f"communication: {way} {plan.reason}"
 
     def close(self, timeout: float) -> None:
         super().close(timeout)
@@ -124,10 +127,3 @@ class Hybrid(TorchDistributed):
         if self.group_ranks is not None:
             return rank in self.group_ranks
         return memory.device.type != "cpu"
-
-
-def _news(backend: str, reason: str, members: int, nodes: int) -> str:
-    if not backend:
-        return f"communication: all edges by ZeroMQ, as {reason}"
-    whom = "all nodes" if members == nodes else f"{members} of {nodes} nodes"
-    return f"communication: a {backend} group of {whom}: {reason}"

@@ -67,7 +67,18 @@ def account(
         raise BadInput(f"--colluders: ranks of this graph are 0..{nodes - 1}, not {unknown[0]}")
     if colluders is not None and not 0 < len({*colluders}) < nodes:
         raise BadInput("--colluders: name some of the nodes, not none or all")
-    mechanism = _mechanism(settings, delta)
+    scheme = settings.sharing.make()
+    mechanism: Mechanism
+    # Where both are there, what muffliato sends is post-processing of the private steps.
+    if settings.training.privacy is not None:
+        mechanism = PrivateStepsOfNodes(settings, delta)
+    elif isinstance(scheme, Muffliato):
+        mechanism = NoiseOfMuffliato(settings, scheme, DELTA if delta is None else delta)
+    else:
+        raise BadInput(
+            f"sharing.name: {settings.sharing.name} adds no noise that an accountant covers; "
+            "training.privacy does, with any scheme, and muffliato"
+        )
     observers: Observers = [(v,) for v in range(nodes)] if colluders is None else [sorted({*colluders})]
     sources, notes = _flow(mechanism.graph, mechanism.scheme)
     seen = [
@@ -90,19 +101,6 @@ def account(
 def before_mixing(noise: float, rounds: int) -> tuple[float, float]:
     """delta, and the epsilon of all updates that a node sends by muffliato with that noise: local privacy."""
     return DELTA, gaussian_epsilon(sqrt(rounds) / noise, DELTA)
-
-
-def _mechanism(settings: Settings, delta: float | None) -> "Mechanism":
-    # Where both are there, what muffliato sends is post-processing of the private steps.
-    if settings.training.privacy is not None:
-        return PrivateStepsOfNodes(settings, delta)
-    scheme = settings.sharing.make()
-    if isinstance(scheme, Muffliato):
-        return NoiseOfMuffliato(settings, scheme, DELTA if delta is None else delta)
-    raise BadInput(
-        f"sharing.name: {settings.sharing.name} adds no noise that an accountant covers; training.privacy "
-        "does, with any scheme, and muffliato"
-    )
 
 
 def _flow(
@@ -170,12 +168,8 @@ class PrivateStepsOfNodes(Mechanism):
         shards = [Shard(samples.dataset.train, part, seed, i) for i, part in enumerate(samples.parts)]
         self._steps = [steps_of(settings, shard, self.graph.graph) for shard in shards]
         accountant = ACCOUNTANTS[options.accountant]
-
-        @cache
-        def epsilon(rate: float, noise: float, steps: int) -> float:
-            return accountant.epsilon([Spending(rate, noise, steps)], self.delta)
-
-        self._epsilon = epsilon
+        # Most nodes have the same plan.
+        self._epsilon = cache(lambda *spent: accountant.epsilon([Spending(*spent)], self.delta))
 
     def spent(self, rank: int, rounds: int) -> float:
         plan = self._plans[rank]

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Map
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import FileIO
@@ -33,6 +33,8 @@ _WRITER = ThreadPoolExecutor(1, "decentnode-transcript")
 class Listening(Protocol):
     """A passive adversary, as far as a node knows it."""
 
+    ranks: tuple[int, ...]
+
     def hears(self, target: int, source: int) -> bool:
         """Whether it sees what `source` sends to `target`."""
 
@@ -56,13 +58,17 @@ class TranscriptWriter(KeptBeside):
     """Writes down the payloads that the adversaries of one node see."""
 
     def __init__(
-        self, run: Path, rank: int, adversaries: Sequence[Listening],
-        is_due: Callable[[Listening, int], bool], is_encrypted: Callable[[int], bool],
-        warn: Warn = lambda _: None,
+        self, run: Path, rank: int, adversaries: Sequence[Listening], settings: Settings, mapping: Mapping,
+        scheme: SharingBase, warn: Warn,
     ) -> None:  # fmt: skip
-        """`is_due`: whether an adversary needs a round; `is_encrypted`: whether the link from a source is."""
-        self._run, self._rank = run, rank
-        self._adversaries, self._is_due, self._is_encrypted = adversaries, is_due, is_encrypted
+        """`scheme`: that of the node."""
+        self._run, self._rank, self._rounds = run, rank, settings.rounds
+        self._adversaries = adversaries
+        # Such payloads tell little without those of the rounds before.
+        self._keeps_all = scheme.sends == "differences" or scheme.chain.selects
+        # Links of one machine need no keys.
+        has_keys = isinstance(settings.security, KeyFolder)
+        self._plain = mapping.ranks_of(mapping.machine_of(rank)) if has_keys else range(mapping.num_nodes)
         self._warn = warn
         self._lines = LineFile(lines_path(run, rank), warn)
         self._round = -1
@@ -73,6 +79,12 @@ class TranscriptWriter(KeptBeside):
         self._last: Future[None] | None = None
         self._problem = ""
         self._file: FileIO | None = None
+        if scheme.own_key and any(rank in one.ranks for one in adversaries):
+            # The party knows the private key with which the node reads what it receives.
+            path = key_path(run, rank)
+            make_folder(path.parent)
+            path.touch(0o600)
+            path.write_bytes(scheme.own_key)
 
     def take(self, round: int, phase: int, payloads: Map[int, Payload], arrived: Map[int, Message]) -> None:
         """Copies what has arrived in an exchange and starts to write it; `arrived` is in order of arrival."""
@@ -80,14 +92,14 @@ class TranscriptWriter(KeptBeside):
         if round > self._round >= 0:
             self._batch.lines.append(TranscriptLine("round", self._round))
         self._round = round
-        listening = [one for one in self._adversaries if self._is_due(one, round)]
+        listening = [one for one in self._adversaries if one.records(round, self._rounds, self._keeps_all)]
         for order, (source, message) in enumerate(arrived.items() if listening else ()):
             hearing = [one for one in listening if one.hears(self._rank, source)]
             payload = payloads.get(source)
             # What was refused has no payload: the party could not read it either.
             if payload is None or not hearing:
                 continue
-            sealed = self._is_encrypted(source)
+            sealed = source not in self._plain
             line = TranscriptLine(
                 "payload", round, phase, source, self._rank, order, message.received, payload.nbytes,
                 message.layout, sealed=sealed,
@@ -103,13 +115,6 @@ class TranscriptWriter(KeptBeside):
                     self._submitted += payload.nbytes
         if time.monotonic() - self._batch.began >= FLUSH_INTERVAL:
             self._flush()
-
-    def keep_key(self, key: bytes) -> None:
-        """Keeps the private key with which the node reads what it receives: the party knows it."""
-        path = key_path(self._run, self._rank)
-        make_folder(path.parent)
-        path.touch(0o600)
-        path.write_bytes(key)
 
     def sync(self) -> str:
         self._flush()
@@ -171,20 +176,4 @@ def writer_for(
     """The writer of a node that a passive adversary hears; None: none does. `scheme`: that of the node."""
     adversaries = [one.make() for one in settings.adversaries]
     hearing = [one for one in adversaries if not one.active and one.listens_at(rank)]
-    if not hearing:
-        return None
-    has_keys = isinstance(settings.security, KeyFolder)
-    # Such payloads tell little without those of the rounds before.
-    keeps_all = scheme.sends == "differences" or scheme.chain.selects
-
-    def is_due(one: Listening, round: int) -> bool:
-        return one.records(round, settings.rounds, keeps_all)
-
-    def is_encrypted(source: int) -> bool:
-        # Links of one machine need no keys.
-        return has_keys and mapping.machine_of(source) != mapping.machine_of(rank)
-
-    writer = TranscriptWriter(run, rank, hearing, is_due, is_encrypted, warn)
-    if scheme.own_key and any(rank in one.ranks for one in hearing):
-        writer.keep_key(scheme.own_key)
-    return writer
+    return TranscriptWriter(run, rank, hearing, settings, mapping, scheme, warn) if hearing else None
