@@ -42,9 +42,8 @@ def by_hand(settings: Settings) -> SamplingService:
         raise BadInput("graph: must be peer_sampler with the address of this service; see graph.address")
     mapping: Mapping = settings.mapping.make()
     communication: Communication = settings.communication.make()
-    processes = 0
-    for machine in mapping.machines:
-        processes += -(-machine.nodes // communication.nodes_in_one_process(machine.nodes))
+    sizes = [machine.nodes for machine in mapping.machines]
+    processes = sum(-(-nodes // communication.nodes_in_one_process(nodes)) for nodes in sizes)
     # Nodes ask machine 0, so the service has its keys.
     keys = preflight.credentials(settings, 0)
     return _service(graph, settings, processes, "", keys)

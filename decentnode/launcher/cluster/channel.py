@@ -73,7 +73,7 @@ class LauncherChannel:
             link.set(zmq.ROUTER_HANDOVER, 1)
             if credentials is not None:
                 # Before the socket listens: no connection may be made unchecked.
-                self._gate = ZapAuthenticator(link, credentials, self._refuse)
+                self._gate = ZapAuthenticator(link, credentials, lambda why: self.refused.update([why]))
             link.bind(endpoint)
             return
         if credentials is not None:
@@ -83,9 +83,6 @@ class LauncherChannel:
         # random, so no other launcher has it; a first byte of zero is reserved.
         link.set(zmq.ROUTING_ID, b"\x01" + os.urandom(ID_BYTES))
         link.connect(endpoint)
-
-    def _refuse(self, reason: str) -> None:
-        self.refused[reason] += 1
 
     @property
     def descriptors(self) -> list[int]:

@@ -47,10 +47,9 @@ class RemoteMachines:
         self._membership = membership
         self._last_heard = last_heard
         self._last_relay = 0.0
-        self._nodes = experiment.graph.num_nodes
         self._sum_bytes = 8 * experiment.layout.numel
         self._rounds = experiment.settings.rounds
-        self._machine_of = [experiment.mapping.machine_of(rank) for rank in range(self._nodes)]
+        self._machine_of = [*map(experiment.mapping.machine_of, membership.members)]
         self._carriers = [process.machine for process in experiment.processes]
         self._say = say
         self._told: set[int] = set()
@@ -179,7 +178,7 @@ class RemoteMachines:
         if not speaks_for_it:
             return IDENTITY
         peers = [*getattr(report, "peers", ()), getattr(report, "peer", 0)]
-        is_known = all(0 <= peer < self._nodes for peer in peers)
+        is_known = all(peer in self._membership.members for peer in peers)
         is_due = -1 <= getattr(report, "round", 0) <= self._rounds
         is_possible = 0 <= getattr(report, "rounds", 0) <= self._rounds
         # A NaN in one report would spread into the means of the summary.

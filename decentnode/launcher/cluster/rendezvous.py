@@ -58,6 +58,8 @@ class Rendezvous:
         """By machine the route of the launcher that received the start."""
         self._credentials = credentials
         self._channel: LauncherChannel | None = None
+        self.refused: Counter[str] = Counter()
+        """Refused connections and messages, by reason."""
         self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
 
     def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
@@ -74,6 +76,7 @@ class Rendezvous:
             signature = vouch(self._credentials, own.digest, own.introductions)
             self._joins[self.machine] = msgspec.structs.replace(own, signature=signature)
         self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
+        self.refused = self._channel.refused
         meet = self._attend_meeting if self.machine else self._host_meeting
         start = meet(deadline, is_stopped)
         self.introductions = start.introductions
@@ -198,14 +201,13 @@ class Rendezvous:
     def receive(self, timeout: float = 0.0) -> list[Note]:
         """Messages of the other machines; waits at most `timeout` seconds for the first."""
         notes: list[Note] = []
-        if self._channel is None:
+        channel, room = self._channel, MOST_AT_ONCE * MOST_BYTES
+        if channel is None or not channel.wait(timeout):
             return notes
-        room = MOST_AT_ONCE * MOST_BYTES if self._channel.wait(timeout) else 0
         # A machine that sends without a pause must not occupy the launcher.
-        while room > 0 and (arrival := self._channel.receive()) is not None:
+        while room > 0 and (arrival := channel.receive()) is not None:
             room -= len(arrival.content) + LEAST_BYTES
-            note = self._read(self._channel, arrival)
-            if note is not None:
+            if (note := self._read(channel, arrival)) is not None:
                 notes.append(note)
         return notes
 
@@ -249,11 +251,6 @@ class Rendezvous:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-
-    @property
-    def refused(self) -> Counter[str]:
-        """Refused connections and messages, by reason."""
-        return +self._channel.refused if self._channel else Counter()
 
     def _difference(self, join: Join) -> Refuse | None:
         name = self._name({join.machine})

@@ -73,15 +73,10 @@ class VectorSender:
             contribution = self.contributions.get()
             for machine in listening:
                 match contribution:
-                    case MeanVector():
-                        self._begin(contribution, machine)
-                    case PartialSum() if contribution.content and self._begin(contribution, machine):
-                        pass
-                    case PartialSum():
-                        # An empty sum, so machine 0 does not wait for this machine.
-                        self.send(replace(contribution, count=0, content=b""), machine)
-                    case PartialDistance():
+                    case PartialDistance() | PartialSum(content=b""):
                         self.send(contribution, machine)
+                    case _:
+                        self._begin(contribution, machine)
         return found
 
     def _take(self, note: Note) -> Note | MeanVector | None:
@@ -134,11 +129,13 @@ class VectorSender:
             return False
         return True
 
-    def _begin(self, vector: PartialSum | MeanVector, machine: int) -> bool:
-        """Sends the first piece of a vector; returns False if the machine receives another, or none."""
-        if machine in self._outgoing:
-            return False
-        # A large vector on a slow link gets more time.
-        limit = time.monotonic() + Timeouts.launcher_vector(len(vector.content))
-        self._outgoing[machine] = _Outgoing(vector, limit)
-        return self._send_piece(self._outgoing[machine], machine)
+    def _begin(self, vector: PartialSum | MeanVector, machine: int) -> None:
+        if machine not in self._outgoing:
+            # A large vector on a slow link gets more time.
+            limit = time.monotonic() + Timeouts.launcher_vector(len(vector.content))
+            self._outgoing[machine] = _Outgoing(vector, limit)
+            if self._send_piece(self._outgoing[machine], machine):
+                return
+        if isinstance(vector, PartialSum):
+            # An empty sum, so machine 0 does not wait for this machine.
+            self.send(replace(vector, count=0, content=b""), machine)

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Sequence
 from io import UnsupportedOperation
 from pathlib import Path
-from statistics import fmean
 from typing import Any, TextIO
 
 from decentnode.core.polling import ready
@@ -15,6 +14,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import closing_lines, headline
+from decentnode.launcher.report.summary import spread
 from decentnode.node.experiment import Experiment
 from decentnode.results.figures.plot_process import Pictures
 from decentnode.results.metrics import CLASSIFICATION, LOSS, Metric
@@ -118,18 +118,14 @@ def heading(metrics: Sequence[Metric]) -> str:
 def evaluation_line(row: EvaluationRow, metrics: Sequence[Metric]) -> str:
     """The columns of one evaluation: the headline metric of the nodes, the mean of their loss, the cost."""
     first, *others = metrics
-    values = row.values(first.name)
-    known = [value for value in values if value is not None]
-    spread = (fmean(known), min(known), max(known)) if len(known) == len(values) else (None, None, None)
-    losses = row.values(LOSS.name)
-    loss = fmean(value for value in losses if value is not None) if None not in losses else None
+    found, loss = (spread(row.metrics.get(name, {})) or {} for name in (first.name, LOSS.name))
     columns = (
         (6, str(row.round + 1)),
-        (max(11, len(first.name + first.unit)), first.number(spread[0])),
-        (7, first.number(spread[1])),
-        (7, first.number(spread[2])),
+        (max(11, len(first.name + first.unit)), first.number(found.get("mean"))),
+        (7, first.number(found.get("min"))),
+        (7, first.number(found.get("max"))),
         (7, first.number(row.of_average(first.name))),
-        *([(7, decimal(loss))] if LOSS in others else []),
+        *([(7, decimal(loss.get("mean")))] if LOSS in others else []),
         (8, decimal(row.consensus_distance)),
         (8, readable_bytes(sum(row.bytes_sent.values()))),
         (11, readable_seconds(row.seconds)),

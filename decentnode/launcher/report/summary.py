@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -101,18 +102,15 @@ class EvaluationLog:
         `expected`: by rank the last round that it is known to have done; it publishes nothing for rounds
         before that.
         """
-        ready = [
-            round
-            for round, reports in self.reports.items()
-            if (round in self.observations or not observed)
-            and all(rank in reports or done > round for rank, done in expected.items())
-        ]
-        # In the order of rounds, also if two evaluators end in another order.
-        awaited = [round for round in self.reports if self._is_awaited(round, expected)]
-        ready = [round for round in ready if round < min(awaited, default=round + 1)]
-        rows = [row for round in sorted(ready) if (row := self._row(round))]
-        for row in rows:
-            self._file.append(msgspec.json.encode(row))
+        rows = []
+        for round, reports in sorted(self.reports.items()):
+            # In the order of rounds, also if two evaluators end in another order.
+            if self._is_awaited(round, expected):
+                break
+            are_here = all(rank in reports or done > round for rank, done in expected.items())
+            if are_here and (round in self.observations or not observed) and (row := self._row(round)):
+                self._file.append(msgspec.json.encode(row))
+                rows.append(row)
         if rows:
             # An evaluation row is not repeated at a resume after its round.
             self._file.sync()
@@ -154,12 +152,9 @@ class EvaluationLog:
 
 def unused_directory(name: str) -> Path:
     """A new path under `runs` with the name of the run and the time."""
-    first = path = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    number = 1
-    while os.path.lexists(path):
-        number += 1
-        path = first.with_name(f"{first.name}-{number}")
-    return path
+    first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    later = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    return next(path for path in chain([first], later) if not os.path.lexists(path))
 
 
 def make_run_directory(experiment: Experiment, machine: int) -> Path:
