@@ -236,10 +236,8 @@ class Launcher:
             self._evaluators.snapshots, partial(self.membership.reporting, self.membership.local), machine,
             self._vector_sender.contributions.put,
             average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
-            self._run_monitor.ring,
+            self._run_monitor.ring, {*self._assembly.machines} - {*start.absent}, bool(start.late),
         )  # fmt: skip
-        self._observer.machines = set(self._assembly.machines) - set(start.absent)
-        self._observer.is_late = bool(start.late)
         self._observer.start()
         # The observer may be busy at the end, and must not keep the process alive.
         leave_behind(self._observer)

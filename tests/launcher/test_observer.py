@@ -393,7 +393,7 @@ def test_nodes_that_begin_while_nothing_was_heard_are_waited_for():
 def test_many_reports_at_once_cost_one_look_at_all_nodes():
     looks = []
     with Machine(range(200)) as machine:
-        machine.observer._reporting = lambda: looks.append(1) or machine.membership.reporting()
+        machine.observer.reporting = lambda: looks.append(1) or machine.membership.reporting()
         time.sleep(0.3)
         for rank in range(200):
             machine.take(evaluated(rank, 0, published=False))
@@ -418,6 +418,6 @@ def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
             time.sleep(0.6)
             pair.second.observer.take(note)
 
-        pair.carry, pair.first.observer._send = carry_slowly, send_slowly
+        pair.carry, pair.first.observer.send = carry_slowly, send_slowly
         pair.show(0, models)
         assert pair.first.next().nodes == 4

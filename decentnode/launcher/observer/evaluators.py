@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -27,7 +27,7 @@ from decentnode.launcher.child_process import ChildProcess
 from decentnode.node.evaluation import MachineReaders
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.host_process import TELL_STACKS
-from decentnode.training.evaluation import VectorTest, own_buffers
+from decentnode.training.evaluation import own_buffers
 
 NICENESS = 3
 """Half of the weight of a node, where both want the same processor.
@@ -178,11 +178,11 @@ class EvaluatorPool:
         read, write = os.pipe()
 
         def work() -> None:
-            reporter = Reporter(write, read)
-            reporter.let_go_of_the_reading_end()
+            # Otherwise no write would fail after the launcher has died.
+            os.close(read)
             # As the nodes have, so the numbers are the same.
             torch.set_num_threads(threads)
-            _serve(self._experiment, self._board, index, task_end, reporter)
+            _serve(self._experiment, self._board, index, task_end, Reporter(write))
 
         child = ChildProcess("a process for evaluation", work, self._run_dir / log_of_evaluator(index))
         os.close(task_end)
@@ -201,14 +201,10 @@ def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int
     faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
     os.nice(NICENESS)
     keep_freed_memory()
-    tests: dict[torch.device, VectorTest] = {}
-    plan, beat = experiment.plan, partial(board.beat, index)
+    plan, beat, test_on = experiment.plan, partial(board.beat, index), cache(partial(vector_test, experiment))
     while task := os.read(tasks, _TASK.size):
         rank, round = _TASK.unpack(task)
-        device = device_for(experiment.settings.device, experiment.mapping.local_rank(rank))
-        if device not in tests:
-            tests[device] = vector_test(experiment, device)
-        test = tests[device]
+        test = test_on(device_for(experiment.settings.device, experiment.mapping.local_rank(rank)))
         test.load(board.snapshots.vector(rank))
         board.snapshots.load_beside(rank, [*test.own_buffers.values()])
         # The copy is made, so the node may publish again.

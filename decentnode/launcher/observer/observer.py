@@ -81,49 +81,39 @@ class _RoundParts:
         return len(self.shown | self.declined) + from_machines
 
 
+@dataclass(eq=False, repr=False)
 class ModelObserver(threading.Thread):
     """Turns snapshots and other machines' contributions into observations."""
 
-    def __init__(
-        self,
-        snapshots: SnapshotBuffers,
-        reporting: Callable[[], Mapping[int, int]],
-        machine: int,
-        send: Callable[[Contribution], object],
-        test: Callable[[Tensor, int], dict[str, float]] | None,
-        said: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`send` sends contributions (to machine 0, or from there to all); `test` evaluates a vector
-        after a round.
+    snapshots: SnapshotBuffers
+    reporting: Callable[[], Mapping[int, int]]
+    """The awaited local nodes, as `MembershipTable.reporting` returns them."""
+    machine: int
+    send: Callable[[Contribution], object]
+    """Sends contributions: to machine 0, or from there to all."""
+    test: Callable[[Tensor, int], dict[str, float]] | None
+    """Evaluates a vector after a round."""
+    said: Callable[[], object] = lambda: None
+    """Called when there is something to send or show, or the thread ends."""
+    machines: set[int] = field(default_factory=lambda: {0})
+    """The machines whose contributions machine 0 waits for."""
+    is_late: bool = False
+    """This machine joined late and contributes nothing before its first evaluation."""
+    is_alone: bool = False
+    """Machine 0 is silent: vectors are released at once, and nothing is observed."""
+    observations: queue.SimpleQueue[Observation] = field(default_factory=queue.SimpleQueue)
+    error: BaseException | None = None
+    _expected: Mapping[int, int] = field(default_factory=dict)
+    """The nodes that were reporting when the last events were taken; the table may be ahead."""
+    _newcomers: set[int] = field(default_factory=set)
+    """Late machines, which machine 0 waits for from their first evaluations on."""
+    _events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
+    _rounds: dict[int, _RoundParts] = field(default_factory=dict)
+    _concluded: set[int] = field(default_factory=set)
+    _closing: bool = False
 
-        `said` is called when there is something to send or show, or the thread ends. `reporting` returns the
-        awaited local nodes, as `MembershipTable.reporting` does.
-        """
+    def __post_init__(self) -> None:
         super().__init__(name="decentnode-observer", daemon=True)
-        self.observations: queue.SimpleQueue[Observation] = queue.SimpleQueue()
-        self.error: BaseException | None = None
-        self._snapshots = snapshots
-        self._reporting = reporting
-        self._expected: Mapping[int, int] = {}
-        """The nodes that were reporting when the last events were taken; the membership table may be
-        ahead.
-        """
-        self._machine = machine
-        self.machines = {machine}
-        """The machines whose contributions machine 0 waits for."""
-        self.is_alone = False
-        """Machine 0 is silent: vectors are released at once, and nothing is observed."""
-        self._newcomers: set[int] = set()
-        """Late machines, which machine 0 waits for from their first evaluations on."""
-        self.is_late = False
-        """This machine joined late and contributes nothing before its first evaluation."""
-        self._send = send
-        self._said = said
-        self._test = test
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._rounds: dict[int, _RoundParts] = {}
-        self._concluded: set[int] = set()
-        self._closing = False
 
     # Called by the launcher.
 
@@ -148,7 +138,7 @@ class ModelObserver(threading.Thread):
             self._observe()
         except Exception as error:
             self.error = error
-            self._said()
+            self.said()
             # Released unread, so no node waits for an observer that has failed.
             for round, gathering in self._rounds.items():
                 self._release(round, gathering)
@@ -157,7 +147,7 @@ class ModelObserver(threading.Thread):
                 self._closing = event is None
                 self._release_late(event)
         finally:
-            self._said()
+            self.said()
 
     def _observe(self) -> None:
         while not (self._closing and not self._rounds):
@@ -169,7 +159,7 @@ class ModelObserver(threading.Thread):
             for round in sorted(self._rounds):
                 self._advance(round, self._rounds[round])
             if len(self._concluded) > before:
-                self._said()
+                self.said()
 
     def _arrived(self) -> list[Event]:
         """All waiting events; if there are none, the first that arrives, or none after POLL_INTERVAL."""
@@ -177,12 +167,12 @@ class ModelObserver(threading.Thread):
         with contextlib.suppress(queue.Empty):
             found.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))
         # Asked before the other events are taken: every report that the table has by now is among them.
-        self._expected = self._reporting()
+        self._expected = self.reporting()
         return found + [self._events.get() for _ in range(self._events.qsize())]
 
     def _release_late(self, event: Event) -> None:
         if isinstance(event, Published) and event.published:
-            self._snapshots.release(event.rank, event.round)
+            self.snapshots.release(event.rank, event.round)
 
     def _book(self, event: Published | Contribution | VectorAck) -> None:
         # Its first sum shows that a late machine evaluates with the others.
@@ -217,7 +207,7 @@ class ModelObserver(threading.Thread):
     def _is_full(self) -> bool:
         """Whether other machines have reported more open rounds than a correct run can have."""
         ahead = sum(not (one.shown or one.declined) for one in self._rounds.values())
-        return ahead >= max(MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES // (8 * self._snapshots.elements))
+        return ahead >= max(MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES // (8 * self.snapshots.elements))
 
     def _advance(self, round: int, gathering: _RoundParts) -> None:
         """Takes every step that the input allows: sum, mean, distances, observation."""
@@ -226,28 +216,28 @@ class ModelObserver(threading.Thread):
         heard = gathering.shown | gathering.declined
         # A node in a later round has skipped this one.
         are_here = all(rank in heard or done > round for rank, done in self._expected.items())
-        if self._machine not in gathering.sums and (late or are_here):
-            self._contribute(PartialSum(self._machine, round, len(gathering.shown), self._sum(gathering)))
+        if self.machine not in gathering.sums and (late or are_here):
+            self._contribute(PartialSum(self.machine, round, len(gathering.shown), self._sum(gathering)))
             if not gathering.shown:
                 # There may never be a mean to measure a distance from.
-                self._contribute(PartialDistance(self._machine, round, 0, 0.0))
+                self._contribute(PartialDistance(self.machine, round, 0, 0.0))
         if (
-            self._machine == 0
+            self.machine == 0
             and gathering.mean is None
             and (late or self.machines - self._newcomers <= gathering.sums.keys())
         ):
             self._make_mean(round, gathering)
-        is_summed = self._machine in gathering.sums
-        if gathering.mean is not None and self._machine not in gathering.distances and is_summed:
+        is_summed = self.machine in gathering.sums
+        if gathering.mean is not None and self.machine not in gathering.distances and is_summed:
             distance = self._distance(round, gathering)
-            self._contribute(PartialDistance(self._machine, round, len(gathering.shown), distance))
-        complete = self._machine != 0 or self.machines - self._newcomers <= gathering.distances.keys()
+            self._contribute(PartialDistance(self.machine, round, len(gathering.shown), distance))
+        complete = self.machine != 0 or self.machines - self._newcomers <= gathering.distances.keys()
         if gathering.mean is not None and is_summed and (late or complete):
             self._conclude(round, gathering)
         elif late or (is_summed and complete and not gathering.count):
             self._close(round)
             # Otherwise the row of this round waits for an observation until the run ends.
-            if self._machine == 0:
+            if self.machine == 0:
                 self.observations.put(Observation(round, 0, None, None))
 
     def _close(self, round: int) -> None:
@@ -258,17 +248,17 @@ class ModelObserver(threading.Thread):
     def _contribute(self, contribution: Contribution) -> None:
         """Books a contribution of this machine, and sends it: a mean to all, the others to machine 0."""
         self._book(contribution)
-        if isinstance(contribution, MeanVector) == (self._machine == 0):
-            self._send(contribution)
-            self._said()
+        if isinstance(contribution, MeanVector) == (self.machine == 0):
+            self.send(contribution)
+            self.said()
 
     def _sum(self, gathering: _RoundParts) -> bytes:
         if not gathering.shown:
             return b""
         # In float64, so rounding is negligible, and in rank order, whatever the order of arrival.
-        total = torch.zeros(self._snapshots.elements, dtype=torch.float64)
+        total = torch.zeros(self.snapshots.elements, dtype=torch.float64)
         for rank in sorted(gathering.shown):
-            total += self._snapshots.vector(rank)
+            total += self.snapshots.vector(rank)
         return total.numpy().tobytes()
 
     def _make_mean(self, round: int, gathering: _RoundParts) -> None:
@@ -282,25 +272,25 @@ class ModelObserver(threading.Thread):
     def _distance(self, round: int, gathering: _RoundParts) -> float:
         assert gathering.mean is not None
         mean = gathering.mean
-        distance = sum(float((self._snapshots.vector(r) - mean).norm()) for r in sorted(gathering.shown))
+        distance = sum(float((self.snapshots.vector(r) - mean).norm()) for r in sorted(gathering.shown))
         # Only now: sum and distance need the same vectors.
         self._release(round, gathering)
         return distance
 
     def _release(self, round: int, gathering: _RoundParts) -> None:
         for rank in gathering.shown:
-            self._snapshots.release(rank, round)
+            self.snapshots.release(rank, round)
 
     def _conclude(self, round: int, gathering: _RoundParts) -> None:
         self._close(round)
-        if self._machine != 0:
+        if self.machine != 0:
             return
         assert gathering.mean is not None
         count = sum(part.count for part in gathering.distances.values())
         distance = sum(part.distance for part in gathering.distances.values())
         # A model of zeros has no scale.
         scale = float(gathering.mean.norm()) or 1.0
-        scores = self._test(gathering.mean, round) if self._test else None
+        scores = self.test(gathering.mean, round) if self.test else None
         # A machine may have sent a distance without a part in the mean.
         nodes = min(count, gathering.averaged)
         self.observations.put(Observation(round, nodes, distance / max(count, 1) / scale, scores))
