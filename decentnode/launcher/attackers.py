@@ -17,8 +17,6 @@ from decentnode.results.attack_results import AttackResult, best, read_results, 
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside
 
-LOG = "logs/attacks.log"
-"""Relative to the run's directory."""
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at growing transcripts."""
 NICENESS = 19
@@ -86,7 +84,8 @@ class AttackProcess:
         """Forks the process; raises StartError. No thread may run yet."""
         if self._attacks:
             self._stop = os.eventfd(0)
-            self._child = ChildProcess("the process of attacks", self._follow, self._run_dir / LOG)
+            log = self._run_dir / "logs/attacks.log"
+            self._child = ChildProcess("the process of attacks", self._follow, log)
 
     def finish(self) -> None:
         """Asks the process for the last attacks: the nodes have ended."""
@@ -104,7 +103,7 @@ class AttackProcess:
         if self.is_busy():
             self._say("attacks", f"attacks are not complete; make them: decentnode attack {self._run_dir}")
         if self._child.close() > 0:
-            self._say("attacks", f"an attack has failed; its log: {self._run_dir / LOG}")
+            self._say("attacks", f"an attack has failed; its log: {self._child.log}")
         os.close(self._stop)
         self._child = None
         return best(read_results(self._run_dir))

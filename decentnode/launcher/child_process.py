@@ -21,6 +21,7 @@ class ChildProcess:
 
     def __init__(self, name: str, work: Callable[[], object], log: Path) -> None:
         """Forks a process that does `work` and exits; raises StartError. No thread may run yet."""
+        self.log = log
         end_thread_pools()
         launcher = os.getpid()
         try:

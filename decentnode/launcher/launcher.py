@@ -279,8 +279,7 @@ class Launcher:
         self._run_monitor.wait(fds, timeout)
         if self._peer_service is not None and self._peer_service.has_ended():
             self._peer_service.close()
-            self._peer_service = None
-            log = self.run_dir / peer_service.LOG
+            log, self._peer_service = self._peer_service.log, None
             text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {log}"
             self._event_log.say("communication", text)
         # The nodes first: they publish what is evaluated.

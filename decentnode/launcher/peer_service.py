@@ -14,9 +14,6 @@ from decentnode.launcher.child_process import ChildProcess
 from decentnode.mapping.base import Mapping
 from decentnode.node.experiment import Experiment
 
-LOG = "logs/peer-sampling.log"
-"""Relative to the run's directory."""
-
 
 def start_service(
     experiment: Experiment, machine: int, run_dir: Path, socket_dir: str, credentials: Credentials | None
@@ -32,7 +29,7 @@ def start_service(
     def serve() -> None:
         _service(graph, settings, len(experiment.processes), socket_dir, credentials).serve()
 
-    return ChildProcess("the peer-sampling service", serve, run_dir / LOG)
+    return ChildProcess("the peer-sampling service", serve, run_dir / "logs/peer-sampling.log")
 
 
 def by_hand(settings: Settings) -> SamplingService:

@@ -22,10 +22,6 @@ class MemberState(StrEnum):
     LOST = "lost"
 
 
-ACTIVE = (MemberState.STARTING, MemberState.RUNNING)
-"""States in which a node may still report."""
-
-
 @dataclass
 class Member:
     """One node as the launcher knows it."""
@@ -50,7 +46,7 @@ class Member:
     @property
     def is_active(self) -> bool:
         """Whether it may still report."""
-        return self.state in ACTIVE
+        return self.state in (MemberState.STARTING, MemberState.RUNNING)
 
     def finish(self, report: Finished) -> None:
         """Records the last report, also of a lost node: its machine may only have been silent."""

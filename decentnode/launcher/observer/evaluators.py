@@ -164,9 +164,8 @@ class EvaluatorPool:
         self._live.remove(one)
         self._board.lose()
         one.close()
-        log = self._run_dir / log_of_evaluator(one.index)
-        then = "" if self._live else "; the nodes evaluate their models themselves"
-        self._say("evaluation", f"a process that evaluates in the background has ended; its log: {log}{then}")
+        log = f"{one.child.log}{'' if self._live else '; the nodes evaluate their models themselves'}"
+        self._say("evaluation", f"a process that evaluates in the background has ended; its log: {log}")
         return [self._failed(one.task)] if one.task else []
 
     def _failed(self, task: Published) -> Evaluated:
@@ -184,16 +183,11 @@ class EvaluatorPool:
             torch.set_num_threads(threads)
             _serve(self._experiment, self._board, index, task_end, Reporter(write))
 
-        child = ChildProcess("a process for evaluation", work, self._run_dir / log_of_evaluator(index))
+        child = ChildProcess("a process for evaluation", work, self._run_dir / f"logs/evaluator-{index}.log")
         os.close(task_end)
         # Its end must show here as the end of the pipe.
         os.close(write)
         return _Evaluator(index, child, tasks, ReportReader(read))
-
-
-def log_of_evaluator(index: int) -> str:
-    """The log of an evaluator, relative to the run's directory."""
-    return f"logs/evaluator-{index}.log"
 
 
 def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int, reporter: Reporter) -> None:

@@ -196,9 +196,8 @@ class LiveScreen(LiveConsole):
             headline=experiment.metrics[0],
         )
         with self.dropping():
-            if not self.has_room(Timeouts.console_line):
-                return
-            self.begin_live()
+            if self.has_room(Timeouts.console_line):
+                self.begin_live()
 
     def begin_live(self) -> None:
         """Reserves the place below the lines for the panel."""
