@@ -59,7 +59,15 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoRe
     """Runs the host process at `position` in its given incarnation, and ends it."""
     code = ExitCode.FAILED
     try:
-        _settle_in(fork_context, position)
+        # First: what fails below must reach the log of the node.
+        first = fork_context.experiment.processes[position].ranks[0]
+        redirect_output(fork_context.records.parent / log_name(first))
+        faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
+        torch.set_num_threads(fork_context.threads)
+        keep_freed_memory()
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Each link and each segment needs descriptors; the soft limit is often 1024.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         code = _run(fork_context, position, incarnation)
     except BaseException as error:
         # Also before any node exists: without a report the launcher knows only the exit code.
@@ -71,18 +79,6 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoRe
                 stream.flush()
         # Not sys.exit: the interpreter's clean-up belongs to the parent of the fork.
         os._exit(code)
-
-
-def _settle_in(fork_context: ForkContext, position: int) -> None:
-    first = fork_context.experiment.processes[position].ranks[0]
-    # First: what fails below must reach the log of the node.
-    redirect_output(fork_context.records.parent / log_name(first))
-    faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
-    torch.set_num_threads(fork_context.threads)
-    keep_freed_memory()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Each link and each segment needs descriptors; the soft limit is often 1024.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode:

@@ -138,7 +138,7 @@ class Node:
             for name, total in state["bytes"].items():
                 setattr(self.exchange.endpoint.counters, name, total)
             self.set_elapsed(state["seconds"])
-            self.exchange.resume(state["refused"])
+            self.exchange.refused = Counter(state["refused"])
             self.checkpoints.last = self.round
         # Plug-ins may raise any of these for the state of another model or scheme.
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -168,7 +168,8 @@ class RoundExchange:
         """What gets the payloads that passive adversaries see."""
         self.refused: Counter[str] = Counter()
         """Messages and payloads refused up to the end of the last round, by reason."""
-        self._payloads_refused: Counter[str] = Counter()
+        self._taken: Counter[str] = Counter()
+        """Those of the endpoint that are counted already."""
         self._unsound: set[int] = set()
         self._sharing = sharing
         self._reporter = reporter
@@ -204,15 +205,10 @@ class RoundExchange:
         """
         self._release()
         if not self._sound:
-            rank, where = self.endpoint.rank, f"round {self._round + 1}"
+            where, why = f"round {self._round + 1}", "neighbors timed out on this node while it was suspended"
             if not self._sharing.tolerates_loss:
-                raise RunFailed(
-                    f"rank {rank}, {where}: neighbors timed out on this node while it was suspended"
-                )
-            print(
-                f"{where}: discarding this mix: neighbors timed out on this node while it was suspended",
-                flush=True,
-            )
+                raise RunFailed(f"rank {self.endpoint.rank}, {where}: {why}")
+            print(f"{where}: discarding this mix: {why}", flush=True)
         return self._sound
 
     async def __call__(self, outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Inbox:
@@ -252,11 +248,6 @@ class RoundExchange:
         """The mean weight of adversaries in the mixes of this process; None without adversaries."""
         return statistics.fmean(self._attacker_weights) if self._attacker_weights else None
 
-    def resume(self, refused: Mapping[str, int]) -> None:
-        """Continues with these counters of refused messages."""
-        self.refused = Counter(refused)
-        self._payloads_refused = Counter(refused)
-
     def end(self, record: RoundRecord, seconds: float) -> None:
         """Ends the round's exchanges: acknowledges the payloads, and fills in the record."""
         self._release()
@@ -286,18 +277,17 @@ class RoundExchange:
 
     def _take_refusals(self) -> dict[str, int]:
         """Refusals since the last round, by reason; reports each peer with refused payloads once."""
-        if not (self.endpoint.refused or self._payloads_refused or self._sharing.refusals):
-            return {}
+        # One atomic copy, because the receiving thread adds to it.
+        total = Counter(dict(self.endpoint.refused))
+        new, self._taken = total - self._taken, total
         for peer, error in self._sharing.refusals:
-            self._payloads_refused[error.counted_as] += 1
+            new[error.counted_as] += 1
             if peer not in self._unsound:
                 self._unsound.add(peer)
                 rank, round = self.endpoint.rank, self._round
                 self._reporter.send(Rejected(rank, round, peer, str(error)[:500]))
         self._sharing.refusals.clear()
-        # One atomic copy, because the receiving thread adds to it.
-        total = Counter(dict(self.endpoint.refused)) + self._payloads_refused
-        new, self.refused = total - self.refused, total
+        self.refused += new
         return dict(new)
 
     def _release(self) -> None:

@@ -175,7 +175,13 @@ class FaultInterceptor(MessageInterceptor):
         attempt = self._attempt(header)
         passing = [message]
         for number, fault in faults:
-            if not self._meets(fault, header, round, seen.activity, now):
+            is_met = (
+                includes(fault.peers, header.sender)
+                and fault.separates(header.sender, header.receiver)
+                and fault.pursue(round, now)
+                and (fault.activity is None or seen.activity is Activity[fault.activity.upper()])
+            )
+            if not is_met:
                 continue
             identity = (header.kind, header.sender, header.receiver, *header.key, header.seq, attempt)
             # Keyed by the message, not by its arrival, so the same messages are affected in each run.
@@ -186,16 +192,6 @@ class FaultInterceptor(MessageInterceptor):
             hold = partial(self._hold, (header.sender, header.receiver))
             passing = [left for one in passing for left in fault.strike(one, draw, now, hold)]
         return passing
-
-    def _meets(
-        self, fault: MessageFault, header: wire.Header, round: int, activity: Activity, now: float
-    ) -> bool:
-        return (
-            includes(fault.peers, header.sender)
-            and fault.separates(header.sender, header.receiver)
-            and fault.pursue(round, now)
-            and (fault.activity is None or activity is Activity[fault.activity.upper()])
-        )
 
     def _attempt(self, header: wire.Header) -> int:
         """How often this message has arrived before; a resend gets a new random draw."""
