@@ -5,19 +5,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from decentnode.attacks.passive.record import Record
 from decentnode.config.loader import load
+from decentnode.core.registry import name_of
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.launcher.attackers import attacked, passive
 from decentnode.node.experiment import Experiment
-from decentnode.results.attack_results import AttackResult, write_results
+from decentnode.results.attack_results import AttackResult, read_results, write_results
 
 COLUMNS = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "chance", "l1_error")
 TITLES = ("AUC", "TPR@1%", "eps >=", "SSIM", "PSNR", "accuracy", "chance", "L1")
 
 
 def report(run: Path, overrides: Sequence[str]) -> Iterator[str]:
-    """Attacks, writes `attacks.jsonl`, and gives the lines to print; raises BadInput."""
+    """Attacks, and gives the lines to print; raises BadInput.
+
+    Results replace those of the same attack by the same adversary in `attacks.jsonl`.
+    """
     config = run / "config.yaml"
     if not config.exists():
         raise BadInput(f"{run}: no directory of a run; it has no config.yaml")
@@ -33,7 +38,15 @@ def report(run: Path, overrides: Sequence[str]) -> Iterator[str]:
         yield line(result)
         if result.epsilon_lower is not None and (most := spent.get(str(result.victim))) is not None:
             yield f"{'':<22} accounted for rank {result.victim}: epsilon {most:.4g}"
-    write_results(run, found)
+    for attack in attacks:
+        if not isinstance(attack, Record) and not any(
+            one.adversary == attack.who and one.attack.startswith(name_of(attack)) for one in found
+        ):
+            why = "found nothing: too few messages are recorded (every)"
+            yield f"{name_of(attack):<22} {attack.who:<14} {why}"
+    replaced = {(one.attack, one.adversary) for one in found}
+    kept = [one for one in read_results(run) if (one.attack, one.adversary) not in replaced]
+    write_results(run, [*kept, *found])
     yield f"{counted(len(found), 'result')} of {counted(len(attacks), 'attack')} in {run / 'attacks.jsonl'}"
 
 

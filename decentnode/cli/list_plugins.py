@@ -8,7 +8,7 @@ from typing import Any
 from decentnode.config.type_check import REQUIRED, describe, parameters_of
 from decentnode.core.registry import REGISTRIES, guess
 from decentnode.errors import UnknownPlugin
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import SharingBase
 from decentnode.transforms.base import Transform
 
 
@@ -60,14 +60,15 @@ NEEDS = {
 
 def properties(cls: type) -> Iterator[str]:
     """The requirements, promises and costs of a scheme or a transform, from its class variables."""
-    if issubclass(cls, Sharing):
+    if issubclass(cls, SharingBase):
         yield f"needs: {', '.join(text for name, text in NEEDS.items() if getattr(cls, name)) or 'nothing'}"
         loss = "continues" if cls.tolerates_loss else "stops"
         yield f"{cls.mean}; {loss} when a node is lost"
+        meanwhile = ", or meanwhile (communication.overlap)" if cls.overlaps else ""
         yield (
-            "exchanges after nodes have trained, or meanwhile (communication.overlap)"
-            if cls.overlaps
-            else "exchanges after nodes have trained"
+            "sends between local steps (time_model: asynchronous)"
+            if cls.asynchronous
+            else f"exchanges after nodes have trained{meanwhile}"
         )
         yield f"bytes per node and round, for values of b bytes: {cls.wire}"
     elif issubclass(cls, Transform):

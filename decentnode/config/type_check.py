@@ -24,6 +24,8 @@ from decentnode.core.text import quoted
 
 REQUIRED = Parameter.empty
 UNIONS = (Union, types.UnionType)
+OWN_ERRORS = ("value_error", "assertion_error")
+"""Errors that a class raises itself, as pydantic calls them."""
 
 _RULES = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 _NOUNS: dict[Any, tuple[str, str]] = {
@@ -77,7 +79,8 @@ def typed(hint: Any, value: Any) -> Any:
         return _adapter(hint).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
         problems: dict[Key, str] = {}
-        for one in error.errors(include_url=False):
+        # What a class says itself is more precise than that no other choice of a union fits.
+        for one in sorted(error.errors(include_url=False), key=lambda one: one["type"] not in OWN_ERRORS):
             key, what = _problem(hint, value, one)
             problems.setdefault(key, what)
         raise TypeMismatch(_deepest(problems)) from error
@@ -119,7 +122,7 @@ def _problem(hint: Any, value: Any, error: Mapping[str, Any]) -> tuple[Key, str]
         return path, unknown("key", str(last), list(_hints(_bare(inner))))
     if error["type"] == "missing" and isinstance(last, str) and key == path:
         return key, f"missing; it must be {describe(inner)}"
-    if error["type"] in ("value_error", "assertion_error"):
+    if error["type"] in OWN_ERRORS:
         return key, str(error["ctx"]["error"])
     if error["type"] == "missing":
         key, inner = _locate(hint, path[:-1], value)
@@ -152,7 +155,11 @@ def _meant(union: Any, value: Any) -> Any:
     wanted: tuple[Any, ...] = (dict, Mapping) if isinstance(value, dict) else (list, tuple, Sequence)
     if not isinstance(value, list | dict):
         return None
-    fitting = [choice for choice in get_args(union) if get_origin(_bare(choice)) in wanted]
+    fitting = [
+        choice
+        for choice in get_args(union)
+        if get_origin(_bare(choice)) in wanted or (isinstance(value, dict) and is_dataclass(_bare(choice)))
+    ]
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -374,6 +374,8 @@ class Matcha(RedrawnGraph):
         import networkx  # type: ignore[import-untyped]
 
         edges = [(i, j) for i, targets in enumerate(self._base) for j in targets if i < j]
+        if not edges:
+            raise GraphError(f"{self.path}: no edge to color; {name_of(self)} needs one")
         lines = networkx.line_graph(networkx.Graph(edges))
         colors = networkx.greedy_color(lines, strategy="DSATUR")
         by_color: list[list[tuple[int, int]]] = [[] for _ in range(len(set(colors.values())))]

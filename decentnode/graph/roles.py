@@ -11,7 +11,7 @@ import numpy as np
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator
 from decentnode.errors import GraphError
-from decentnode.graph.base import KEPT_ROUNDS, Graph, Pairs, PeriodicGraph
+from decentnode.graph.base import KEPT_ROUNDS, MOST_NODES, Graph, Pairs, PeriodicGraph
 from decentnode.graph.families import Chain, FullyConnected, Ring, Star
 from decentnode.graph.redrawn import Redrawn
 from decentnode.options import Fraction, NonNegative, Positive
@@ -183,6 +183,8 @@ class Hierarchical(PeriodicGraph):
 
     def __post_init__(self) -> None:
         n, k = self.nodes, self.nodes_per_cluster
+        if n > MOST_NODES:
+            raise GraphError(f"{n:,} nodes are too many for a graph; at most {MOST_NODES:,}")
         if n % k:
             raise GraphError(f"hierarchical: nodes must be a multiple of nodes_per_cluster, got {n} and {k}")
         for name, level, size in (("inner", self.inner, k), ("outer", self.outer, n // k)):

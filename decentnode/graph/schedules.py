@@ -135,12 +135,7 @@ class ContactTrace(Scheduled):
         contacts = [found for line in lines[1:] if (found := _contact(line, nodes, defects))]
         defects.raise_any()
         seconds = max((end for *_, end in contacts), default=0.0)
-        period = max(1, ceil(seconds / self.seconds_per_round))
-        if period > MOST_PERIOD:
-            raise GraphError(
-                f"{self.path}: {period:,} rounds are too many, at most {MOST_PERIOD:,}; "
-                "increase seconds_per_round"
-            )
+        period = _rounds_in(seconds, self.seconds_per_round, self.path)
         edges: list[set[tuple[int, int]]] = [set() for _ in range(period)]
         for i, j, begin, end in contacts:
             first = int(begin / self.seconds_per_round)
@@ -213,12 +208,7 @@ class AvailabilityTrace(Scheduled):
             raise defects.fail(1, "the trace is empty; it has one 'rank,begin,end' per line")
         found = [self._span(line, defects) for line in lines]
         defects.raise_any()
-        rounds = max(1, ceil(max(end for *_, end in found) / self.seconds_per_round))
-        if rounds > MOST_PERIOD:
-            raise GraphError(
-                f"{self.trace_path}: {rounds:,} rounds are too many, at most {MOST_PERIOD:,}; "
-                "increase seconds_per_round"
-            )
+        rounds = _rounds_in(max(end for *_, end in found), self.seconds_per_round, self.trace_path)
         awake: list[set[int]] = [set() for _ in range(rounds)]
         for rank, begin, end in found:
             for round in range(ceil(begin / self.seconds_per_round), ceil(end / self.seconds_per_round)):
@@ -247,3 +237,13 @@ def _times(line: Line, words: Sequence[str], defects: Defects) -> tuple[float, f
     times = quoted(" ".join(words))
     defects.add(line.number, f"times must be seconds with 0 <= begin <= end, not {times}")
     return 0.0, 0.0
+
+
+def _rounds_in(seconds: float, seconds_per_round: float, path: str) -> int:
+    """The rounds of a trace; raises GraphError where there are too many."""
+    rounds = seconds / seconds_per_round
+    if rounds > MOST_PERIOD:
+        raise GraphError(
+            f"{path}: {rounds:,.12g} rounds are too many, at most {MOST_PERIOD:,}; increase seconds_per_round"
+        )
+    return max(1, ceil(rounds))

@@ -63,7 +63,8 @@ class Mobility(Stepwise):
     def edges(self, round: int) -> Pairs:
         places = self.places(round)
         squared = ((places[:, None] - places[None]) ** 2).sum(-1)
-        return np.argwhere(np.triu(squared <= self.radius**2, 1))
+        # In the unit square no two nodes are 2 apart.
+        return np.argwhere(np.triu(squared <= min(self.radius, 2.0) ** 2, 1))
 
     def places(self, round: int) -> NDArray[np.float64]:
         """Where the nodes are, shape (n, 2)."""

@@ -5,7 +5,7 @@ A pace can only slow down. It acts in both time models, so that these can be com
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -33,6 +33,15 @@ class RandomSlowdown:
     factor: PositiveFloat = 4.0
     drawn: Literal["step", "rank"] = "step"
     """Whether each step has a factor of its own, or each rank one for all steps."""
+
+    def __post_init__(self) -> None:
+        read = {"lognormal": ("sigma", "drawn"), "exponential": ("drawn",), "stragglers": ("share", "factor")}
+        known = ("distribution", *read[self.distribution])
+        for one in fields(self):
+            if one.name not in known and getattr(self, one.name) != one.default:
+                raise ValueError(
+                    f"{one.name} is no option of {self.distribution} (known: {', '.join(known[1:])})"
+                )
 
     def of(self, seed: int, rank: int, nodes: int, *step: int) -> float:
         """The factor of a rank in one step."""

@@ -1374,6 +1374,11 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "{name: hierarchical, nodes: 4, nodes_per_cluster: 3}",
         ["4 graph: hierarchical: nodes must be a multiple of nodes_per_cluster, got 4 and 3"],
     ),
+    "clusters of too many nodes": (
+        "{name: file, path: ring.edges}",
+        "{name: hierarchical, nodes: 2000000, nodes_per_cluster: 1}",
+        ["4 graph: 2,000,000 nodes are too many for a graph; at most 1,000,000"],
+    ),
     "choco on a directed graph": (
         "path: ring.edges}",
         "path: ring.edges, directed: true}\nsharing2: 1",
@@ -2984,6 +2989,16 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
     "an asynchronous scheme on edges of one way": (
         ["time_model=asynchronous", "sharing=ad_psgd", "graph={name: exponential, nodes: 4}"],
         ["command line: sharing: ad_psgd needs a graph that is undirected; this one is not"],
+    ),
+    "pace, an option out of range": (
+        ["training.pace={step_seconds: 0.01, slowdown: {distribution: stragglers, share: 2}}"],
+        ["command line: training.pace.slowdown.share: must be a number > 0 and <= 1, not 2"],
+    ),
+    "pace, an option of another distribution": (
+        ["training.pace={step_seconds: 0.01, slowdown: {distribution: exponential, sigma: 1}}"],
+        [
+            "command line: training.pace.slowdown: sigma is no option of exponential (known: drawn)",
+        ],
     ),
     "speeds of another number of ranks": (
         ["training.pace={step_seconds: 0.01, slowdown: [1, 2, 3]}"],

@@ -36,6 +36,13 @@ def adjacency(graph, round):
     return [graph.targets(rank, round) for rank in range(graph.num_nodes)]
 
 
+def test_what_no_graph_can_be_drawn_from_is_refused_in_a_line(tmp_path):
+    (tmp_path / "one.edges").write_text("1\n")
+    with pytest.raises(GraphError, match="no edge to color; matcha needs one"):
+        _ = Matcha(str(tmp_path / "one.edges"), 0.5).matchings
+    assert Mobility(nodes=4, radius=1e300, speed=0.1).targets(0, 3) == (1, 2, 3)
+
+
 @pytest.mark.parametrize("graph", REDRAWN, ids=lambda graph: type(graph).__name__)
 def test_two_nodes_agree_on_every_round_in_whatever_order_they_ask(graph):
     other = pickle.loads(pickle.dumps(graph))

@@ -83,6 +83,7 @@ def test_what_is_wrong_with_a_folder_is_said_in_a_line(tmp_path, files, why):
             "2\n0 1 0 1e9\n",
             ": 1,000,000,000 rounds are too many, at most 1,000,000; increase seconds_per_round",
         ),
+        ("2\n0 1 0 1e308\n", ": 1e+308 rounds are too many, at most 1,000,000; increase seconds_per_round"),
     ],
 )
 def test_what_is_wrong_with_a_trace_is_said_in_a_line(tmp_path, text, why):

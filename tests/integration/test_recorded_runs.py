@@ -113,6 +113,22 @@ def test_attacks_find_the_same_while_the_nodes_run_and_afterwards(run, capsys, m
     assert (run.run_dir / ATTACKS_FILE).read_bytes() == online
 
 
+def test_another_attack_adds_its_results_and_says_what_finds_nothing(run, capsys, monkeypatch):
+    shutil.copytree(run.run_dir, more := run.run_dir.parent / "more")
+    before = read_results(more)
+    monkeypatch.chdir(run.run_dir.parent)
+    others = "{name: attribute, ranks: [0]}, {name: linkability, ranks: [0], method: timing}"
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["attack", "more", f"adversaries=[{others}]"])
+    assert not ended.value.code
+    found = read_results(more)
+    assert found[: len(before)] == before and {one.attack for one in found[len(before) :]} == {"attribute"}
+    said = capsys.readouterr().out
+    assert (
+        "linkability            ranks 0        found nothing: too few messages are recorded (every)" in said
+    )
+
+
 def test_models_of_rounds_that_are_done_again_are_those_of_a_straight_run(run):
     folder = run.run_dir.parent / "resumed"
     shutil.copytree(run.run_dir, folder)

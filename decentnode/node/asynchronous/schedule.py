@@ -254,7 +254,11 @@ def read_schedule(directory: Path, rank: int, rounds: int) -> list[RecordedWindo
         for event in events:
             if not event.startswith(("lost:", "left:", "back:")):
                 message_of(event)
-    except (OSError, ValueError, *UNDECODABLE) as error:
+    except OSError as error:
+        raise BadInput(
+            f"time_model.schedule_path: {path}: {error.strerror}; name a run with schedule: record"
+        ) from None
+    except (ValueError, *UNDECODABLE) as error:
         raise BadInput(f"time_model.schedule_path: {path}: {error}") from None
     # The last line is that of the exchanges that were finished after the last round.
     if [window.round for window in windows] != list(range(rounds + 1)):
