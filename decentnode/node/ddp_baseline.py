@@ -81,7 +81,7 @@ class DDPBaseline(GradientSync):
         store = meeting.store(context.start_deadline, opens=True)
         own = backend_choice.facts_of(device, context.place.process.machine, takes_part=True)
         choose = BackendChoice(self.backend, self.share_gpu, "training.backend")
-        plan = torch_groups.agreed_plan(store, meeting, own, choose, context.start_deadline)
+        plan = meeting.plan(store, own, choose, context.start_deadline)
         backend = plan.backend or "gloo"
         print(f"{NAME}: {backend} carries the gradients: {plan.reason}", flush=True)
         if self.share_gpu:

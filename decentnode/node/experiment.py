@@ -358,21 +358,16 @@ def scheme_of(experiment: Experiment, rank: int) -> SharingBase:
     """A new scheme for a node: that of an adversary lies."""
     scheme, settings, shard = experiment.sharing(rank), experiment.settings, experiment.shard(rank)
     if scheme.needs_local_loss and shard.size:
-        scheme.local_loss = local_loss(experiment, shard)
+        training, layout = settings.training, experiment.layout
+        # In a network of its own.
+        objective = training.objective(copy.deepcopy(experiment.network).train(), layout.channels_last)
+        scheme.local_loss = LocalLoss(objective, layout, shard, training.batch_size or BATCH_SIZE)
     if rank not in settings.adversary_ranks:
         scheme.watched = settings.adversary_ranks
     for plugin in settings.adversaries:
         attack = plugin.make()
         scheme = attack.wrap(scheme) if rank in attack.ranks else scheme
     return scheme
-
-
-def local_loss(experiment: Experiment, shard: Shard) -> LocalLoss:
-    """The loss of vectors on a node's own samples, in a network of its own."""
-    training, layout = experiment.settings.training, experiment.layout
-    network = copy.deepcopy(experiment.network).train()
-    objective = training.objective(network, layout.channels_last)
-    return LocalLoss(objective, layout, shard, training.batch_size or BATCH_SIZE)
 
 
 def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[str, float]] | None:

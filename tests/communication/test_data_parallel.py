@@ -11,7 +11,6 @@ from decentnode.communication.torch_distributed.backend_choice import BackendCho
 from decentnode.communication.torch_distributed.missing_ranks import MissingRanks
 from decentnode.communication.torch_distributed.torch_groups import (
     StoreRendezvous,
-    facts_of_all,
     reason,
 )
 from decentnode.config.loader import load, resolved
@@ -231,7 +230,7 @@ OWN = Capabilities(True, "", "", True)
 def test_who_does_not_come_is_named(tmp_path):
     meetings = [StoreRendezvous(place_of(rank, 4, tmp_path), "test", 1, RUN_ID) for rank in (0, 2)]
     with pytest.raises(StartError, match=r"rank \d: ranks? .*1 and 3 did not arrive within 0.2 s"):
-        everybody(lambda i: facts_of_all(meetings[i].store(5), meetings[i], OWN, 0.2), 2)
+        everybody(lambda i: meetings[i].facts(meetings[i].store(5), OWN, 0.2), 2)
 
 
 def roll_calls(directory, ranks, nodes):
@@ -264,7 +263,7 @@ def test_all_agree_on_who_is_missing(tmp_path, ranks, progress, expected):
 def test_the_ranks_tell_each_other_what_they_have(tmp_path):
     meetings = [StoreRendezvous(place_of(rank, 2, tmp_path), "test", 1, RUN_ID) for rank in range(2)]
     own = [Capabilities(True, f"machine 0: {rank}", "2.28.9", True) for rank in range(2)]
-    found = everybody(lambda rank: facts_of_all(meetings[rank].store(5), meetings[rank], own[rank], 5.0), 2)
+    found = everybody(lambda rank: meetings[rank].facts(meetings[rank].store(5), own[rank], 5.0), 2)
     assert found == [dict(enumerate(own))] * 2
     assert BackendChoice("auto", False, "training.backend")(found[0]).backend == "nccl"
     plan = BackendChoice("nccl", False, "training.backend")({0: own[0], 1: own[0]})

@@ -104,10 +104,8 @@ class GroupMembership:
 
     def break_up(self, group: Group, why: str) -> None:
         """Ends `group` for all its members, if it is still in use."""
-        with self._news:
-            # A late error of a group that has already ended changes nothing.
-            is_needed = group is self.group and not self._is_over
-        if is_needed:
+        # A late error of a group that has already ended changes nothing.
+        if group is self.group:
             self._close(why, announces=True)
 
     def lose(self, ranks: Iterable[int]) -> None:
@@ -115,8 +113,7 @@ class GroupMembership:
         with self._news:
             self._lost |= set(ranks)
             gone = self._lost & self._members
-            is_needed = bool(gone) and not self._is_over
-        if is_needed:
+        if gone:
             self._close(f"rank {min(gone)} is lost", announces=True)
 
     def leave(self) -> None:
@@ -134,9 +131,9 @@ class GroupMembership:
             self.group = None
 
     def _close(self, why: str, announces: bool) -> None:
-        """Ends the group once; another thread aborts it, because that takes time."""
+        """Ends the group once, if it is still in use; another thread aborts it, because that takes time."""
         with self._news:
-            if self._closed:
+            if self._closed or self._is_over:
                 return
             group, self.group, self._closed = self.group, None, why
             self._news.notify_all()
@@ -165,8 +162,6 @@ class GroupMembership:
                 self._error = self._error or note.reason
                 self._news.notify_all()
                 return
-            is_over = self._is_over
-            if is_over and self.group is not None:
+            if self._is_over and self.group is not None:
                 self.group.is_broken = True  # what it has not brought is resent on request
-        if not is_over:
-            self._close(note.reason, announces=False)
+        self._close(note.reason, announces=False)

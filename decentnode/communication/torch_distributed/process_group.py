@@ -23,7 +23,6 @@ from decentnode.communication.torch_distributed.backend_choice import BackendCho
 from decentnode.communication.torch_distributed.torch_groups import (
     NO_DUMPS,
     StoreRendezvous,
-    agreed_plan,
     gloo_options,
     keep,
     reason,
@@ -306,7 +305,7 @@ class GroupFactory:
         limit = time.monotonic() + seconds
         self._store = self.meeting.store(seconds, opens=True)
         left = max(0.1, limit - time.monotonic())
-        return agreed_plan(self._store, self.meeting, self.own, self.choose, left)
+        return self.meeting.plan(self._store, self.own, self.choose, left)
 
     def make(self, plan: GroupPlan, seconds: float) -> Group:
         """Connects to the other members; raises StartError, also if one of them is late."""

@@ -90,36 +90,32 @@ class StoreRendezvous:
         # The run id keeps keys of an earlier run on the same port apart.
         return PrefixStore(f"{self.run_id:016x}/{self.name}", store)
 
+    def plan(self, store: Store, own: Capabilities, choose: BackendChoice, timeout: float) -> GroupPlan:
+        """The plan that all ranks compute from the same facts, so none has to be the leader.
 
-def agreed_plan(
-    store: Store, meeting: StoreRendezvous, own: Capabilities, choose: BackendChoice, timeout: float
-) -> GroupPlan:
-    """The plan that all ranks compute from the same facts, so none has to be the leader.
+        Raises StartError, also where there can be no such group.
+        """
+        plan = choose(self.facts(store, own, timeout))
+        if plan.error:
+            raise StartError(plan.error)
+        return plan
 
-    Raises StartError, also where there can be no such group.
-    """
-    plan = choose(facts_of_all(store, meeting, own, timeout))
-    if plan.error:
-        raise StartError(plan.error)
-    return plan
-
-
-def facts_of_all(
-    store: Store, meeting: StoreRendezvous, own: Capabilities, timeout: float
-) -> dict[int, Capabilities]:
-    """The capabilities of every rank, the same on all; raises StartError that names ranks that are late."""
-    keys = {rank: f"facts/{rank}" for rank in meeting.ranks}
-    try:
-        store.set(keys[meeting.rank], msgspec.json.encode(own).decode())
-        store.wait(list(keys.values()), timedelta(seconds=timeout))
-        return {rank: msgspec.json.decode(store.get(key), type=Capabilities) for rank, key in keys.items()}
-    except RuntimeError as error:
-        why = reason(error)
-        # A store whose process has ended answers this neither.
-        with contextlib.suppress(RuntimeError):
-            if late := [rank for rank, key in keys.items() if not store.check([key])]:
-                why = f"{ranks_in_words(late, MOST_NAMED)} did not arrive within {timeout:g} s"
-        raise StartError(f"rank {meeting.rank}: {why}") from error
+    def facts(self, store: Store, own: Capabilities, timeout: float) -> dict[int, Capabilities]:
+        """The capabilities of every rank, the same on all; raises StartError that names late ranks."""
+        keys = {rank: f"facts/{rank}" for rank in self.ranks}
+        try:
+            store.set(keys[self.rank], msgspec.json.encode(own).decode())
+            store.wait(list(keys.values()), timedelta(seconds=timeout))
+            return {
+                rank: msgspec.json.decode(store.get(key), type=Capabilities) for rank, key in keys.items()
+            }
+        except RuntimeError as error:
+            why = reason(error)
+            # A store whose process has ended answers this neither.
+            with contextlib.suppress(RuntimeError):
+                if late := [rank for rank, key in keys.items() if not store.check([key])]:
+                    why = f"{ranks_in_words(late, MOST_NAMED)} did not arrive within {timeout:g} s"
+            raise StartError(f"rank {self.rank}: {why}") from error
 
 
 def open_group(
