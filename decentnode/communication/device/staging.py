@@ -8,7 +8,6 @@ source, and is mixed there.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,7 +19,6 @@ from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.errors import BadInput
 
-Place = TypeVar("Place")
 OF_INNER = (
     "rank", "counters", "refused", "messages", "foresee", "why_lost", "admit", "skip_to", "offer",
 )  # fmt: skip
@@ -45,8 +43,8 @@ class DeviceStaging(Endpoint):
         for slot in inner.slots:
             self._copies.lock(slot)
         self._turns: Counter[int] = Counter()
-        self._outboxes: dict[tuple[int, int, int], Tensor] = {}
-        self._landings: dict[tuple[int, int], Tensor] = {}
+        self._kept: dict[tuple[int, ...], Tensor] = {}
+        """On the host by (part, turn, number) what is sent, on the device by (source, part) what arrives."""
         self._read: dict[int, Tensor] = {}
         """By source the shared memory that is locked."""
 
@@ -71,7 +69,7 @@ class DeviceStaging(Endpoint):
             message = handle.arrived[source]
             if isinstance(message, SharedMessage):
                 self._lock(source, message.segment.content)
-            landing = _kept(self._landings, (source, handle.key[2]), payload, on_device)
+            landing = self._room((source, handle.key[2]), payload, on_device)
             self._copies.begin(landing, payload.buffer)
             found[source] = Payload(payload.layout, landing, payload.counts)
         # The device runs the mix after the copies; the host does not wait.
@@ -96,7 +94,7 @@ class DeviceStaging(Endpoint):
             return payload
         target = same_place(payload.buffer, self.slots, self._inner.slots)
         if target is None:
-            target = _kept(self._outboxes, place, payload, self._copies.host_memory)
+            target = self._room(place, payload, self._copies.host_memory)
         self._copies.begin(target, payload.buffer)
         return Payload(payload.layout, target, payload.counts)
 
@@ -110,14 +108,11 @@ class DeviceStaging(Endpoint):
     def ahead(self) -> int:
         return self._inner.ahead
 
-
-def _kept(
-    memory: dict[Place, Tensor], place: Place, payload: Payload, made: Callable[[int], Tensor]
-) -> Tensor:
-    """Room for a payload in memory that is kept for its place; replaced if it is too small."""
-    if place not in memory or memory[place].numel() < payload.nbytes:
-        memory[place] = made(max(payload.nbytes, payload.layout.max_bytes))
-    return memory[place][: payload.nbytes]
+    def _room(self, place: tuple[int, ...], payload: Payload, made: Callable[[int], Tensor]) -> Tensor:
+        """Room for a payload in memory that is kept for its place; replaced if it is too small."""
+        if place not in self._kept or self._kept[place].numel() < payload.nbytes:
+            self._kept[place] = made(max(payload.nbytes, payload.layout.max_bytes))
+        return self._kept[place][: payload.nbytes]
 
 
 def device_for(name: str, local_rank: int) -> torch.device:

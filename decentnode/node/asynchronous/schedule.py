@@ -4,7 +4,6 @@ An event is a local step, a new message, or a peer that is lost or back. The ord
 models, so a replay of it is bit-identical over every transport that runs the same arithmetic.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,16 +56,8 @@ class Window(NamedTuple):
     """Whether no step follows: what is outstanding is finished."""
 
 
-class Schedule(ABC):
-    """Yields the events of one window after the other."""
-
-    @abstractmethod
-    def events(self, window: Window) -> AsyncIterator[Event]:
-        """The events of a window; each one is done when the next one is asked for."""
-
-
 @dataclass
-class LiveSchedule(Schedule):
+class LiveSchedule:
     """Uses messages as they arrive, and makes a step whenever scheme and pace allow it."""
 
     sharing: AsyncSharing
@@ -76,6 +67,7 @@ class LiveSchedule(Schedule):
     """From when on the next step may begin."""
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
+        """The events of a window; each one is done when the next one is asked for."""
         clock, taken = self.messages.clock, 0
         while True:
             for event in self._news():
@@ -111,13 +103,14 @@ class LiveSchedule(Schedule):
 
 
 @dataclass
-class RecordedSchedule(Schedule):
-    """Another schedule, whose events it writes to a file: one line per window."""
+class RecordedSchedule:
+    """A live schedule, whose events it writes to a file: one line per window."""
 
-    inner: Schedule
+    inner: LiveSchedule
     file: LineFile
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
+        """The events of a window, as they happen."""
         done: list[int | str] = []
         async for event in self.inner.events(window):
             if isinstance(event, Step):
@@ -152,7 +145,7 @@ class RecordedWindow(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class ReplayedSchedule(Schedule):
+class ReplayedSchedule:
     """The events of a recorded run, each message awaited within the deadline."""
 
     windows: Sequence[RecordedWindow]
@@ -168,6 +161,7 @@ class ReplayedSchedule(Schedule):
         self._wanted = {message_of(event) for event in events if event[0].isdigit()}
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
+        """The recorded events of a window; raises RunFailed."""
         recorded = next((one.events for one in self.windows if one.round == window.round), None)
         if recorded is None:
             raise RunFailed(f"{self._place(window)}: the recorded run has no such round; check schedule_path")
@@ -216,6 +210,9 @@ class ReplayedSchedule(Schedule):
 
     def _place(self, window: Window) -> str:
         return f"rank {self.rank}, round {window.round + 1}: replay"
+
+
+Schedule = LiveSchedule | RecordedSchedule | ReplayedSchedule
 
 
 def message_of(event: str) -> Message:

@@ -28,6 +28,7 @@ MOST_NODES = 1024
 MOST_WORK = 4e11
 """Multiplications for what all messages tell together, about a minute."""
 DELTA = 1e-5
+SEEDED = ("the noise is drawn from the seed of the run, which peers know (generator: seeded)",)
 Observers = Sequence[Collection[int]]
 
 
@@ -162,7 +163,8 @@ class PrivateStepsOfNodes(Mechanism):
         self.unit = "one training sample of a node, in all its steps"
         self.graph, self.scheme = experiment.graph, experiment.sharing()
         self.rounds = experiment.settings.rounds
-        self.doubts = _doubts(options.generator) + (("noise: 0",) if options.noise == 0 else ())
+        self.doubts = () if options.generator == "secure" else SEEDED
+        self.doubts += ("noise: 0",) if options.noise == 0 else ()
         self._plans = experiment.privacy
         samples, seed = experiment.samples, settings.seed
         shards = [Shard(samples.dataset.train, part, seed, i) for i, part in enumerate(samples.parts)]
@@ -190,7 +192,7 @@ class NoiseOfMuffliato(Mechanism):
         self.graph = WeightedGraph(settings.graph.make(), settings.weights.make())
         scheme.fit(self.graph)
         self.scheme, self.rounds, self.delta = scheme, settings.rounds, delta
-        self.doubts = _doubts(scheme.generator)
+        self.doubts = () if scheme.generator == "secure" else SEEDED
         self._noise, self._c = scheme.noise, scheme.c
 
     def spent(self, rank: int, rounds: int) -> float:
@@ -252,9 +254,3 @@ class NoiseOfMuffliato(Mechanism):
         np.fill_diagonal(hears, False)
         *sent, _ = self._mixes(round, np.eye(len(hears)))
         yield from ((mixes, hears) for mixes in sent)
-
-
-def _doubts(generator: str) -> tuple[str, ...]:
-    if generator == "secure":
-        return ()
-    return ("the noise is drawn from the seed of the run, which peers know (generator: seeded)",)
