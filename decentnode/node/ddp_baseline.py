@@ -14,7 +14,7 @@ from torch.utils.data import DistributedSampler
 from decentnode.communication.torch_distributed import backend_choice, torch_groups
 from decentnode.communication.torch_distributed.backend_choice import Backend, BackendChoice
 from decentnode.communication.torch_distributed.missing_ranks import MissingRanks
-from decentnode.communication.torch_distributed.process_group import share_gpu
+from decentnode.communication.torch_distributed.process_group import prepare_nccl
 from decentnode.core.registry import TRAININGS
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
@@ -84,8 +84,7 @@ class DDPBaseline(GradientSync):
         plan = meeting.plan(store, own, choose, context.start_deadline)
         backend = plan.backend or "gloo"
         print(f"{NAME}: {backend} carries the gradients: {plan.reason}", flush=True)
-        if self.share_gpu:
-            share_gpu(context.rank)
+        prepare_nccl(context.rank, self.share_gpu, settings={})
         group = torch_groups.open_group(store, meeting, backend, device, context.deadline)
         roll_call = MissingRanks(meeting.store(context.deadline), context.rank, len(meeting.ranks))
         return DDPReducer(self, context, group, roll_call)

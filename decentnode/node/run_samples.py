@@ -104,13 +104,10 @@ class RunSamples:
     @property
     def sizes(self) -> str:
         """How many samples there are for what, as text."""
-        held_out, test = self.dataset.validation, f"{len(self.dataset.test):,} test samples"
-        trained = f"{sum(map(len, self.parts)):,} training"
-        return (
-            f"{trained} and {test}"
-            if held_out is None
-            else f"{trained}, {len(held_out):,} validation and {test}"
-        )
+        found = f"{sum(map(len, self.parts)):,} training"
+        if self.dataset.validation is not None:
+            found += f", {len(self.dataset.validation):,} validation"
+        return f"{found} and {len(self.dataset.test):,} test samples"
 
     def table(self, settings: Settings) -> PartitionTable:
         """The training samples of each rank in numbers, with labels as the skews have left them."""

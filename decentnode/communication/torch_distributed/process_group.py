@@ -8,9 +8,10 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -189,10 +190,8 @@ class NcclGroup(Group):
         self._backend = backend
 
     def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
-        batches: dict[int, list[Transfer]] = {}
-        for transfer in transfers:
-            batches.setdefault(self._batch(transfer), []).append(transfer)
-        return [self._launch(batches[number]) for number in sorted(batches)]
+        batches = groupby(sorted(transfers, key=self._batch), self._batch)
+        return [self._launch(list(batch)) for _, batch in batches]
 
     def _batch(self, transfer: Transfer) -> int:
         """A batch number that both ends compute: their distance, counted from the sender."""
@@ -326,13 +325,10 @@ class GroupFactory:
         return group
 
 
-def prepare_nccl(rank: int, shares_gpu: bool) -> None:
-    """Sets the environment of NCCL and torch before the first group; a user's own values stay."""
-    if shares_gpu:
-        share_gpu(rank)
-    set_unless_given(NCCL_SETTINGS)
+def prepare_nccl(rank: int, shares_gpu: bool, settings: Mapping[str, str] = NCCL_SETTINGS) -> None:
+    """Sets the environment of NCCL and torch before the first group; a user's own values stay.
 
-
-def share_gpu(rank: int) -> None:
-    """Lets this process's NCCL share its GPU with others; before the first group."""
-    set_unless_given(ONE_GPU | {"NCCL_HOSTID": f"node{rank}"})
+    `shares_gpu`: whether this process's NCCL shares its GPU with others.
+    """
+    shared = ONE_GPU | {"NCCL_HOSTID": f"node{rank}"} if shares_gpu else {}
+    set_unless_given({**shared, **settings})

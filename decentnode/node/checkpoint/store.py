@@ -86,8 +86,12 @@ def save(
     A valid one of that round of the run is kept: it has the same content, and a rewrite could lose it.
     `overwrite` replaces it, because the round was discarded.
     """
-    if not overwrite and _is_saved(directory, rank, round, stamp):
-        return
+    if not overwrite:
+        with contextlib.suppress(BadCheckpoint):
+            found = read(directory, rank, round).stamp
+            # The incarnation may differ: a resumed run keeps the checkpoints it starts from.
+            if (found.run_id, found.settings) == (stamp.run_id, stamp.settings):
+                return
     tensors: dict[str, Tensor] = {}
     tree = encoded(state, tensors)
     folder = directory / f"{rank:05d}"
@@ -116,15 +120,6 @@ def save(
         with contextlib.suppress(OSError):
             delete(directory, rank, round)
         raise
-
-
-def _is_saved(directory: Path, rank: int, round: int, stamp: RunStamp) -> bool:
-    try:
-        found = read(directory, rank, round).stamp
-    except BadCheckpoint:
-        return False
-    # The incarnation may differ: a resumed run keeps the checkpoints it starts from.
-    return (found.run_id, found.settings) == (stamp.run_id, stamp.settings)
 
 
 def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> Checkpoint:
