@@ -85,7 +85,7 @@ class DDPBaseline(GradientSync):
         backend = plan.backend or "gloo"
         print(f"{NAME}: {backend} carries the gradients: {plan.reason}", flush=True)
         prepare_nccl(context.rank, self.share_gpu, settings={})
-        group = torch_groups.open_group(store, meeting, backend, device, context.deadline)
+        group = meeting.open(store, backend, device, context.deadline)
         roll_call = MissingRanks(meeting.store(context.deadline), context.rank, len(meeting.ranks))
         return DDPReducer(self, context, group, roll_call)
 

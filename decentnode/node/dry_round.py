@@ -175,10 +175,8 @@ class DryNodes:
     def train(self) -> None:
         """Runs one gradient step of the first node that trains, if any."""
         experiment, training = self.experiment, self.experiment.settings.training
-        for rank in self.ranks:
-            if len(experiment.samples.parts[rank]) and training.steps(rank, 0, 1):
-                break
-        else:
+        able = (r for r in self.ranks if len(experiment.samples.parts[r]) and training.steps(r, 0, 1))
+        if (rank := next(able, None)) is None:
             return
         scheme, vector = self.schemes[rank], self.vector
         self.objective.module.train()

@@ -117,26 +117,23 @@ class StoreRendezvous:
                     why = f"{ranks_in_words(late, MOST_NAMED)} did not arrive within {timeout:g} s"
             raise StartError(f"rank {self.rank}: {why}") from error
 
-
-def open_group(
-    store: Store, meeting: StoreRendezvous, backend: str, device: torch.device, timeout: float
-) -> dist.ProcessGroup:
-    """A process group of all nodes with a timeout for its operations, in seconds; raises StartError."""
-    rank, nodes, limit = meeting.rank, len(meeting.ranks), timedelta(seconds=timeout)
-    group = dist.ProcessGroup(store, rank, nodes)
-    try:
-        if backend == "gloo":
-            kind = dist.ProcessGroup.BackendType.GLOO
-            carrier = dist.ProcessGroupGloo(store, rank, nodes, gloo_options(meeting.address, limit))
-        else:
-            kind, carrier = _nccl(store, meeting, limit)
-    except RuntimeError as error:
-        raise StartError(f"rank {rank}: no {backend} group for {meeting.name}: {reason(error)}") from error
-    for place in {"cpu", device.type} if backend == "gloo" else {device.type}:
-        group._register_backend(torch.device(place), kind, carrier)
-    group._set_default_backend(kind)
-    keep(group)
-    return group
+    def open(self, store: Store, backend: str, device: torch.device, timeout: float) -> dist.ProcessGroup:
+        """A process group of all nodes with a timeout for its operations, in seconds; raises StartError."""
+        rank, nodes, limit = self.rank, len(self.ranks), timedelta(seconds=timeout)
+        group = dist.ProcessGroup(store, rank, nodes)
+        try:
+            if backend == "gloo":
+                kind = dist.ProcessGroup.BackendType.GLOO
+                carrier = dist.ProcessGroupGloo(store, rank, nodes, gloo_options(self.address, limit))
+            else:
+                kind, carrier = _nccl(store, self, limit)
+        except RuntimeError as error:
+            raise StartError(f"rank {rank}: no {backend} group for {self.name}: {reason(error)}") from error
+        for place in {"cpu", device.type} if backend == "gloo" else {device.type}:
+            group._register_backend(torch.device(place), kind, carrier)
+        group._set_default_backend(kind)
+        keep(group)
+        return group
 
 
 def keep(group: Any) -> None:

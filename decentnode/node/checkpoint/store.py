@@ -137,9 +137,8 @@ def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> 
         state = decoded(manifest.state, tensors_in(content), device)
     except (BadTensors, InvalidState) as error:
         raise BadCheckpoint(f"{path}: {error}") from error
-    return Checkpoint(
-        rank, round, RunStamp(manifest.run_id, manifest.incarnation, manifest.settings), state
-    )  # fmt: skip
+    stamp = RunStamp(manifest.run_id, manifest.incarnation, manifest.settings)
+    return Checkpoint(rank, round, stamp, state)
 
 
 def rounds(directory: Path, rank: int) -> list[int]:
