@@ -99,11 +99,7 @@ class RemoteMachines:
             return inf
         now = time.monotonic()
         # Limits in the past are left out: they would make this pause 0 again and again.
-        silent = [
-            limit
-            for m in self._counterparts
-            if (limit := self._last_heard[m] + Timeouts.machine_silent) > now
-        ]
+        silent = [self._last_heard[m] + Timeouts.machine_silent for m in self.listening]
         return max(0.0, min([self._last_relay + RELAY_INTERVAL, *silent]) - now)
 
     def is_relay_due(self, has_reports: bool, now: float) -> bool:

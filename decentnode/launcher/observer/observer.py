@@ -221,29 +221,16 @@ class ModelObserver(threading.Thread):
             if not gathering.shown:
                 # There may never be a mean to measure a distance from.
                 self._contribute(PartialDistance(self.machine, round, 0, 0.0))
-        if (
-            self.machine == 0
-            and gathering.mean is None
-            and (late or self.machines - self._newcomers <= gathering.sums.keys())
-        ):
+        awaited = self.machines - self._newcomers
+        if self.machine == 0 and gathering.mean is None and (late or awaited <= gathering.sums.keys()):
             self._make_mean(round, gathering)
         is_summed = self.machine in gathering.sums
         if gathering.mean is not None and self.machine not in gathering.distances and is_summed:
             distance = self._distance(round, gathering)
             self._contribute(PartialDistance(self.machine, round, len(gathering.shown), distance))
-        complete = self.machine != 0 or self.machines - self._newcomers <= gathering.distances.keys()
-        if gathering.mean is not None and is_summed and (late or complete):
+        complete = self.machine != 0 or awaited <= gathering.distances.keys()
+        if late or (is_summed and complete and (gathering.mean is not None or not gathering.count)):
             self._conclude(round, gathering)
-        elif late or (is_summed and complete and not gathering.count):
-            self._close(round)
-            # Otherwise the row of this round waits for an observation until the run ends.
-            if self.machine == 0:
-                self.observations.put(Observation(round, 0, None, None))
-
-    def _close(self, round: int) -> None:
-        """Forgets a round; later input for it is ignored."""
-        self._release(round, self._rounds.pop(round))
-        self._concluded.add(round)
 
     def _contribute(self, contribution: Contribution) -> None:
         """Books a contribution of this machine, and sends it: a mean to all, the others to machine 0."""
@@ -282,10 +269,15 @@ class ModelObserver(threading.Thread):
             self.snapshots.release(rank, round)
 
     def _conclude(self, round: int, gathering: _RoundParts) -> None:
-        self._close(round)
+        """Forgets a round, whose later input is ignored; machine 0 then has its observation."""
+        self._release(round, self._rounds.pop(round))
+        self._concluded.add(round)
         if self.machine != 0:
             return
-        assert gathering.mean is not None
+        if gathering.mean is None:
+            # Otherwise the row of this round waits for an observation until the run ends.
+            self.observations.put(Observation(round, 0, None, None))
+            return
         count = sum(part.count for part in gathering.distances.values())
         distance = sum(part.distance for part in gathering.distances.values())
         # A model of zeros has no scale.

@@ -120,9 +120,7 @@ class Dashboard:
 
     def _round_line(self) -> Table:
         standing = self.standing
-        span = f"{standing.slowest}" if standing.slowest == standing.fastest else (
-            f"{standing.slowest} to {standing.fastest}"
-        )  # fmt: skip
+        span = " to ".join(map(str, sorted({standing.slowest, standing.fastest})))
         line = Table.grid(padding=(0, 2), expand=True)
         line.add_column(width=8)
         line.add_column(no_wrap=True)
