@@ -155,11 +155,8 @@ class ModelObserver(threading.Thread):
                 self._closing = self._closing or event is None
                 if event is not None:
                     self._book(event)
-            before = len(self._concluded)
             for round in sorted(self._rounds):
                 self._advance(round, self._rounds[round])
-            if len(self._concluded) > before:
-                self.said()
 
     def _arrived(self) -> list[Event]:
         """All waiting events; if there are none, the first that arrives, or none after POLL_INTERVAL."""
@@ -231,6 +228,7 @@ class ModelObserver(threading.Thread):
         complete = self.machine != 0 or awaited <= gathering.distances.keys()
         if late or (is_summed and complete and (gathering.mean is not None or not gathering.count)):
             self._conclude(round, gathering)
+            self.said()
 
     def _contribute(self, contribution: Contribution) -> None:
         """Books a contribution of this machine, and sends it: a mean to all, the others to machine 0."""

@@ -90,10 +90,8 @@ class RowWriters:
         """Waits until all have finished, at most for the limit, or until it is urgent."""
         for thread in self._threads:
             thread.put(summary)
-        began = time.monotonic()
-        while any(thread.is_alive() for thread in self._threads) and not is_urgent():
-            if time.monotonic() - began >= Timeouts.last_rows:
-                break
+        limit = time.monotonic() + Timeouts.last_rows
+        while any(t.is_alive() for t in self._threads) and not is_urgent() and time.monotonic() < limit:
             time.sleep(POLL_INTERVAL)
         for thread in self._threads:
             if thread.is_alive() and not thread.problem:

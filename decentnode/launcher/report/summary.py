@@ -131,22 +131,22 @@ class EvaluationLog:
     def _row(self, round: int) -> EvaluationRow | None:
         """The row of a round; None if no model was evaluated."""
         metrics = {rank: of for rank, of in sorted(self.metrics.pop(round, {}).items()) if of}
-        published = dict(sorted(self.reports.pop(round).items()))
-        reports = {r: one for r, one in published.items() if one.evaluation == "none" or r in metrics}
+        published = sorted(self.reports.pop(round).items())
+        reports = {r: one for r, one in published if one.evaluation == "none" or r in metrics}
         if not metrics:
             return None
         seen = self.observations.get(round)
-        if seen is not None and seen.nodes < len(reports):
-            seen = None  # a part of the models does not represent all
-        average = seen.average_model if seen else None
+        if seen is None or seen.nodes < len(reports):
+            # A part of the models does not represent all.
+            seen = Observation(round, 0, None, None)
         return EvaluationRow(
             round=round,
             seconds=fmean(r.seconds for r in reports.values()),
             metrics=by_name({rank: of for rank, of in metrics.items() if rank in reports}),
             train_loss={rank: r.train_loss for rank, r in reports.items() if r.train_loss is not None},
             bytes_sent={rank: r.bytes_sent for rank, r in reports.items()},
-            consensus_distance=seen.consensus_distance if seen else None,
-            average_model={**average} if average else None,
+            consensus_distance=seen.consensus_distance,
+            average_model={**seen.average_model} if seen.average_model else None,
         )
 
 
