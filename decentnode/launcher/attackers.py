@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -28,11 +29,7 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
     if isinstance(first, BuffersBeside) or not isinstance(first, Sharing):
         raise BadInput("adversaries: passive attacks and training.mix_buffers do not go together")
 
-    def scheme(rank: int) -> Sharing:
-        made = experiment.sharing(rank)
-        assert isinstance(made, Sharing)
-        return made
-
+    scheme = cast(Callable[[int], Sharing], experiment.sharing)
     return Scene(
         run, experiment.network, first.layout, settings.training, samples.dataset, samples.parts,
         samples.assigned, experiment.graph, scheme, settings.rounds, settings.seed,

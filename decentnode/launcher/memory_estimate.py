@@ -58,12 +58,9 @@ def _frames(experiment: Experiment, rank: int, machine: int) -> int:
     """Payloads of neighbors in this node's memory; those in shared memory are read in place."""
     graph, mapping = experiment.graph.graph, experiment.mapping
     in_place = getattr(experiment.settings.communication.make(), "local", "shared_memory") == "shared_memory"
-
-    def frames(round: int) -> int:
-        sources = graph.sources(rank, round)
-        return sum(not in_place or mapping.machine_of(source) != machine for source in sources)
-
-    return FRAMES_PER_SOURCE * max(map(frames, graph.cycle))
+    sources = (graph.sources(rank, round) for round in graph.cycle)
+    frames = (sum(not in_place or mapping.machine_of(peer) != machine for peer in peers) for peers in sources)
+    return FRAMES_PER_SOURCE * max(frames)
 
 
 class MemoryEstimate:

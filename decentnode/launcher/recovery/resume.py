@@ -183,8 +183,7 @@ class ResumePlan:
             except BadCheckpoint as error:
                 defects.append(str(error))
         if not good:
-            where = directory / f"{rank:05d}"
-            reason = defects[-1] if defects else f"there is none in {where}"
+            reason = [f"there is none in {directory / f'{rank:05d}'}", *defects][-1]
             raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to resume from: {reason}")
         for defect in defects:
             say(f"{defect}; it is not used")

@@ -75,10 +75,10 @@ class RowWriters:
             thread.start()
             self._threads.append(thread)
 
-    def put(self, row: EvaluationRow) -> None:
-        """Passes a row on."""
+    def put(self, item: EvaluationRow | dict[str, Any]) -> None:
+        """Passes a row on, or the summary as the last item."""
         for thread in self._threads:
-            thread.put(row)
+            thread.put(item)
 
     def drop_failed(self) -> None:
         """Reports each writer that has failed in one line, and passes it no more rows."""
@@ -88,8 +88,7 @@ class RowWriters:
 
     def close(self, summary: dict[str, Any], is_urgent: Callable[[], bool]) -> None:
         """Waits until all have finished, at most for the limit, or until it is urgent."""
-        for thread in self._threads:
-            thread.put(summary)
+        self.put(summary)
         limit = time.monotonic() + Timeouts.last_rows
         while any(t.is_alive() for t in self._threads) and not is_urgent() and time.monotonic() < limit:
             time.sleep(POLL_INTERVAL)
