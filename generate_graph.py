@@ -87,6 +87,8 @@ def chosen_options(cls: type[StaticGraph], flags: argparse.Namespace) -> dict[st
             continue
         if option not in takes:
             raise GraphError(f"{cls.__name__} takes no {name} (takes: {', '.join(sorted(takes))})")
+        if option in options:
+            raise GraphError(f"{name} sets {option}, which another flag sets, too; leave one out")
         options[option] = 2 * int(value) if name == "--kover2" and value.isdecimal() else value
     return options
 

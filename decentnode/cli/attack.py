@@ -32,8 +32,10 @@ def report(run: Path, overrides: Sequence[str]) -> Iterator[str]:
         raise BadInput(f"{config}: adversaries: nobody listens in this run; name some, such as membership")
     spent = _accounted(run)
     found: list[AttackResult] = []
-    yield f"{'attack':<22} {'adversary':<14} {'victim':>6} {'round':>6}" + "".join(f"{t:>9}" for t in TITLES)
+    head = f"{'attack':<22} {'adversary':<14} {'victim':>6} {'round':>6}" + "".join(f"{t:>9}" for t in TITLES)
     for result in attacked(experiment, run, attacks):
+        if not found:
+            yield head
         found.append(result)
         yield line(result)
         if result.epsilon_lower is not None and (most := spent.get(str(result.victim))) is not None:

@@ -48,7 +48,8 @@ class MetropolisHastings(Mixing):
 
     def check(self, graph: Graph) -> None:
         if graph.directed:
-            raise BadInput("metropolis_hastings weights need an undirected graph; use uniform or file")
+            others = "from_graph" if graph.has_weights else "uniform or file"
+            raise BadInput(f"metropolis_hastings weights need an undirected graph; use {others}")
 
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
         neighbors = graph.sources(rank, round)

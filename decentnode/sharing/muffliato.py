@@ -1,9 +1,10 @@
 """Muffliato: noise once, then several mixing steps that hide where it came from."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from decentnode.core.registry import SHARINGS, name_of
@@ -32,7 +33,7 @@ class Muffliato(MultiGossip):
     mean: ClassVar = "adds noise to the mean of all models, once in a round"
     state: ClassVar = ("_before",)
 
-    noise: PositiveFloat
+    noise: Annotated[float, Ge(1e-3), Le(1e4)]
     """The deviation of the noise, in units of `clip`."""
     clip: PositiveFloat = 1.0
     """The largest Euclidean norm of a local update."""

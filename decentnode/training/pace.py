@@ -9,13 +9,17 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Le
 
 from decentnode.core.clock import Clock
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.options import Fraction, PositiveFloat
 
+MOST_SECONDS = 3600.0
+"""Of a step, however slow it is: every run ends."""
 BEAT_INTERVAL = 0.25
 """Seconds between two heartbeats of a node that sleeps."""
 
@@ -28,7 +32,7 @@ class RandomSlowdown:
     """lognormal: exp(sigma N(0, 1)). exponential: of mean 1. stragglers: `factor` for that share of the
     ranks, 1 for the others.
     """
-    sigma: PositiveFloat = 0.5
+    sigma: Annotated[float, Gt(0), Le(3)] = 0.5
     share: Fraction = 0.25
     factor: PositiveFloat = 4.0
     drawn: Literal["step", "rank"] = "step"
@@ -118,7 +122,7 @@ class Pace:
             factor = slowdown[self.rank] if isinstance(slowdown, tuple) else slowdown
         if trace:
             factor *= trace[self.rank][round % len(trace[self.rank])]
-        return self.settings.step_seconds * factor
+        return min(self.settings.step_seconds * factor, MOST_SECONDS)
 
     async def keep(self, began: float, round: int, step: int, beat: Callable[[], None]) -> None:
         """Sleeps until a step that began at that time has taken its least duration."""

@@ -128,6 +128,14 @@ def test_a_client_fetches_ahead_and_notices_the_end(serving):
         client.close()
 
 
+def test_an_address_of_another_machine_is_refused_in_a_line():
+    service = SamplingService(lambda number: b"", "tcp://192.0.2.1:30900", 1, 1.0)
+    with pytest.raises(
+        StartError, match=r"^tcp://192.0.2.1:30900 cannot be bound: Cannot assign [a-z ]+; graph"
+    ):
+        service.serve()
+
+
 def test_without_a_service_a_process_does_not_start(tmp_path):
     limits = Timeouts(1.0, 0.1, 0.3, 1.0)
     client = SamplingClient(f"ipc://{tmp_path}/nobody", 0, limits, print)

@@ -2934,6 +2934,18 @@ OVERRIDES: dict[str, tuple[list[str], list[str]]] = {
             "command line: graph.graph.nods: unknown option of ring; did you mean 'nodes'?",
         ],
     ),
+    "churn of nodes that agree on edges": (
+        ["graph={name: churn, graph: {name: similarity, nodes: 8, neighbors: 1}, schedule: [[3, 1, 2]]}"],
+        ["command line: graph: churn: similarity is more than the edges of each round (...); choose ..."],
+    ),
+    "noise that no accountant can compute with": (
+        ["training.privacy={name: dp_sgd, clip: 1, delta: 1e-5, noise: 1e300}"],
+        ["command line: training.privacy.noise: must be 0, or from 0.001 to 10000, not 1e+300"],
+    ),
+    "mimic of itself": (
+        ["adversaries=[{name: mimic, ranks: [0], victim: 0}]"],
+        ["command line: adversaries[0].victim: rank 0 is an adversary itself; name an honest one of 0..3"],
+    ),
     "churn of a rank that is none": (
         ["graph={name: churn, graph: {name: ring, nodes: 4}, schedule: [[4, 1, 2]]}"],
         ["command line: graph: churn: rank 4 of the schedule is none of ring, 0..3"],

@@ -52,6 +52,10 @@ def test_writes_directed_edges_once(target):
             "name it in the configuration: graph: {name: one_peer_exponential, ...}",
         ),
         ("-g Ring -n 4 -d 3", "Ring takes no --degree (takes: nodes)"),
+        (
+            "-g SmallWorld -n 8 -d 2 -k 2 -b 0",
+            "--kover2 sets degree, which another flag sets, too; leave one out",
+        ),
         ("-g Ring", "Ring needs --nodes"),
         ("-g Ring -n -2", "Ring --nodes: input should be greater than 0, got '-2'"),
         (

@@ -1,13 +1,15 @@
 """Mimic."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from decentnode.attacks.base import Attack, Seen
 from decentnode.core.registry import ATTACKS
-from decentnode.graph.base import View
+from decentnode.graph.base import Graph, View
 from decentnode.options import NonNegative
+from decentnode.sharing.base import Sharing
 
 
 @ATTACKS.register("mimic")
@@ -22,6 +24,12 @@ class Mimic(Attack):
     needs_models = True
 
     victim: NonNegative | None = None
+
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
+        yield from super().defects(graph, sharing)
+        if self.victim is not None and (self.victim >= graph.num_nodes or self.victim in self.ranks):
+            what = "is an adversary itself" if self.victim in self.ranks else "does not exist"
+            yield "victim", f"rank {self.victim} {what}; name an honest one of 0..{graph.num_nodes - 1}"
 
     def lie(self, model: Tensor, view: View, seen: Seen, target: int | None) -> Tensor:
         honest = sorted(j for j in seen if j not in self.ranks)

@@ -13,6 +13,7 @@ import zmq
 from decentnode.communication.security.curve import Credentials, ZapAuthenticator
 from decentnode.communication.zmq_poll import Poller, has_input
 from decentnode.core.timeouts import Timeouts
+from decentnode.errors import StartError
 from decentnode.mapping.base import Mapping, tcp_endpoint
 
 QUESTION = struct.Struct("<qq")
@@ -58,7 +59,7 @@ class SamplingService:
     """When a block was first asked for."""
 
     def serve(self) -> None:
-        """Answers until the process ends; raises zmq.ZMQError if the endpoint cannot be bound."""
+        """Answers until the process ends; raises StartError if the endpoint cannot be bound."""
         # All processes get the same one.
         self._drawn = lru_cache(2)(self.answer)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -85,7 +86,13 @@ class SamplingService:
         # The directory of the sockets is made by the process that starts the nodes.
         while self.endpoint.startswith("ipc") and not folder.is_dir() and time.monotonic() < limit:
             time.sleep(LOOK_INTERVAL)
-        self._router.bind(self.endpoint)
+        try:
+            self._router.bind(self.endpoint)
+        except zmq.ZMQError as error:
+            why = zmq.strerror(error.errno or 0)
+            raise StartError(
+                f"{self.endpoint} cannot be bound: {why}; graph.address is that of this machine"
+            ) from error
 
     def _take(self) -> None:
         while has_input(self._router):

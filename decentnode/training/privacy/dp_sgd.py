@@ -20,10 +20,12 @@ from decentnode.errors import BadInput
 from decentnode.options import NonNegativeFloat, PositiveFloat
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
-from decentnode.training.privacy.accountants import ACCOUNTANTS, Spending
+from decentnode.training.privacy.accountants import ACCOUNTANTS, MOST_NOISE, Spending
 from decentnode.training.privacy.base import History, Privacy, PrivacyPlan, PrivateSteps
 from decentnode.training.privacy.per_example import ClippedSum
 
+LEAST_GIVEN = 1e-3
+"""The least noise for which epsilon is computed; it is some millions then."""
 Delta = Annotated[float, Gt(0), Lt(1)]
 
 
@@ -70,6 +72,11 @@ class DpSgd(Privacy):
             raise BadInput(
                 f"training.privacy.sampling: {self.accountant} covers poisson, not {self.sampling}; use "
                 "that, or accountant: none, which claims nothing"
+            )
+        if self.noise and not LEAST_GIVEN <= self.noise <= MOST_NOISE:
+            raise BadInput(
+                f"training.privacy.noise: must be 0, or from {LEAST_GIVEN:g} to {MOST_NOISE:g}, "
+                f"not {self.noise:g}"
             )
         if self.noise == 0 and self.epsilon is not None:
             raise BadInput("training.privacy.noise: 0 protects nothing; leave it out to compute it")
