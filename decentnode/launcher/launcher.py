@@ -267,11 +267,9 @@ class Launcher:
 
     def _watch(self, timeout: float) -> None:
         """Processes what nodes and machines have sent; waits at most `timeout` seconds for it."""
-        fds = [
-            *self._evaluators.descriptors,
-            *([self._peer_service.fd] if self._peer_service else []),
-            *([] if self._inflow.closed else [self._inflow.fd]),
-        ]
+        fds = [*self._evaluators.descriptors, *([self._peer_service.fd] if self._peer_service else [])]
+        if not self._inflow.closed:
+            fds.append(self._inflow.fd)
         if self.run_id:
             fds += self._assembly.descriptors
             # ZeroMQ descriptors are edge-triggered: messages may be waiting although none is readable.

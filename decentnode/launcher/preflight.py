@@ -35,11 +35,8 @@ def check_ports(settings: Settings, machine: int) -> None:
 def check_writers(settings: Settings, machine: int) -> None:
     """Raises BadInput with one line for each writer whose package is not installed here."""
     writers = settings.records.writers if machine == 0 else ()
-    defects = [
-        f"records.writers[{index}]: {lack}"
-        for index, writer in enumerate(writers)
-        if (lack := writer.make().lack())
-    ]
+    lacks = [writer.make().lack() for writer in writers]
+    defects = [f"records.writers[{index}]: {lack}" for index, lack in enumerate(lacks) if lack]
     if defects:
         raise BadInput(*defects)
 

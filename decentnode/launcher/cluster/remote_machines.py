@@ -137,13 +137,8 @@ class RemoteMachines:
         """Machines that may contribute models: their launcher reports, and not all of their nodes
         are lost.
         """
-        members = self._membership.members
-        can_show = {
-            machine
-            for machine in self.listening
-            if any(members[rank].state is not MemberState.LOST for rank in self._mapping.ranks_of(machine))
-        }
-        return can_show | {self._machine}
+        kept = self._membership.members.keys() - self._membership.ranks(MemberState.LOST)
+        return {self._machine_of[rank] for rank in kept}.intersection(self.listening) | {self._machine}
 
     def admits(self, note: Note) -> bool:
         """Whether a message fits this run; rounds or sizes that the run does not have are counted."""

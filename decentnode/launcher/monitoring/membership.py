@@ -112,13 +112,8 @@ class MembershipTable:
     def silent(self, seconds: float = inf) -> set[int]:
         """Nodes that are lost only because their machine has been silent, for at most `seconds`."""
         now = time.monotonic()
-        return {
-            rank
-            for rank, member in self.members.items()
-            if member.state is MemberState.LOST
-            and member.silent_since is not None
-            and now - member.silent_since <= seconds
-        }
+        lost = [(rank, self.members[rank].silent_since) for rank in self.ranks(MemberState.LOST)]
+        return {rank for rank, since in lost if since is not None and now - since <= seconds}
 
     def start(self, round: int = -1) -> None:
         """Records the start signal; the nodes have done `round` and continue after it."""
@@ -157,9 +152,6 @@ class MembershipTable:
         """
         # A copy, because the launcher may change the table meanwhile.
         missed = {peer for _, peer in [*self.missing_edges]}
-        members = {rank: self.members[rank] for rank in (self.members if among is None else among)}
-        return {
-            rank: member.round
-            for rank, member in members.items()
-            if member.state is MemberState.RUNNING and rank not in missed
-        }
+        members = [(rank, self.members[rank]) for rank in (self.members if among is None else among)]
+        running = [(rank, member.round) for rank, member in members if member.state is MemberState.RUNNING]
+        return {rank: round for rank, round in running if rank not in missed}

@@ -24,8 +24,6 @@ GROWTH, LONGEST_INTERVAL = 4.0, 60.0
 """Factor of that growth, and the longest pause in seconds."""
 REPORT_INTERVAL = 1.0
 NEVER = float("inf")
-UNKNOWN_ROUND = 1 << 62
-"""Later than any."""
 DOING = {
     Activity.START: "starting",
     Activity.BEGIN: "between rounds",
@@ -141,18 +139,15 @@ class Watchdog:
         """
         active, limits = set(self._membership.active), self._timeouts
         exits = self._exits(now).items()
-        overdue = {p for p, passed in exits if limits.process_exit <= passed < limits.process_gone}
+        hung = {p for p, passed in exits if limits.process_exit <= passed < limits.process_gone}
+        stuck = [(p, one) for p, one in self._watched.items() if one.condition is Condition.STUCK]
+        hung |= {p for p, one in stuck if one.silent >= Timeouts.hung_process(self._limit(one))}
         return {
             position: [
                 Failed(rank, f"hung ({self.doing(rank, now)}) and was killed")
-                for rank in sorted(active.intersection(watched.ranks))
+                for rank in sorted(active.intersection(self._watched[position].ranks))
             ]
-            for position, watched in self._watched.items()
-            if position in overdue
-            or (
-                watched.condition is Condition.STUCK
-                and watched.silent >= Timeouts.hung_process(self._limit(watched))
-            )
+            for position in sorted(hung)
         }
 
     def exit_pause(self, now: float) -> float:
@@ -214,7 +209,7 @@ class Watchdog:
             return False
         sightings = {rank: self._beats[rank].read() for rank in watched.ranks}
         for rank, sighting in sightings.items():
-            first, _ = watched.rounds_from.get(rank, (UNKNOWN_ROUND, 0.0))
+            first, _ = watched.rounds_from.get(rank, (sighting.round + 1, 0.0))
             if sighting.activity is not Activity.START and sighting.round < first:
                 watched.rounds_from[rank] = sighting.round, now
         if watched.condition is not Condition.WAITING:
