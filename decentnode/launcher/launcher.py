@@ -65,7 +65,7 @@ class Launcher:
         self.experiment, self.machine = experiment, machine
         self.screen = screen
         self._credentials = preflight.credentials(experiment.settings, machine)
-        self.run_dir = past.run_dir if past else make_run_directory(experiment, machine)
+        self.run_dir = past.run_dir if past else make_run_directory(experiment)
         self._run_state = RunState(experiment, machine, self.run_dir, past)
         home = {position: process.ranks for position, process in enumerate(experiment.processes)}
         nodes, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
@@ -111,7 +111,13 @@ class Launcher:
         """Runs everything; returns the exit code. Leaves no process running, whatever happens."""
         self._fork()
         try:
-            self._begin_together()
+            # A signal ends the wait for the local nodes and for the other machines.
+            try:
+                self._gather()
+                self._meet()
+            except StartError:
+                if not self._is_stopping():
+                    raise
             while self._unresolved() and not self._is_stopping():
                 until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
                 self._watch(min(self._others.pause, until_exit, self.screen.interval))
@@ -192,15 +198,6 @@ class Launcher:
         self._stopping.is_urgent = True
         self.server.kill()
 
-    def _begin_together(self) -> None:
-        """Waits for the local nodes and for the other machines, then starts; a signal ends the wait."""
-        try:
-            self._gather()
-            self._meet()
-        except StartError:
-            if not self._is_stopping():
-                raise
-
     def _gather(self) -> None:
         """Waits until every local host process is ready; raises StartError if one cannot start."""
         limit = time.monotonic() + self.experiment.settings.failures.start_deadline
@@ -252,7 +249,7 @@ class Launcher:
         self._run_state.lineage.begin(self._began)
         self._run_monitor.begin(self._began)
         self._late_join.begin(start, self.server, self._start_signal)
-        self.screen.began(experiment, self.run_dir, self._startup)
+        self.screen.began(experiment, self._startup)
         if self._run_state.news:
             self.screen.line(self._run_state.news)
         self._reports.lose(sorted(self._run_state.lineage.absent), "has not come yet")

@@ -105,7 +105,7 @@ def test_a_run_measures_its_models_on_validation_samples_and_records_the_skew(tm
         assert [*scores] == names
         assert {name: scores[f"validation_{name}"] for name in alone} == pytest.approx(alone)
     assert [*average_model_test(experiment)(run.nodes[0].training.vector.values, 0)] == names
-    recorded = make_run_directory(experiment, 0)
+    recorded = make_run_directory(experiment)
     assert config.load(recorded / "config.yaml") == experiment.settings
     partition = json.loads((recorded / "partition.json").read_text())
     assert [one["name"] for one in partition["skew"]] == ["label_noise", "rotation"]

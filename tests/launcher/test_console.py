@@ -69,7 +69,7 @@ def output() -> io.StringIO:
 
 
 def test_the_beginning_says_what_runs(output) -> None:
-    LiveConsole(output).began(EXPERIMENT, Path("x"), 3.77)
+    LiveConsole(output).began(EXPERIMENT, 3.77)
     assert output.getvalue() == (
         "trial: 3 nodes in 2 processes, 4,810 parameters, 40 rounds; started in 3.8 s\n"
     )
@@ -102,7 +102,7 @@ def test_columns_stay_apart_in_runs_that_take_long(output) -> None:
 
 def test_a_run_that_is_judged_by_its_loss_says_so(output) -> None:
     screen = LiveConsole(output)
-    screen.began(SimpleNamespace(**vars(EXPERIMENT) | {"metrics": (LOSS,)}), Path("x"), 1.0)
+    screen.began(SimpleNamespace(**vars(EXPERIMENT) | {"metrics": (LOSS,)}), 1.0)
     screen.evaluated(ROW)
     summary = SUMMARY | {
         "metrics": msgspec.to_builtins((LOSS,)), "test": {"loss": SPREAD}, "average_model": {"loss": 0.5}
@@ -347,7 +347,7 @@ def test_time_left_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then() ->
 def test_the_live_screen_keeps_the_lines_and_gives_the_terminal_back(output, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     screen = LiveScreen(output)
-    screen.began(EXPERIMENT, Path("x"), 1.0)
+    screen.began(EXPERIMENT, 1.0)
     screen.progress(membership())
     screen.line("rank 1 is lost: [bold]why[/bold]")
     screen.evaluated(ROW)
@@ -378,7 +378,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_run(seen_late) -> None:
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w") as terminal:
         screen = LiveScreen(terminal)
-        screen.began(EXPERIMENT, Path("x"), 1.0)
+        screen.began(EXPERIMENT, 1.0)
         os.close(leader)
         with pytest.raises(OSError, match="Input/output error"):
             os.write(follower, b"x")
@@ -445,7 +445,7 @@ def test_the_live_screen_waits_for_no_reader_either(unread, monkeypatch) -> None
     monkeypatch.setattr(live_view, "DRAW_INTERVAL", 0.0)
     drain(unread.reader)
     live = LiveScreen(unread)
-    live.began(EXPERIMENT, Path("x"), 1.0)
+    live.began(EXPERIMENT, 1.0)
     fill(unread.fileno())
     live.progress(membership())
     live.evaluated(ROW)
@@ -473,7 +473,7 @@ def test_a_terminal_that_was_halted_is_given_back_too(impatient, terminal) -> No
     before = termios.tcgetattr(terminal)
     own = os.dup(terminal.fileno())
     live = LiveScreen(terminal)
-    live.began(EXPERIMENT, Path("x"), 1.0)
+    live.began(EXPERIMENT, 1.0)
     termios.tcflow(own, termios.TCOOFF)
     live.close()
     after = termios.tcgetattr(own)
@@ -485,7 +485,7 @@ def test_progress_of_a_thousand_nodes_costs_little(output, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     many = MembershipTable(range(1024), {})
     screen = LiveScreen(output)
-    screen.began(EXPERIMENT, Path("x"), 1.0)
+    screen.began(EXPERIMENT, 1.0)
     screen.progress(many)
     began = time.process_time()
     for _ in range(1000):

@@ -385,18 +385,18 @@ def trial(tmp_path, monkeypatch) -> Experiment:
 def test_a_directory_that_another_start_has_just_made_is_left_to_it(trial, monkeypatch) -> None:
     names = iter([Path("runs/a"), Path("runs/a"), Path("runs/b")])
     monkeypatch.setattr("decentnode.launcher.report.summary.unused_directory", lambda name: next(names))
-    assert make_run_directory(trial, 0) == Path("runs/a").absolute()
+    assert make_run_directory(trial) == Path("runs/a").absolute()
     before = sorted(Path("runs/a").rglob("*"))
-    assert make_run_directory(trial, 0) == Path("runs/b").absolute()
+    assert make_run_directory(trial) == Path("runs/b").absolute()
     assert sorted(Path("runs/a").rglob("*")) == before
 
 
 def test_a_directory_with_a_name_must_be_empty(trial) -> None:
     named = Experiment.from_yaml("trial.yaml", ["run_dir=named"])
     Path("named").mkdir()
-    make_run_directory(named, 0)
+    make_run_directory(named)
     with pytest.raises(BadInput, match="named is not empty; name another one"):
-        make_run_directory(named, 0)
+        make_run_directory(named)
 
 
 def test_a_link_that_leads_nowhere_takes_a_name(tmp_path, monkeypatch) -> None:

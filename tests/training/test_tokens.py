@@ -36,6 +36,6 @@ def test_a_label_per_token_is_learned_from_ids(loss, tmp_path, monkeypatch):
     for node in run.nodes:
         assert node.evaluation.scores["accuracy"] == 1.0
         assert node.training.loss < 0.1
-    partition = json.loads((make_run_directory(experiment, 0) / "partition.json").read_text())
+    partition = json.loads((make_run_directory(experiment) / "partition.json").read_text())
     assert partition["samples_per_rank"] == [30, 30]
     assert sum(map(sum, partition["labels_per_rank"])) == 60 * 5

@@ -40,7 +40,7 @@ class LiveConsole:
         self._is_read = True
         self._metrics: Sequence[Metric] = CLASSIFICATION
 
-    def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
+    def began(self, experiment: Experiment, startup: float) -> None:
         """The first round has started, `startup` seconds after the command."""
         settings, self._metrics = experiment.settings, experiment.metrics
         nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")

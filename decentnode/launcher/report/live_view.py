@@ -4,7 +4,6 @@ import os
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import TextIO
 
@@ -182,8 +181,8 @@ class LiveScreen(LiveConsole):
         self._live: Live | None = None
         self._drawn = 0.0
 
-    def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
-        super().began(experiment, run_dir, startup)
+    def began(self, experiment: Experiment, startup: float) -> None:
+        super().began(experiment, startup)
         settings = experiment.settings
         is_tested = settings.evaluation.happens(settings.rounds)
         self.dashboard = Dashboard(

@@ -157,7 +157,7 @@ def unused_directory(name: str) -> Path:
     return next(path for path in chain([first], later) if not os.path.lexists(path))
 
 
-def make_run_directory(experiment: Experiment, machine: int) -> Path:
+def make_run_directory(experiment: Experiment) -> Path:
     """Makes the directory of a new run with its resolved configuration; raises BadInput."""
     settings = experiment.settings
     path = Path(settings.run_dir or unused_directory(settings.name)).absolute()

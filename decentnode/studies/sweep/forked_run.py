@@ -60,8 +60,8 @@ class RunConsole(LiveConsole):
         self._began = nan
         self._looked = 0.0
 
-    def began(self, experiment: Experiment, run_dir: Path, startup: float) -> None:
-        super().began(experiment, run_dir, startup)
+    def began(self, experiment: Experiment, startup: float) -> None:
+        super().began(experiment, startup)
         self._began = time.monotonic()
         self._shared.put(self._began, 0.0)
 
