@@ -9,6 +9,7 @@ from decentnode.communication.base import BufferSpec, Inbox
 from decentnode.communication.device.copies import HostCopies
 from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
 from decentnode.communication.inproc import InProcess
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.errors import BadInput
 
@@ -124,6 +125,13 @@ def test_memory_of_a_source_is_given_back_when_it_was_started_again(pair):
     assert copies.asked == [
         ("lock", first.data_ptr()), ("unlock", first.data_ptr()), ("lock", second.data_ptr()),
     ]  # fmt: skip
+
+
+def test_the_launcher_sees_for_whom_a_node_with_a_device_waits(pair):
+    (staged, _), (inner, _) = pair
+    staged.heartbeat = slot = HeartbeatBoard([0]).of(0)
+    inner.waits_for({1})
+    assert slot.read().awaited == (1,) and staged.heartbeat is slot
 
 
 def test_payload_to_another_device_keeps_layout_and_counts():

@@ -15,6 +15,7 @@ from torch import Tensor
 from decentnode.communication.base import BufferSpec, Endpoint
 from decentnode.communication.device.copies import CudaCopies, HostCopies, same_place
 from decentnode.communication.exchange.handle import ExchangeHandle, Key
+from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.errors import BadInput
@@ -107,6 +108,15 @@ class DeviceStaging(Endpoint):
     @property
     def ahead(self) -> int:
         return self._inner.ahead
+
+    @property
+    def heartbeat(self) -> HeartbeatSlot | None:
+        """The mailbox of the inner endpoint shows there for whom the node waits."""
+        return self._inner.heartbeat
+
+    @heartbeat.setter
+    def heartbeat(self, slot: HeartbeatSlot | None) -> None:
+        self._inner.heartbeat = slot
 
     def _room(self, place: tuple[int, ...], payload: Payload, made: Callable[[int], Tensor]) -> Tensor:
         """Room for a payload in memory that is kept for its place; replaced if it is too small."""
