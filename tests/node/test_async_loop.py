@@ -87,9 +87,10 @@ def test_a_schedule_that_does_not_fit_is_refused_before_the_start(tmp_path):
     file.write_text('{"round": 0, "events": [3, "1:0:1"]}\n')
     with pytest.raises(BadInput, match="has 0 whole rounds; a replay needs all 3"):
         nodes_of(tmp_path, "b", *replay)
-    file.write_text('{"round": 0, "events": [3, "1:zero"]}\n')
-    with pytest.raises(BadInput, match="schedule_path"):
-        nodes_of(tmp_path, "c", *replay)
+    for event in ('"1:zero"', '"77:0:1"', '"lost:4"', '"back:one"', '"5"', "-3"):
+        file.write_text(f'{{"round": 0, "events": [3, {event}]}}\n')
+        with pytest.raises(BadInput, match="schedule_path"):
+            nodes_of(tmp_path, "c", *replay)
 
 
 def test_a_message_that_does_not_come_ends_a_replay_with_one_line(tmp_path):

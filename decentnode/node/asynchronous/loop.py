@@ -170,4 +170,4 @@ def check_schedules(settings: Settings, nodes: int) -> None:
     """Raises BadInput where a recorded schedule does not fit the run."""
     path = settings.time_model.schedule_path
     for rank in range(nodes) if path is not None else ():
-        read_schedule(Path(path or ""), rank, settings.rounds)
+        read_schedule(Path(path or ""), rank, settings.rounds, nodes)

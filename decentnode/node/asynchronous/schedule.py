@@ -6,6 +6,7 @@ models, so a replay of it is bit-identical over every transport that runs the sa
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -221,6 +222,12 @@ def message_of(event: str) -> Message:
     return source, tag, number
 
 
+def _peer_in(event: str) -> int:
+    """The peer of a recorded event; raises ValueError."""
+    word, _, peer = event.partition(":")
+    return int(peer) if word in ("lost", "left", "back") else message_of(event)[0]
+
+
 def schedule_for(settings: Settings, rank: int, live: LiveSchedule, run_dir: Path, warn: Warn) -> Schedule:
     """What decides about a node's events by the settings; `warn` gets a line when the disk refuses them."""
     mode = settings.time_model.schedule
@@ -238,19 +245,18 @@ def schedule_file(directory: Path, rank: int) -> Path:
     return directory / f"{rank:05d}.jsonl"
 
 
-def read_schedule(directory: Path, rank: int, rounds: int) -> list[RecordedWindow]:
+def read_schedule(directory: Path, rank: int, rounds: int, nodes: float = inf) -> list[RecordedWindow]:
     """The recorded windows of a node; raises BadInput where they are not those of a whole run.
 
-    `directory`: that of the schedules, or of the run.
+    `directory`: that of the schedules, or of the run; `nodes`: how many the run has.
     """
     path = schedule_file(directory / FOLDER if (directory / FOLDER).is_dir() else directory, rank)
     try:
         lines = path.read_bytes().splitlines()
         windows = [msgspec.json.decode(line, type=RecordedWindow) for line in lines]
-        events = [event for window in windows for event in window.events if isinstance(event, str)]
-        for event in events:
-            if not event.startswith(("lost:", "left:", "back:")):
-                message_of(event)
+        for event in (event for window in windows for event in window.events):
+            if not (event >= 0 if isinstance(event, int) else 0 <= _peer_in(event) < nodes):
+                raise ValueError(f"'{event}' is no event of a run of {nodes} nodes")
     except OSError as error:
         raise BadInput(
             f"time_model.schedule_path: {path}: {error.strerror}; name a run with schedule: record"
