@@ -277,6 +277,9 @@ class RoundExchange:
 
     def _take_refusals(self) -> dict[str, int]:
         """Refusals since the last round, by reason; reports each peer with refused payloads once."""
+        # Counters take longer than all else that a usual round records.
+        if not (self.endpoint.refused or self._sharing.refusals):
+            return {}
         # One atomic copy, because the receiving thread adds to it.
         total = Counter(dict(self.endpoint.refused))
         new, self._taken = total - self._taken, total
