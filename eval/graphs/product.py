@@ -107,6 +107,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--refusals", action="store_true", help="print them, too")
     options = parser.parse_args()
+    if options.local == "tcp" and options.jobs > 1:
+        parser.error("--local tcp needs --jobs 1: all runs take the same ports")
     counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="dn-product-") as folder:
         walk = in_processes if options.processes else in_this_process
