@@ -73,6 +73,11 @@ def test_a_trace_that_is_none_is_one_line(content, line, tmp_path):
     assert str(caught.value) == f"training.pace.trace_path: {file}: {line}"
 
 
+def test_no_step_is_slowed_to_more_than_an_hour():
+    slow = PaceSettings(1e300, RandomSlowdown("lognormal", sigma=3.0))
+    assert slow.of_rank(0, 4, 1, Clock()).seconds(0, 0) == 3600.0
+
+
 def test_a_step_that_took_its_time_is_not_followed_by_sleep():
     slept, beats = [], []
 
