@@ -26,6 +26,8 @@ class Timeouts:
 
     # One exchange.
 
+    spin: ClassVar[float] = 50e-6
+    """A node's wait in which it only yields the processor, until it sleeps."""
     first_request: ClassVar[float] = 0.1
     """A node's wait until it first requests a missing payload, where its waits are usually shorter."""
     unanswered: ClassVar[float] = 0.5

@@ -32,7 +32,7 @@ SIZES = (100_000, 1_000_000, 10_000_000)
 PREDECESSOR = dict(zip(SIZES, (1.4, 1.4, 0.4), strict=True))
 """Payload GB/s of decentralizepy on 2 cores."""
 FASTER = dict(zip(SIZES, (6, 10, 30), strict=True))
-OF_SHARED_MEMORY = dict(zip(SIZES, (0.6, 0.8, 0.75), strict=True))
+OF_SHARED_MEMORY = dict(zip(SIZES, (0.75, 0.8, 0.75), strict=True))
 OF_FRAMES = {1_000_000: 0.9, 10_000_000: 0.9}
 OF_BATCHES = {1_000_000: 0.95, 10_000_000: 0.95}
 OF_RAW = {

@@ -18,6 +18,7 @@ from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.communication.zmq_poll import milliseconds
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
 
@@ -85,11 +86,15 @@ class DoorbellReader:
         if not self._attending.acquire(blocking=False):
             return handle.sleep(timeout)
         try:
-            own, limit = threading.get_ident(), time.monotonic() + timeout
+            own, began = threading.get_ident(), time.monotonic()
             # Another thread may finish the exchange, for example after a timeout: it must end the poll below.
             handle.call_when_done(lambda: None if threading.get_ident() == own else self._wake())
-            while not handle.done and time.monotonic() < limit:
-                for ready, _ in self._poll.poll(milliseconds(limit)):
+            # Asleep, it would cost its peers a wake-up each, which takes longer than all else that they do.
+            limit, awake_until = began + timeout, began + Timeouts.spin
+            while not handle.done and (now := time.monotonic()) < limit:
+                if now < awake_until:
+                    os.sched_yield()
+                for ready, _ in self._poll.poll(0 if now < awake_until else milliseconds(limit)):
                     if ready == self._waker:
                         os.eventfd_read(ready)
                     else:
