@@ -29,7 +29,8 @@ _LENGTH = struct.Struct("<Q")
 _LENGTH_AT = 48
 _LOW_32_BITS = (1 << 32) - 1
 LOW_8_BITS = (1 << 8) - 1
-_REFERENCE = struct.Struct("<Q")
+REFERENCE = struct.Struct("<Q")
+"""The body of a NOTICE: the offset of the payload in the sender's shared memory."""
 
 
 Body = bytes | memoryview
@@ -150,7 +151,7 @@ class Header(NamedTuple):
 def body_bytes(header: bytes) -> int:
     """The size of the body behind a packed header, of which nothing is checked."""
     if len(header) < HEADER_BYTES or header[KIND_AT] == NOTICE:
-        return _REFERENCE.size
+        return REFERENCE.size
     return int(_LENGTH.unpack_from(header, _LENGTH_AT)[0])
 
 
@@ -159,16 +160,11 @@ def digest(body: bytes | memoryview) -> int:
     return xxhash.xxh3_64_intdigest(body) & _LOW_32_BITS if len(body) else 0
 
 
-def pack_reference(offset: int) -> bytes:
-    """The body of a NOTICE: the offset of the payload in the sender's shared memory."""
-    return _REFERENCE.pack(offset)
-
-
 def unpack_reference(body: Body) -> int:
-    """The inverse of `pack_reference`; raises WireError."""
-    if len(body) != _REFERENCE.size:
+    """The offset in the body of a NOTICE; raises WireError."""
+    if len(body) != REFERENCE.size:
         raise WireError("reference length")
-    return int(_REFERENCE.unpack(body)[0])
+    return int(REFERENCE.unpack(body)[0])
 
 
 class SharedSegment(msgspec.Struct, frozen=True):

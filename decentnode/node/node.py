@@ -225,8 +225,7 @@ class RoundExchange:
         usual = statistics.median(self._recent) if self._recent else 0.0
         handle = self.endpoint.exchange(outgoing, sources, key, self._timeouts.exchange(usual), layout)
         if self._phase == 0:
-            # The payloads are on their way while the node trains, and the deadline of the peers must not run.
-            handle.hold()
+            # The payloads are on their way while the node trains.
             trains = self.clock.now()
             await self._meanwhile()
             began += self.clock.now() - trains

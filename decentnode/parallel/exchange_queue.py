@@ -69,10 +69,7 @@ class ExchangeQueue:
     def _begin_waiting(self) -> None:
         while self._waiting and not self.is_full:
             part, payload, targets, sources = self._waiting.popleft()
-            handle = self._exchange(dict.fromkeys(targets, payload), sources, part, payload.layout)
-            # The deadline starts with the wait in `collect`: until then this rank computes.
-            handle.hold()
-            self.flying[part] = handle
+            self.flying[part] = self._exchange(dict.fromkeys(targets, payload), sources, part, payload.layout)
 
     def collect(self, part: int, layout: Layout) -> Inbox:
         """Waits for a launched exchange and returns its payloads; pass them to `release` after reading.

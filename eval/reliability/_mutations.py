@@ -72,7 +72,7 @@ class Forge:
             case wire.Kind.PAYLOAD:
                 return self.payload
             case wire.Kind.NOTICE:
-                return wire.pack_reference(self.random.choice((0, 4096, 2**63, 2**64 - 1)))
+                return wire.REFERENCE.pack(self.random.choice((0, 4096, 2**63, 2**64 - 1)))
         return b""
 
     def _hello(self) -> bytes:

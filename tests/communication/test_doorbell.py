@@ -47,7 +47,7 @@ class Tower:
 
 
 def message(kind=Kind.NOTICE, seq=1, to=1):
-    body = wire.pack_reference(8 * seq) if kind == Kind.NOTICE else b""
+    body = wire.REFERENCE.pack(8 * seq) if kind == Kind.NOTICE else b""
     return to, Header(kind, 7, 0, to, seq=seq).pack(), body
 
 
@@ -139,7 +139,7 @@ def test_junk_is_counted_and_the_next_record_is_heard(tmp_path_factory, junk):
     os.close(pipe)
     tower.bell.close()
     tower.links.close(lambda process: 0)
-    assert tower.heard == [(Kind.NOTICE, 9, wire.pack_reference(72))] * len(junk)
+    assert tower.heard == [(Kind.NOTICE, 9, wire.REFERENCE.pack(72))] * len(junk)
     assert bool(tower.refused) == any(junk)
 
 

@@ -52,9 +52,12 @@ class Hand(Transport):
     def give_model(self):
         self.given += self.box.take_wanting()
 
-    def open(self, exchange, sources=(), targets=(), timeout=10.0):
+    def open(self, exchange, sources=(), targets=(), timeout=10.0, waits=True):
         self.seq += 1
-        return self.box.open(exchange, self.seq, targets, sources, timeout)
+        handle = self.box.open(exchange, self.seq, targets, sources, timeout)
+        if waits and not handle.done:
+            handle.begin_to_wait()
+        return handle
 
 
 @pytest.fixture
@@ -334,8 +337,7 @@ def test_time_in_which_this_process_stood_still_is_forgiven(hand, now):
 
 @pytest.mark.parametrize("arrives", [False, True])
 def test_while_the_node_does_something_else_nobody_is_accused_or_asked(hand, now, arrives):
-    handle = hand.open(key(0), sources=[1, 2] if arrives else [1], timeout=10.0)
-    handle.hold()
+    handle = hand.open(key(0), sources=[1, 2] if arrives else [1], timeout=10.0, waits=False)
     assert accused(hand.box, now.time + 1000) == set()
     if arrives:
         hand.box.deliver(2, key(0), Letter(1))
@@ -346,8 +348,7 @@ def test_while_the_node_does_something_else_nobody_is_accused_or_asked(hand, now
 
 
 def test_what_came_while_nobody_waited_is_there_at_once(hand, now):
-    handle = hand.open(key(0), sources=[1], timeout=10.0)
-    handle.hold()
+    handle = hand.open(key(0), sources=[1], timeout=10.0, waits=False)
     hand.box.deliver(1, key(0), Letter(1))
     assert handle.done
     assert handle.finish_within(0.0)
@@ -364,6 +365,7 @@ def simulate(neighbors, stopped, timeout, seconds, clock):
 
     def open_next(i):
         handles[i] = boxes[i].open(key(rounds[i]), rounds[i] + 1, (), sorted(neighbors[i]), timeout)
+        handles[i].begin_to_wait()
         for j in [j for j in neighbors[i] if boxes[i].peers.error(j) is None]:
             boxes[j].deliver(i, key(rounds[i]), Letter(rounds[i] + 1))
 
@@ -401,7 +403,7 @@ def test_a_message_lost_between_two_waiting_nodes_is_not_waited_for_forever(now)
     """Both wait in the same exchange: each has sent, so each is right to give the other up."""
     boxes = [Mailbox(i, Transport()) for i in range(2)]
     for i, box in enumerate(boxes):
-        box.open(key(0), 1, (), [1 - i], 10.0)
+        box.open(key(0), 1, (), [1 - i], 10.0).begin_to_wait()
     now.time += 9
     for i, box in enumerate(boxes):
         box.note_waiting(1 - i, key(0))

@@ -67,6 +67,7 @@ class End(Transport):
         key = first_of(self.next)
         box.admit(self.next)
         self.handle = box.open(key, self.next + 1, [self.peer], [self.peer], TIMEOUT)
+        self.handle.begin_to_wait()
         if box.peers.error(self.peer) is None:
             self.sent[key] = self.next + 1
             self.edge.tell(Kind.PAYLOAD, self.rank, self.peer, key, self.next + 1)

@@ -143,7 +143,8 @@ class ExchangeHandle:
         self.behind: set[int] = set()
         """Readers of earlier payloads of this part, which the exchange waits for, too."""
         self.timeout = timeout
-        self.opened = time.monotonic()
+        self.opened = math.inf
+        """When a thread first waited for it: the deadline does not run while the node computes."""
         self.done = False
         self._mailbox = mailbox
         self._wake: list[Callable[[], Any]] = []
@@ -152,7 +153,7 @@ class ExchangeHandle:
         if not self.done and self._mailbox.alone:
             self.finish_within(math.inf)
         elif not self.done:
-            pause, loop = self._begin_to_wait(), asyncio.get_running_loop()
+            pause, loop = self.begin_to_wait(), asyncio.get_running_loop()
             future = loop.create_future()
             timer = loop.call_later(pause, self._hand_over)
             self.call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
@@ -165,7 +166,7 @@ class ExchangeHandle:
     def finish_within(self, seconds: float) -> bool:
         """Like `await`, for a thread without an event loop; returns False after `seconds` seconds."""
         if not self.done:
-            pause, limit = self._begin_to_wait(), time.monotonic() + seconds
+            pause, limit = self.begin_to_wait(), time.monotonic() + seconds
             attend = self._mailbox.transport.attend
             if not attend(self, min(pause, seconds)):
                 self._hand_over()
@@ -183,10 +184,6 @@ class ExchangeHandle:
         finished.acquire()
         self.call_when_done(finished.release)
         return finished.acquire(timeout=-1 if timeout == math.inf else timeout)
-
-    def hold(self) -> None:
-        """Suspends the deadline until a thread waits for this exchange: the node computes in the meantime."""
-        self.opened = math.inf
 
     def release(self) -> bool:
         """Acknowledges the messages of this exchange, once: their senders may write that memory again.
@@ -211,10 +208,9 @@ class ExchangeHandle:
         for wake in self._wake:
             wake()
 
-    def _begin_to_wait(self) -> float:
+    def begin_to_wait(self) -> float:
         """Starts deadline and timer; returns the seconds until the first request."""
         now = time.monotonic()
-        # After `hold` the deadline counts from the first wait, not from the send.
         self.opened = min(self.opened, now)
         pause = self._mailbox.timer.start(self.timeout, now)
         # Where waits are usually short, only one that lasts is worth the time.

@@ -127,7 +127,7 @@ class ZeroMQEndpoint(Endpoint):
             else:
                 remote.append(target)
         if co_located:
-            reference = wire.pack_reference(self._lay_out(payload, key))
+            reference = wire.REFERENCE.pack(self._lay_out(payload, key))
             messages += self._messages(wire.Kind.NOTICE, payload, co_located, key, reference)
         if remote:
             messages += self._frames(payload, remote, key, self._seq)
