@@ -24,7 +24,7 @@ class Waiter:
         self.box = Mailbox(0, Transport())
         boxes = {0: self.box}
         edges = EdgeProtocol(boxes, self._tell, lambda peer: True)
-        self.patience = FailureDetector(boxes, self._tell, edges)
+        self.detector = FailureDetector(boxes, self._tell, edges)
 
     def _tell(self, kind, rank, peer, key, seq):
         self.said.append((round(self.now - self.began, 3), kind, peer))
@@ -40,7 +40,7 @@ class Waiter:
         end, looks = self.now + seconds, 0
         while self.due <= end:
             self.now = self.due
-            self.due = self.patience.look(self.now, linked)
+            self.due = self.detector.look(self.now, linked)
             looks += 1
         self.now = end
         return looks
@@ -114,5 +114,5 @@ def test_who_stood_still_accuses_nobody_of_that_time(waiter):
 def test_an_exchange_that_nobody_waits_for_wakes_nobody(waiter):
     waiter.wait(0)
     waiter.box.timer.stop()
-    assert waiter.patience.look(waiter.now + 1000.0, (1, 2)) == NEVER
+    assert waiter.detector.look(waiter.now + 1000.0, (1, 2)) == NEVER
     assert waiter.said == []

@@ -328,8 +328,12 @@ def test_time_in_which_this_process_stood_still_adds_to_that_of_a_peer_that_is_b
     assert accused(hand.box, now.time + 6) == {1}
 
 
-def test_time_in_which_this_process_stood_still_is_forgiven(hand, now):
-    hand.open(key(0), sources=[1], timeout=10.0)
+@pytest.mark.parametrize("heard", [False, True])
+def test_time_in_which_this_process_stood_still_is_forgiven(hand, now, heard):
+    hand.open(key(1), sources=[1], timeout=10.0)
+    if heard:
+        now.time += 5
+        hand.box.note_waiting(1, key(0))
     hand.box.forgive(60.0)
     assert accused(hand.box, now.time + 69) == set()
     assert accused(hand.box, now.time + 71) == {1}

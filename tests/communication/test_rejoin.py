@@ -7,7 +7,7 @@ import pytest
 
 from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.peers.peer import SETTLED
+from decentnode.communication.peers.peer import PROBATION
 from decentnode.communication.peers.rejoin import FAR_AHEAD, EdgeProtocol, RejoinProtocol, farewell
 from decentnode.communication.wire import Header, Kind
 from decentnode.core.timeouts import Timeouts
@@ -423,7 +423,7 @@ def test_who_is_too_slow_again_and_again_is_left_out_for_longer_each_time(monkey
         *[Timeouts.exclusion(10.0)] * 3,
     ]
     for rank in (0, 1):
-        town.go_to(rank, town.boxes[rank].upcoming + SETTLED)
+        town.go_to(rank, town.boxes[rank].upcoming + PROBATION)
     gives_up(town, 0, 1)
     town.go_to(1, town.boxes[0].upcoming)
     now[0] += 1.0

@@ -116,7 +116,7 @@ class ExchangeOwner:
     def show_awaited(self, handle: "ExchangeHandle") -> None:
         """Tells the transport for whom the node waits in this exchange."""
         with self.lock:
-            self.transport.waits_for(handle.awaited | handle.behind)
+            self.transport.waits_for(handle.awaited | handle.unreleased)
 
     def refuse(self, reason: str) -> None:
         """Counts a message that cannot be used."""
@@ -140,8 +140,8 @@ class ExchangeHandle:
         self.arrived: dict[int, Message] = {}
         self.missing: dict[int, PeerError] = {}
         self.awaited = set(sources)
-        self.behind: set[int] = set()
-        """Readers of earlier payloads of this part, which the exchange waits for, too."""
+        self.unreleased: set[int] = set()
+        """Readers that still use an earlier payload of this part: the exchange waits for them, too."""
         self.timeout = timeout
         self.opened = math.inf
         """When a thread first waited for it: the deadline does not run while the node computes."""

@@ -160,7 +160,7 @@ class Mailbox(ExchangeOwner):
             return entry is None or (
                 not entry.wants_model
                 and not any(peer in handle.awaited for handle in self._open.values())
-                and not any(peer in window.readers | window.behind for window in self._sent_in.values())
+                and not any(peer in window.readers | window.unreleased for window in self._sent_in.values())
             )
 
     def unlink(self, peer: int) -> None:
@@ -204,7 +204,7 @@ class Mailbox(ExchangeOwner):
             peers = [self.peers[target] for target in targets]
             readers = {p.rank for p in peers if p.error is None and p.state is not PeerState.LEAVING}
             # Done means that all earlier memory of this part is free.
-            handle.behind = self._sent_in[key[2]].send(seq, readers)
+            handle.unreleased = self._sent_in[key[2]].send(seq, readers)
             self._open[key] = handle
             if self.failure is not None:
                 handle.finish()
@@ -336,7 +336,7 @@ class Mailbox(ExchangeOwner):
     def awaited(self) -> list[tuple[ExchangeHandle, set[int]]]:
         """Open exchanges with the peers each waits for: sources, and readers of earlier payloads."""
         with self.lock:
-            return [(handle, handle.awaited | handle.behind) for handle in self._open.values()]
+            return [(handle, handle.awaited | handle.unreleased) for handle in self._open.values()]
 
     def silent_since(self, peer: int, handle: ExchangeHandle) -> float:
         """The time from which the deadline of a peer counts in this exchange."""
@@ -354,7 +354,7 @@ class Mailbox(ExchangeOwner):
     def is_read(self) -> bool:
         """True when no live peer has unread payloads of this node."""
         with self.lock:
-            return not any(window.readers or window.behind for window in self._sent_in.values())
+            return not any(window.readers or window.unreleased for window in self._sent_in.values())
 
     def _settle(self, handle: ExchangeHandle, source: int, message: Message) -> None:
         if source in handle.awaited:
@@ -382,7 +382,7 @@ class Mailbox(ExchangeOwner):
             self._finish_if_complete(handle)
 
     def _finish_if_complete(self, handle: ExchangeHandle) -> None:
-        if handle.awaited or handle.behind:
+        if handle.awaited or handle.unreleased:
             if self.timer.has_expired:
                 self.show_awaited(handle)
             return

@@ -10,7 +10,7 @@ class SendWindow:
 
     readers: set[int] = field(default_factory=set)
     """Those that have not acknowledged the last payload."""
-    behind: set[int] = field(default_factory=set)
+    unreleased: set[int] = field(default_factory=set)
     """Those that have not acknowledged an earlier one, whose memory the next exchange writes."""
     _last: int = 0
     """The number of the last payload."""
@@ -18,17 +18,17 @@ class SendWindow:
 
     def send(self, seq: int, readers: set[int]) -> set[int]:
         """Records a payload; returns the readers of earlier ones, a set that shrinks as they acknowledge."""
-        self.behind = self.behind | self.readers
+        self.unreleased = self.unreleased | self.readers
         self._before, self._last, self.readers = self._last, seq, readers
-        return self.behind
+        return self.unreleased
 
     def awaits(self, reader: int, seq: int) -> bool:
         """Whether a reader has not acknowledged this number."""
-        return reader in (self.readers if seq > self._before else self.behind)
+        return reader in (self.readers if seq > self._before else self.unreleased)
 
     def strike(self, reader: int, seq: float = math.inf) -> None:
         """Removes a reader up to a number."""
         if seq >= self._before:
-            self.behind.discard(reader)
+            self.unreleased.discard(reader)
         if seq >= self._last:
             self.readers.discard(reader)

@@ -17,7 +17,7 @@ Key = tuple[int, int, int]
 Spot = tuple[int, Key | None]
 """The position of a node: the next round that it starts, and its latest exchange."""
 BEFORE_ALL: Key = (-1, 0, 0)
-SETTLED = 20
+PROBATION = 20
 """Rounds after rejoining within which another timeout counts as repeated."""
 
 
@@ -32,7 +32,7 @@ class PeerState(IntEnum):
     LEFT = auto()
     """It has finished; only a new process in its place may rejoin."""
     LOST = auto()
-    """The edge is dropped: its link broke, or one end timed out on the other."""
+    """The edge is dropped (LOSE), or the peer was not met yet."""
     REJOINING = auto()
     """Both ends have agreed on the round from which they exchange again."""
 
@@ -41,7 +41,7 @@ class PeerEvent(IntEnum):
     """What changes the state of a peer."""
 
     LOSE = auto()
-    """Its link broke, it timed out, or it has dropped the edge (DROP_EDGE)."""
+    """The edge ends: its link broke, one end timed out (DROP_EDGE), or one end joins or skips (SKIP)."""
     LEAVE = auto()
     """LEAVE has overtaken payloads; where nothing is on the way, the message leads to FINISH at once."""
     FINISH = auto()
@@ -178,16 +178,18 @@ class Peer:
         self._heard = self._highest = None
 
     def forgive(self, seconds: float) -> None:
-        """Extends its limit by seconds in which no message could be received."""
+        """Extends its deadlines by seconds in which no message could be received."""
         if self._highest is not None:
             self._highest = self._highest[0], self._highest[1] + seconds
+        if self._heard is not None:
+            self._heard = self._heard[0] + seconds, self._heard[1]
 
     def silent_since(self, key: Key, opened: float, timeout: float) -> float:
         """The time from which its deadline counts in an exchange that this node waits for since `opened`."""
         # It has sent its payload for this exchange, so more time does not help.
         if self._heard is None or self._highest is None or self._heard[1] >= key:
             return opened
-        # Bounds the wait for a peer that is behind, whatever it reports.
+        # Bounds the wait for a peer that is behind in one round, whatever it reports.
         limit = max(self._highest[1], opened) + Timeouts.peer_behind(timeout)
         return min(max(self._heard[0], opened), limit)
 
@@ -212,7 +214,7 @@ class Peer:
     def time_out(self, round: int, deadline: float, now: float) -> None:
         """Records that this node timed out on the peer after `deadline` seconds."""
         # A peer that has never rejoined cannot time out again.
-        is_again = self._back is not None and round - self._back < SETTLED
+        is_again = self._back is not None and round - self._back < PROBATION
         self._timeouts = self._timeouts + 1 if is_again else 1
         # No exclusion after the first timeout: the peer accepts when it has made progress.
         self._excluded_until = now + Timeouts.exclusion(deadline, self._timeouts)

@@ -238,7 +238,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.transfer_queue.clear()
         self._say_done(list(self._arrived))
         sockets = self._sockets
-        sockets.post(lambda: sockets.patience.ask(self.mailbox))
+        sockets.post(lambda: sockets.failure_detector.ask(self.mailbox))
 
     # Releases, and the end.
 

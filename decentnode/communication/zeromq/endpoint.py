@@ -234,7 +234,7 @@ class ZeroMQEndpoint(Endpoint):
 
     def ask_for(self, peer: int, key: Key) -> None:
         sockets, box = self._sockets, self.mailbox
-        sockets.post(lambda: sockets.patience.ask_for(box, peer, key))
+        sockets.post(lambda: sockets.failure_detector.ask_for(box, peer, key))
 
     def make_void(self, peer: int) -> None:
         # Readers compare their message's number with this one, here or in the segment, before and after a

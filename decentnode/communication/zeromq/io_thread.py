@@ -70,7 +70,7 @@ class IoThread(threading.Thread):
         self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable, self.is_linked)
         self.rejoining = RejoinProtocol(self.mailboxes, self._tell) if place.incarnation else None
         self._edges.rejoining = self.rejoining
-        self.patience = FailureDetector(self.mailboxes, self._tell, self._edges)
+        self.failure_detector = FailureDetector(self.mailboxes, self._tell, self._edges)
         self._reception = Receiver(
             place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted
         )
@@ -146,7 +146,7 @@ class IoThread(threading.Thread):
         """Passes messages about a process group to `listener`; before the thread starts."""
         self._reception.listener = listener
         # A node that waits for a group may be unable to start a check.
-        self.patience.most_pause, self._next_look = PROPOSAL_INTERVAL, 0.0
+        self.failure_detector.most_pause, self._next_look = PROPOSAL_INTERVAL, 0.0
 
     def is_linked(self, rank: int) -> bool:
         """True for a local rank, or when there is a link to the process of another."""
@@ -297,7 +297,7 @@ class IoThread(threading.Thread):
         if self._gate is not None and now >= self._gate.next_due:
             self._gate.serve()
         if now >= self._next_look:
-            self._next_look = self.patience.look(now, self.linked(only_needed=True))
+            self._next_look = self.failure_detector.look(now, self.linked(only_needed=True))
         if now >= self._next_proposal:
             self._edges.propose()
             self._next_proposal = NEVER
