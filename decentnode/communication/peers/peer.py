@@ -98,7 +98,9 @@ SETTLED_STATES = CONNECTED | {PeerState.LEFT}
 
 
 class Peer:
-    """Guarded by the lock of the mailbox that has it."""
+    """Guarded by the lock of the mailbox that has it; what only the socket thread uses (margin, proposals,
+    requests, back-off) it changes without.
+    """
 
     __slots__ = (
         "_back", "_blamed", "_excluded_until", "_heard", "_highest", "_timeouts", "error", "fresh_from",
