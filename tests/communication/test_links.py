@@ -147,12 +147,12 @@ def test_two_threads_report_each_link_that_was_opened_once(made):
         def __bool__(self):
             found = len(self) > 0
             if found and not counted:
-                other = threading.Thread(target=links._report_opened)
+                other = threading.Thread(target=links._report)
                 counted.append("began")
                 other.start()
                 other.join(10.0)
             return found
 
     links._opened = Opened([1, 2])
-    links._report_opened()
+    links._report()
     assert sorted(counted[1:]) == [1, 2]

@@ -162,16 +162,14 @@ class ZeroMQEndpoint(Endpoint):
         last = self.mailbox.sent_last
         # This node no longer reads its doorbell, so the socket thread must.
         self._sockets.post(self._sockets.serve_bell)
-        messages = self._acknowledgements()
+        self._sockets.dispatch(self._acknowledgements())
         for sibling in self._siblings.values():
             # One that has not met this node finds it ended when it does.
             if self.rank in sibling.mailbox.peers:
                 sibling.mailbox.depart(self.rank, last)
         for rank in self._sockets.linked():
             # A peer without a link opens one when it needs this node, and receives LEAVE as the answer.
-            header = self._sockets.header(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
-            messages.append((self._sockets.place.home[rank], header.pack(), b""))
-        self._sockets.dispatch(messages)
+            self._sockets.tell(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
 
     def admit(self, round: int) -> list[int]:
         return self.mailbox.admit(round)
@@ -181,13 +179,8 @@ class ZeroMQEndpoint(Endpoint):
         return self.mailbox.ahead
 
     def skip_to(self, round: int) -> None:
-        home, siblings = self._sockets.place.home, self._siblings
-        for rank in sorted(self.mailbox.skip_to(round, [*siblings, *self._sockets.linked()])):
-            header = self._sockets.header(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
-            if rank in siblings:
-                self._sockets.overhear(rank, header)
-            else:
-                self._sockets.dispatch([(home[rank], header.pack(), b"")])
+        for rank in sorted(self.mailbox.skip_to(round, [*self._siblings, *self._sockets.linked()])):
+            self._sockets.tell(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
         self._offered = vector, may_have

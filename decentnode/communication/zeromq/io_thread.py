@@ -67,12 +67,12 @@ class IoThread(threading.Thread):
             )
         self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self, self._pipe_of)
         self._meeting = HelloBarrier(place, self._links)
-        self._edges = EdgeProtocol(self.mailboxes, self._tell, self._is_reachable, self.is_linked)
-        self.rejoining = RejoinProtocol(self.mailboxes, self._tell) if place.incarnation else None
+        self._edges = EdgeProtocol(self.mailboxes, self.tell, self._is_reachable, self.is_linked)
+        self.rejoining = RejoinProtocol(self.mailboxes, self.tell) if place.incarnation else None
         self._edges.rejoining = self.rejoining
-        self.failure_detector = FailureDetector(self.mailboxes, self._tell, self._edges)
+        self.failure_detector = FailureDetector(self.mailboxes, self.tell, self._edges)
         self._reception = Receiver(
-            place, self.mailboxes, self._edges, self._tell, self._greeted, self._restarted
+            place, self.mailboxes, self._edges, self.tell, self._greeted, self._restarted
         )
         self.incarnations = self._reception.incarnations
         """By process its incarnation as far as this one knows, where that is not 0."""
@@ -185,10 +185,6 @@ class IoThread(threading.Thread):
             place.incarnation, knows, wire.digest(body),
         )  # fmt: skip
 
-    def overhear(self, rank: int, header: wire.Header) -> None:
-        """Passes a message of one local node to another."""
-        self._reception.hear(self.mailboxes[rank], header)
-
     def look(self) -> None:
         """Makes this thread, which runs this command, check what is due for its nodes."""
         self._next_look = 0.0
@@ -201,6 +197,15 @@ class IoThread(threading.Thread):
         """Sends at once, without waking this thread unless it has to open a link first."""
         if left := self._links.send(messages, opens=False):
             self.post(lambda: self._links.send(left))
+
+    def tell(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
+        """Sends a control message of a local node, or passes it to another one of this process."""
+        sibling = self.mailboxes.get(peer)
+        header = self.header(kind, sender, peer, key, seq=seq)
+        if sibling is None:
+            self.dispatch([(self.place.home[peer], header.pack(), b"")])
+        else:
+            self._reception.hear(sibling, header)
 
     def meet(self, processes: set[int], run_id: int, timeout: float) -> None:
         """Starts the thread, connects, and waits for HELLO from every process.
@@ -236,7 +241,7 @@ class IoThread(threading.Thread):
         limit, pair = time.monotonic() + timeout, (rank, peer)
         # Before the request: a model without an entry here is refused.
         self._reception.models.setdefault(pair, None)
-        self.post(lambda: self._tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
+        self.post(lambda: self.tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
         found = None
         while found is None and time.monotonic() < limit and self._any_lives([pair]):
             time.sleep(POLL_INTERVAL)
@@ -415,14 +420,6 @@ class IoThread(threading.Thread):
     def _is_reachable(self, rank: int) -> bool:
         """Whether a message may arrive; a missing link is opened for it."""
         return self.place.home[rank] not in self._links.gone
-
-    def _tell(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
-        sibling = self.mailboxes.get(peer)
-        header = self.header(kind, sender, peer, key, seq=seq)
-        if sibling is None:
-            self._links.send([(self.place.home[peer], header.pack(), b"")])
-        else:
-            self._reception.hear(sibling, header)
 
     def _end(self) -> None:
         self._stopping = True

@@ -122,12 +122,10 @@ class PeerLinks:
                     self._send(process, header, body)
                 else:
                     left.append(message)
-        if self._unsent:
-            self._book()
-        if self._opened:
-            self._report_opened()
-            if opens:
-                self.close_surplus()
+        if (has_opened := bool(self._opened)) or self._unsent:
+            self._report()
+        if has_opened and opens:
+            self.close_surplus()
         return left
 
     def _send(self, process: int, header: bytes, body: wire.Body) -> None:
@@ -137,29 +135,23 @@ class PeerLinks:
         if not self._dealers.send(process, header, body, MOST_UNREAD * self.parts * edges):
             self._unsent.append(header)
 
-    def _book(self) -> None:
-        """Reports unsent messages without the lock: this takes the lock of a mailbox, which other threads
-        hold while they send.
+    def _report(self) -> None:
+        """Reports unsent messages and opened links without the lock: this takes the lock of a mailbox, which
+        other threads hold while they send.
         """
-        while self._unsent:
+        while self._unsent or self._opened:
             with self._sending:
                 unsent, self._unsent = self._unsent, []
+                opened, self._opened = self._opened, []
             for header in unsent:
                 self._owner.book_unsent(header)
-
-    def _report_opened(self) -> None:
-        """Reports opened links without the lock, as `_book`."""
-        while self._opened:
-            with self._sending:
-                opened, self._opened = self._opened, []
             for process in opened:
                 self._owner.note_link(process)
 
     def make(self, process: int) -> None:
         """Connects to a process and sends HELLO, unless that was done or it is lost."""
         self._make(process)
-        self._book()
-        self._report_opened()
+        self._report()
         self.close_surplus()
 
     def need(self, process: int) -> None:
@@ -169,8 +161,7 @@ class PeerLinks:
         """
         if not self._is_open(process) and self._may_revive(process):
             self._connect(process)
-            self._book()
-            self._report_opened()
+            self._report()
 
     def _may_revive(self, process: int) -> bool:
         return process not in self.gone or self._endpoint_of(process).startswith("tcp")
@@ -261,7 +252,6 @@ class PeerLinks:
         # Its process may only have begun to listen a little later.
         for process in filter(self._pipes.has_failed, tuple(self._suspects)):
             self._revive(process)
-        self._report_opened()
         broken = [process for process, verdict in self._suspects.items() if verdict <= now]
         for process in broken:
             self.gone.add(process)
@@ -280,7 +270,7 @@ class PeerLinks:
                 self._suspects.pop(process, None)
         else:
             self._greet(process)
-        self._book()
+        self._report()
 
     def renew(self, process: int) -> None:
         """Drops what is on the way to a process that was replaced by a new one, and connects to that."""
