@@ -164,7 +164,7 @@ class IoThread(threading.Thread):
         processes = {self.place.home[peer] for peer in peers} - {self.place.own}
         self._links.budget.need(rank, processes)
         # The attachments and pipes used last are kept.
-        self._reception.keep(self._links.budget.most)
+        self._reception.segments.most = self._links.budget.most
         needing = processes
         if self._pipes is not None and not self.place.incarnation:
             # A pipe is opened in no time by the first message for it; but a lost peer is sent none.

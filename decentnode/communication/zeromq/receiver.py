@@ -104,10 +104,6 @@ class Receiver:
         """Counts a message with an unknown receiver for the first node of this process."""
         self.mailboxes[self.place.process.ranks[0]].refuse(reason)
 
-    def keep(self, most: float) -> None:
-        """Bounds the attached segments by the peers of the coming rounds."""
-        self.segments.most = most
-
     def forget(self, process: int) -> None:
         """Drops the shared memory of a process that is lost."""
         ranks = self.place.processes[process].ranks
