@@ -164,9 +164,12 @@ class ForkServerProcess:
                 self._obey(os.read(self._lifeline, 1))
             self._reap()
 
-    def _fork(self, position: int) -> None:
-        """Forks a process; if the kernel refuses, only its nodes are lost."""
-        server = os.getpid()
+    def _fork(self, position: int, status: int | None = None) -> None:
+        """Forks a process; if the kernel refuses, only its nodes are lost. `status`: of its predecessor."""
+        server, incarnation = os.getpid(), self._restarts[position]
+        # The first process of a machine has none. Reported first, so later reports count for the new process.
+        if incarnation % INCARNATIONS:
+            self._report(Restarted(position, status, incarnation))
         try:
             pid = os.fork()
         except OSError as error:
@@ -182,8 +185,8 @@ class ForkServerProcess:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for fd in self._own_fds:
                 os.close(fd)
-            run_host(self._fork_context, position, self._restarts[position])
-        self._running[pid] = position, self._restarts[position]
+            run_host(self._fork_context, position, incarnation)
+        self._running[pid] = position, incarnation
 
     def _obey(self, command: bytes) -> None:
         """Runs a command of the launcher, or ends all if the launcher has ended."""
@@ -206,16 +209,10 @@ class ForkServerProcess:
         self._restarts[position] = incarnation
         running = [pid for pid, (its, _) in self._running.items() if its == position]
         if not running:
-            self._fork_anew(position)
+            self._fork(position)
         for pid in running:
             # `_reap` forks the successor: it needs the addresses of the dead process.
             os.kill(pid, signal.SIGKILL)
-
-    def _fork_anew(self, position: int, status: int | None = None) -> None:
-        """Forks a replacement; reports it first, so later reports count for the new process."""
-        if self._restarts[position] % INCARNATIONS:
-            self._report(Restarted(position, status, self._restarts[position]))
-        self._fork(position)
 
     def _reap(self) -> None:
         attempts = self._fork_context.experiment.settings.failures.restart.attempts
@@ -229,10 +226,10 @@ class ForkServerProcess:
             # Killed to be replaced, so its exit is no failure.
             if incarnation < self._restarts[position]:
                 if not self._is_over:
-                    self._fork_anew(position)
+                    self._fork(position)
             elif code != ExitCode.OK and incarnation % INCARNATIONS < attempts and self._is_amid(position):
                 self._restarts[position] += 1
-                self._fork_anew(position, code)
+                self._fork(position, code)
             else:
                 self._report(Exited(position, code))
 

@@ -293,7 +293,7 @@ class Launcher:
                 self._event_log.say("checkpoint", problem)
             self._end_hung_nodes()
             if not self._is_stopping():
-                self._run_monitor.tell_waits()
+                self._run_monitor.waits.tell(self._event_log, time.monotonic())
             self._show_progress()
 
     def _exchange_with_machines(self) -> None:

@@ -10,7 +10,7 @@ from decentnode.communication.launcher_link.reports import Exited, Failed, Finis
 from decentnode.config.settings import FailureSettings
 from decentnode.launcher import launcher
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
-from decentnode.launcher.monitoring.watchdog import NEVER, Condition, Watchdog
+from decentnode.launcher.monitoring.watchdog import NEVER, Watchdog
 from tests.launcher.test_remote_machines import ROUNDS, Desk
 from tests.support.reported import report_to
 
@@ -49,7 +49,7 @@ def test_a_last_node_that_failed_is_there_again_when_its_process_is_started_agai
 
 def test_who_was_started_again_does_not_hang_for_what_its_process_did_before(desk):
     position, watchdog = desk.launcher.experiment.home[2], desk.launcher._run_monitor.watchdog
-    watchdog._watched[position].condition = Condition.STUCK
+    watchdog._watched[position].stuck = True
     assert watchdog.is_stuck(2)
     desk.launcher._reports.take(Restarted(position, -9, 1))
     assert not watchdog.is_stuck(2)

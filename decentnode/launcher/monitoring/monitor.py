@@ -82,14 +82,6 @@ class RunMonitor:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._alarm)
 
-    def tell_waits(self) -> None:
-        """Shows stragglers that others have waited for long enough.
-
-        Call it after all reports of a check, because a node that waits is no straggler.
-        """
-        for delay in self.waits.news(time.monotonic()):
-            self._event_log.say("waiting", delay.text, delay.rank, delay.round, delay.peer)
-
     def conclude(self, evaluations: EvaluationLog, summary: dict[str, Any] | None) -> None:
         """Writes the rest of the results, and reports what could not be written; None: no summary."""
         problems, path = [evaluations.close()], self._run_dir / "summary.json"

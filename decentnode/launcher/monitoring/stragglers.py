@@ -1,25 +1,14 @@
 """Which node waits for which, from the launchers' reports: lines for the user, and sums."""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
 
 from decentnode.communication.launcher_link.reports import Waiting
 from decentnode.core.text import ranks_in_words
 from decentnode.core.timeouts import Timeouts
+from decentnode.launcher.monitoring.event_log import EventLog
 
 NEWS_INTERVAL = 10.0
 MOST_NAMED = 3
-
-
-class Straggler(NamedTuple):
-    """One node that others wait for, with a line for the user."""
-
-    rank: int
-    round: int
-    peer: int
-    """The straggler; `rank` has waited longest for it, in `round`."""
-    text: str
 
 
 class StragglerTracker:
@@ -61,10 +50,11 @@ class StragglerTracker:
         self._current = {r: (w, at) for r, (w, at) in self._current.items() if now - at <= w.lasts}
         return {rank: waiting for rank, (waiting, _) in self._current.items()}
 
-    def news(self, now: float) -> Iterator[Straggler]:
-        """A line for each straggler that does not wait itself, at most one per NEWS_INTERVAL.
+    def tell(self, event_log: EventLog, now: float) -> None:
+        """Shows a line for each straggler that does not wait itself, at most one per NEWS_INTERVAL.
 
-        All stragglers with unknown activity share one line. Nothing without new reports.
+        All stragglers with unknown activity share one line. Nothing without new reports. Call it after all
+        reports of a check, because a node that waits is no straggler.
         """
         if not self._has_news:
             return
@@ -78,7 +68,7 @@ class StragglerTracker:
         unseen = [p for p in due if p not in seen and now - self._named[p] >= Timeouts.unseen_straggler]
         for peers in [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]:
             self._told |= dict.fromkeys(peers, now)
-            yield _delay(peers, set[int]().union(*map(causes.__getitem__, peers)), current)
+            _tell(event_log, peers, set[int]().union(*map(causes.__getitem__, peers)), current)
 
 
 def _by_cause(current: dict[int, Waiting]) -> dict[int, set[int]]:
@@ -90,7 +80,8 @@ def _by_cause(current: dict[int, Waiting]) -> dict[int, set[int]]:
     return {peer: nx.ancestors(waits, peer) for peer in waits.nodes - current.keys()}
 
 
-def _delay(peers: list[int], who_waits: set[int], current: dict[int, Waiting]) -> Straggler:
+def _tell(event_log: EventLog, peers: list[int], who_waits: set[int], current: dict[int, Waiting]) -> None:
+    """Shows who waits for these stragglers: first those that wait directly, the longest wait first."""
     directly = {rank for rank in who_waits if not set(peers).isdisjoint(current[rank].peers)}
     waiters = sorted(who_waits, key=lambda r: (r not in directly, -current[r].seconds, r))
     first = current[waiters[0]]
@@ -98,4 +89,4 @@ def _delay(peers: list[int], who_waits: set[int], current: dict[int, Waiting]) -
     why = f" (rank {peers[0]}: {whys[0]})" if whys else ""
     who, whom = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
     text = f"{who} waiting for {first.seconds:.0f} s in round {first.round + 1}, for {whom}{why}"
-    return Straggler(first.rank, first.round, peers[0], text)
+    event_log.say("waiting", text, first.rank, first.round, peers[0])

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 
 from decentnode.communication.launcher_link.heartbeats import (
@@ -37,14 +36,6 @@ DOING = {
 }
 
 
-class Condition(Enum):
-    """The condition of a host process."""
-
-    MOVING = 0
-    WAITING = 1
-    STUCK = 2
-
-
 @dataclass
 class _Watched:
     """The record of one host process."""
@@ -55,8 +46,11 @@ class _Watched:
     """Seconds without a mark, not counting waits for another node."""
     longest: float = 0.0
     """The longest silence so far, in seconds."""
-    condition: Condition = Condition.MOVING
+    waits: bool = False
+    """All its nodes wait, and another node is behind one of them."""
+    stuck: bool = False
     told: bool = False
+    """Whether it was reported as stuck since its last mark."""
     rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By rank the first round it was seen in, and when."""
     stopped: bool = False
@@ -140,7 +134,7 @@ class Watchdog:
         active, limits = set(self._membership.active), self._timeouts
         exits = self._exits(now).items()
         hung = {p for p, passed in exits if limits.process_exit <= passed < limits.process_gone}
-        stuck = [(p, one) for p, one in self._watched.items() if one.condition is Condition.STUCK]
+        stuck = [(p, one) for p, one in self._watched.items() if one.stuck]
         hung |= {p for p, one in stuck if one.silent >= Timeouts.hung_process(self._limit(one))}
         return {
             position: [
@@ -175,15 +169,13 @@ class Watchdog:
 
     def is_stuck(self, rank: int) -> bool:
         """Whether this node's process has made no progress for too long."""
-        return rank in self._local and self._watched[self._local[rank]].condition is Condition.STUCK
+        return rank in self._local and self._watched[self._local[rank]].stuck
 
     def doing(self, rank: int, now: float) -> str:
         """What a node does, and for how long: `training for 12 s`; empty if unknown."""
-        return (
-            f"{self.what(rank)} for {now - self._beats[rank].read().since:.0f} s"
-            if rank in self._beats
-            else ""
-        )
+        if rank not in self._beats:
+            return ""
+        return f"{self.what(rank)} for {now - self._beats[rank].read().since:.0f} s"
 
     def what(self, rank: int) -> str:
         """What a local node does, as text."""
@@ -212,12 +204,12 @@ class Watchdog:
             first, _ = watched.rounds_from.get(rank, (sighting.round + 1, 0.0))
             if sighting.activity is not Activity.START and sighting.round < first:
                 watched.rounds_from[rank] = sighting.round, now
-        if watched.condition is not Condition.WAITING:
+        if not watched.waits:
             # Of several marks since the last check only the last time is known, so the silence is averaged.
             since = max(sighting.since for sighting in sightings.values()) - before
             watched.longest = max(watched.longest, watched.silent + max(0.0, since) / (marks - watched.marks))
-        watched.marks, watched.silent, watched.told = marks, 0.0, False
-        watched.condition, watched.stopped = Condition.MOVING, False
+        watched.marks, watched.silent = marks, 0.0
+        watched.waits = watched.stuck = watched.told = watched.stopped = False
         return True
 
     def _sightings(self, watched: _Watched) -> list[Heartbeat]:
@@ -226,20 +218,19 @@ class Watchdog:
 
     def _observe(self, position: int, watched: _Watched, elapsed: float) -> None:
         """Judges a process without a mark since the last check."""
-        if watched.condition is Condition.WAITING:
+        if watched.waits:
             # The time it waited for another node does not count.
             elapsed = min(elapsed, LOOK_INTERVAL)
-        watched.condition = Condition.MOVING
+        watched.waits = watched.stuck = False
         silent = watched.silent + elapsed
         if silent >= Timeouts.notice and not self._active.isdisjoint(watched.ranks):
             # Asked only now, because it reads a file of the kernel.
             watched.stopped = thread_state(self._membership.pids.get(position)) in ("T", "t")
             # A suspended process is not blocked by another node, even if its heartbeat shows a wait.
-            if not watched.stopped and self._is_blocked(watched):
-                watched.condition = Condition.WAITING
+            watched.waits = not watched.stopped and self._is_blocked(watched)
+            if watched.waits:
                 return
-            if silent >= self._limit(watched):
-                watched.condition = Condition.STUCK
+            watched.stuck = silent >= self._limit(watched)
         watched.silent = silent
 
     def _is_blocked(self, watched: _Watched) -> bool:
@@ -264,7 +255,7 @@ class Watchdog:
 
     def _newly_stuck(self) -> Iterable[Stuck]:
         for watched in self._watched.values():
-            if watched.condition is Condition.STUCK and not watched.told:
+            if watched.stuck and not watched.told:
                 watched.told = True
                 for rank in sorted(self._active.intersection(watched.ranks)):
                     seen = self._beats[rank].read()
