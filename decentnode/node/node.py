@@ -180,7 +180,9 @@ class RoundExchange:
         self._attacker_weights: list[float] = []
         self._last_progress = 0.0
 
-    def begin(self, round: int, model: Tensor, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    def begin(
+        self, round: int, model: Tensor, meanwhile: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Starts the exchanges of a round: admits rejoining peers, and sends `model` to peers that requested
         it.
 
@@ -224,7 +226,7 @@ class RoundExchange:
         # The median ignores single slow rounds, such as those with an evaluation.
         usual = statistics.median(self._recent) if self._recent else 0.0
         handle = self.endpoint.exchange(outgoing, sources, key, self._timeouts.exchange(usual), layout)
-        if self._phase == 0:
+        if self._phase == 0 and self._meanwhile is not None:
             # The payloads are on their way while the node trains.
             trains = self.clock.now()
             await self._meanwhile()
@@ -237,8 +239,8 @@ class RoundExchange:
             self.tap(self._round, self._phase, inbox, handle.arrived)
         self._phase += 1
         self._heard.update(inbox)
-        for peer, error in inbox.missing.items():
-            self._note_missing(peer, error)
+        for error in inbox.missing.values():
+            self.lose(error)
         self._seconds += self.clock.now() - began
         return inbox
 
@@ -307,13 +309,14 @@ class RoundExchange:
             self._sharing.on_peer_lost(peer)
         self._sharing.on_peer_back(peer)
 
-    def _note_missing(self, peer: int, error: PeerError) -> None:
+    def lose(self, error: PeerError) -> None:
+        """Continues without a peer; raises RunFailed where the settings do not."""
+        peer, rank = error.peer, self.endpoint.rank
         self._missed[peer] = error
         # Reported once per loss, not in every round.
         if peer in self.missing:
             return
         self.missing[peer] = error
-        rank = self.endpoint.rank
         if self._stop_because:
             raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({self._stop_because})")
         print(f"round {self._round + 1}: continuing without rank {peer}: {error.reason}", flush=True)

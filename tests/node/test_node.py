@@ -37,8 +37,8 @@ def rounds_of(exchanger, heard, missed):
     """One round in which these were heard, and those missed, by the reason."""
     exchanger.begin(exchanger._round + 1 if hasattr(exchanger, "_round") else 0, None, None)
     exchanger._heard.update(heard)
-    for peer, error in missed.items():
-        exchanger._note_missing(peer, error)
+    for error in missed.values():
+        exchanger.lose(error)
     exchanger.end(RoundRecord(0, exchanger._round), 0.0)
 
 

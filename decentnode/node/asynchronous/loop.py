@@ -12,14 +12,13 @@ from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.config.settings import Settings
 from decentnode.core.line_file import Warn
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import DecentnodeError
+from decentnode.errors import DecentnodeError, PeerError
 from decentnode.graph.base import View
 from decentnode.node.asynchronous.messages import MessageExchange
 from decentnode.node.asynchronous.schedule import (
     Back,
     Event,
     LiveSchedule,
-    Lost,
     Schedule,
     Step,
     Window,
@@ -87,8 +86,8 @@ class AsyncNode(Node):
             await self.training.step(tally)
             record.train_seconds += exchange.clock.now() - began
             exchange.post(self.sharing.after_step(vector, view))
-        elif isinstance(event, Lost):
-            exchange.lose(event.error)
+        elif isinstance(event, PeerError):
+            exchange.lose(event)
         elif isinstance(event, Back):
             exchange.note_back(event.peer)
         else:

@@ -26,7 +26,7 @@ class MessageExchange(RoundExchange):
     def open(self, round: int, view: View) -> None:
         """Begins a window: admits peers whose broken links hold again."""
         self._view = view
-        self.begin(round, NO_CONTENT.buffer, _nothing)
+        self.begin(round, NO_CONTENT.buffer)
 
     def listen(self, replays: bool = False) -> None:
         """Prepares for messages, before the first window."""
@@ -101,14 +101,13 @@ class MessageExchange(RoundExchange):
         return isinstance(self.missing.get(peer), PeerTimeout)
 
     def lose(self, error: PeerError) -> None:
-        """Continues without a peer; raises RunFailed where the settings do not."""
         # A node that leaves in order has finished, which is no loss to report.
         # Its message that says so may be unread.
         if isinstance(error, PeerLeft):
             self.missing[error.peer] = error
             self._sharing.on_peer_lost(error.peer)
         else:
-            self._note_missing(error.peer, error)
+            super().lose(error)
 
     async def wait(self, seconds: float) -> None:
         """Waits until a message arrives, at most so many seconds."""
@@ -124,7 +123,3 @@ class MessageExchange(RoundExchange):
         else:
             self._heartbeat.beat()
         self._seconds += self.clock.now() - began
-
-
-async def _nothing() -> None:
-    """Stands for the local steps that rounds run during an exchange."""

@@ -29,19 +29,14 @@ class Step(NamedTuple):
     """The node makes a local step."""
 
 
-class Lost(NamedTuple):
-    """The node continues without a peer."""
-
-    error: PeerError
-
-
 class Back(NamedTuple):
     """The node continues with a peer that was lost."""
 
     peer: int
 
 
-Event = Step | PeerMessage | Lost | Back
+Event = Step | PeerMessage | PeerError | Back
+"""An error: the node continues without that peer."""
 STEP = Step()
 
 
@@ -90,8 +85,7 @@ class LiveSchedule:
                 await self.messages.wait(min(due, LOOK_INTERVAL))
 
     def _news(self) -> Iterator[Event]:
-        for error in list(self.messages.lost()):
-            yield Lost(error)
+        yield from list(self.messages.lost())
         for arrival in self.messages.arrivals():
             # A peer that was only slow has lost nothing, so both ends go on with what they had.
             if self.messages.hears_again(arrival.source):
@@ -125,12 +119,12 @@ class RecordedSchedule:
         self.file.append(msgspec.json.encode({"round": window.round, "events": done}))
 
 
-def _written(event: PeerMessage | Lost | Back) -> str:
+def _written(event: PeerMessage | PeerError | Back) -> str:
     if isinstance(event, PeerMessage):
         return f"{event.source}:{event.tag}:{event.number}"
     if isinstance(event, Back):
         return f"back:{event.peer}"
-    return f"{'left' if isinstance(event.error, PeerLeft) else 'lost'}:{event.error.peer}"
+    return f"{'left' if isinstance(event, PeerLeft) else 'lost'}:{event.peer}"
 
 
 Message = tuple[int, int, int]
@@ -171,9 +165,9 @@ class ReplayedSchedule:
                 for _ in range(event):
                     yield STEP
             elif event.startswith("lost:"):
-                yield Lost(PeerLost(int(event[5:]), "lost in the recorded run"))
+                yield PeerLost(int(event[5:]), "lost in the recorded run")
             elif event.startswith("left:"):
-                yield Lost(PeerLeft(int(event[5:]), window.round))
+                yield PeerLeft(int(event[5:]), window.round)
             elif event.startswith("back:"):
                 yield Back(int(event[5:]))
             else:
