@@ -221,14 +221,13 @@ class Launcher:
         if self._credentials is not None:
             prove_guard(self._credentials)
         # All processes are ready, so their handshakes are written.
-        self._assembly.introductions = self._introductions.said()
-        start = self._assembly.meet(deadline, self._is_stopping)
+        start = self._assembly.meet(self._introductions.said(), deadline, self._is_stopping)
         if self._is_stopping():
             return
         self._run_state.begin(start)
         self.evaluations.read(is_late=bool(start.late))
         self._writers.begin(self.run_dir, [*self.evaluations.rows.values()])
-        self._introductions.fill(self._assembly.introductions)
+        self._introductions.fill(start.introductions)
         self._observer = ModelObserver(
             self._evaluators.snapshots, partial(self.membership.reporting, self.membership.local), machine,
             self._vector_sender.contributions.put,

@@ -144,9 +144,8 @@ class Meeting:
         """Has a machine come to the meeting; the future gives what was agreed on."""
         failures = FailureSettings(start=self.start, grace=self.grace)
         assembly = Rendezvous(self.mapping, machine, greeting(machine, **changes), failures=failures)
-        assembly.introductions = introductions or {}
         self.assemblies[machine] = assembly
-        return self._pool.submit(assembly.meet, deadline, is_stopped)
+        return self._pool.submit(assembly.meet, introductions or {}, deadline, is_stopped)
 
     def wait_for(self, machine):
         """Until machine 0 knows that this one has come."""
@@ -184,7 +183,7 @@ class TestMeeting:
     def test_run_ids_differ_and_one_machine_opens_no_socket(self):
         alone = Rendezvous(mapping_of(1), 0, greeting(0))
         threads = threading.active_count()
-        assert len({alone.meet(0.0, lambda: False).run_id for _ in range(2)}) == 2
+        assert len({alone.meet({}, 0.0, lambda: False).run_id for _ in range(2)}) == 2
         assert alone.send(RelayedReports(0, [])) == 0
         assert alone.receive() == []
         assert threading.active_count() == threads
@@ -256,7 +255,7 @@ class TestMeeting:
             time.sleep(0.3)
             twin = Rendezvous(meeting.mapping, 1, greeting(1))
             with pytest.raises(StartError, match=r"^machine 0: machine 1 is here already"):
-                twin.meet(5.0, lambda: False)
+                twin.meet({}, 5.0, lambda: False)
             twin.close()
             last = meeting.come(2)
             assert zero.result(10.0) == first.result(10.0) == last.result(10.0)
@@ -296,7 +295,7 @@ class TestMeeting:
             host_failures = meeting.assemblies[0]._failures
             meeting.assemblies[0]._failures = replace(host_failures, grace=0.0)
             assert host.result(10.0).absent == last.result(10.0).absent == [1]
-            assert meeting.assemblies[2].introductions == {0: b"zero", 4: b"two"}
+            assert last.result().introductions == {0: b"zero", 4: b"two"}
 
     def test_a_machine_that_is_slow_and_heard_again_begins_with_the_others(self):
         with Meeting(3) as meeting:
@@ -314,9 +313,7 @@ class TestMeeting:
                 meeting.come(m, introductions={rank: said[rank] for rank in meeting.mapping.ranks_of(m)})
                 for m in (2, 0, 1)
             ]
-            for future in futures:
-                future.result(10.0)
-            assert [assembly.introductions for assembly in meeting.assemblies.values()] == [said] * 3
+            assert [future.result(10.0).introductions for future in futures] == [said] * 3
 
     def test_a_thousand_keys_fit_into_the_meeting(self):
         mapping = Linear((Machine("127.0.0.1", 1), Machine("127.0.0.2", 1023)), free_ports(1))
@@ -326,16 +323,14 @@ class TestMeeting:
             zero = meeting.come(0, introductions={0: said[0]})
             one = meeting.come(1, introductions={rank: said[rank] for rank in range(1, 1024)})
             assert zero.result(10.0) == one.result(10.0)
-            assert meeting.assemblies[0].introductions == meeting.assemblies[1].introductions == said
+            assert zero.result().introductions == said
 
     def test_no_machine_speaks_for_the_nodes_of_another(self):
         with Meeting(3) as meeting:
             liar = meeting.come(1, introductions={0: b"false", 2: b"true", 4: b"false", 9: b"none"})
             others = [meeting.come(0, introductions={0: b"zero"}), meeting.come(2)]
-            for future in (liar, *others):
-                future.result(10.0)
             expected = {0: b"zero", 2: b"true"}
-            assert [assembly.introductions for assembly in meeting.assemblies.values()] == [expected] * 3
+            assert [future.result(10.0).introductions for future in (liar, *others)] == [expected] * 3
 
     def test_of_a_machine_that_starts_again_the_last_word_counts(self, monkeypatch):
         monkeypatch.setattr(Timeouts, "machine_twin", 0.0)
@@ -354,7 +349,7 @@ class TestMeeting:
                 time.sleep(0.01)
             last = meeting.come(2)
             assert host.result(10.0) == second.result(10.0) == last.result(10.0)
-            assert meeting.assemblies[2].introductions[2] == b"new"
+            assert last.result().introductions[2] == b"new"
 
     def test_a_run_goes_on_after_the_newest_round_that_all_ranks_have(self):
         """Whatever a machine says of the ranks of others."""
@@ -385,11 +380,11 @@ class TestMeeting:
             mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE)
         )
         with pytest.raises(StartError, match=r"started again 2147483647 times, the limit"):
-            alone.meet(0.0, lambda: False)
+            alone.meet({}, 0.0, lambda: False)
         alone = Rendezvous(
             mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE)
         )
-        assert alone.meet(0.0, lambda: False).incarnation == INCARNATIONS[-1]
+        assert alone.meet({}, 0.0, lambda: False).incarnation == INCARNATIONS[-1]
 
     def test_no_number_of_starts_travels_that_cannot_be_written(self):
         for number, is_read in ((INCARNATIONS[-1], True), (INCARNATIONS.stop, False), (-1, False)):
@@ -413,9 +408,7 @@ class TestMeeting:
 
     def test_one_machine_alone_keeps_what_its_nodes_say(self):
         alone = Rendezvous(mapping_of(1), 0, greeting(0))
-        alone.introductions = {0: b"zero"}
-        alone.meet(0.0, lambda: False)
-        assert alone.introductions == {0: b"zero"}
+        assert alone.meet({0: b"zero"}, 0.0, lambda: False).introductions == {0: b"zero"}
 
     def test_a_port_in_use_is_named_with_its_key(self):
         with Meeting(2) as meeting:

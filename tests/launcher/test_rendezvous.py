@@ -37,8 +37,8 @@ class Meeting:
         guard = keys or self.keys[machine]
         self.assemblies[machine] = Rendezvous(self.mapping, machine, join(machine), guard)
         self.assemblies[machine]._endpoint = endpoint or self.assemblies[machine]._endpoint
-        self.assemblies[machine].introductions = {machine: bytes([machine])}
-        return self._pool.submit(self.assemblies[machine].meet, deadline, lambda: False)
+        meet, said = self.assemblies[machine].meet, {machine: bytes([machine])}
+        return self._pool.submit(meet, said, deadline, lambda: False)
 
     def __enter__(self):
         return self
@@ -74,7 +74,7 @@ def test_machines_with_keys_meet():
         futures = [meeting.come(machine) for machine in (1, 0, 2)]
         assert len({future.result(10.0).run_id for future in futures}) == 1
         said = {rank: bytes([rank]) for rank in range(3)}
-        assert [one.introductions for one in meeting.assemblies.values()] == [said] * 3
+        assert [future.result().introductions for future in futures] == [said] * 3
 
 
 def signed(meeting):
@@ -92,7 +92,7 @@ def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
         futures = [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
         assert len({future.result(10.0).run_id for future in futures}) == 1
         said = {rank: bytes([rank]) for rank in range(3)}
-        assert [one.introductions for one in meeting.assemblies.values()] == [said] * 3
+        assert [future.result().introductions for future in futures] == [said] * 3
 
 
 def come_to_a_liar(meeting, monkeypatch, lie):

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from decentnode.communication.launcher_link.reports import Failed, Report, Restarted
@@ -125,18 +125,7 @@ class LateJoin:
             raise RunFailed(f"rank {rank} is on {where}; run the command there")
         if reason := why_not_taken_back(experiment.settings.sharing.make(), experiment.coupling):
             raise RunFailed(f"rank {rank}: {reason}")
-        self._refuse_living(rank, experiment.processes[position].ranks)
-        incarnation = self._incarnations[position] + 1
-        if self.server is None or self.is_stopping():
-            raise RunFailed("no node is started again before the first round, or when the run is to stop")
-        # The next number belongs to the next late join of this machine.
-        if incarnation % INCARNATIONS == 0:
-            raise RunFailed(f"rank {rank} was started again {INCARNATIONS - 1} times, the limit")
-        self.server.start_again(position, incarnation)
-        return f"{ranks_in_words(experiment.processes[position].ranks, MOST_RANKS)}: started again"
-
-    def _refuse_living(self, rank: int, ranks: Sequence[int]) -> None:
-        """Raises RunFailed unless the rank and all ranks of its process are lost."""
+        ranks = experiment.processes[position].ranks
         states = {other: self.membership.members[other].state for other in ranks}
         others = [other for other, state in states.items() if state is not MemberState.LOST]
         if rank in others:
@@ -146,3 +135,11 @@ class LateJoin:
         if others:
             named = ranks_in_words(others, MOST_RANKS)
             raise RunFailed(f"rank {rank} shares its process with {named}, which would have to end for it")
+        incarnation = self._incarnations[position] + 1
+        if self.server is None or self.is_stopping():
+            raise RunFailed("no node is started again before the first round, or when the run is to stop")
+        # The next number belongs to the next late join of this machine.
+        if incarnation % INCARNATIONS == 0:
+            raise RunFailed(f"rank {rank} was started again {INCARNATIONS - 1} times, the limit")
+        self.server.start_again(position, incarnation)
+        return f"{ranks_in_words(ranks, MOST_RANKS)}: started again"

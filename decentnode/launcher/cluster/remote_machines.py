@@ -125,12 +125,8 @@ class RemoteMachines:
 
         Includes machines whose nodes have finished: they still observe the last round.
         """
-        now = time.monotonic()
-        return [m for m in self._counterparts if now - self._last_heard[m] <= Timeouts.machine_silent]
-
-    @property
-    def _counterparts(self) -> list[int]:
-        return [0] if self._machine else [*self._last_heard][1:]
+        now, counterparts = time.monotonic(), [0] if self._machine else [*self._last_heard][1:]
+        return [m for m in counterparts if now - self._last_heard[m] <= Timeouts.machine_silent]
 
     @property
     def observing(self) -> set[int]:

@@ -45,8 +45,6 @@ class Rendezvous:
         self.machines = range(len(mapping.machines))
         self._looked = time.monotonic()
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
-        self.introductions: dict[int, bytes] = {}
-        """Handshakes: before the rendezvous those of this machine, after it all."""
         self._mapping = mapping
         self._greeting = greeting
         self._joins: dict[int, Join] = {}
@@ -62,12 +60,12 @@ class Rendezvous:
         """Refused connections and messages, by reason."""
         self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
 
-    def meet(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
+    def meet(self, introductions: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
         """The agreement of all machines; raises StartError that names missing or different ones.
 
-        Raises BadInput if a machine has other code.
+        Raises BadInput if a machine has other code. `introductions`: the handshakes of this machine.
         """
-        own = msgspec.structs.replace(self._greeting, introductions=self.introductions)
+        own = msgspec.structs.replace(self._greeting, introductions=introductions)
         self._joins[self.machine] = own
         # A single machine neither opens a port nor needs keys.
         if len(self.machines) == 1:
@@ -78,9 +76,7 @@ class Rendezvous:
         self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
         self.refused = self._channel.refused
         meet = self._attend_meeting if self.machine else self._host_meeting
-        start = meet(deadline, is_stopped)
-        self.introductions = start.introductions
-        return start
+        return meet(deadline, is_stopped)
 
     def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
         limit = time.monotonic() + deadline

@@ -140,33 +140,24 @@ class ResumePlan:
                 f"{self.run_dir}: the dataset is not the one that this run began with; "
                 "restore that one, or begin a new run"
             )
-        self._compare_code(join.code)
-        self._try(ranks)
-        offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
-        return msgspec.structs.replace(
-            join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
-            starts=self._state["starts"], offers=offers,
-        )  # fmt: skip
-
-    def _compare_code(self, found: Mapping[str, str]) -> None:
-        """Raises BadInput if plug-ins have changed, unless that is accepted."""
-        self.other_code = difference(self.versions[-1].files, found) if self.versions else ""
+        self.other_code = difference(self.versions[-1].files, join.code) if self.versions else ""
         if self.other_code and not self._accepts_other_code:
             copy = folder_of(self.versions[-1], self.run_dir)
             raise BadInput(
                 f"{self.run_dir}: the code is not that of this run: {self.other_code}; "
                 f"restore it from {copy}, or continue with --accept-code-change"
             )
-
-    def _try(self, ranks: Sequence[int]) -> None:
-        """Raises BadInput if records are damaged or the directory cannot be written; changes nothing."""
-        for rank in ranks:
-            path = self._records(rank)
+        for path in map(self._records, ranks):
             if path.exists():
                 read_records(path)
         with _able_to_write(self.run_dir):
             # The same content: only a write proves that the disk accepts one.
             write_durably(self.config, [self.config.read_bytes()])
+        offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
+        return msgspec.structs.replace(
+            join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
+            starts=self._state["starts"], offers=offers,
+        )  # fmt: skip
 
     def _records(self, rank: int) -> Path:
         return self.run_dir / "records" / f"{rank:05d}.jsonl"
