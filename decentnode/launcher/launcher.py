@@ -165,9 +165,10 @@ class Launcher:
         self._inflow = ReportReader(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
         fork_context = ForkContext(
-            self._evaluators.readers(Reporter(write, read)), self.run_dir / "records", self._heartbeats,
-            self._run_state.lineage, self.experiment, self._introductions, self._start_signal,
-            self._socket_dir, threads, self._credentials,
+            self._evaluators.snapshots, self._evaluators.board,
+            self.experiment.settings.failures.timeouts.evaluator, Reporter(write, read),
+            self.run_dir / "records", self._heartbeats, self._run_state.lineage, self.experiment,
+            self._introductions, self._start_signal, self._socket_dir, threads, self._credentials,
         )  # fmt: skip
         heard = signals_that_stop()
         # A signal between fork and handler would kill this process without its clean-up.

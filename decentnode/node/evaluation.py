@@ -5,12 +5,15 @@ The observer of the machine reads published vectors, and with `evaluation.backgr
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from decentnode.communication.launcher_link.reports import Evaluated, Published, Reporter
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
+from decentnode.communication.launcher_link.reports import DiskProblem, Evaluated, Published, Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Samples
+from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.results.metrics import VALIDATION
 from decentnode.results.records import Records, RoundRecord, private_megabytes
 from decentnode.training.evaluation import evaluate
@@ -68,14 +71,24 @@ class EvaluationPlan:
 
 
 @dataclass(frozen=True)
-class MachineReaders:
-    """What reads the vectors of the nodes of a machine."""
+class NodeResources:
+    """What all nodes of a machine use; made before the fork."""
 
     snapshots: SnapshotBuffers
+    """What the observer reads of their vectors."""
     evaluators: EvaluatorBoard
-    reporter: Reporter
     patience: float
     """Seconds that a node waits for evaluators that have not read its last vector."""
+    reporter: Reporter
+    """The pipe to the launcher."""
+    records: Path
+    """The folder of their records, in that of the run."""
+    heartbeats: HeartbeatBoard
+    lineage: RunIdentity
+
+    def report_disk(self, rank: int, text: str) -> None:
+        """Reports in one line what a disk refused."""
+        self.reporter.send(DiskProblem(rank, text[:500]))
 
 
 @dataclass(eq=False)
@@ -85,7 +98,7 @@ class NodeEvaluation:
     plan: EvaluationPlan
     training: Training
     counters: ByteCounters
-    readers: MachineReaders
+    resources: NodeResources
     clock: Clock
     records: Records
     scores: dict[str, float] = field(default_factory=dict, init=False)
@@ -102,15 +115,15 @@ class NodeEvaluation:
         if not self.plan.is_due(record.round):
             return
         self.round = record.round
-        began, elapsed, readers = self.clock.now(), self.records.seconds, self.readers
+        began, elapsed, resources = self.clock.now(), self.records.seconds, self.resources
         # May wait for the observer, but at most for its timeout.
-        published = await readers.snapshots.publish(
+        published = await resources.snapshots.publish(
             record.rank, record.round, self.training.vector.values, self.clock
         )
         is_tested = self.plan.includes(record.rank, record.round)
         in_background = is_tested and await self._hand_over(record)
         # After the vector is published: on this report the observer and an evaluator read it.
-        readers.reporter.send(
+        resources.reporter.send(
             Published(
                 record.rank, record.round, record.loss, self.counters.sent, elapsed, published,
                 "background" if in_background else "here" if is_tested else "none",
@@ -122,7 +135,7 @@ class NodeEvaluation:
                 record.round,
                 lambda samples: evaluate(training.objective, samples, plan.batch_size, training.hooks.beat),
             )
-            readers.reporter.send(Evaluated(record.rank, record.round, record.metrics))
+            resources.reporter.send(Evaluated(record.rank, record.round, record.metrics))
         record.memory_mb = private_megabytes()
         self.peak_memory_mb = max(self.peak_memory_mb, record.memory_mb)
         record.evaluate_seconds = self.clock.now() - began
@@ -133,11 +146,11 @@ class NodeEvaluation:
         So at most one vector of each node waits for them. After the last round this process has nothing else
         to do, so it leaves to them only what they begin at once.
         """
-        evaluators, training = self.readers.evaluators, self.training
+        evaluators, training = self.resources.evaluators, self.training
         is_last = record.round + 1 == self.plan.rounds
         if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
             return False
         return await evaluators.snapshots.publish(
             record.rank, record.round, training.vector.values, self.clock,
-            [*training.own_buffers().values()], self.readers.patience,
+            [*training.own_buffers().values()], self.resources.patience,
         )  # fmt: skip

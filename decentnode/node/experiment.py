@@ -13,8 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, kept_links
 from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
-from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
-from decentnode.communication.launcher_link.reports import MOST_BYTES, DiskProblem, Reporter
+from decentnode.communication.launcher_link.reports import MOST_BYTES
 from decentnode.config import loader as config
 from decentnode.config.settings import Settings
 from decentnode.core.clock import Clock
@@ -25,10 +24,10 @@ from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.models.base import check_ids, check_padding, check_scores, initial_model, least_batch
-from decentnode.node.asynchronous.loop import async_memory, async_node, check_schedules, exchange_class
-from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
+from decentnode.node.asynchronous.loop import async_node, check_schedules, exchange_class
+from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
 from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
-from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation, is_due
+from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, NodeResources, is_due
 from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.node import Node
@@ -40,6 +39,7 @@ from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
 from decentnode.results.records import KeptBeside, Records
+from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import beside, stay_in_vector
 from decentnode.sharing.overlays import on_overlay
@@ -55,26 +55,6 @@ REPORT_BYTES = 300
 """Of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
 """Of a number in it, with what stands around it and its name."""
-
-
-@dataclass(frozen=True)
-class NodeResources:
-    """What all nodes of a machine use; made before the fork."""
-
-    readers: MachineReaders
-    records: Path
-    """The folder of their records, in that of the run."""
-    heartbeats: HeartbeatBoard
-    lineage: RunIdentity
-
-    @property
-    def reporter(self) -> Reporter:
-        """The pipe to the launcher."""
-        return self.readers.reporter
-
-    def report_disk(self, rank: int, text: str) -> None:
-        """Reports in one line what a disk refused."""
-        self.reporter.send(DiskProblem(rank, text[:500]))
 
 
 @dataclass(frozen=True)
@@ -283,7 +263,7 @@ class Experiment:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
             beside.append(ModelRecords(run, rank, network, due, warn))
         records = Records(resources.records, rank, warn, beside)
-        evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources.readers, clock, records)
+        evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources, clock, records)
         checkpoints = NodeCheckpoints(
             resources.lineage, settings.checkpoint.every, reporter, rank, course, records
         )
@@ -306,8 +286,9 @@ class Experiment:
         """The memory that a node sends from."""
         sharing = scheme_of(self, rank)
         peers = frozenset(self.graph.graph.partners(rank))
-        if found := async_memory(sharing, self.layout.numel, self.layout.dtype, peers):
-            return found
+        if isinstance(sharing, AsyncSharing):
+            # A message owns its memory until it is sent, so no slot of an exchange is needed.
+            return BufferSpec(self.layout.numel, self.layout.dtype, parts=sharing.burst, peers=peers)
         one = sharing.sends_one_payload and not sharing.chain.per_receiver
         # A payload per receiver needs room for each of them.
         several = 1 if one else self.graph.most_targets(rank)

@@ -30,7 +30,8 @@ from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
 from decentnode.node.checkpoint.safetensors_io import content_of
-from decentnode.node.experiment import Experiment, NodeResources
+from decentnode.node.evaluation import NodeResources
+from decentnode.node.experiment import Experiment
 from decentnode.node.node import Node
 from decentnode.node.rejoin import bring_back, met_again
 from decentnode.results.records import private_megabytes

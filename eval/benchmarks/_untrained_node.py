@@ -23,7 +23,7 @@ from decentnode.datasets.base import Samples
 from decentnode.graph.families import FullyConnected
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints, RunIdentity
-from decentnode.node.evaluation import EvaluationPlan, MachineReaders, NodeEvaluation
+from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, NodeResources
 from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.round_scheduler import RoundScheduler
@@ -96,13 +96,16 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     sharing.bind(layout, case.nodes, Chain([], case.elements), 1)
     never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
     board = EvaluatorBoard(SnapshotBuffers([], 1), 0)
-    readers = MachineReaders(SnapshotBuffers([rank], 1), board, reporter, PATIENCE)
+    heartbeats, lineage = HeartbeatBoard([rank]), RunIdentity(case.directory, "")
+    resources = NodeResources(
+        SnapshotBuffers([rank], 1), board, PATIENCE, reporter, case.directory, heartbeats, lineage
+    )
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
-    course = RoundScheduler(case.rounds, endpoint, HeartbeatBoard([rank]), clock)
+    course = RoundScheduler(case.rounds, endpoint, heartbeats, clock)
     exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[PATIENCE] * 4))
     records = Records(case.directory, rank)
-    evaluation = NodeEvaluation(never, training, endpoint.counters, readers, clock, records)
-    checkpoints = NodeCheckpoints(RunIdentity(case.directory, ""), 0, reporter, rank, course, records)
+    evaluation = NodeEvaluation(never, training, endpoint.counters, resources, clock, records)
+    checkpoints = NodeCheckpoints(lineage, 0, reporter, rank, course, records)
     adaptation = AdaptThenCombine(training, course.heartbeat, clock)
     return Node(
         rank,

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from decentnode.launcher.cluster import channel
 from decentnode.launcher.cluster.channel import LauncherChannel
 from decentnode.mapping.base import tcp_endpoint
 from tests.support.troupe import free_ports
@@ -19,8 +20,9 @@ def port():
 
 
 @pytest.fixture
-def host(port):
-    found = LauncherChannel(tcp_endpoint("127.0.0.1", port), 0, None, MOST_BYTES)
+def host(port, monkeypatch):
+    monkeypatch.setattr(channel, "MOST_BYTES", MOST_BYTES)
+    found = LauncherChannel(tcp_endpoint("127.0.0.1", port), 0, None)
     yield found
     found.close()
 

@@ -10,8 +10,7 @@ from decentnode.communication.launcher_link.reports import Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
-from decentnode.node.evaluation import MachineReaders
-from decentnode.node.experiment import NodeResources
+from decentnode.node.evaluation import NodeResources
 
 
 def unheard_reporter():
@@ -38,12 +37,10 @@ class Nodes:
         count = experiment.graph.num_nodes
         self.lineage = RunIdentity(directory / "checkpoints", "of a test")
         resources = NodeResources(
-            MachineReaders(
-                ReadSnapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
-                EvaluatorBoard(SnapshotBuffers([], 1), 0),
-                unheard_reporter(),
-                patience=1.0,
-            ),
+            ReadSnapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
+            EvaluatorBoard(SnapshotBuffers([], 1), 0),
+            1.0,
+            unheard_reporter(),
             directory,
             HeartbeatBoard(range(count)),
             self.lineage,

@@ -38,10 +38,8 @@ class LauncherChannel:
     With keys, machine 0 admits only listed machines, and the others connect only to machine 0.
     """
 
-    def __init__(
-        self, endpoint: str, machine: int, credentials: Credentials | None, most_bytes: int = MOST_BYTES
-    ) -> None:
-        """Binds or connects; raises StartError. `most_bytes`: the largest message accepted."""
+    def __init__(self, endpoint: str, machine: int, credentials: Credentials | None) -> None:
+        """Binds or connects; raises StartError."""
         self.refused: Counter[str] = Counter()
         """Refused connections, by reason."""
         self.is_turned_away = False
@@ -53,18 +51,18 @@ class LauncherChannel:
         self._gate: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         try:
-            self._attach(endpoint, most_bytes)
+            self._attach(endpoint)
         except zmq.ZMQError as error:
             self.close()
             reason = zmq.strerror(error.errno or 0)
             raise StartError(f"{endpoint}: {reason} (key mapping.rendezvous_port)") from error
 
-    def _attach(self, endpoint: str, most_bytes: int) -> None:
+    def _attach(self, endpoint: str) -> None:
         link, credentials = self._socket, self._credentials
         link.set(zmq.IPV6, 1)
         # Set again in `close`; until then an error path must not block on undelivered messages.
         link.set(zmq.LINGER, 0)
-        link.set(zmq.MAXMSGSIZE, most_bytes)
+        link.set(zmq.MAXMSGSIZE, MOST_BYTES)
         # What is not read yet must wait at the sender, not in this process.
         link.set(zmq.RCVHWM, WAITING_MESSAGES)
         if self._hosts:

@@ -109,11 +109,9 @@ class RemoteMachines:
         return is_due
 
     @property
-    def gone(self) -> list[int]:
+    def gone(self) -> set[int]:
         """Ranks that need no checkpoint: lost, and not merely silent for a while."""
-        return sorted(
-            set(self._membership.ranks(MemberState.LOST)) - self._membership.silent(Timeouts.machine_gone)
-        )
+        return {*self._membership.ranks(MemberState.LOST)} - self._membership.silent(Timeouts.machine_gone)
 
     def is_left_alone(self, seconds: float = Timeouts.machine_silent) -> bool:
         """Whether machine 0 has been silent for that many seconds."""

@@ -24,7 +24,6 @@ from decentnode.communication.launcher_link.reports import Evaluated, Published,
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.launcher.child_process import ChildProcess
-from decentnode.node.evaluation import MachineReaders
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.host_process import TELL_STACKS
 from decentnode.training.evaluation import own_buffers
@@ -89,16 +88,11 @@ class EvaluatorPool:
         """For the observer."""
         beside = [*own_buffers(experiment.network, layout).values()]
         own = SnapshotBuffers(ranks if self._count else [], layout.numel, layout.dtype, beside)
-        self._board = EvaluatorBoard(own, self._count)
+        self.board = EvaluatorBoard(own, self._count)
         self._run_dir = run_dir
         self._say = say
         self._waiting: deque[Published] = deque()
         self._live: list[_Evaluator] = []
-
-    def readers(self, reporter: Reporter) -> MachineReaders:
-        """What the nodes of this machine need."""
-        patience = self._experiment.settings.failures.timeouts.evaluator
-        return MachineReaders(self.snapshots, self._board, reporter, patience)
 
     def start(self, threads: int) -> None:
         """Forks the evaluators, with so many threads of torch each; raises StartError.
@@ -132,7 +126,7 @@ class EvaluatorPool:
                 if isinstance(report, Evaluated):
                     found.append(report)
                     one.task = None
-            if (beats := self._board.beats_of(one.index)) != one.beats:
+            if (beats := self.board.beats_of(one.index)) != one.beats:
                 one.beats, one.since = beats, now
             elif one.task and now - one.since > self._experiment.settings.failures.deadline:
                 one.child.kill()
@@ -162,14 +156,14 @@ class EvaluatorPool:
     def _bury(self, one: _Evaluator) -> list[Evaluated]:
         """Removes an evaluator that has ended; its evaluation has failed."""
         self._live.remove(one)
-        self._board.lose()
+        self.board.lose()
         one.close()
         log = f"{one.child.log}{'' if self._live else '; the nodes evaluate their models themselves'}"
         self._say("evaluation", f"a process that evaluates in the background has ended; its log: {log}")
         return [self._failed(one.task)] if one.task else []
 
     def _failed(self, task: Published) -> Evaluated:
-        self._board.snapshots.release(task.rank, task.round)
+        self.board.snapshots.release(task.rank, task.round)
         return Evaluated(task.rank, task.round, {})
 
     def _fork(self, index: int, threads: int) -> _Evaluator:
@@ -181,7 +175,7 @@ class EvaluatorPool:
             os.close(read)
             # As the nodes have, so the numbers are the same.
             torch.set_num_threads(threads)
-            _serve(self._experiment, self._board, index, task_end, Reporter(write))
+            _serve(self._experiment, self.board, index, task_end, Reporter(write))
 
         child = ChildProcess("a process for evaluation", work, self._run_dir / f"logs/evaluator-{index}.log")
         os.close(task_end)

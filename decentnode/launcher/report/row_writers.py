@@ -48,13 +48,6 @@ class WriterThread(threading.Thread):
         except BaseException as error:
             self.problem = _one_line(error)
 
-    def put(self, item: EvaluationRow | dict[str, Any]) -> None:
-        """Adds a row, or the summary as the last one; never waits."""
-        try:
-            self.waiting.put_nowait(item)
-        except Full:
-            self.problem = f"{counted(MOST_WAITING, 'evaluation')} wait for it"
-
 
 class RowWriters:
     """All writers of a run; without plug-ins, and before `begin`, it does nothing."""
@@ -76,9 +69,12 @@ class RowWriters:
             self._threads.append(thread)
 
     def put(self, item: EvaluationRow | dict[str, Any]) -> None:
-        """Passes a row on, or the summary as the last item."""
+        """Passes a row on, or the summary as the last item; never waits."""
         for thread in self._threads:
-            thread.put(item)
+            try:
+                thread.waiting.put_nowait(item)
+            except Full:
+                thread.problem = f"{counted(MOST_WAITING, 'evaluation')} wait for it"
 
     def drop_failed(self) -> None:
         """Reports each writer that has failed in one line, and passes it no more rows."""

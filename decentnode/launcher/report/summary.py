@@ -43,7 +43,7 @@ class EvaluationLog:
     """Of evaluations, by round and rank; empty if one failed."""
     observations: dict[int, Observation] = field(default_factory=dict)
     rows: dict[int, EvaluationRow] = field(default_factory=dict)
-    """Rows that are written, by round, in this order."""
+    """Rows that are written, by round, in this order; the highest round need not be the last one."""
     warn: Warn = lambda _: None
     """Called with a line when the disk refuses rows."""
 
@@ -67,11 +67,6 @@ class EvaluationLog:
         except (BadInput, OSError) as error:
             return f"{self.path}: rows from round {round + 1} on may be there twice: {error}"
         return ""
-
-    @property
-    def last(self) -> EvaluationRow | None:
-        """The row of the highest round, which need not be the one completed last."""
-        return self.rows[max(self.rows)] if self.rows else None
 
     def close(self) -> str:
         """Closes the file; returns what could not be written in one line, or an empty text."""
@@ -202,7 +197,7 @@ def summarize(
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
     lost = membership.ranks(MemberState.LOST)
-    last = evaluations.last
+    last = evaluations.rows[max(evaluations.rows)] if evaluations.rows else None
     tests = _last_tests(last, finished, settings.rounds)
     found = {metric.name: spread(tests.get(metric.name, {})) for metric in experiment.metrics}
     return {

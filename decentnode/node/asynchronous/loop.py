@@ -5,9 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from decentnode.communication.base import BufferSpec
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.config.settings import Settings
 from decentnode.core.line_file import Warn
@@ -153,16 +150,6 @@ def async_node(
 def exchange_class(sharing: SharingBase) -> type[RoundExchange]:
     """What a node with that scheme exchanges with."""
     return MessageExchange if sharing.asynchronous else RoundExchange
-
-
-def async_memory(
-    sharing: SharingBase, elements: int, dtype: torch.dtype, peers: frozenset[int]
-) -> BufferSpec | None:
-    """The memory that a node with that scheme sends from; None where it exchanges in rounds."""
-    if not isinstance(sharing, AsyncSharing):
-        return None
-    # A message owns its memory until it is sent, so no slot of an exchange is needed.
-    return BufferSpec(elements, dtype, parts=sharing.burst, peers=peers)
 
 
 def check_schedules(settings: Settings, nodes: int) -> None:
