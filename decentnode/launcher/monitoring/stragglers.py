@@ -59,8 +59,13 @@ class StragglerTracker:
         if not self._has_news:
             return
         self._has_news = False
+        # Only now, because it would delay the start of every run.
+        import networkx as nx  # type: ignore[import-untyped]
+
         current = self.current(now)
-        causes = _by_cause(current)
+        waits = nx.DiGraph((rank, peer) for rank, waiting in current.items() for peer in waiting.peers)
+        # By straggler, which does not wait itself, all that wait for it, directly or through others.
+        causes: dict[int, set[int]] = {p: nx.ancestors(waits, p) for p in waits.nodes - current.keys()}
         self._named = {peer: self._named.get(peer, now) for peer in causes}
         seen = {peer for waiting in current.values() if waiting.why for peer in waiting.peers[:1]}
         # At most one line per straggler and interval, however many reports arrive.
@@ -69,15 +74,6 @@ class StragglerTracker:
         for peers in [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]:
             self._told |= dict.fromkeys(peers, now)
             _tell(event_log, peers, set[int]().union(*map(causes.__getitem__, peers)), current)
-
-
-def _by_cause(current: dict[int, Waiting]) -> dict[int, set[int]]:
-    """By straggler, which does not wait itself, all nodes that wait for it, directly or through others."""
-    # Only now, because it would delay the start of every run.
-    import networkx as nx  # type: ignore[import-untyped]
-
-    waits = nx.DiGraph((rank, peer) for rank, waiting in current.items() for peer in waiting.peers)
-    return {peer: nx.ancestors(waits, peer) for peer in waits.nodes - current.keys()}
 
 
 def _tell(event_log: EventLog, peers: list[int], who_waits: set[int], current: dict[int, Waiting]) -> None:

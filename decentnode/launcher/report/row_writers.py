@@ -46,7 +46,10 @@ class WriterThread(threading.Thread):
                     return
             self._writer.close(item)
         except BaseException as error:
-            self.problem = _one_line(error)
+            text = next(iter(str(error).splitlines()), "")
+            # An error of ours says enough without its class.
+            is_ours = isinstance(error, BadInput) and text
+            self.problem = text if is_ours else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 class RowWriters:
@@ -93,9 +96,3 @@ class RowWriters:
                 thread.problem = "it had not finished in time; its last rows may be missing"
         self.drop_failed()
         self._threads = []
-
-
-def _one_line(error: BaseException) -> str:
-    """The first line of what an error says, with its class unless it is one of ours."""
-    text = next(iter(str(error).splitlines()), "")
-    return text if isinstance(error, BadInput) and text else f"{type(error).__name__}: {text}".rstrip(": ")
