@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch._dynamo  # or every launcher would import it
@@ -79,8 +79,8 @@ def _launch(folder: Path, words: list[str]) -> NoReturn:
     os.dup2(out, 2)
     meet = Rendezvous.meet
 
-    def noting(self: Rendezvous, deadline: float, is_stopped: Callable[[], bool]) -> object:
-        start = meet(self, deadline, is_stopped)
+    def noting(self: Rendezvous, *arguments: Any) -> object:
+        start = meet(self, *arguments)
         (folder / "id.new").write_text(str(getattr(start, "run_id", start)))
         (folder / "id.new").rename(folder / "id")
         return start
