@@ -160,13 +160,6 @@ def digest(body: bytes | memoryview) -> int:
     return xxhash.xxh3_64_intdigest(body) & _LOW_32_BITS if len(body) else 0
 
 
-def unpack_reference(body: Body) -> int:
-    """The offset in the body of a NOTICE; raises WireError."""
-    if len(body) != REFERENCE.size:
-        raise WireError("reference length")
-    return int(REFERENCE.unpack(body)[0])
-
-
 class SharedSegment(msgspec.Struct, frozen=True):
     """Where to open one node's shared memory: file descriptor `fd` of process `pid`."""
 

@@ -204,12 +204,12 @@ class Payload:
             return self
         return Payload(self.layout, self.buffer.to(device), self.counts)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes on the wire, without the header."""
         return self.buffer.numel()
 
-    @property
+    @cached_property
     def index_bytes(self) -> int:
         """The part of `nbytes` that is positions, not values."""
         if not self.layout.has_indices:

@@ -63,7 +63,7 @@ class Gossip(Sharing):
             )
 
     def preserves_mean(self, chain: Chain) -> bool:
-        if chain.rounds and not _mixes_differences(chain):
+        if chain.rounds and not chain.only_rounds:
             return False
         return not chain.selects or (self.fill == "own" and chain.same_coordinates)
 
@@ -71,12 +71,14 @@ class Gossip(Sharing):
         coefficients = self.chain.to_basis(vector)
         self._coefficients = coefficients if self.chain.basis else None
         sent = self._encoded(coefficients, view, in_basis=True)
-        self._sent = next(iter(sent.values()), None) if _mixes_differences(self.chain) else None
+        # Then C(y_j) - C(y_i) keeps the mean, corrects nothing twice and hides no less.
+        self._sent = next(iter(sent.values()), None) if self.chain.only_rounds else None
         return sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         own = self.chain.to_basis(vector) if self._coefficients is None else self._coefficients
-        heard, decoded = self._signals(incoming, view, own), self._own_decoded(view, own)
+        heard = self._signals(incoming, view, own)
+        decoded = None if self._sent is None else self._own_decoded(self._sent, view, own)
         self._coefficients = self._sent = None
 
         def terms(heard: Mapping[int, Tensor]) -> Terms:
@@ -108,14 +110,11 @@ class Gossip(Sharing):
             payload, Context(self.seed, view.round, sender, view.rank, fill)
         )
 
-    def _own_decoded(self, view: View, own: Tensor) -> Tensor | None:
-        """The own model as its receivers decode it, in the chain's basis; None where that is not needed."""
-        if self._sent is None:
-            return None
-        decoded = self._signal(self._sent.to(own.device), view.rank, view, own)
+    def _own_decoded(self, sent: Payload, view: View, own: Tensor) -> Tensor | None:
+        """The own model as its receivers decode it, in the chain's basis; None if they refuse it."""
+        decoded = self._signal(sent.to(own.device), view.rank, view, own)
         error, norm = (float(torch.linalg.vector_norm(x)) for x in (decoded - own, own))
         if not math.isfinite(error):
-            # Receivers refuse what is not finite.
             return None
         if error > MOST_ERROR * norm:
             raise RunFailed(
@@ -124,8 +123,3 @@ class Gossip(Sharing):
                 "the most; let them keep more, put error_feedback before them, or use choco"
             )
         return decoded
-
-
-def _mixes_differences(chain: Chain) -> bool:
-    """Whether mixing C(y_j) - C(y_i) keeps the mean, corrects nothing twice and hides no less."""
-    return chain.rounds and not (chain.corrects or chain.protects or chain.per_receiver)

@@ -46,6 +46,8 @@ class Chain(Stateful):
         self._recent: list[tuple[Tensor, Payload]] = []
         self.layouts = [dense_layout(elements, dtype)]
         self.transforms = self._bound(transforms, dtype)
+        self.layout = self.layouts[-1]
+        """The layout of the chain's payloads."""
         self.basis = next(
             (i for i, t in enumerate(self.transforms) if not t.changes_basis), len(self.transforms)
         )
@@ -76,11 +78,6 @@ class Chain(Stateful):
             parameters = None if transform.changes_basis else parameters
         return tuple(bound)
 
-    @property
-    def layout(self) -> Layout:
-        """The layout of the chain's payloads."""
-        return self.layouts[-1]
-
     @cached_property
     def per_receiver(self) -> bool:
         """Whether each receiver has a payload of its own."""
@@ -105,6 +102,11 @@ class Chain(Stateful):
     def rounds(self) -> bool:
         """Whether a sent value may be decoded as another value, in the chain's basis."""
         return any(not transform.lossless for transform in self.transforms[self.basis :])
+
+    @cached_property
+    def only_rounds(self) -> bool:
+        """Whether it rounds one payload for all, and no stage corrects or hides what that loses."""
+        return self.rounds and not (self.corrects or self.protects or self.per_receiver)
 
     @property
     def same_coordinates(self) -> bool:
@@ -131,7 +133,13 @@ class Chain(Stateful):
         """`encode` for a signal that is in the chain's basis already."""
         coefficients = coefficients.to(self.dtype)
         if not self.transforms:
-            return self._wrapped(coefficients)
+            # Made once for each of the two slots of the vector.
+            for known, payload in self._recent:
+                if known is coefficients:
+                    return payload
+            payload = Payload(self.layout, as_bytes(coefficients))
+            self._recent = [*self._recent[-1:], (coefficients, payload)]
+            return payload
         self._refuse_nonfinite(coefficients, context, None if self.basis else self.parameters)
         payload = Payload(self.layouts[self.basis], as_bytes(coefficients))
         for transform in self.transforms[self.basis :]:
@@ -165,15 +173,6 @@ class Chain(Stateful):
             # Many transforms compute in host memory; the next one, and `own`, may be elsewhere.
             payload = transform.decode(payload, context.at(own)).to(device)
         return payload["vector"]
-
-    def _wrapped(self, signal: Tensor) -> Payload:
-        """A payload around the signal's memory; made once for each of the two slots of the vector."""
-        for known, payload in self._recent:
-            if known is signal:
-                return payload
-        payload = Payload(self.layouts[0], as_bytes(signal))
-        self._recent = [*self._recent[-1:], (signal, payload)]
-        return payload
 
     def _refuse_nonfinite(self, signal: Tensor, context: Context, parameters: ParameterLayout | None) -> None:
         # One sum is cheaper than a test of every element. Only the sum may overflow, so the test follows.

@@ -247,6 +247,8 @@ JUNK = [
     ("hello", greeting(0, fd=1)),
     ("control length", message(bytes(wire.MOST_CONTROL_BYTES + 1), kind=wire.Kind.HELLO)),
     ("shared memory cannot be attached", greeting(1, fd=9999)),
+    ("body length", message(b"1234567", kind=wire.Kind.NOTICE)),
+    ("body length", message(b"123456789", kind=wire.Kind.NOTICE)),
     ("notice without shared memory", message(b"12345678", kind=wire.Kind.NOTICE)),
 ]
 

@@ -100,16 +100,6 @@ def test_random_bytes_are_never_a_verified_header(frame):
         Header.unpack(frame)
 
 
-@given(st.integers(0, 2**64 - 1))
-def test_a_reference_comes_back(offset):
-    assert wire.unpack_reference(wire.REFERENCE.pack(offset)) == offset
-
-
-@given(st.binary(max_size=40).filter(lambda body: len(body) != 8))
-def test_a_reference_of_another_length_is_refused(body):
-    assert reason(wire.unpack_reference, body) == "reference length"
-
-
 SEGMENTS = st.builds(
     SharedSegment,
     *(st.integers(0, 2**31), st.integers(0, 2**22), st.integers(0, 2**16), st.integers(0, 2**48)),

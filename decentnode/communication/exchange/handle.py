@@ -150,9 +150,7 @@ class ExchangeHandle:
         self._wake: list[Callable[[], Any]] = []
 
     def __await__(self) -> Any:
-        if not self.done and self._mailbox.alone:
-            self.finish_within(math.inf)
-        elif not self.done:
+        if not self.done and not self._mailbox.alone:
             pause, loop = self.begin_to_wait(), asyncio.get_running_loop()
             future = loop.create_future()
             timer = loop.call_later(pause, self._hand_over)
@@ -160,11 +158,14 @@ class ExchangeHandle:
             yield from future
             timer.cancel()
             self._mailbox.timer.stop()
-        self._check()
+        self.finish_within(math.inf)
         return self
 
     def finish_within(self, seconds: float) -> bool:
-        """Like `await`, for a thread without an event loop; returns False after `seconds` seconds."""
+        """Like `await`, for a thread without an event loop; returns False after `seconds` seconds.
+
+        Raises RunFailed if the transport broke.
+        """
         if not self.done:
             pause, limit = self.begin_to_wait(), time.monotonic() + seconds
             attend = self._mailbox.transport.attend
@@ -174,7 +175,8 @@ class ExchangeHandle:
                 attend(self, left)
             # It runs only while the node waits: a node that computes requests nothing.
             self._mailbox.timer.stop()
-        self._check()
+        if (failure := self._mailbox.failure) is not None:
+            raise RunFailed(f"the transport broke: {failure}") from failure
         return self.done
 
     def sleep(self, timeout: float) -> bool:
@@ -223,10 +225,6 @@ class ExchangeHandle:
         self._mailbox.timer.has_expired = True
         self._mailbox.show_awaited(self)
         self._mailbox.transport.look()
-
-    def _check(self) -> None:
-        if self._mailbox.failure is not None:
-            raise RunFailed(f"the transport broke: {self._mailbox.failure}") from self._mailbox.failure
 
     def call_when_done(self, wake: Callable[[], Any]) -> None:
         """Calls `wake` in the thread that finishes the exchange, or at once if it is done."""

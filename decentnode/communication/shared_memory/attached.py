@@ -28,20 +28,8 @@ class PeerSegment:
         # The size is a whole number of pages, so the cast to 8-byte words always fits.
         self.words: memoryview[int] = self.content.numpy().data.cast("q")
         """One word per reader, counted from the end: the last number that is invalidated for it."""
-        self._known: dict[tuple[int, int, int], Payload] = {}
-
-    def payload(self, offset: int, length: int, layout: Layout) -> Payload:
-        """The payload at this place; raises PayloadError."""
-        place = (offset, length, layout.hash)
-        payload = self._known.get(place)
-        if payload is None:
-            if offset + length > self.content.numel():
-                raise PayloadError("reaches beyond the shared memory")
-            payload = Payload.parse(layout, self.content[offset : offset + length])
-            # A payload of variable size carries counts, so the same place has another one each time.
-            if not layout.variable:
-                self._known[place] = payload
-        return payload
+        self.parsed: dict[tuple[int, int, int], Payload] = {}
+        """Payloads of fixed size by offset, length and layout."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +46,17 @@ class SharedMessage(Message):
         return self.segment.words[-1 - self.reader] >= self.seq
 
     def _parse(self, layout: Layout) -> Payload:
-        return self.segment.payload(self.offset, self.length, layout)
+        place, segment = (self.offset, self.length, layout.hash), self.segment
+        payload = segment.parsed.get(place)
+        if payload is None:
+            end = self.offset + self.length
+            if end > segment.content.numel():
+                raise PayloadError("reaches beyond the shared memory")
+            payload = Payload.parse(layout, segment.content[self.offset : end])
+            # A payload of variable size carries counts, so the same place has another one each time.
+            if not layout.variable:
+                segment.parsed[place] = payload
+        return payload
 
 
 class AttachedSegments:

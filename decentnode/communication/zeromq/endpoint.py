@@ -109,7 +109,8 @@ class ZeroMQEndpoint(Endpoint):
             self.counters.count_sent(payload, len(targets))
             messages += self._send(payload, targets, key)
         # Sources that are no targets of this exchange need a message of their own.
-        messages += self._acknowledgements()
+        if self._unsaid:
+            messages += self._acknowledgements()
         if messages:
             self._sockets.dispatch(messages)
         return handle

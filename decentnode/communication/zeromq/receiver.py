@@ -134,7 +134,7 @@ class Receiver:
         # The key proves the machine; all nodes of a machine trust each other.
         if guard is not None and sender_of(guard) != self.place.processes[process].machine:
             raise wire.WireError("identity")
-        if header.kind != wire.NOTICE and header.length != len(body):
+        if len(body) != (wire.REFERENCE.size if header.kind == wire.NOTICE else header.length):
             raise wire.WireError("body length")
         if len(body) > wire.MOST_CONTROL_BYTES and header.kind not in BULK_KINDS:
             raise wire.WireError("control length")
@@ -186,7 +186,7 @@ class Receiver:
             raise wire.WireError("unexpected source")
         identity = sender, header.seq, header.layout
         if kind == wire.NOTICE:
-            offset, segment = wire.unpack_reference(body), self.segments.of(sender)
+            (offset,), segment = wire.REFERENCE.unpack(body), self.segments.of(sender)
             message = SharedMessage(*identity, mailbox.rank, segment, offset, header.length)
             mailbox.deliver(sender, header.key, message)
         elif kind == Kind.PAYLOAD:
