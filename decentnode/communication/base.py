@@ -7,7 +7,7 @@ It fits transports that must know the sender first (NCCL), too.
 import resource
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -32,13 +32,11 @@ LINK_MULTIPLE = 2
 """Links per process that the coming rounds need: the others are the last ones used."""
 
 
-def receivers_of(
-    outgoing: Mapping[int, Payload], error: Callable[[int], object]
-) -> list[tuple[Payload, list[int]]]:
-    """Each payload once, with all targets for which there is no `error`."""
+def receivers_of(outgoing: Mapping[int, Payload], targets: Container[int]) -> list[tuple[Payload, list[int]]]:
+    """Each payload once, with all that are among the `targets`."""
     groups: dict[int, tuple[Payload, list[int]]] = {}
     for target, payload in outgoing.items():
-        if error(target) is None:
+        if target in targets:
             # By identity: one encoded payload is sent to many targets, and is checksummed once.
             groups.setdefault(id(payload), (payload, []))[1].append(target)
     return list(groups.values())

@@ -53,7 +53,7 @@ class LocalEndpoint(Endpoint):
         self._seq += 1
         # Opened first: it applies pending losses, and lost targets receive nothing.
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
-        for payload, targets in receivers_of(outgoing, self.mailbox.peers.error):
+        for payload, targets in receivers_of(outgoing, handle.targets):
             self.counters.count_sent(payload, len(targets))
             for target in targets:
                 message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)

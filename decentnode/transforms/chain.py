@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Form, Layout, Payload, as_bytes, dense_layout
+from decentnode.core.payload import Form, Payload, as_bytes, dense_layout
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
 from decentnode.core.vector import HALVES, ParameterLayout, needs_float32

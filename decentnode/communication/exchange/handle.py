@@ -142,6 +142,8 @@ class ExchangeHandle:
         self.awaited = set(sources)
         self.unreleased: set[int] = set()
         """Readers that still use an earlier payload of this part: the exchange waits for them, too."""
+        self.targets: frozenset[int] = frozenset()
+        """Those that the payload is sent to: what the node names, but for lost peers."""
         self.timeout = timeout
         self.opened = math.inf
         """When a thread first waited for it: the deadline does not run while the node computes."""

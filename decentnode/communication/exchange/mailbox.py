@@ -203,6 +203,7 @@ class Mailbox(ExchangeOwner):
             # A lost peer acknowledges nothing: as a reader it would block the next exchange.
             peers = [self.peers[target] for target in targets]
             readers = {p.rank for p in peers if p.error is None and p.state is not PeerState.LEAVING}
+            handle.targets = frozenset(readers)
             # Done means that all earlier memory of this part is free.
             handle.unreleased = self._sent_in[key[2]].send(seq, readers)
             self._open[key] = handle

@@ -18,6 +18,8 @@ from decentnode.communication.wire import SharedSegment
 
 PAGE = mmap.PAGESIZE
 STAGING_SLOTS = 2
+ALIGNMENT = 64
+"""Of payloads in a staging slot, in bytes."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Memory that shrinks would kill every process that reads it."""
 
@@ -43,8 +45,7 @@ class Segment:
         self._staging_bytes = _pages(memory.payload_bytes)
         self._staging_start = 2 * vector_bytes
         words = _pages(WORD * readers)
-        self._staging_slots = STAGING_SLOTS * memory.parts
-        size = self._staging_start + self._staging_slots * self._staging_bytes + words
+        size = self._staging_start + STAGING_SLOTS * memory.parts * self._staging_bytes + words
         self._fd = os.memfd_create(f"decentnode-{rank}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size)
         # Sealed before any peer learns of it: peers refuse memory without seals.
@@ -57,24 +58,31 @@ class Segment:
         self._words = self._bytes[-words:].numpy().view("int64")
         self._base = self._bytes.data_ptr()
         self._size = size
+        self._staged: dict[int, tuple[int, int, int]] = {}
+        """By part the last exchange with staged payloads, its slot, and how many bytes of that are in use."""
 
-    def offset(self, buffer: Tensor) -> int | None:
-        """The offset of a tensor in this segment; None if it lies elsewhere."""
+    def offset(self, buffer: Tensor, seq: int, part: int) -> int:
+        """The offset of a payload of exchange number `seq`; one that lies elsewhere is copied here.
+
+        Two staging slots per part suffice: the exchange before the last is released by all readers.
+        """
         offset = buffer.data_ptr() - self._base
-        return offset if 0 <= offset < self._size else None
+        if 0 <= offset < self._size:
+            return offset
+        last, slot, used = self._staged.get(part, (seq, 0, 0))
+        if seq != last:
+            slot, used = (slot + 1) % STAGING_SLOTS, 0
+        end = used + buffer.numel()
+        if end > self._staging_bytes:
+            raise ValueError(f"an exchange sends {end} bytes but declared {self._staging_bytes} at most")
+        offset = self._staging_start + (STAGING_SLOTS * part + slot) * self._staging_bytes + used
+        self._bytes[offset : offset + buffer.numel()] = buffer
+        self._staged[part] = seq, slot, -(-end // ALIGNMENT) * ALIGNMENT
+        return offset
 
     def make_void(self, reader: int, seq: int) -> None:
         """Invalidates for a reader everything sent up to number `seq`."""
         self._words[-1 - reader] = seq
-
-    def stage(self, turn: int, at: int, buffer: Tensor) -> int:
-        """Copies a payload to byte `at` of staging slot `turn`; returns its offset in the segment."""
-        end = at + buffer.numel()
-        if end > self._staging_bytes:
-            raise ValueError(f"an exchange sends {end} bytes but declared {self._staging_bytes} at most")
-        offset = self._staging_start + (turn % self._staging_slots) * self._staging_bytes + at
-        self._bytes[offset : offset + buffer.numel()] = buffer
-        return offset
 
     def close(self) -> None:
         """Drops this process's descriptor; the mapping lives as long as tensors point into it."""

@@ -1,7 +1,6 @@
 """Nodes in processes of their own: ZeroMQ between machines, shared memory or ZeroMQ on one."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeVar
@@ -15,7 +14,7 @@ from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.inproc import LocalMessage
 from decentnode.communication.peers.peer import Peer, PeerEvent
 from decentnode.communication.peers.rejoin import farewell
-from decentnode.communication.shared_memory.segment import STAGING_SLOTS, Segment
+from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import Layout, Payload, as_bytes
@@ -68,11 +67,8 @@ class ZeroMQEndpoint(Endpoint):
         """What `offer` got last."""
         self._void: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
-        self._turns: Counter[int] = Counter()
         self._last_read: dict[int, int] = {}
         self._unsaid: set[int] = set()
-        self._staged = 0
-        """Bytes of this exchange's staging slot that are in use."""
         self._targets: frozenset[int] = frozenset()
 
     def introduce(self, peer: Peer) -> None:
@@ -98,14 +94,12 @@ class ZeroMQEndpoint(Endpoint):
         layout: Layout,
     ) -> ExchangeHandle:  # fmt: skip
         self._seq += 1
-        self._turns[key[2]] += 1
         # Opened before anything is sent, because acknowledgements and answers may arrive at once.
         handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
         self._targets = frozenset(outgoing)
         keep_last(self._sent, key, {})
-        self._staged = 0
         messages: list[wire.Outgoing] = []
-        for payload, targets in receivers_of(outgoing, self.mailbox.peers.error):
+        for payload, targets in receivers_of(outgoing, handle.targets):
             self.counters.count_sent(payload, len(targets))
             messages += self._send(payload, targets, key)
         # Sources that are no targets of this exchange need a message of their own.
@@ -128,7 +122,8 @@ class ZeroMQEndpoint(Endpoint):
             else:
                 remote.append(target)
         if co_located:
-            reference = wire.REFERENCE.pack(self._lay_out(payload, key))
+            assert self.segment is not None
+            reference = wire.REFERENCE.pack(self.segment.offset(payload.buffer, self._seq, key[2]))
             messages += self._messages(wire.Kind.NOTICE, payload, co_located, key, reference)
         if remote:
             messages += self._frames(payload, remote, key, self._seq)
@@ -200,17 +195,6 @@ class ZeroMQEndpoint(Endpoint):
             body = as_bytes(vector.detach().to("cpu", copy=True)).numpy().data
             header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body), body=body)
             self._sockets.dispatch([(self._sockets.place.home[peer], header.pack(), body)])
-
-    def _lay_out(self, payload: Payload, key: Key) -> int:
-        """The offset of a payload in shared memory; copies it there if it lies elsewhere."""
-        assert self.segment is not None
-        offset = self.segment.offset(payload.buffer)
-        if offset is None:
-            # Two staging slots per part suffice: the exchange before the last is released by all readers.
-            turn = STAGING_SLOTS * key[2] + self._turns[key[2]] % STAGING_SLOTS
-            offset = self.segment.stage(turn, self._staged, payload.buffer)
-            self._staged += -(-payload.nbytes // 64) * 64
-        return offset
 
     def _messages(
         self, kind: wire.Kind, payload: Payload, targets: list[int], key: Key, body: wire.Body,
