@@ -105,7 +105,7 @@ def test_who_has_ended_is_lost_and_its_successor_is_rung_when_it_is_known(towers
     towers[1] = Tower(tmp_path, 1)
     assert ring(towers[0], message()) == [], "the pipe of the process before"
     links.watch()
-    assert links.give_up_broken(time.monotonic() + 1) == [1] and not links.holds(1)
+    assert links.lose_broken(time.monotonic() + 1) == [1] and not links.holds(1)
     links.gone.discard(1)
     assert ring(towers[0], message(seq=5)) == []
     towers[1].bell.hear()

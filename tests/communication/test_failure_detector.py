@@ -1,11 +1,13 @@
 """When a node that waits asks, says that it waits, and gives up; and that nothing else wakes anybody."""
 
+from math import inf
+
 import pytest
 
 from decentnode.communication.exchange import mailbox as module
 from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.exchange.retransmission import MARGIN, NEVER, RetransmissionTimer
+from decentnode.communication.exchange.retransmission import MARGIN, UsualWait
 from decentnode.communication.peers.failure_detector import FailureDetector
 from decentnode.communication.peers.rejoin import EdgeProtocol
 from decentnode.communication.wire import Kind
@@ -47,7 +49,6 @@ class Waiter:
 
     def end(self):
         self.box.deliver(1, self.handle.key, None)
-        self.box.timer.stop()
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_silent_peer_is_given_up_at_its_deadline_and_nothing_is_due_after_that
     assert waiter.box.lost() == []
     waiter.pass_time(0.2)
     assert set(waiter.box.lost()) == {1, 2}
-    assert waiter.due == NEVER
+    assert waiter.due == inf
 
 
 def test_a_peer_that_is_only_behind_is_asked_later_in_the_next_exchange(waiter):
@@ -96,10 +97,10 @@ def test_a_wait_for_what_was_lost_teaches_nothing(waiter):
 
 
 def test_the_first_pause_leaves_room_for_signs_of_life(waiter):
-    timer = RetransmissionTimer()
-    timer.was_needless = True
-    timer.learn(1000.0)
-    assert timer.start(DEADLINE, 0.0) == DEADLINE / 4
+    waiter.box.usual = UsualWait()
+    waiter.box.usual.was_needless = True
+    waiter.box.usual.learn(1000.0)
+    assert waiter.wait(0) == DEADLINE / 4
 
 
 def test_who_stood_still_accuses_nobody_of_that_time(waiter):
@@ -113,6 +114,6 @@ def test_who_stood_still_accuses_nobody_of_that_time(waiter):
 
 def test_an_exchange_that_nobody_waits_for_wakes_nobody(waiter):
     waiter.wait(0)
-    waiter.box.timer.stop()
-    assert waiter.detector.look(waiter.now + 1000.0, (1, 2)) == NEVER
+    assert not waiter.handle.finish_within(0.0)
+    assert waiter.detector.look(waiter.now + 1000.0, (1, 2)) == inf
     assert waiter.said == []

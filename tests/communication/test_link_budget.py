@@ -108,7 +108,7 @@ def test_a_closed_link_is_a_part_of_live_and_no_loss(made):
     assert box.peers.error(1) is None and box.lost() == []
     need(sockets, 1)
     assert sockets.is_linked(1) and box.peers[1].state is PeerState.LIVE
-    assert sockets._links.give_up_broken(float("inf")) == []
+    assert sockets._links.lose_broken(float("inf")) == []
 
 
 def test_neither_what_is_unacknowledged_nor_what_is_awaited_is_closed(made):

@@ -128,7 +128,7 @@ def test_a_process_that_begins_to_listen_a_little_later_is_linked(tmp_path):
     reader = DoorbellReader(
         ProcessDirectory(PROCESSES, 1, str(tmp_path)), lambda *message: heard.append(message), None, False
     )
-    assert links.give_up_broken(time.monotonic()) == []
+    assert links.lose_broken(time.monotonic()) == []
     reader.hear()
     assert linked == [1] and heard == [(hello, b"")]
     assert links.holds(1) and links.next_verdict == float("inf")

@@ -478,7 +478,7 @@ def test_many_threads_deliver_at_once_without_losing_a_message(hand):
 def test_what_a_peer_that_was_given_up_had_sent_for_later_rounds_is_not_mixed(hand):
     hand.open(key(0), sources=[1])
     hand.box.deliver(1, key(1), Letter(2))
-    hand.box.give_up(1, PeerTimeout(1, "silent"))
+    hand.box.drop_edge(1, PeerTimeout(1, "silent"))
     assert hand.acknowledged == [(1, 2)]  # its memory is free again
     later = hand.open(key(1), sources=[1])
     assert later.arrived == {}

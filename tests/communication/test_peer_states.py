@@ -156,7 +156,7 @@ class Edge:
         if end.is_waiting and end.box.peers.error(end.peer) is None:
             self.losses += 1
             # No seconds: the back-off is tested elsewhere.
-            end.protocol.give_up(end.box, end.handle.key, PeerTimeout(end.peer, "silent", 0.0), 0.0)
+            end.protocol.time_out(end.box, end.handle.key, PeerTimeout(end.peer, "silent", 0.0), 0.0)
 
     def propose(self, rank):
         self.ends[rank].protocol.propose()

@@ -381,7 +381,7 @@ def gives_up(town, rank, peer, deadline=10.0):
     """A deadline has passed in the round that the node is in."""
     box = town.boxes[rank]
     error = PeerTimeout(peer, "silent", deadline)
-    town.edges[rank].give_up(box, box.position, error, time.monotonic())
+    town.edges[rank].time_out(box, box.position, error, time.monotonic())
     town.carry()
 
 

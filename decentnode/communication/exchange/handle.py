@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from decentnode.communication.exchange.retransmission import RetransmissionTimer
+from decentnode.communication.exchange.retransmission import UsualWait
 from decentnode.communication.peers.peer import Peer
 from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.core.timeouts import Timeouts
@@ -110,8 +110,8 @@ class ExchangeOwner:
     """Messages that cannot be used, by reason."""
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     """Held while an exchange changes."""
-    timer: RetransmissionTimer = field(default_factory=RetransmissionTimer)
-    """When to request what is missing; it runs while the node waits."""
+    usual: UsualWait = field(default_factory=UsualWait)
+    """After which wait a node requests what is missing."""
 
     def show_awaited(self, handle: "ExchangeHandle") -> None:
         """Tells the transport for whom the node waits in this exchange."""
@@ -147,7 +147,12 @@ class ExchangeHandle:
         self.timeout = timeout
         self.opened = math.inf
         """When a thread first waited for it: the deadline does not run while the node computes."""
+        self.due = math.inf
+        """When to request what is missing; only while a thread waits."""
+        self.is_long = False
+        """Whether the wait has exceeded its first pause: then another thread has the timer."""
         self.done = False
+        self._pause = 0.0
         self._mailbox = mailbox
         self._wake: list[Callable[[], Any]] = []
 
@@ -159,7 +164,6 @@ class ExchangeHandle:
             self.call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
             yield from future
             timer.cancel()
-            self._mailbox.timer.stop()
         self.finish_within(math.inf)
         return self
 
@@ -175,8 +179,9 @@ class ExchangeHandle:
                 self._hand_over()
             while not self.done and (left := limit - time.monotonic()) > 0:
                 attend(self, left)
-            # It runs only while the node waits: a node that computes requests nothing.
-            self._mailbox.timer.stop()
+            if not self.done:
+                # A node that computes requests nothing.
+                self.due, self.is_long = math.inf, False
         if (failure := self._mailbox.failure) is not None:
             raise RunFailed(f"the transport broke: {failure}") from failure
         return self.done
@@ -216,15 +221,23 @@ class ExchangeHandle:
         """Starts deadline and timer; returns the seconds until the first request."""
         now = time.monotonic()
         self.opened = min(self.opened, now)
-        pause = self._mailbox.timer.start(self.timeout, now)
+        self._pause = min(self._mailbox.usual.seconds, Timeouts.first_pause(self.timeout))
+        self.due, self.is_long = now + self._pause, False
         # Where waits are usually short, only one that lasts is worth the time.
-        if pause > Timeouts.first_request:
+        if self._pause > Timeouts.first_request:
             self._mailbox.show_awaited(self)
-        return pause
+        return self._pause
+
+    def back_off(self, now: float) -> None:
+        """Restarts the timer with a longer pause after a request, if a thread waits."""
+        if self.due == math.inf:
+            return
+        self._pause = max(self._pause, min(2 * self._pause, Timeouts.longest_pause(self.timeout)))
+        self.due, self.is_long = now + self._pause, True
 
     def _hand_over(self) -> None:
         """Shows the wait, which is long now; from here on another thread has the timer."""
-        self._mailbox.timer.has_expired = True
+        self.is_long = True
         self._mailbox.show_awaited(self)
         self._mailbox.transport.look()
 

@@ -97,7 +97,7 @@ class Mailbox(ExchangeOwner):
                 return False
             # The peer may rejoin in an earlier round than the one it was last seen in.
             entry.forget_progress()
-            self.give_up(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
+            self.drop_edge(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
             entry.step(PeerEvent.AGREE)
             entry.round = round
             self.start_fresh(peer, max(round, theirs))
@@ -265,7 +265,7 @@ class Mailbox(ExchangeOwner):
                     self._miss(handle, peer, error)
             self._strike(peer)
 
-    def give_up(self, peer: int, error: PeerError, until: int = NEVER) -> None:
+    def drop_edge(self, peer: int, error: PeerError, until: int = NEVER) -> None:
         """Drops the edge to a peer that may be alive; nothing of it is mixed any more.
 
         Otherwise W would not be symmetric in rounds whose payloads had arrived before. Payloads of round
@@ -332,7 +332,7 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             self.peers[peer].advance(key, time.monotonic())
             behind = [handle for handle in self._open.values() if peer in handle.awaited and key < handle.key]
-            self.timer.was_needless = self.timer.was_needless or bool(behind)
+            self.usual.was_needless = self.usual.was_needless or bool(behind)
 
     def awaited(self) -> list[tuple[ExchangeHandle, set[int]]]:
         """Open exchanges with the peers each waits for: sources, and readers of earlier payloads."""
@@ -384,11 +384,11 @@ class Mailbox(ExchangeOwner):
 
     def _finish_if_complete(self, handle: ExchangeHandle) -> None:
         if handle.awaited or handle.unreleased:
-            if self.timer.has_expired:
+            if handle.is_long:
                 self.show_awaited(handle)
             return
         del self._open[handle.key]
-        self.timer.learn(time.monotonic() - handle.opened)
+        self.usual.learn(time.monotonic() - handle.opened)
         handle.finish()
 
     def _infer_loss(self, peer: int, key: Key) -> None:

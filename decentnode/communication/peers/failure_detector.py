@@ -1,11 +1,10 @@
 """The peers that the nodes of a process wait for: requests, notices that a node waits, and timeouts."""
 
 from collections.abc import Collection, Mapping
-from math import nextafter
+from math import inf, nextafter
 
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.exchange.retransmission import NEVER
 from decentnode.communication.peers.rejoin import EdgeProtocol, Tell
 from decentnode.communication.wire import Kind
 from decentnode.core.timeouts import Timeouts
@@ -19,7 +18,7 @@ class FailureDetector:
         self._mailboxes = mailboxes
         self._tell = tell
         self._edges = edges
-        self.most_pause = NEVER
+        self.most_pause = inf
         """Most seconds between two checks, for nodes that may wait where they start no check themselves."""
 
     def look(self, now: float, linked: Collection[int]) -> float:
@@ -30,22 +29,22 @@ class FailureDetector:
         `linked`: ranks with a link. A late check means that this process was suspended; that time counts
         against no peer.
         """
-        waiting = [box for box in self._mailboxes.values() if box.timer.has_expired or now >= box.timer.due]
-        late = max((now - mailbox.timer.due for mailbox in waiting), default=0.0)
+        late = {box: lateness(box, now) for box in self._mailboxes.values()}
+        waiting = [mailbox for mailbox, seconds in late.items() if seconds > -inf]
         for mailbox in waiting:
-            if late > Timeouts.standstill:
-                mailbox.forgive(late)
+            if (most := max(late.values())) > Timeouts.standstill:
+                mailbox.forgive(most)
             # Timeouts first: a peer that is dropped here receives DROP_EDGE instead of another request.
             for key, error in overdue(mailbox, now):
-                self._edges.give_up(mailbox, key, error, now)
-            if now >= mailbox.timer.due:
+                self._edges.time_out(mailbox, key, error, now)
+            if late[mailbox] >= 0.0:
                 self._speak(mailbox, now, {*linked, *self._mailboxes} - {mailbox.rank})
         return min([now + self.most_pause, *map(next_due, waiting)])
 
     def _speak(self, mailbox: Mailbox, now: float, linked: set[int]) -> None:
         self.ask(mailbox)
         for handle, peers in mailbox.awaited():
-            mailbox.timer.start_again(handle.timeout, now)
+            handle.back_off(now)
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
             if now - handle.opened > Timeouts.waiting_notice(handle.timeout):
                 # The awaited peers have received RESEND, which is the same sign of life.
@@ -55,8 +54,7 @@ class FailureDetector:
     def ask(self, mailbox: Mailbox) -> None:
         """Requests everything that a node waits for."""
         for handle, peers in mailbox.awaited():
-            # `opened` is infinite while the node computes and waits for nothing yet.
-            for peer in sorted(peers) if handle.opened < NEVER else ():
+            for peer in sorted(peers) if handle.due < inf else ():
                 self.ask_for(mailbox, peer, handle.key)
 
     def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
@@ -84,12 +82,17 @@ def overdue(mailbox: Mailbox, now: float) -> list[tuple[Key, PeerTimeout]]:
     return late
 
 
+def lateness(mailbox: Mailbox, now: float) -> float:
+    """Seconds since a request was due, negative before that; -inf: no wait of the node needs this thread."""
+    due = [handle.due for handle, _ in mailbox.awaited() if handle.is_long or now >= handle.due]
+    return now - min(due, default=inf)
+
+
 def next_due(mailbox: Mailbox) -> float:
     """When a node must request, or time out a peer, although nothing arrives."""
-    deadlines = [
-        mailbox.silent_since(peer, handle) + handle.timeout
-        for handle, peers in mailbox.awaited()
-        for peer in peers
-    ]
-    # At the deadline itself no peer is overdue yet.
-    return min([mailbox.timer.due, nextafter(min(deadlines), NEVER)]) if deadlines else NEVER
+    due = [inf]
+    for handle, peers in mailbox.awaited():
+        due.append(handle.due)
+        # At the deadline itself no peer is overdue yet.
+        due += [nextafter(mailbox.silent_since(peer, handle) + handle.timeout, inf) for peer in peers]
+    return min(due)

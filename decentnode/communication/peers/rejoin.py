@@ -83,10 +83,10 @@ class EdgeProtocol:
         # Only over open links: one to each lost peer would be too many. A round that needs the peer opens it.
         return [peer for peer in peers if mailbox.rank < peer and self._is_linked(peer)]
 
-    def give_up(self, mailbox: Mailbox, key: Key, error: PeerTimeout, now: float) -> None:
+    def time_out(self, mailbox: Mailbox, key: Key, error: PeerTimeout, now: float) -> None:
         """Drops the edge to a peer past its deadline, and informs the peer."""
         mailbox.peers[error.peer].time_out(key[0], error.seconds, now)
-        mailbox.give_up(error.peer, error)
+        mailbox.drop_edge(error.peer, error)
         self._tell(Kind.DROP_EDGE, mailbox.rank, error.peer, key, TOO_SLOW)
 
     def _may_return(self, mailbox: Mailbox, peer: int) -> bool:
@@ -110,7 +110,7 @@ class EdgeProtocol:
                 is_new = mailbox.peers[peer].state in EXCHANGING | {PeerState.REJOINING}
                 if header.seq == TOO_SLOW and is_new:
                     mailbox.peers[peer].blame(mailbox.spot)
-                mailbox.give_up(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
+                mailbox.drop_edge(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
             case Kind.LEAVE:
                 mailbox.depart(peer, header.key if header.seq else None)
             case Kind.POSITION_REQUEST:
@@ -175,7 +175,7 @@ class EdgeProtocol:
 
     def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
         # The peer sends nothing before that round, and will not mix what it is sent for one.
-        mailbox.give_up(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
+        mailbox.drop_edge(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
         if self._is_reachable(peer):
             mailbox.readmit(peer, round)
         self._follow(mailbox, round, round)

@@ -297,7 +297,7 @@ class IoThread(threading.Thread):
         if self._interceptor:
             self._reception.take(self._interceptor.released(now))
         # Broken links before deadlines: a lost connection is the better reason for a missing payload.
-        for process in self._links.give_up_broken(now):
+        for process in self._links.lose_broken(now):
             self._lose_process(process)
         if self._gate is not None and now >= self._gate.next_due:
             self._gate.serve()

@@ -157,7 +157,7 @@ class PeerLinks:
     def need(self, process: int) -> None:
         """Opens the link to a process that a coming round needs; to a lost one only over TCP.
 
-        Such a link holds again once the process there answers, as in `give_up_broken`.
+        Such a link holds again once the process there answers, as in `lose_broken`.
         """
         if not self._is_open(process) and self._may_revive(process):
             self._connect(process)
@@ -244,7 +244,7 @@ class PeerLinks:
             self._suspect(process, at_once if local else self._place.grace)
         self._set_next_verdict()
 
-    def give_up_broken(self, now: float) -> list[int]:
+    def lose_broken(self, now: float) -> list[int]:
         """Marks processes whose links were broken for too long as lost, and returns them.
 
         A link over TCP is kept: if it reconnects, the process there receives HELLO again.
