@@ -573,11 +573,11 @@ WAITING = {"cli", "communication", "core", "launcher", "mapping", "node", "paral
 NOT_LIMITS = {
     "results/statistics.py": "a level of confidence",
     "cli/tune.py": "model distances and shares of them",
-    "communication/exchange/retransmission.py": "factors on the usual wait",
+    "communication/exchange/handle.py": "factors on the usual wait",
     "communication/zeromq/endpoint.py": "bytes per second",
     "core/text.py": "a unit",
     "launcher/memory_estimate.py": "a share of the memory",
-    "launcher/monitoring/watchdog.py": "a factor on LOOK_INTERVAL",
+    "launcher/monitoring/watchdog.py": "a factor on CHECK_INTERVAL",
     "launcher/report/live_view.py": "the window of a mean rate; nothing waits",
     "node/dry_round.py": "a learning rate",
     "results/figures/curves.py": "a bound on values that files may hold",

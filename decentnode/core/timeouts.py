@@ -181,7 +181,7 @@ class Timeouts:
         """A process without a mark, until it is killed."""
         return 2 * stuck_process
 
-    late_look: ClassVar[float] = 1.5
+    late_check: ClassVar[float] = 1.5
     """Lateness of a check of heartbeats; beyond it the launcher was suspended, and the time does not
     count.
     """

@@ -252,7 +252,7 @@ class Launcher:
         self.screen.began(experiment, self._startup)
         if self._run_state.news:
             self.screen.line(self._run_state.news)
-        self._reports.lose(sorted(self._run_state.lineage.absent), "has not come yet")
+        self._reports.mark_lost(sorted(self._run_state.lineage.absent), "has not come yet")
 
     # While the nodes run.
 
@@ -279,7 +279,7 @@ class Launcher:
             self._event_log.say("communication", text)
         # The nodes first: they publish what is evaluated.
         found = [*self._inflow.read(), *self._evaluators.reports()]
-        self._reports.take_own([*found, *self._run_monitor.watchdog.look(time.monotonic())])
+        self._reports.take_own([*found, *self._run_monitor.watchdog.check(time.monotonic())])
         if self._inflow.closed:
             # The fork server died without a report: its children died with it.
             active = self.membership.local.intersection(self.membership.active)

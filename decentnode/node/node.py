@@ -240,7 +240,7 @@ class RoundExchange:
         self._phase += 1
         self._heard.update(inbox)
         for error in inbox.missing.values():
-            self.lose(error)
+            self.continue_without(error)
         self._seconds += self.clock.now() - began
         return inbox
 
@@ -309,7 +309,7 @@ class RoundExchange:
             self._sharing.on_peer_lost(peer)
         self._sharing.on_peer_back(peer)
 
-    def lose(self, error: PeerError) -> None:
+    def continue_without(self, error: PeerError) -> None:
         """Continues without a peer; raises RunFailed where the settings do not."""
         peer, rank = error.peer, self.endpoint.rank
         self._missed[peer] = error

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Form, Payload, as_bytes, dense_layout
+from decentnode.core.payload import Form, Layout, Payload, as_bytes, dense_layout
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
 from decentnode.core.vector import HALVES, ParameterLayout, needs_float32
@@ -46,8 +46,6 @@ class Chain(Stateful):
         self._recent: list[tuple[Tensor, Payload]] = []
         self.layouts = [dense_layout(elements, dtype)]
         self.transforms = self._bound(transforms, dtype)
-        self.layout = self.layouts[-1]
-        """The layout of the chain's payloads."""
         self.basis = next(
             (i for i, t in enumerate(self.transforms) if not t.changes_basis), len(self.transforms)
         )
@@ -77,6 +75,11 @@ class Chain(Stateful):
                 break
             parameters = None if transform.changes_basis else parameters
         return tuple(bound)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of the chain's payloads."""
+        return self.layouts[-1]
 
     @cached_property
     def per_receiver(self) -> bool:

@@ -5,9 +5,8 @@ from math import inf
 import pytest
 
 from decentnode.communication.exchange import mailbox as module
-from decentnode.communication.exchange.handle import Transport
+from decentnode.communication.exchange.handle import MARGIN, Transport, UsualWait
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.exchange.retransmission import MARGIN, UsualWait
 from decentnode.communication.peers.failure_detector import FailureDetector
 from decentnode.communication.peers.rejoin import EdgeProtocol
 from decentnode.communication.wire import Kind
@@ -42,7 +41,7 @@ class Waiter:
         end, looks = self.now + seconds, 0
         while self.due <= end:
             self.now = self.due
-            self.due = self.detector.look(self.now, linked)
+            self.due = self.detector.check(self.now, linked)
             looks += 1
         self.now = end
         return looks
@@ -115,5 +114,5 @@ def test_who_stood_still_accuses_nobody_of_that_time(waiter):
 def test_an_exchange_that_nobody_waits_for_wakes_nobody(waiter):
     waiter.wait(0)
     assert not waiter.handle.finish_within(0.0)
-    assert waiter.detector.look(waiter.now + 1000.0, (1, 2)) == inf
+    assert waiter.detector.check(waiter.now + 1000.0, (1, 2)) == inf
     assert waiter.said == []

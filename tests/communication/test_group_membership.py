@@ -137,7 +137,7 @@ def test_a_rank_that_is_lost_while_the_group_is_made_is_not_waited_for(dead, not
         forming = town.forming(threads, 0.8)
         time.sleep(0.1)
         town.deaf = {dead}
-        town.memberships[noticed_by].lose([dead])
+        town.memberships[noticed_by].note_lost([dead])
         plans = [forming[rank].result() for rank in range(4) if rank != dead]
         assert time.monotonic() - began < 0.7
     assert {(tuple(plan.members), plan.backend, plan.reason) for plan in plans} == {
@@ -148,7 +148,7 @@ def test_a_rank_that_is_lost_while_the_group_is_made_is_not_waited_for(dead, not
 
 def test_a_rank_that_was_lost_before_is_not_waited_for():
     town = Town(2)
-    town.memberships[0].lose([1])
+    town.memberships[0].note_lost([1])
     town.deaf = {1}
     assert town.memberships[0].form(Factory(town, 0, GLOO), 5.0).reason == "rank 1 is lost"
 
@@ -158,15 +158,15 @@ def test_the_group_ends_for_all_with_the_first_loss_and_each_requests_what_is_mi
     groups = town.groups()
     if why == "lost":
         town.deaf = {3}
-        town.memberships[0].lose([3])
-        town.memberships[3].lose([0, 1, 2])
+        town.memberships[0].note_lost([3])
+        town.memberships[3].note_lost([0, 1, 2])
     else:
         town.memberships[0].break_up(groups[0], "too slow")
     assert town.groups() == 4 * [None]
     assert all(group.is_broken for group in groups)
     assert sorted(town.requested) == [0, 1, 2, 3]
     for rank in (0, 1, 2):
-        town.memberships[rank].lose([3])
+        town.memberships[rank].note_lost([3])
         town.memberships[rank].break_up(groups[rank], "again")
     assert capsys.readouterr().out.count("no process group from here on") == 4
 
@@ -184,7 +184,7 @@ def test_a_rank_outside_the_group_has_no_part_in_its_end(capsys):
     town = Town(3)
     town.facts[1] = Capabilities(False, "", "", True)
     assert [plan.members for plan in town.form()] == 3 * [[0, 2]]
-    town.memberships[1].lose([2])
+    town.memberships[1].note_lost([2])
     assert [group and group.members for group in town.groups()] == [(0, 2), None, (0, 2)]
     assert "no process group" not in capsys.readouterr().out
 

@@ -119,7 +119,7 @@ def test_what_the_nodes_told_a_launcher_that_stood_still_is_not_lost(tmp_path):
     run.wait_for_round(2)
     os.kill(run.process.pid, signal.SIGSTOP)
     wait_until(lambda: all(len(records(run, rank)) == 60 for rank in range(4)), 60, lambda: run.text)
-    time.sleep(Timeouts.late_look + 0.5)
+    time.sleep(Timeouts.late_check + 0.5)
     os.kill(run.process.pid, signal.SIGCONT)
     assert run.wait() == 0, run.text
     assert run.summary["finished_nodes"] == 4

@@ -12,7 +12,7 @@ from decentnode.launcher.monitoring.monitor import RunMonitor
 def test_an_alarm_ends_a_wait_once():
     monitor = RunMonitor.__new__(RunMonitor)
     monitor._alarm, monitor._control = os.eventfd(0, os.EFD_NONBLOCK), None
-    monitor.watchdog = SimpleNamespace(next_look=inf)
+    monitor.watchdog = SimpleNamespace(next_check=inf)
     monitor.ring()
     monitor.wait([], inf)
     threading.Timer(0.01, monitor.ring).start()

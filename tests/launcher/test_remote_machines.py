@@ -140,7 +140,7 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     desk = Desk(tmp_path, machine=1)
     processes = desk.launcher.experiment.processes
     elsewhere = [i for i, process in enumerate(processes) if process.machine == 2]
-    desk.launcher._reports.lose([3, 4, 5], "gone")
+    desk.launcher._reports.mark_lost([3, 4, 5], "gone")
     here = min(desk.launcher.membership.here)
     desk.hear(
         RelayedReports(

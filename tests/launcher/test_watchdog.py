@@ -52,7 +52,7 @@ class Machine:
 
     def look(self, seconds=0.5):
         self.now += seconds
-        self.found += self.watchdog.look(self.now)
+        self.found += self.watchdog.check(self.now)
 
     def pass_time(self, seconds, busy=()):
         """Half a second after the other; the `busy` ranks make a step in each."""
@@ -144,7 +144,7 @@ def test_nodes_that_hang_in_training_are_reported_and_after_twice_that_killed(ma
 def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machine):
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(2 * DEADLINE + 1.5)
-    machine.watchdog.look_soon()
+    machine.watchdog.check_soon()
     machine.watchdog.begin_anew(3)
     assert [*machine.watchdog.hung(machine.now)] == [0, 1, 2, 4, 5, 6, 7]
     machine.pass_time(DEADLINE - 1)
@@ -341,9 +341,9 @@ def test_while_all_wait_looks_become_rare_and_a_process_that_hangs_is_found_no_l
     hold_up(machine, 4, 3)
     looks = []
     while machine.now < 1000.0 + DEADLINE + 2.0:
-        machine.now = max(machine.now, machine.watchdog.next_look)
+        machine.now = max(machine.now, machine.watchdog.next_check)
         looks.append(machine.now - 1000.0)
-        found = machine.watchdog.look(machine.now)
+        found = machine.watchdog.check(machine.now)
         if any(isinstance(report, Stuck) for report in found):
             break
     assert len(looks) < 15
@@ -355,11 +355,11 @@ def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatc
     machine = Machine(monkeypatch, deadline=1000.0)
     hold_up(machine, 4, 3)
     for _ in range(12):
-        machine.now = max(machine.now, machine.watchdog.next_look)
-        machine.watchdog.look(machine.now)
-    assert machine.watchdog.next_look - machine.now > 10.0
-    machine.watchdog.look_soon()
-    assert machine.watchdog.next_look == machine.now + module.LOOK_INTERVAL
+        machine.now = max(machine.now, machine.watchdog.next_check)
+        machine.watchdog.check(machine.now)
+    assert machine.watchdog.next_check - machine.now > 10.0
+    machine.watchdog.check_soon()
+    assert machine.watchdog.next_check == machine.now + module.CHECK_INTERVAL
 
 
 def test_a_wait_goes_on_until_its_round_is_done_and_counts_to_its_end():

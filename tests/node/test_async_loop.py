@@ -153,7 +153,7 @@ def test_a_peer_that_leaves_in_order_is_asked_no_more_and_is_no_loss(tmp_path, m
     scheme._asked = 3
     monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: PeerLeft(peer, 2))
     for error in list(exchange.lost()):
-        exchange.lose(error)
+        exchange.continue_without(error)
     assert exchange.missing.keys() == {1, 3} and not exchange._missed and not exchange.unfinished
     assert not list(scheme.awaited) and scheme._live(exchange._view) == []
     assert not list(exchange.lost())
@@ -169,7 +169,7 @@ def test_a_neighbor_of_an_earlier_window_that_leaves_in_order_is_awaited_no_more
     assert 2 not in exchange._neighbors
     monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: PeerLeft(peer, 2))
     (error,) = exchange.lost()
-    exchange.lose(error)
+    exchange.continue_without(error)
     assert error.peer == 2 and not list(scheme.awaited) and not exchange._missed
     assert not list(exchange.lost())
 

@@ -38,7 +38,7 @@ def rounds_of(exchanger, heard, missed):
     exchanger.begin(exchanger._round + 1 if hasattr(exchanger, "_round") else 0, None, None)
     exchanger._heard.update(heard)
     for error in missed.values():
-        exchanger.lose(error)
+        exchanger.continue_without(error)
     exchanger.end(RoundRecord(0, exchanger._round), 0.0)
 
 

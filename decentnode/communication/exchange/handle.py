@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from decentnode.communication.exchange.retransmission import UsualWait
 from decentnode.communication.peers.peer import Peer
 from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.core.timeouts import Timeouts
@@ -21,6 +20,10 @@ Key = tuple[int, int, int]
 """(round, phase, part): the exchange that a message belongs to; keys are ordered."""
 Read = tuple[Payload | None, PeerError | None]
 """A payload, or why it cannot be used."""
+FORGETTING = 0.8
+"""Factor on the usual wait after a shorter exchange."""
+MARGIN = 1.5
+"""Multiple of the usual wait before the first request: most waits are not much longer than usual."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +89,7 @@ class Transport:
     def give_model(self) -> None:
         """Sends the node's model to the peers that requested it."""
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Makes another thread do what is due while the node waits."""
 
     def waits_for(self, peers: Collection[int]) -> None:
@@ -95,6 +98,32 @@ class Transport:
     def attend(self, handle: "ExchangeHandle", timeout: float) -> bool:
         """Waits for an exchange; returns False after `timeout` seconds."""
         return handle.sleep(timeout)
+
+
+class UsualWait:
+    """After which wait a node requests what may have been lost: a retransmission timer (RFC 6298).
+
+    What is missing is mostly only late. So the first request comes somewhat after the longest recent wait,
+    and each further one after twice the pause. This keeps requests from loading a slow machine. As in Karn
+    and Partridge (1987) only an unambiguous answer adjusts the estimate: a peer that reports that it is
+    behind.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = Timeouts.first_request
+        self.was_needless = False
+        """Whether a requested peer has answered that it is only behind."""
+
+    def learn(self, waited: float) -> None:
+        """Adjusts it after an exchange that took `waited` seconds."""
+        # A wait ended by a resend proves nothing about the usual time, so it may only lower the estimate.
+        if self.was_needless:
+            self.seconds = max(self.seconds, MARGIN * waited)
+        else:
+            self.seconds = max(
+                Timeouts.first_request, FORGETTING * self.seconds, min(MARGIN * waited, self.seconds)
+            )
+        self.was_needless = False
 
 
 @dataclass(eq=False)
@@ -239,7 +268,7 @@ class ExchangeHandle:
         """Shows the wait, which is long now; from here on another thread has the timer."""
         self.is_long = True
         self._mailbox.show_awaited(self)
-        self._mailbox.transport.look()
+        self._mailbox.transport.check_soon()
 
     def call_when_done(self, wake: Callable[[], Any]) -> None:
         """Calls `wake` in the thread that finishes the exchange, or at once if it is done."""

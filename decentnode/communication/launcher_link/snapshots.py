@@ -103,7 +103,7 @@ class EvaluatorBoard:
         """Marks progress of an evaluator."""
         self._beats[index] += 1
 
-    def lose(self) -> None:
+    def note_end(self) -> None:
         """Records the end of an evaluator."""
         self._alive[0] -= 1
 

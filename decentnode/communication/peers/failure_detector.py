@@ -21,7 +21,7 @@ class FailureDetector:
         self.most_pause = inf
         """Most seconds between two checks, for nodes that may wait where they start no check themselves."""
 
-    def look(self, now: float, linked: Collection[int]) -> float:
+    def check(self, now: float, linked: Collection[int]) -> float:
         """Does what is due, after everything that arrived has been processed; returns when something is due
         again.
 

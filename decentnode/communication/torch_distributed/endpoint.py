@@ -204,10 +204,10 @@ class GroupEndpoint(ZeroMQEndpoint):
             case Closed():
                 self.formation.hear(note)
 
-    def lose(self, ranks: Iterable[int]) -> None:
+    def note_lost(self, ranks: Iterable[int]) -> None:
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""
         left = set(filter(self.mailbox.peers.has_left, ranks))
-        self.formation.lose(set(ranks) - left)
+        self.formation.note_lost(set(ranks) - left)
 
     # Losses.
 

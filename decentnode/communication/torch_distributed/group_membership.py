@@ -56,7 +56,7 @@ class GroupMembership:
         with self._news:
             self._members = frozenset(group_factory.meeting.ranks)
         # A candidate may have been lost before it was known to be one.
-        self.lose(())
+        self.note_lost(())
         # A thread, because torch cannot be interrupted while it connects.
         threading.Thread(
             target=self._make, args=(group_factory, seconds), name="decentnode-forming", daemon=True
@@ -108,7 +108,7 @@ class GroupMembership:
         if group is self.group:
             self._close(why, announces=True)
 
-    def lose(self, ranks: Iterable[int]) -> None:
+    def note_lost(self, ranks: Iterable[int]) -> None:
         """Records lost ranks; the group ends, or is not formed, if one of them is a member."""
         with self._news:
             self._lost |= set(ranks)

@@ -247,8 +247,8 @@ class ZeroMQEndpoint(Endpoint):
             self._sockets.dispatch(self._addressed(header, [peer], sent.body))
         return True
 
-    def look(self) -> None:
-        self._sockets.post(self._sockets.look)
+    def check_soon(self) -> None:
+        self._sockets.post(self._sockets.check_soon)
 
     def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
         bell = self._sockets.bell_of_node

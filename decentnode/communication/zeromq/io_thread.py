@@ -88,7 +88,7 @@ class IoThread(threading.Thread):
                 self._poller.add(known, self._gate.serve)
         self._poller.add(self._commands.fd, self._commands.obey)
         self._poller.add(self._links.fileno(), self._links.watch)
-        self._next_look = self._next_proposal = NEVER
+        self._next_check = self._next_proposal = NEVER
         self._linger, self._stopping = 0.0, False
 
     def _make_router(self, most_bytes: int) -> "zmq.Socket[bytes]":
@@ -146,7 +146,7 @@ class IoThread(threading.Thread):
         """Passes messages about a process group to `listener`; before the thread starts."""
         self._reception.listener = listener
         # A node that waits for a group may be unable to start a check.
-        self.failure_detector.most_pause, self._next_look = PROPOSAL_INTERVAL, 0.0
+        self.failure_detector.most_pause, self._next_check = PROPOSAL_INTERVAL, 0.0
 
     def is_linked(self, rank: int) -> bool:
         """True for a local rank, or when there is a link to the process of another."""
@@ -185,9 +185,9 @@ class IoThread(threading.Thread):
             place.incarnation, knows, wire.digest(body),
         )  # fmt: skip
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Makes this thread, which runs this command, check what is due for its nodes."""
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     def post(self, command: Callable[[], object]) -> None:
         """Makes this thread run a command soon, in the order of the posts."""
@@ -282,16 +282,16 @@ class IoThread(threading.Thread):
             self._next_proposal = time.monotonic() + PROPOSAL_INTERVAL
         self._poller.serve(self._due)
         if (now := time.monotonic()) >= self._due:
-            self._look_around(now)
+            self._check_due(now)
 
     @property
     def _due(self) -> float:
         """The time of the next action if nothing arrives."""
         held = self._interceptor.next_release if self._interceptor else NEVER
         silent = self._gate.next_due if self._gate else NEVER
-        return min(self._next_look, self._next_proposal, self._links.next_verdict, held, silent)
+        return min(self._next_check, self._next_proposal, self._links.next_verdict, held, silent)
 
-    def _look_around(self, now: float) -> None:
+    def _check_due(self, now: float) -> None:
         # Everything that arrived counts before deadlines are checked, however late this check is.
         self._receive_all()
         if self._interceptor:
@@ -301,8 +301,8 @@ class IoThread(threading.Thread):
             self._lose_process(process)
         if self._gate is not None and now >= self._gate.next_due:
             self._gate.serve()
-        if now >= self._next_look:
-            self._next_look = self.failure_detector.look(now, self.linked(only_needed=True))
+        if now >= self._next_check:
+            self._next_check = self.failure_detector.check(now, self.linked(only_needed=True))
         if now >= self._next_proposal:
             self._edges.propose()
             self._next_proposal = NEVER
@@ -414,8 +414,6 @@ class IoThread(threading.Thread):
         self._reception.forget(process)
         for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
             mailbox.lose(rank, PeerLost(rank, "connection lost"))
-        # Last: the thread at the barrier then finds the loss in all mailboxes.
-        self._meeting.lose(process)
 
     def _is_reachable(self, rank: int) -> bool:
         """Whether a message may arrive; a missing link is opened for it."""
@@ -434,7 +432,7 @@ class IoThread(threading.Thread):
 
     def _serve_until(self, limit: float, is_done: Callable[[], bool]) -> None:
         while not is_done() and time.monotonic() < limit:
-            self._next_look = min(self._next_look, limit)
+            self._next_check = min(self._next_check, limit)
             self._serve()
 
     def _has_left(self, process: int) -> bool:

@@ -56,7 +56,7 @@ class GroupListener(Protocol):
     def hear(self, header: wire.Header, body: bytes) -> None:
         """Processes a peer's message about the group; raises WireError."""
 
-    def lose(self, ranks: Iterable[int]) -> None:
+    def note_lost(self, ranks: Iterable[int]) -> None:
         """Records lost ranks: their process ended, or its link broke."""
 
 
@@ -110,7 +110,7 @@ class Receiver:
         for rank in ranks:
             self.segments.forget(rank)
         if self.listener is not None:
-            self.listener.lose(ranks)
+            self.listener.note_lost(ranks)
 
     def _refuse(self, head: bytes, reason: str) -> None:
         """Counts a message for its receiver, if the header is readable."""

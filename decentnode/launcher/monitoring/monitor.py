@@ -37,7 +37,7 @@ class RunMonitor:
         self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watchdog = Watchdog(heartbeats, membership, experiment.settings.failures.timeouts)
         # Before the first round nothing is checked.
-        self.watchdog.next_look = inf
+        self.watchdog.next_check = inf
         self._event_log = event_log
         self._experiment = experiment
         self._membership = membership
@@ -60,7 +60,7 @@ class RunMonitor:
 
     def begin(self, began: float) -> None:
         """Records the start signal."""
-        self._began, self.watchdog.next_look = began, 0.0
+        self._began, self.watchdog.next_check = began, 0.0
         text = f"{self._experiment.settings.name}: the first round begins"
         self._event_log.say("started", text, shown=False)
 
@@ -71,7 +71,7 @@ class RunMonitor:
     def wait(self, fds: list[int], timeout: float) -> None:
         """Waits for input, the alarm, or the next check of the watchdog; answers requests meanwhile."""
         control, fds = self._control, [*fds, self._alarm]
-        until = min(self.watchdog.next_look, control.next_due if control else inf)
+        until = min(self.watchdog.next_check, control.next_due if control else inf)
         timeout = min(timeout, max(0.0, until - time.monotonic()))
         if control is None:
             ready(fds, seconds=timeout)

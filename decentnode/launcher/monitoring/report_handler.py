@@ -100,10 +100,10 @@ class ReportHandler:
                 member = table.members[report.rank]
                 member.state, member.round = MemberState.STOPPED, report.rounds - 1
             case reports.Failed():
-                self.lose([report.rank], report.error, report.out_of_memory)
+                self.mark_lost([report.rank], report.error, report.out_of_memory)
             case reports.Exited():
                 table.ended.add(report.process)
-                self.lose(table.home.get(report.process, ()), how_it_ended(report.status))
+                self.mark_lost(table.home.get(report.process, ()), how_it_ended(report.status))
             case reports.Notice():
                 self.event_log.say("communication", report.text, report.rank)
             case reports.DiskProblem():
@@ -113,9 +113,9 @@ class ReportHandler:
             case reports.Stuck():
                 return self._tell("stuck", report, f"no progress for {report.seconds:.0f} s ({report.doing})")
         # The last two come from a watchdog, not from a node, and are no progress.
-        self.monitor.watchdog.look_soon()
+        self.monitor.watchdog.check_soon()
 
-    def lose(self, ranks: Iterable[int], error: str, out_of_memory: bool = False) -> None:
+    def mark_lost(self, ranks: Iterable[int], error: str, out_of_memory: bool = False) -> None:
         """Marks nodes as lost unless they have ended, with the first reason; shows each, and expects no more
         of its evaluations.
         """

@@ -16,7 +16,7 @@ from decentnode.communication.launcher_link.reports import Failed, Report, Stuck
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.monitoring.membership import MembershipTable
 
-LOOK_INTERVAL = 0.5
+CHECK_INTERVAL = 0.5
 QUIET_INTERVAL = 4.0
 """Seconds without progress of any node, after which the pause between checks grows."""
 GROWTH, LONGEST_INTERVAL = 4.0, 60.0
@@ -72,23 +72,23 @@ class Watchdog:
         self._watched = {position: _Watched(ranks) for position, ranks in membership.here.items()}
         self._local = {rank: position for position, ranks in membership.here.items() for rank in ranks}
         self._timeouts = timeouts
-        self.next_look = 0.0
+        self.next_check = 0.0
         """Time of the next check, on the clock of `time.monotonic`."""
-        self._last_look: float | None = None
-        self._pause = LOOK_INTERVAL
+        self._last_check: float | None = None
+        self._pause = CHECK_INTERVAL
         self._quiet = 0.0
         """Seconds without progress of any local node."""
         self._last_told = 0.0
         self._active: set[int] = set()
 
-    def look(self, now: float) -> list[Report]:
-        """New reports; does nothing before `next_look`."""
-        if now < self.next_look:
+    def check(self, now: float) -> list[Report]:
+        """New reports; does nothing before `next_check`."""
+        if now < self.next_check:
             return []
-        before = now - LOOK_INTERVAL if self._last_look is None else self._last_look
+        before = now - CHECK_INTERVAL if self._last_check is None else self._last_check
         # Bounded: time in which the launcher was suspended is no silence of the nodes.
-        elapsed = min(now - before, self._pause + Timeouts.late_look)
-        self._last_look = now
+        elapsed = min(now - before, self._pause + Timeouts.late_check)
+        self._last_check = now
         self._active = set(self._membership.active)
         # All first: whether a process is blocked depends on the progress of others.
         moved = [self._has_moved(watched, before, now) for watched in self._watched.values()]
@@ -97,23 +97,23 @@ class Watchdog:
             if not has_moved:
                 self._observe(position, watched, elapsed)
         self._pause = self._next_pause()
-        self.next_look = now + self._pause
+        self.next_check = now + self._pause
         found: list[Report] = [*self._newly_stuck()]
         if now - self._last_told >= REPORT_INTERVAL:
             self._last_told = now
             found += self._waits(now)
         return found
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Shortens the pause after a report, because nodes may have made progress."""
-        if self._pause > LOOK_INTERVAL:
-            self._pause = LOOK_INTERVAL
-            self.next_look = min(self.next_look, time.monotonic() + LOOK_INTERVAL)
+        if self._pause > CHECK_INTERVAL:
+            self._pause = CHECK_INTERVAL
+            self.next_check = min(self.next_check, time.monotonic() + CHECK_INTERVAL)
 
     def _next_pause(self) -> float:
         """Longer while all wait, but at most until the next process would count as stuck."""
         if self._quiet < QUIET_INTERVAL:
-            return LOOK_INTERVAL
+            return CHECK_INTERVAL
         # Until a silent process counts as stuck, and until it is killed.
         left = [
             due - watched.silent
@@ -123,8 +123,8 @@ class Watchdog:
             for due in (limit, Timeouts.hung_process(limit))
             if due > watched.silent
         ]
-        # The launcher sleeps while nothing happens; any report wakes it earlier (`look_soon`).
-        return max(LOOK_INTERVAL, min([GROWTH * self._pause, LONGEST_INTERVAL, *left]))
+        # The launcher sleeps while nothing happens; any report wakes it earlier (`check_soon`).
+        return max(CHECK_INTERVAL, min([GROWTH * self._pause, LONGEST_INTERVAL, *left]))
 
     def hung(self, now: float) -> dict[int, list[Failed]]:
         """By position of each process to be killed the reports about its active nodes.
@@ -220,7 +220,7 @@ class Watchdog:
         """Judges a process without a mark since the last check."""
         if watched.waits:
             # The time it waited for another node does not count.
-            elapsed = min(elapsed, LOOK_INTERVAL)
+            elapsed = min(elapsed, CHECK_INTERVAL)
         watched.waits = watched.stuck = False
         silent = watched.silent + elapsed
         if silent >= Timeouts.notice and not self._active.isdisjoint(watched.ranks):

@@ -156,7 +156,7 @@ class EvaluatorPool:
     def _bury(self, one: _Evaluator) -> list[Evaluated]:
         """Removes an evaluator that has ended; its evaluation has failed."""
         self._live.remove(one)
-        self.board.lose()
+        self.board.note_end()
         one.close()
         log = f"{one.child.log}{'' if self._live else '; the nodes evaluate their models themselves'}"
         self._say("evaluation", f"a process that evaluates in the background has ended; its log: {log}")

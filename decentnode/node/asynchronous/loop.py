@@ -84,7 +84,7 @@ class AsyncNode(Node):
             record.train_seconds += exchange.clock.now() - began
             exchange.post(self.sharing.after_step(vector, view))
         elif isinstance(event, PeerError):
-            exchange.lose(event)
+            exchange.continue_without(event)
         elif isinstance(event, Back):
             exchange.note_back(event.peer)
         else:

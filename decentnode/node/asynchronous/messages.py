@@ -100,14 +100,14 @@ class MessageExchange(RoundExchange):
         self._awaited.pop(peer, None)
         return isinstance(self.missing.get(peer), PeerTimeout)
 
-    def lose(self, error: PeerError) -> None:
+    def continue_without(self, error: PeerError) -> None:
         # A node that leaves in order has finished, which is no loss to report.
         # Its message that says so may be unread.
         if isinstance(error, PeerLeft):
             self.missing[error.peer] = error
             self._sharing.on_peer_lost(error.peer)
         else:
-            super().lose(error)
+            super().continue_without(error)
 
     async def wait(self, seconds: float) -> None:
         """Waits until a message arrives, at most so many seconds."""
