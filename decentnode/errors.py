@@ -11,7 +11,7 @@ DecentnodeError
 ├── RunFailed           the run ended without a usable result (exit 4)
 └── PeerError           why a payload did not arrive; reported in an Inbox, not raised out of a round
     ├── PeerLost        the peer is lost
-    │   └── PeerLeft    it ended in order
+    │   └── PeerLeft    it ended, and sent LEAVE
     ├── PeerTimeout     the peer was silent for longer than the deadline
     └── ProtocolError   what arrived breaks the message rules
 """
@@ -107,11 +107,14 @@ class PeerError(DecentnodeError):
 
 
 class PeerLost(PeerError):
-    """The peer exchanges nothing, but not for this node's own timeout: its link broke, or it left."""
+    """The peer exchanges nothing, but not for this node's own timeout.
+
+    Its link broke, it left, it timed out on this node, it skips rounds, or it was not met yet.
+    """
 
 
 class PeerLeft(PeerLost):
-    """The peer ended in order, after `round`; -1: before its first one."""
+    """The peer ended, also by an error, and sent LEAVE, after `round`; -1: before its first one."""
 
     def __init__(self, peer: int, round: int) -> None:
         when = f"after round {round + 1}" if round >= 0 else "before its first round"

@@ -186,13 +186,14 @@ class Endpoint(Transport, ABC):
         outgoing: Mapping[int, Payload],
         sources: Sequence[int],
         key: tuple[int, int, int],
-        timeout: float,
+        deadline: float,
         layout: Layout,
     ) -> ExchangeHandle:
         """Starts to send at once; the handle is done when every source has sent or is lost.
 
         `key` is (round, phase, part). When the handle is done, the memory of every earlier exchange of that
-        part may be written again. `timeout`: for a silent peer, in seconds. `layout`: that of all payloads.
+        part may be written again. `deadline`: the longest silence of a peer, in seconds, where processes
+        exchange. `layout`: that of all payloads.
         """
 
     def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:

@@ -47,12 +47,12 @@ class LocalEndpoint(Endpoint):
         self.slots = memory.slots()
 
     def exchange(
-        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float,
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, deadline: float,
         layout: Layout,
     ) -> ExchangeHandle:  # fmt: skip
         self._seq += 1
         # Opened first: it applies pending losses, and lost targets receive nothing.
-        handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
+        handle = self.mailbox.open(key, self._seq, outgoing, sources, deadline)
         for payload, targets in receivers_of(outgoing, handle.targets):
             self.counters.count_sent(payload, len(targets))
             for target in targets:

@@ -11,8 +11,8 @@ from typing import ClassVar
 class Timeouts:
     """All limits: the four of a configuration, those that follow from them, and fixed ones.
 
-    The `deadline` that a static method takes is that of one exchange: `exchange`, of which `deadline` is the
-    least.
+    The `deadline` that a static method takes is that of one exchange: `exchange_deadline`, at least
+    `deadline`.
     """
 
     deadline: float
@@ -37,7 +37,7 @@ class Timeouts:
     standstill: ClassVar[float] = 1.0
     """Lateness of a check of deadlines; beyond it this process was suspended, and the time does not count."""
 
-    def exchange(self, usual_round: float = 0.0) -> float:
+    def exchange_deadline(self, usual_round: float = 0.0) -> float:
         """Silence of a peer in one exchange; a peer that computes and is only behind gets more time."""
         return max(self.deadline, 5 * usual_round)
 

@@ -225,7 +225,8 @@ class RoundExchange:
         self._heartbeat.mark(self._round, Activity.SEND)
         # The median ignores single slow rounds, such as those with an evaluation.
         usual = statistics.median(self._recent) if self._recent else 0.0
-        handle = self.endpoint.exchange(outgoing, sources, key, self._timeouts.exchange(usual), layout)
+        deadline = self._timeouts.exchange_deadline(usual)
+        handle = self.endpoint.exchange(outgoing, sources, key, deadline, layout)
         if self._phase == 0 and self._meanwhile is not None:
             # The payloads are on their way while the node trains.
             trains = self.clock.now()

@@ -18,7 +18,7 @@ import zmq
 
 from decentnode.communication import wire
 from decentnode.communication.base import BufferSpec, HostProcess, Inbox, ProcessDirectory
-from decentnode.communication.peers.rejoin import MOST_REQUESTS
+from decentnode.communication.peers.edges import MOST_REQUESTS
 from decentnode.communication.torch_distributed.process_group import Group
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.payload import Payload, dense_layout

@@ -7,8 +7,8 @@ import pytest
 from decentnode.communication.exchange import mailbox as module
 from decentnode.communication.exchange.handle import MARGIN, Transport, UsualWait
 from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.edges import EdgeProtocol
 from decentnode.communication.peers.failure_detector import FailureDetector
-from decentnode.communication.peers.rejoin import EdgeProtocol
 from decentnode.communication.wire import Kind
 from decentnode.core.timeouts import Timeouts
 

@@ -103,7 +103,7 @@ def test_a_closed_link_is_a_part_of_live_and_no_loss(made):
     for rank in range(2, NODES):
         need(sockets, rank)
     assert not sockets.is_linked(1) and 1 not in box.peers, "nothing is known of it that must be kept"
-    box.peers[1].time_out(0, 1.0, 0.0)
+    box.peers[1].note_timeout(0, 1.0, 0.0)
     assert box.peers[1].state is PeerState.UNLINKED
     assert box.peers.error(1) is None and box.lost() == []
     need(sockets, 1)
@@ -114,7 +114,7 @@ def test_a_closed_link_is_a_part_of_live_and_no_loss(made):
 def test_neither_what_is_unacknowledged_nor_what_is_awaited_is_closed(made):
     sockets, box, _ = made
     need(sockets, 1, 2)
-    box.open((0, 0, 0), 1, targets=[1], sources=[2], timeout=10.0)
+    box.open((0, 0, 0), 1, targets=[1], sources=[2], deadline=10.0)
     for rank in range(3, NODES):
         need(sockets, rank)
     assert sockets.is_linked(1) and sockets.is_linked(2)

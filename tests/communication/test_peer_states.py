@@ -8,8 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from decentnode.communication.exchange.handle import Message, Transport
 from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.edges import EdgeProtocol, farewell
 from decentnode.communication.peers.peer import CONNECTED, TRANSITIONS, PeerEvent, PeerState
-from decentnode.communication.peers.rejoin import EdgeProtocol, RejoinProtocol, farewell, first_of
+from decentnode.communication.peers.rejoin import RejoinProtocol, first_of
 from decentnode.communication.wire import Header, Kind
 from decentnode.communication.zeromq.receiver import Receiver
 from decentnode.errors import PeerLost, PeerTimeout
@@ -205,7 +206,7 @@ class Edge:
             assert not (excluded and end.is_waiting), (end.rank, end.box.peers[end.peer].state)
             for handle, peers in end.box.awaited():
                 for peer in peers:
-                    assert end.box.silent_since(peer, handle) < float("inf")
+                    assert end.box.times_out_at(peer, handle) < float("inf")
         both = self.mixed[0].keys() & self.mixed[1].keys()
         one_sided = [round for round in both if self.mixed[0][round] != self.mixed[1][round]]
         # A lost message, a timeout and a restart cost at most one such round each.

@@ -7,8 +7,9 @@ import pytest
 
 from decentnode.communication.exchange.handle import Transport
 from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.edges import FAR_AHEAD, EdgeProtocol, farewell
 from decentnode.communication.peers.peer import PROBATION
-from decentnode.communication.peers.rejoin import FAR_AHEAD, EdgeProtocol, RejoinProtocol, farewell
+from decentnode.communication.peers.rejoin import RejoinProtocol
 from decentnode.communication.wire import Header, Kind
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout

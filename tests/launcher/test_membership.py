@@ -115,6 +115,8 @@ class TestRoster:
         assert members.broken_edges() == []
         assert members.reporting().keys() == {0, 3}
         report_to(members, FINISHED)
+        assert members.broken_edges() == []
+        report_to(members, msgspec.structs.replace(FINISHED, rank=0))
         assert members.broken_edges() == [first]
 
     def test_words_for_an_end(self):

@@ -50,7 +50,7 @@ class DeviceStaging(Endpoint):
         """By source the shared memory that is locked."""
 
     def exchange(
-        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float,
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, deadline: float,
         layout: Layout,
     ) -> ExchangeHandle:  # fmt: skip
         part, on_host = key[2], dict[int, Payload]()
@@ -62,7 +62,7 @@ class DeviceStaging(Endpoint):
         moved = {target: on_host[id(payload)] for target, payload in outgoing.items()}
         # Peers read the host memory as soon as they are notified.
         self._copies.finish()
-        return self._inner.exchange(moved, sources, key, timeout, layout)
+        return self._inner.exchange(moved, sources, key, deadline, layout)
 
     def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
         found, on_device = {}, partial(torch.empty, dtype=torch.uint8, device=self.device)

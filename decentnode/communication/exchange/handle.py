@@ -156,14 +156,14 @@ class ExchangeOwner:
 class ExchangeHandle:
     """One exchange in flight. `await` it in the node's event loop, or call `wait` in any other thread.
 
-    It ends because the thread that receives excludes silent peers (`peers/failure_detector.py`): the wait
-    itself has no limit of its own.
+    It ends because the socket thread excludes silent peers (`FailureDetector.check`): `await` has no limit of
+    its own. In one process nobody is excluded, and nothing is requested.
     """
 
     def __init__(
-        self, mailbox: ExchangeOwner, key: Key, seq: int, sources: Iterable[int], timeout: float
+        self, mailbox: ExchangeOwner, key: Key, seq: int, sources: Iterable[int], deadline: float
     ) -> None:
-        """`timeout`: how long a peer may be silent, in seconds."""
+        """`deadline`: how long a peer may be silent, in seconds."""
         self.key = key
         self.seq = seq
         self.arrived: dict[int, Message] = {}
@@ -173,7 +173,7 @@ class ExchangeHandle:
         """Readers that still use an earlier payload of this part: the exchange waits for them, too."""
         self.targets: frozenset[int] = frozenset()
         """Those that the payload is sent to: what the node names, but for lost peers."""
-        self.timeout = timeout
+        self.deadline = deadline
         self.opened = math.inf
         """When a thread first waited for it: the deadline does not run while the node computes."""
         self.due = math.inf
@@ -250,7 +250,7 @@ class ExchangeHandle:
         """Starts deadline and timer; returns the seconds until the first request."""
         now = time.monotonic()
         self.opened = min(self.opened, now)
-        self._pause = min(self._mailbox.usual.seconds, Timeouts.first_pause(self.timeout))
+        self._pause = min(self._mailbox.usual.seconds, Timeouts.first_pause(self.deadline))
         self.due, self.is_long = now + self._pause, False
         # Where waits are usually short, only one that lasts is worth the time.
         if self._pause > Timeouts.first_request:
@@ -261,7 +261,7 @@ class ExchangeHandle:
         """Restarts the timer with a longer pause after a request, if a thread waits."""
         if self.due == math.inf:
             return
-        self._pause = max(self._pause, min(2 * self._pause, Timeouts.longest_pause(self.timeout)))
+        self._pause = max(self._pause, min(2 * self._pause, Timeouts.longest_pause(self.deadline)))
         self.due, self.is_long = now + self._pause, True
 
     def _hand_over(self) -> None:

@@ -176,10 +176,10 @@ class Mailbox(ExchangeOwner):
             return self._sent_in[part].awaits(reader, seq)
 
     def open(
-        self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], timeout: float
+        self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], deadline: float
     ) -> ExchangeHandle:
         """Starts to wait for `sources`; `seq` is the number of this node's own payload, read by `targets`."""
-        handle = ExchangeHandle(self, key, seq, sources, timeout)
+        handle = ExchangeHandle(self, key, seq, sources, deadline)
         with self.lock:
             self.sent_last = key
             self._last, self._sent = max(self._last, key), max(self._sent, seq)
@@ -191,7 +191,7 @@ class Mailbox(ExchangeOwner):
                     self._settle(handle, source, message)
             for peer in self.peers.unsettled():
                 if peer.state is PeerState.LEAVING and peer.last < key:
-                    self._exclude(peer.rank, PeerEvent.FINISH, PeerLeft(peer.rank, peer.last[0]))
+                    self._stop_exchanging(peer.rank, PeerEvent.FINISH, PeerLeft(peer.rank, peer.last[0]))
             for source in sorted(handle.awaited):
                 if (error := self.peers[source].error) is not None:
                     self._miss(handle, source, error)
@@ -240,17 +240,17 @@ class Mailbox(ExchangeOwner):
             self._strike(reader, seq, part)
 
     def lose(self, peer: int, error: PeerError) -> None:
-        """Stops waiting for a peer in this and every later exchange; what it had sent still counts."""
-        self._exclude(peer, PeerEvent.LOSE, error)
+        """Stops waiting for a peer until it rejoins; what it had sent still counts."""
+        self._stop_exchanging(peer, PeerEvent.LOSE, error)
 
     def replace(self, peer: int, error: PeerError) -> None:
         """Records that a new process has taken a peer's place: old payloads must not count for it."""
         with self.lock:
-            self._exclude(peer, PeerEvent.RESTART, error)
+            self._stop_exchanging(peer, PeerEvent.RESTART, error)
             self.peers[peer].forget_timeouts()
             self._parked.drop_from(peer, NEVER)
 
-    def _exclude(self, peer: int, event: PeerEvent, error: PeerError) -> None:
+    def _stop_exchanging(self, peer: int, event: PeerEvent, error: PeerError) -> None:
         """Moves a peer to a state in which it exchanges nothing."""
         with self.lock:
             was_exchanging = self.peers[peer].error is None
@@ -310,7 +310,7 @@ class Mailbox(ExchangeOwner):
                 self.peers.note(self.peers[peer])
                 self._strike(peer)
             else:
-                self._exclude(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1))
+                self._stop_exchanging(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1))
 
     def fail(self, error: BaseException) -> None:
         """Ends every exchange, open or future, with an error of the transport itself."""
@@ -323,7 +323,7 @@ class Mailbox(ExchangeOwner):
     def note_waiting(self, peer: int, key: Key, for_us: bool = False) -> None:
         """Records that `peer` is alive and waits in exchange `key`; `for_us`: for this node."""
         with self.lock:
-            self.peers[peer].wait(key, time.monotonic())
+            self.peers[peer].note_waiting(key, time.monotonic())
             # Two nodes that wait for each other in the same exchange would otherwise request without a pause.
             self._infer_loss(peer, key if for_us else (*key[:2], key[2] + 1))
 
@@ -339,10 +339,10 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             return [(handle, handle.awaited | handle.unreleased) for handle in self._open.values()]
 
-    def silent_since(self, peer: int, handle: ExchangeHandle) -> float:
-        """The time from which the deadline of a peer counts in this exchange."""
+    def times_out_at(self, peer: int, handle: ExchangeHandle) -> float:
+        """When a peer times out in this exchange if it stays silent."""
         with self.lock:
-            return self.peers[peer].silent_since(handle.key, handle.opened, handle.timeout)
+            return self.peers[peer].times_out_at(handle.key, handle.opened, handle.deadline)
 
     def forgive(self, seconds: float) -> None:
         """Extends every deadline by the seconds for which this process was suspended."""

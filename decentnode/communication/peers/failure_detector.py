@@ -5,7 +5,8 @@ from math import inf, nextafter
 
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
-from decentnode.communication.peers.rejoin import EdgeProtocol, Tell
+from decentnode.communication.peers.edges import EdgeProtocol
+from decentnode.communication.peers.rejoin import Tell
 from decentnode.communication.wire import Kind
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerTimeout
@@ -46,7 +47,7 @@ class FailureDetector:
         for handle, peers in mailbox.awaited():
             handle.back_off(now)
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
-            if now - handle.opened > Timeouts.waiting_notice(handle.timeout):
+            if now - handle.opened > Timeouts.waiting_notice(handle.deadline):
                 # The awaited peers have received RESEND, which is the same sign of life.
                 for peer in sorted(p for p in linked - peers if mailbox.peers.error(p) is None):
                     self._tell(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
@@ -75,10 +76,10 @@ def overdue(mailbox: Mailbox, now: float) -> list[tuple[Key, PeerTimeout]]:
     late: list[tuple[Key, PeerTimeout]] = []
     for handle, peers in mailbox.awaited():
         for peer in peers:
-            if now > mailbox.silent_since(peer, handle) + handle.timeout:
+            if now > mailbox.times_out_at(peer, handle):
                 where = "/".join(map(str, handle.key))
-                reason = f"silent for {handle.timeout:.0f} s in exchange {where}"
-                late.append((handle.key, PeerTimeout(peer, reason, handle.timeout)))
+                reason = f"silent for {handle.deadline:.0f} s in exchange {where}"
+                late.append((handle.key, PeerTimeout(peer, reason, handle.deadline)))
     return late
 
 
@@ -94,5 +95,5 @@ def next_due(mailbox: Mailbox) -> float:
     for handle, peers in mailbox.awaited():
         due.append(handle.due)
         # At the deadline itself no peer is overdue yet.
-        due += [nextafter(mailbox.silent_since(peer, handle) + handle.timeout, inf) for peer in peers]
+        due += [nextafter(mailbox.times_out_at(peer, handle), inf) for peer in peers]
     return min(due)

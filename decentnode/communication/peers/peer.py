@@ -3,7 +3,7 @@
 States and events follow the drawing in docs/architecture.md, as in Akka Cluster's MemberStatus and in SWIM
 (Das et al., 2002). `TRANSITIONS` is the only place that says which state follows which. A peer exchanges
 payloads while it is LIVE, UNLINKED (a part of LIVE) or LEAVING; in all other states `error` gives the reason
-why it does not.
+why it does not. A peer that is first heard of is LIVE, until `introduce` knows better.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ class PeerState(IntEnum):
     UNLINKED = auto()
     """Live, but no link to it is open: no coming round needs it. One is opened when it is needed."""
     LEAVING = auto()
-    """It has finished; payloads of its last exchange are still on the way."""
+    """It has ended, also by an error; payloads of its last exchange are still on the way."""
     LEFT = auto()
-    """It has finished; only a new process in its place may rejoin."""
+    """It has ended; only a new process in its place may rejoin."""
     LOST = auto()
     """The edge is dropped (LOSE), or the peer was not met yet."""
     REJOINING = auto()
@@ -55,7 +55,7 @@ class PeerEvent(IntEnum):
     LINK = auto()
     """A link to it was opened."""
     UNLINK = auto()
-    """This end has closed its link, which never looks like a loss to either end."""
+    """This end has no link to it, or has closed it, which never looks like a loss to either end."""
 
 
 TRANSITIONS: dict[tuple[PeerState, PeerEvent], PeerState] = {
@@ -81,7 +81,7 @@ TRANSITIONS: dict[tuple[PeerState, PeerEvent], PeerState] = {
     (PeerState.UNLINKED, PeerEvent.LINK): PeerState.LIVE,
     (PeerState.LIVE, PeerEvent.UNLINK): PeerState.UNLINKED,
 }
-"""Every pair that may occur; any other is an error in this program."""
+# All that leads from LIVE leads from UNLINKED, too.
 TRANSITIONS |= {
     (PeerState.UNLINKED, event): after
     for (state, event), after in TRANSITIONS.items()
@@ -91,6 +91,7 @@ for _state in PeerState:
     # Links of peers that are not live may be opened and closed, too.
     TRANSITIONS.setdefault((_state, PeerEvent.LINK), _state)
     TRANSITIONS.setdefault((_state, PeerEvent.UNLINK), _state)
+"""Every pair that may occur; any other is an error in this program."""
 CONNECTED = frozenset({PeerState.LIVE, PeerState.UNLINKED})
 EXCHANGING = CONNECTED | {PeerState.LEAVING}
 SETTLED_STATES = CONNECTED | {PeerState.LEFT}
@@ -164,7 +165,7 @@ class Peer:
             self._highest = round, now
         return round >= self._highest[0]
 
-    def wait(self, key: Key, now: float) -> None:
+    def note_waiting(self, key: Key, now: float) -> None:
         """Records that it is alive and waits in an exchange."""
         if self.reach(key[0], now):
             self._heard = now, key
@@ -173,7 +174,7 @@ class Peer:
         """Records its exchange if that is later than the last one it reported."""
         # Only progress extends the deadline: the I/O thread of a hung node answers, too.
         if key > (self._heard[1] if self._heard else BEFORE_ALL):
-            self.wait(key, now)
+            self.note_waiting(key, now)
 
     def forget_progress(self) -> None:
         """Forgets where it was: it rejoins, possibly in an earlier round than before."""
@@ -186,14 +187,14 @@ class Peer:
         if self._heard is not None:
             self._heard = self._heard[0] + seconds, self._heard[1]
 
-    def silent_since(self, key: Key, opened: float, timeout: float) -> float:
-        """The time from which its deadline counts in an exchange that this node waits for since `opened`."""
+    def times_out_at(self, key: Key, opened: float, deadline: float) -> float:
+        """When it times out, if it stays silent, in an exchange that this node waits for since `opened`."""
         # It has sent its payload for this exchange, so more time does not help.
         if self._heard is None or self._highest is None or self._heard[1] >= key:
-            return opened
+            return opened + deadline
         # Bounds the wait for a peer that is behind in one round, whatever it reports.
-        limit = max(self._highest[1], opened) + Timeouts.peer_behind(timeout)
-        return min(max(self._heard[0], opened), limit)
+        limit = max(self._highest[1], opened) + Timeouts.peer_behind(deadline)
+        return min(max(self._heard[0], opened), limit) + deadline
 
     # Back-off: the socket thread answers even while its node hangs or computes for long. If such a node
     # rejoined because its thread answers, its peers would wait a whole deadline for it in every second round.
@@ -213,7 +214,7 @@ class Peer:
         """Records that the peer timed out on this node at this position."""
         self._blamed = spot
 
-    def time_out(self, round: int, deadline: float, now: float) -> None:
+    def note_timeout(self, round: int, deadline: float, now: float) -> None:
         """Records that this node timed out on the peer after `deadline` seconds."""
         # A peer that has never rejoined cannot time out again.
         is_again = self._back is not None and round - self._back < PROBATION

@@ -84,17 +84,17 @@ class GroupEndpoint(ZeroMQEndpoint):
         """Closes no link: the group ends at the loss of any member, which a link shows."""
 
     def exchange(
-        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float,
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, deadline: float,
         layout: Layout,
     ) -> ExchangeHandle:  # fmt: skip
         self._group = self.formation.group
         keep_last(self._seq_of, key, self._seq + 1)
         keep_last(self._carried, key, {})
-        handle = super().exchange(outgoing, sources, key, timeout, layout)
+        handle = super().exchange(outgoing, sources, key, deadline, layout)
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
             expected = self._expected(self._group, sources, layout)
-            patience = Timeouts.group_exchange(timeout)
+            patience = Timeouts.group_exchange(deadline)
             sends = {target: carried.payload.buffer for target, carried in self._carried[key].items()}
             # Last: the mailbox must be open before the group can deliver into it.
             self.transfer_queue.begin(GroupExchange(self._group, key, sends, expected, patience))

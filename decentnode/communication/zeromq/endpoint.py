@@ -12,8 +12,8 @@ from decentnode.communication.base import BufferSpec, Communication, Endpoint, P
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.inproc import LocalMessage
+from decentnode.communication.peers.edges import farewell
 from decentnode.communication.peers.peer import Peer, PeerEvent
-from decentnode.communication.peers.rejoin import farewell
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.core.byte_counters import ByteCounters
@@ -90,12 +90,12 @@ class ZeroMQEndpoint(Endpoint):
             self._sockets.dispatch(self._acknowledgements(*alone))
 
     def exchange(
-        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, timeout: float,
+        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, deadline: float,
         layout: Layout,
     ) -> ExchangeHandle:  # fmt: skip
         self._seq += 1
         # Opened before anything is sent, because acknowledgements and answers may arrive at once.
-        handle = self.mailbox.open(key, self._seq, outgoing, sources, timeout)
+        handle = self.mailbox.open(key, self._seq, outgoing, sources, deadline)
         self._targets = frozenset(outgoing)
         keep_last(self._sent, key, {})
         messages: list[wire.Outgoing] = []

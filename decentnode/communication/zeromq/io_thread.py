@@ -21,8 +21,9 @@ from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
+from decentnode.communication.peers.edges import EdgeProtocol
 from decentnode.communication.peers.failure_detector import FailureDetector
-from decentnode.communication.peers.rejoin import EdgeProtocol, RejoinProtocol
+from decentnode.communication.peers.rejoin import RejoinProtocol
 from decentnode.communication.security.curve import ZapAuthenticator
 from decentnode.communication.shared_memory.doorbell import DoorbellReader, OwnPipes, pipe_path
 from decentnode.communication.wire import Kind

@@ -14,7 +14,8 @@ from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
-from decentnode.communication.peers.rejoin import EdgeProtocol, Tell, farewell
+from decentnode.communication.peers.edges import EdgeProtocol, farewell
+from decentnode.communication.peers.rejoin import Tell
 from decentnode.communication.security.curve import sender_of
 from decentnode.communication.shared_memory.attached import AttachedSegments, SharedMessage
 from decentnode.communication.wire import Kind

@@ -142,8 +142,8 @@ class MembershipTable:
 
     def broken_edges(self) -> list[PeerMissing]:
         """Edges that were dropped although both ends finished."""
-        found = self.missing_edges.values()
-        return [edge for edge in found if self.members[edge.peer].state is MemberState.FINISHED]
+        finished = {*self.ranks(MemberState.FINISHED)}
+        return [edge for edge in self.missing_edges.values() if {edge.rank, edge.peer} <= finished]
 
     def reporting(self, among: Iterable[int] | None = None) -> dict[int, int]:
         """By rank the last round done of nodes whose evaluations are awaited: running, and missed by no peer.

@@ -48,7 +48,7 @@ class MessageExchange(RoundExchange):
     @property
     def deadline(self) -> float:
         """Seconds that a silent peer is waited for."""
-        return self._timeouts.exchange()
+        return self._timeouts.exchange_deadline()
 
     @property
     def _neighbors(self) -> list[int]:

@@ -1,0 +1,187 @@
+"""The edges of a node: both ends drop one, or agree on the round from which they exchange over it again.
+
+One end proposes a round that neither has started (REJOIN_PROPOSE). The other accepts (REJOIN_ACCEPT), or
+answers with the round that it starts next (POSITION), and the first proposes a later one. If one of these
+messages is lost, one end expects payloads over an edge that the other has dropped. It requests what is
+missing, receives DROP_EDGE, and the procedure starts again; in such a round neither end mixes the model of
+the other. States of a peer, and peers that are too slow: `peer.py`.
+
+W is symmetric in all rounds but one of each loss. An end i that times out on j has not received its payload,
+and cannot know whether j has mixed its own. Where messages are lost one way, j has. So the sum of all models
+changes once by w_ij (x_i - x_j). Correcting this would need a copy of every neighbor's model for a round
+(docs/reliability.md, "What a lost edge costs").
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from decentnode.communication.exchange.handle import Key
+from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peer import EXCHANGING, PeerState
+from decentnode.communication.peers.rejoin import MOST_MARGIN, RejoinProtocol, Tell, first_of
+from decentnode.communication.wire import Header, Kind
+from decentnode.errors import PeerLost, PeerTimeout
+
+FIRST_MARGIN = 1
+"""Rounds from the next round to the proposed one; doubled when the proposal arrives too late."""
+FAR_AHEAD = 8
+"""Rounds by which a peer must be ahead before this node skips to it instead of making it wait."""
+MOST_REQUESTS = 16
+"""Requests for a node's model per incarnation of a peer, which usually sends one to each neighbor."""
+MOST_PROPOSALS = 8
+"""Proposals to one peer between two ticks."""
+TOO_SLOW = 1
+"""The `seq` of a DROP_EDGE to a peer that timed out."""
+
+
+class EdgeProtocol:
+    """The edges of all nodes of a process; belongs to the thread that serves the sockets."""
+
+    def __init__(
+        self, mailboxes: Mapping[int, Mailbox], tell: Tell, is_reachable: Callable[[int], bool],
+        is_linked: Callable[[int], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """`is_reachable`: whether the process of a rank may answer; `is_linked`: whether a link to it is
+        open.
+        """
+        self.rejoining: RejoinProtocol | None = None
+        self._mailboxes = mailboxes
+        self._tell = tell
+        self._is_reachable = is_reachable
+        self._is_linked = is_linked or is_reachable
+
+    @property
+    def is_seeking(self) -> bool:
+        """Whether this process was restarted and has not agreed on a round to rejoin in."""
+        return self.rejoining is not None and self.rejoining.round is None
+
+    def has_lost(self) -> bool:
+        """Whether some lost peer must be sent proposals."""
+        return any(self._to_be_offered(box) for box in self._mailboxes.values())
+
+    def propose(self) -> None:
+        """Proposes to rejoin to every lost peer that is reachable; of two ends the lower rank does so."""
+        # A node without a round of its own has nothing to propose.
+        if self.is_seeking:
+            return
+        for mailbox in self._mailboxes.values():
+            for peer in sorted(self._to_be_offered(mailbox)):
+                mailbox.peers[peer].proposals = 0
+                if self._may_return(mailbox, peer):
+                    self._propose(mailbox, peer, 0)
+
+    def _to_be_offered(self, mailbox: Mailbox) -> list[int]:
+        peers = [] if mailbox.ended else mailbox.lost()
+        # Only over open links: one to each lost peer would be too many. A round that needs the peer opens it.
+        return [peer for peer in peers if mailbox.rank < peer and self._is_linked(peer)]
+
+    def time_out(self, mailbox: Mailbox, key: Key, error: PeerTimeout, now: float) -> None:
+        """Drops the edge to a peer past its deadline, and informs the peer."""
+        mailbox.peers[error.peer].note_timeout(key[0], error.seconds, now)
+        mailbox.drop_edge(error.peer, error)
+        self._tell(Kind.DROP_EDGE, mailbox.rank, error.peer, key, TOO_SLOW)
+
+    def _may_return(self, mailbox: Mailbox, peer: int) -> bool:
+        """Whether an agreement with the peer is allowed and can be sent."""
+        is_held = mailbox.peers[peer].is_held(mailbox.spot, time.monotonic())
+        return self._is_reachable(peer) and not is_held
+
+    def hear(self, mailbox: Mailbox, kind: int, header: Header) -> None:
+        """Processes a control message about an edge."""
+        peer, round = header.sender, header.round
+        if self.rejoining is not None and self.is_seeking:
+            # Agreements of single edges would bind nodes of this process to different rounds.
+            self.rejoining.hear((mailbox.rank, peer), header)
+            return
+        match kind:
+            case Kind.POSITION_REQUEST | Kind.REJOIN_PROPOSE if mailbox.ended:
+                self._tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
+            case Kind.DROP_EDGE:
+                # A repeated DROP_EDGE of the same timeout must not count twice, unless a rejoin was agreed
+                # since.
+                is_new = mailbox.peers[peer].state in EXCHANGING | {PeerState.REJOINING}
+                if header.seq == TOO_SLOW and is_new:
+                    mailbox.peers[peer].blame(mailbox.spot)
+                mailbox.drop_edge(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
+            case Kind.LEAVE:
+                mailbox.depart(peer, header.key if header.seq else None)
+            case Kind.POSITION_REQUEST:
+                self._tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            case Kind.REJOIN_PROPOSE:
+                self._consider(mailbox, peer, round, header.seq)
+            case Kind.REJOIN_ACCEPT:
+                self._conclude(mailbox, peer, round, header.seq)
+            case Kind.POSITION:
+                mailbox.note_progress(peer, header.key)
+                self._hear_where(mailbox, peer, header.seq)
+            case Kind.SKIP:
+                self._let_skip(mailbox, peer, round)
+            case Kind.MODEL_REQUEST:
+                self._consider_request(mailbox, peer)
+
+    def _consider_request(self, mailbox: Mailbox, peer: int) -> None:
+        # Bounds the copies of the model that one peer can cause.
+        mailbox.peers[peer].model_requests += 1
+        if mailbox.peers[peer].model_requests > MOST_REQUESTS:
+            mailbox.refuse("fetch")
+        else:
+            mailbox.want_model(peer)
+
+    def _propose(self, mailbox: Mailbox, peer: int, theirs: int) -> None:
+        entry = mailbox.peers[peer]
+        # POSITION answers trigger proposals, so without a limit two nodes could exchange them without a
+        # pause.
+        entry.proposals += 1
+        if entry.proposals <= MOST_PROPOSALS:
+            round = max(mailbox.upcoming, theirs) + (entry.margin or FIRST_MARGIN)
+            self._tell(Kind.REJOIN_PROPOSE, mailbox.rank, peer, first_of(round), mailbox.upcoming)
+
+    def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
+        if mailbox.returns_in(peer) not in (None, round):
+            return  # the proposals crossed; that of the rejoining peer was accepted
+        if not self._may_return(mailbox, peer):
+            return  # it proposes again
+        with mailbox.lock:  # both ends start with empty state from the `upcoming` that the answer carries
+            agrees, upcoming = mailbox.readmit(peer, round, theirs), mailbox.upcoming
+        if not agrees:
+            self._tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            return
+        self._agree(mailbox, peer, round, theirs)
+        self._tell(Kind.REJOIN_ACCEPT, mailbox.rank, peer, first_of(round), upcoming)
+
+    def _conclude(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
+        mailbox.peers[peer].margin = 0
+        if mailbox.readmit(peer, round, theirs):
+            self._agree(mailbox, peer, round, theirs)
+        elif mailbox.peers.error(peer) is not None:
+            # This node has passed the round since it proposed it; without DROP_EDGE the peer waits for it
+            # there.
+            self._tell(Kind.DROP_EDGE, mailbox.rank, peer, first_of(round), 0)
+
+    def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
+        entry = mailbox.peers[peer]
+        if entry.state is PeerState.LOST and entry.proposals:
+            # The proposal arrived after its round had started at the peer: leave more rounds next time.
+            entry.margin = min(MOST_MARGIN, 2 * (entry.margin or FIRST_MARGIN))
+            self._propose(mailbox, peer, upcoming)
+
+    def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
+        # The peer sends nothing before that round, and will not mix what it is sent for one.
+        mailbox.drop_edge(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
+        if self._is_reachable(peer):
+            mailbox.readmit(peer, round)
+        self._follow(mailbox, round, round)
+
+    def _agree(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
+        mailbox.peers[peer].rejoin(round)
+        self._follow(mailbox, round, theirs)
+
+    def _follow(self, mailbox: Mailbox, round: int, theirs: int) -> None:
+        """Makes this node skip to the round of a peer that is far ahead."""
+        if theirs > mailbox.upcoming + FAR_AHEAD:
+            mailbox.ahead = max(mailbox.ahead, round)
+
+
+def farewell(mailbox: Mailbox) -> tuple[Key, int]:
+    """Key and seq of a node's LEAVE: its last exchange, and 1; or 0 if it had none."""
+    return mailbox.sent_last or first_of(0), int(mailbox.sent_last is not None)
