@@ -289,7 +289,7 @@ class Launcher:
             self._exchange_with_machines()
             self._stopping.advance()
             is_alone = self._others.is_left_alone(Timeouts.machine_gone)
-            if problem := self._run_state.tend(self._others.gone, is_alone, self._assembly.send):
+            if problem := self._run_state.tend(self._others.lost, is_alone, self._assembly.send):
                 self._event_log.say("checkpoint", problem)
             self._end_hung_nodes()
             if not self._is_stopping():

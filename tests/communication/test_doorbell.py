@@ -106,7 +106,7 @@ def test_who_has_ended_is_lost_and_its_successor_is_rung_when_it_is_known(towers
     assert ring(towers[0], message()) == [], "the pipe of the process before"
     links.watch()
     assert links.lose_broken(time.monotonic() + 1) == [1] and not links.holds(1)
-    links.gone.discard(1)
+    links.lost.discard(1)
     assert ring(towers[0], message(seq=5)) == []
     towers[1].bell.hear()
     assert [seq for _, seq, _ in towers[1].heard] == [5]

@@ -95,7 +95,7 @@ class NeverIterated(dict):
 def test_whether_a_link_holds_can_be_asked_while_links_are_made(made):
     links, _, _ = made
     links.make(1)
-    links.gone.add(2)
+    links.lost.add(2)
     dealers = links._dealers
     dealers._sockets = NeverIterated(dealers._sockets)
     assert [links.holds(process) for process in range(3)] == [False, True, False]

@@ -307,11 +307,11 @@ class TestSilence:
 
     def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, desk, monkeypatch):
         self.silence(desk, 1)
-        assert desk.launcher._others.gone == set()
+        assert desk.launcher._others.lost == set()
         desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
-        assert desk.launcher._others.gone == {4}
+        assert desk.launcher._others.lost == {4}
         monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
-        assert desk.launcher._others.gone == {2, 4}
+        assert desk.launcher._others.lost == {2, 4}
 
     def contribute(self, desk, content):
         """Who gets what the observer has made."""

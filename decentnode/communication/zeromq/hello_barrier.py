@@ -58,4 +58,4 @@ class HelloBarrier:
 
     def _missing(self, processes: set[int]) -> set[int]:
         # A lost process that was restarted since has a link that works again, and is awaited.
-        return processes - self._met - self._links.gone
+        return processes - self._met - self._links.lost

@@ -235,7 +235,7 @@ class IoThread(threading.Thread):
         return found
 
     def _any_lives(self, pairs: list[tuple[int, int]]) -> bool:
-        return any(self.place.home[peer] not in self._links.gone for _, peer in pairs)
+        return any(self.place.home[peer] not in self._links.lost for _, peer in pairs)
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
         """The bytes of the model of a peer, or of one requested before; None on timeout."""
@@ -418,7 +418,7 @@ class IoThread(threading.Thread):
 
     def _is_reachable(self, rank: int) -> bool:
         """Whether a message may arrive; a missing link is opened for it."""
-        return self.place.home[rank] not in self._links.gone
+        return self.place.home[rank] not in self._links.lost
 
     def _end(self) -> None:
         self._stopping = True

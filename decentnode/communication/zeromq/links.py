@@ -59,7 +59,7 @@ class PeerLinks:
         """`endpoint_of`: address of a process; `greeting`: the first messages for it; `pipe_of`: its
         pipe, or its doorbell, where it has them.
         """
-        self.gone: set[int] = set()
+        self.lost: set[int] = set()
         self.next_verdict = NEVER
         """When a broken link counts as lost, or is tried again, on the clock of `time.monotonic`."""
         self.parts = 1
@@ -82,7 +82,7 @@ class PeerLinks:
     @property
     def processes(self) -> list[int]:
         """Processes with a working link; for any thread."""
-        return [process for process in self._open() if process not in self.gone]
+        return [process for process in self._open() if process not in self.lost]
 
     def _open(self) -> list[int]:
         return [*dict.fromkeys((*self._pipes.processes, *self._dealers.processes))]
@@ -98,7 +98,7 @@ class PeerLinks:
 
     def holds(self, process: int) -> bool:
         """Whether the link to a process works; for any thread, as it only reads containers."""
-        return self._is_open(process) and process not in self.gone
+        return self._is_open(process) and process not in self.lost
 
     def fileno(self) -> int:
         """Readable when the state of some link has changed: time for `watch`."""
@@ -114,7 +114,7 @@ class PeerLinks:
         with self._sending:
             for message in messages:
                 process, header, body = message
-                is_lost = process in self.gone
+                is_lost = process in self.lost
                 if self._pipes.write(process, header, body, opens=not is_lost) or is_lost:
                     continue
                 if opens or process in self._dealers:
@@ -129,7 +129,7 @@ class PeerLinks:
         return left
 
     def _send(self, process: int, header: bytes, body: wire.Body) -> None:
-        if self._pipes.write(process, header, body, opens=process not in self.gone):
+        if self._pipes.write(process, header, body, opens=process not in self.lost):
             return
         edges = len(self._place.process.ranks) * len(self._place.processes[process].ranks)
         if not self._dealers.send(process, header, body, MOST_UNREAD * self.parts * edges):
@@ -164,7 +164,7 @@ class PeerLinks:
             self._report()
 
     def _may_revive(self, process: int) -> bool:
-        return process not in self.gone or self._endpoint_of(process).startswith("tcp")
+        return process not in self.lost or self._endpoint_of(process).startswith("tcp")
 
     def close_surplus(self) -> None:
         """Closes links that no coming round needs, while there are more than the budget allows."""
@@ -174,13 +174,13 @@ class PeerLinks:
             # What libzmq still holds for a peer forbids closing, as what the peer has not acknowledged does.
             if self._dealers.is_flushed(process) and self._owner.may_close(process):
                 # To a process that does not answer nothing can be delivered.
-                answers = process not in self.gone and process not in self._suspects
+                answers = process not in self.lost and process not in self._suspects
                 self.end(process, linger=round(1000 * Timeouts.link_linger) if answers else 0)
                 self.budget.forget(process)
                 self._owner.note_closed(process)
 
     def _make(self, process: int) -> None:
-        if not self._is_open(process) and process not in self.gone:
+        if not self._is_open(process) and process not in self.lost:
             self._connect(process)
 
     def _connect(self, process: int) -> None:
@@ -220,7 +220,7 @@ class PeerLinks:
 
     def _suspect(self, process: int, grace: float) -> None:
         """Gives a process whose link broke some time; later breaks do not extend it."""
-        if process not in self.gone:
+        if process not in self.lost:
             self._suspects.setdefault(process, time.monotonic() + grace)
         self._set_next_verdict()
 
@@ -235,7 +235,7 @@ class PeerLinks:
         for event in events:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 # HELLO may have been lost with the connection.
-                if self._suspects.pop(process, None) is not None or process in self.gone:
+                if self._suspects.pop(process, None) is not None or process in self.lost:
                     self._revive(process)
                     self._owner.note_link(process)
                 continue
@@ -254,7 +254,7 @@ class PeerLinks:
             self._revive(process)
         broken = [process for process, verdict in self._suspects.items() if verdict <= now]
         for process in broken:
-            self.gone.add(process)
+            self.lost.add(process)
             del self._suspects[process]
             if not self._endpoint_of(process).startswith("tcp"):
                 self.end(process, linger=0)
@@ -262,7 +262,7 @@ class PeerLinks:
         return broken
 
     def _revive(self, process: int) -> None:
-        self.gone.discard(process)
+        self.lost.discard(process)
         if self._pipes.has_failed(process):
             # Another attempt, which does not extend the time until the process is lost.
             self._connect(process)
@@ -277,7 +277,7 @@ class PeerLinks:
         if self._is_open(process):
             # A new socket: the queue of the old one may hold messages of rounds that the new process skips.
             self.end(process, linger=0)
-        self.gone.discard(process)
+        self.lost.discard(process)
         self.make(process)
 
     def end(self, process: int, linger: int) -> None:

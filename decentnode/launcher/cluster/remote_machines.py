@@ -109,7 +109,7 @@ class RemoteMachines:
         return is_due
 
     @property
-    def gone(self) -> set[int]:
+    def lost(self) -> set[int]:
         """Ranks that need no checkpoint: lost, and not merely silent for a while."""
         return {*self._membership.ranks(MemberState.LOST)} - self._membership.silent(Timeouts.machine_gone)
 
