@@ -27,6 +27,8 @@ from decentnode.errors import PeerError, ProtocolError, StartError
 
 FILES_PER_PEER = 7
 """The most descriptors of a host process per peer process, whatever they communicate through."""
+STAGING_ALIGNMENT = 64
+"""Of each payload that is copied to memory that peers read, in bytes."""
 MOST_KEPT_LINKS = 128
 LINK_MULTIPLE = 2
 """Links per process that the coming rounds need: the others are the last ones used."""

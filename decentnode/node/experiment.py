@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, kept_links
+from decentnode.communication.base import (
+    STAGING_ALIGNMENT,
+    BufferSpec,
+    Communication,
+    Endpoint,
+    HostProcess,
+    kept_links,
+)
 from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
 from decentnode.communication.launcher_link.reports import MOST_BYTES
 from decentnode.config import loader as config
@@ -50,7 +57,6 @@ from decentnode.training.privacy.base import PrivacyPlan
 from decentnode.training.settings import BATCH_SIZE
 from decentnode.training.training import Hooks, Training
 
-STAGING_ALIGNMENT = 64
 REPORT_BYTES = 300
 """Of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21

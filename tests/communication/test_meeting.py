@@ -4,6 +4,7 @@ import contextlib
 import math
 import socket
 import tempfile
+import threading
 import time
 
 import pytest
@@ -69,6 +70,23 @@ def test_a_hello_that_was_lost_is_said_again(host, loses, incarnation, monkeypat
     there.open([], RUN_ID, 5.0)
     host(pair, 0, incarnation, sieves[0]).open([1], RUN_ID, 5.0)
     assert sieves[loses].lost == 1
+
+
+def test_a_loss_ends_the_wait_at_the_barrier_at_once(host, monkeypatch):
+    """Not only when a silent process is greeted again."""
+    monkeypatch.setattr(hello_barrier, "GREETING_INTERVAL", 60.0)
+    pair = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(2))
+    sockets = host(pair, 0)._sockets
+    sockets.start()
+    waiter = threading.Thread(target=sockets._meeting.wait, args=({1}, 60.0, lambda process: None))
+    waiter.start()
+    limit = time.monotonic() + 5.0
+    while not sockets._meeting._changed._waiters and time.monotonic() < limit:
+        time.sleep(0.001)
+    sockets._links.lost.add(1)
+    sockets.post(lambda: sockets._lose_process(1))
+    waiter.join(20.0)
+    assert not waiter.is_alive()
 
 
 @pytest.fixture

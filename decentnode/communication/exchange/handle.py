@@ -154,10 +154,10 @@ class ExchangeOwner:
 
 
 class ExchangeHandle:
-    """One exchange in flight. `await` it in the node's event loop, or call `wait` in any other thread.
+    """One exchange in flight: `await` it in the node's event loop, or call `finish_within` elsewhere.
 
     It ends because the socket thread excludes silent peers (`FailureDetector.check`): `await` has no limit of
-    its own. In one process nobody is excluded, and nothing is requested.
+    its own. With `inproc` nobody is excluded, and nothing is requested.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class ExchangeHandle:
         self.unreleased: set[int] = set()
         """Readers that still use an earlier payload of this part: the exchange waits for them, too."""
         self.targets: frozenset[int] = frozenset()
-        """Those that the payload is sent to: what the node names, but for lost peers."""
+        """Those that the payload is sent to: what the node names, but for peers that are lost or leaving."""
         self.deadline = deadline
         self.opened = math.inf
         """When a thread first waited for it: the deadline does not run while the node computes."""

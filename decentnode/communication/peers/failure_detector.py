@@ -30,15 +30,15 @@ class FailureDetector:
         `linked`: ranks with a link. A late check means that this process was suspended; that time counts
         against no peer.
         """
-        late = {box: lateness(box, now) for box in self._mailboxes.values()}
-        waiting = [mailbox for mailbox, seconds in late.items() if seconds > -inf]
+        waiting = [box for box in self._mailboxes.values() if lateness(box, now) > -inf]
+        late = max((lateness(mailbox, now) for mailbox in waiting), default=0.0)
         for mailbox in waiting:
-            if (most := max(late.values())) > Timeouts.standstill:
-                mailbox.forgive(most)
+            if late > Timeouts.standstill:
+                mailbox.forgive(late)
             # Timeouts first: a peer that is dropped here receives DROP_EDGE instead of another request.
             for key, error in overdue(mailbox, now):
                 self._edges.time_out(mailbox, key, error, now)
-            if late[mailbox] >= 0.0:
+            if lateness(mailbox, now) >= 0.0:
                 self._speak(mailbox, now, {*linked, *self._mailboxes} - {mailbox.rank})
         return min([now + self.most_pause, *map(next_due, waiting)])
 

@@ -58,6 +58,7 @@ class PeerEvent(IntEnum):
     """This end has no link to it, or has closed it, which never looks like a loss to either end."""
 
 
+# Every pair that may occur, with those that are added below; any other is an error in this program.
 TRANSITIONS: dict[tuple[PeerState, PeerEvent], PeerState] = {
     (PeerState.LIVE, PeerEvent.LOSE): PeerState.LOST,
     (PeerState.LIVE, PeerEvent.LEAVE): PeerState.LEAVING,
@@ -91,7 +92,6 @@ for _state in PeerState:
     # Links of peers that are not live may be opened and closed, too.
     TRANSITIONS.setdefault((_state, PeerEvent.LINK), _state)
     TRANSITIONS.setdefault((_state, PeerEvent.UNLINK), _state)
-"""Every pair that may occur; any other is an error in this program."""
 CONNECTED = frozenset({PeerState.LIVE, PeerState.UNLINKED})
 EXCHANGING = CONNECTED | {PeerState.LEAVING}
 SETTLED_STATES = CONNECTED | {PeerState.LEFT}

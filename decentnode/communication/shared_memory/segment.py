@@ -13,13 +13,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from decentnode.communication.base import BufferSpec
+from decentnode.communication.base import STAGING_ALIGNMENT, BufferSpec
 from decentnode.communication.wire import SharedSegment
 
 PAGE = mmap.PAGESIZE
 STAGING_SLOTS = 2
-ALIGNMENT = 64
-"""Of payloads in a staging slot, in bytes."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Memory that shrinks would kill every process that reads it."""
 
@@ -77,7 +75,7 @@ class Segment:
             raise ValueError(f"an exchange sends {end} bytes but declared {self._staging_bytes} at most")
         offset = self._staging_start + (STAGING_SLOTS * part + slot) * self._staging_bytes + used
         self._bytes[offset : offset + buffer.numel()] = buffer
-        self._staged[part] = seq, slot, -(-end // ALIGNMENT) * ALIGNMENT
+        self._staged[part] = seq, slot, -(-end // STAGING_ALIGNMENT) * STAGING_ALIGNMENT
         return offset
 
     def make_void(self, reader: int, seq: int) -> None:

@@ -96,7 +96,7 @@ class ZeroMQEndpoint(Endpoint):
         self._seq += 1
         # Opened before anything is sent, because acknowledgements and answers may arrive at once.
         handle = self.mailbox.open(key, self._seq, outgoing, sources, deadline)
-        self._targets = frozenset(outgoing)
+        self._targets = handle.targets
         keep_last(self._sent, key, {})
         messages: list[wire.Outgoing] = []
         for payload, targets in receivers_of(outgoing, handle.targets):

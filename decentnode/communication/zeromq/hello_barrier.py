@@ -29,6 +29,11 @@ class HelloBarrier:
             self._changed.notify_all()
         return again
 
+    def check_soon(self) -> None:
+        """Makes the waiting thread check again, after a process was lost."""
+        with self._changed:
+            self._changed.notify_all()
+
     def end(self) -> None:
         """Ends the wait after an error of the transport, which the first exchange reports."""
         for process in range(len(self._place.processes)):
