@@ -19,6 +19,7 @@ class HelloBarrier:
         self._place = place
         self._links = links
         self._met: set[int] = set()
+        self._lost: set[int] = set()
         self._changed = threading.Condition()
 
     def note(self, process: int) -> bool:
@@ -29,9 +30,10 @@ class HelloBarrier:
             self._changed.notify_all()
         return again
 
-    def check_soon(self) -> None:
-        """Makes the waiting thread check again, after a process was lost."""
+    def note_lost(self, process: int) -> None:
+        """Records that a process is lost and its ranks are marked so in all mailboxes."""
         with self._changed:
+            self._lost.add(process)
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -62,5 +64,5 @@ class HelloBarrier:
                     greet(process)
 
     def _missing(self, processes: set[int]) -> set[int]:
-        # A lost process that was restarted since has a link that works again, and is awaited.
-        return processes - self._met - self._links.lost
+        # A lost process may have been restarted since; then its link works again and is awaited.
+        return processes - self._met - (self._lost & self._links.lost)

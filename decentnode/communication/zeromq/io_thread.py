@@ -415,7 +415,8 @@ class IoThread(threading.Thread):
         self._reception.forget(process)
         for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
             mailbox.lose(rank, PeerLost(rank, "connection lost"))
-        self._meeting.check_soon()
+        # Last: the thread at the barrier then finds the loss in all mailboxes.
+        self._meeting.note_lost(process)
 
     def _is_reachable(self, rank: int) -> bool:
         """Whether a message may arrive; a missing link is opened for it."""
