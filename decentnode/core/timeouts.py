@@ -12,7 +12,7 @@ class Timeouts:
     """All limits: the four of a configuration, those that follow from them, and fixed ones.
 
     The `deadline` that a static method takes is that of one exchange: `exchange_deadline`, at least
-    `deadline`.
+    `deadline`, or that of DecentralizedDataParallel.
     """
 
     deadline: float
@@ -53,7 +53,7 @@ class Timeouts:
 
     @staticmethod
     def longest_pause(deadline: float) -> float:
-        """The longest pause between further requests, which are signs of life."""
+        """The longest pause between further requests, unless the first is longer; they are signs of life."""
         return deadline / 8
 
     @staticmethod

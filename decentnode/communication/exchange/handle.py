@@ -84,7 +84,7 @@ class Transport:
         """Requests a peer's lost payload of an exchange."""
 
     def make_void(self, peer: int) -> None:
-        """Invalidates, for a peer that timed out, the memory it may still read."""
+        """Invalidates, for a peer that exchanges nothing any more, the memory it may still read."""
 
     def give_model(self) -> None:
         """Sends the node's model to the peers that requested it."""
@@ -156,8 +156,9 @@ class ExchangeOwner:
 class ExchangeHandle:
     """One exchange in flight: `await` it in the node's event loop, or call `finish_within` elsewhere.
 
-    It ends because the socket thread excludes silent peers (`FailureDetector.check`): `await` has no limit of
-    its own. With `inproc` nobody is excluded, and nothing is requested.
+    It ends because peers that are silent time out: `Peer.times_out_at` says when, `FailureDetector.check` in
+    the socket thread applies it, and `Timeouts.exchange_deadline` is the deadline of a node's rounds. `await`
+    has no limit of its own. With `inproc` nobody times out, and nothing is requested.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 States and events follow the drawing in docs/architecture.md, as in Akka Cluster's MemberStatus and in SWIM
 (Das et al., 2002). `TRANSITIONS` is the only place that says which state follows which. A peer exchanges
 payloads while it is LIVE, UNLINKED (a part of LIVE) or LEAVING; in all other states `error` gives the reason
-why it does not. A peer that is first heard of is LIVE, until `introduce` knows better.
+why it does not. A peer that is first heard of is LIVE, until `Mailbox._introduce` knows better.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class PeerState(IntEnum):
     LEFT = auto()
     """It has ended; only a new process in its place may rejoin."""
     LOST = auto()
-    """The edge is dropped (LOSE), or the peer was not met yet."""
+    """The edge is dropped (LOSE), a new process took the peer's place (RESTART), or it was not met yet."""
     REJOINING = auto()
     """Both ends have agreed on the round from which they exchange again."""
 
@@ -45,7 +45,7 @@ class PeerEvent(IntEnum):
     LEAVE = auto()
     """LEAVE has overtaken payloads; where nothing is on the way, the message leads to FINISH at once."""
     FINISH = auto()
-    """LEAVE and everything sent before it have arrived."""
+    """LEAVE and everything sent before it have arrived, or LEAVE of a peer that exchanges nothing."""
     RESTART = auto()
     """A new process has taken the peer's place."""
     AGREE = auto()
