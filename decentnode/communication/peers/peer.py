@@ -3,7 +3,7 @@
 States and events follow the drawing in docs/architecture.md, as in Akka Cluster's MemberStatus and in SWIM
 (Das et al., 2002). `TRANSITIONS` is the only place that says which state follows which. A peer exchanges
 payloads while it is LIVE, UNLINKED (a part of LIVE) or LEAVING; in all other states `error` gives the reason
-why it does not. A peer that is first heard of is LIVE, until `Mailbox._introduce` knows better.
+why it does not. The first state is LIVE, unless `Mailbox._introduce` sets another.
 """
 
 from collections.abc import Callable
