@@ -5,7 +5,8 @@ import os
 from collections.abc import Iterator
 
 # Whether triton's functions are for its interpreter is settled when anything, torch too, first imports it.
-os.environ["TRITON_INTERPRET"] = "1"
+# With TRITON_INTERPRET=0 tests on a GPU run its kernels.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 import torch
@@ -63,8 +64,12 @@ def pytest_collection() -> Iterator[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves long tests to `--all`; a quick run has the first case of each test not slow, or `quick`."""
+    """Leaves long tests to `--all`; a quick run has the first case of each test not slow, or `quick`.
+
+    Without a GPU the tests that need one are left out.
+    """
     quick, everything = config.getoption("--quick"), config.getoption("--all")
+    has_gpu = bool(torch.cuda.device_count())
     seen: set[str] = set()
     kept, left = [], []
     for item in items:
@@ -72,6 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = item.nodeid.startswith(SLOW) or has("slow") is not None
         is_first = name not in seen and (not slow or has("quick") is not None)
         is_kept = (everything or has("long") is None) and (is_first or not quick)
+        is_kept = is_kept and (has_gpu or has("gpu") is None)
         seen.add(name)
         (kept if is_kept else left).append(item)
     items[:] = kept

@@ -1,6 +1,7 @@
 """Trains a small network on the digits with a loop of its own, each rank on its part; prints what it reaches.
 
     torchrun --nproc-per-node 4 eval/library/train_digits.py [--topology ring] [--epochs 20] [--all-reduce]
+        [--device cpu|cuda] [--communication auto|zeromq|torch_distributed]
 
 Every rank has its own images and talks to its neighbors alone. At the end: the accuracy of each rank's model
 and of the average of all, and how far apart they are. With --all-reduce the same loop trains one model with
@@ -8,6 +9,7 @@ torch's DistributedDataParallel, for comparison.
 """
 
 import argparse
+import os
 from collections.abc import Iterator
 
 import torch
@@ -35,9 +37,10 @@ def network() -> nn.Module:
 def accuracy(model: nn.Module, dataset: LoadedDataset) -> float:
     """The share of test images that the model names rightly."""
     model.eval()
+    device = next(model.parameters()).device
     with torch.no_grad():
         images, labels = dataset.test.batch(torch.arange(len(dataset.test)))
-        found = float((model(images).argmax(1) == labels).float().mean())
+        found = float((model(images.to(device)).argmax(1) == labels.to(device)).float().mean())
     model.train()
     return found
 
@@ -52,13 +55,25 @@ def own_part(dataset: LoadedDataset, rank: int, size: int, epochs: int) -> Itera
             yield dataset.train.batch(shuffled[step * BATCH : (step + 1) * BATCH])
 
 
-def train(topology: str, epochs: int) -> str:
+def train(topology: str, epochs: int, device: torch.device, communication: str) -> str:
     """What came of it on this rank."""
     dataset = Digits().load(seed=0)
+    if communication == "torch_distributed" and device.type == "cuda":
+        transport = {
+            "name": communication,
+            "share_gpu": int(os.environ["WORLD_SIZE"]) > torch.cuda.device_count(),
+        }
+    else:
+        transport = {"name": communication}
     model = DecentralizedDataParallel(
-        network(), lambda parameters: torch.optim.Adam(parameters, lr=RATE), topology, clip_norm=5.0
+        network().to(device),
+        lambda parameters: torch.optim.Adam(parameters, lr=RATE),
+        topology,
+        clip_norm=5.0,
+        communication=communication if communication == "auto" else transport,
     )
     for images, labels in own_part(dataset, model.rank, model.size, epochs):
+        images, labels = images.to(device), labels.to(device)
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()  # computes the gradient, mixes with the neighbors, and makes the step
     mine = accuracy(model, dataset)
@@ -93,13 +108,16 @@ def main() -> None:
     options.add_argument("--topology", default="ring")
     options.add_argument("--epochs", type=int, default=20)
     options.add_argument("--all-reduce", action="store_true")
+    options.add_argument("--device", default="cpu")
+    options.add_argument("--communication", default="auto", choices=("auto", "zeromq", "torch_distributed"))
     arguments = options.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if arguments.all_reduce:
         print(train_all_reduce(arguments.epochs))
     else:
-        print(train(arguments.topology, arguments.epochs))
+        device = torch.device(arguments.device)
+        print(train(arguments.topology, arguments.epochs, device, arguments.communication))
 
 
 if __name__ == "__main__":

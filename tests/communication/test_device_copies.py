@@ -1,4 +1,6 @@
-"""Nodes on an accelerator keep every promise of the transports; their copies here end as late as they may."""
+"""Nodes on a GPU keep every promise of the transports; without one, copies here end as late as they may."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,8 +53,29 @@ class Wrapped(Stage):
         return made
 
 
-@pytest.fixture(scope="module", params=(INPROC, MACHINES), ids=lambda stage: stage.name)
+class OnGpu(Stage):
+    """A stage whose nodes share a real GPU."""
+
+    def communication(self, base_port=29600):
+        made = super().communication(base_port)
+        plain, on_gpu = made.endpoint, replace(MEMORY, device=torch.device("cuda", 0))
+        made.endpoint = lambda rank, memory: DeviceStaging(plain(rank, memory), on_gpu)
+        torch.ones(1, device=on_gpu.device)  # The driver opens its files before they are counted.
+        return made
+
+
+# Forked nodes first: a process that has used CUDA cannot fork nodes that use it.
+STAGES = [
+    pytest.param((OnGpu, MACHINES), marks=pytest.mark.gpu, id="two machines, on a GPU"),
+    pytest.param((OnGpu, INPROC), marks=pytest.mark.gpu, id="inproc, on a GPU"),
+    pytest.param((Wrapped, INPROC), id="inproc"),
+    pytest.param((Wrapped, MACHINES), id="two machines"),
+]
+
+
+@pytest.fixture(scope="module", params=STAGES)
 def performance(request):
-    stage = request.param
-    wrapped = Wrapped(stage.name, stage.local, stage.nodes_per_process, stage.machines)
-    return play(wrapped, NODES, everything, MEMORY)
+    kind, stage = request.param
+    return play(
+        kind(stage.name, stage.local, stage.nodes_per_process, stage.machines), NODES, everything, MEMORY
+    )

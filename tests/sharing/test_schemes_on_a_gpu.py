@@ -1,4 +1,4 @@
-"""Schemes mix where the vector is, on a pretended GPU, and give the models that the CPU gives, to the bit."""
+"""Schemes mix where the vector is: as on the CPU, to the bit on a pretended GPU, nearly on a real one."""
 
 import pytest
 import torch
@@ -55,3 +55,16 @@ def test_models_on_a_gpu_stay_there_and_become_what_they_become_on_the_cpu(name,
         assert torch.equal(in_memory(found), expected)
         if chain is plain and name not in ON_HOST and case.make().first_transforms() == ():
             assert gpu.crossings.out == gpu.crossings.into == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(CASES.keys() - MASKED))
+def test_models_on_a_real_gpu_become_what_they_become_on_the_cpu(name):
+    case = CASES[name]
+    for chain in {case.chains[0], case.chains[-1]}:
+        expected = models_of(case, chain, lambda x: x)
+        models = models_of(case, chain, lambda x: x.to(GPU))
+        assert models.device == GPU
+        # Where rounding decides which values are sent, or to which level they are rounded, a few may differ.
+        apart = (models.cpu() - expected).abs() > 1e-4 * (1 + expected.abs())
+        assert int(apart.sum()) <= (0 if chain is plain else apart.numel() // 50)

@@ -1,4 +1,4 @@
-"""Transforms leave a signal that is on a GPU there, and make the same bytes of it: of a pretended one."""
+"""Transforms leave a signal that is on a GPU there, and make the same bytes of it as on the CPU."""
 
 import pytest
 import torch
@@ -48,6 +48,8 @@ FIRST_DRAW = {"low_rank": 2 * (40 + 75)}
 """Numbers that were drawn on the CPU and copied, before round 0 alone."""
 MOST_WAITS = {"random_k": 50}
 """Single numbers that the host waits for in a round: whether all are finite, how many there are; else 12."""
+ROUNDS_OTHERWISE = {"qsgd", "sign", "ternary", "low_rank", "clip", "threshold"}
+"""Transforms with a sum or a factorization, which a real GPU may round otherwise than the CPU."""
 
 
 def chain_of(stages):
@@ -88,6 +90,20 @@ def test_what_is_on_a_gpu_stays_there_and_is_what_the_cpu_makes(stages, request)
     assert gpu.crossings.out == []
     assert sum(gpu.crossings.into) == drawn
     assert gpu.crossings.waits <= ROUNDS * max(MOST_WAITS.get(name, 12) for name, _ in stages)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stages", STAY.values(), ids=STAY)
+def test_a_real_gpu_makes_what_the_cpu_makes(stages):
+    plain = list(rounds(stages, lambda x: x, torch.device("cpu")))
+    on_device = list(rounds(stages, lambda x: x.to(GPU), GPU))
+    is_exact = not ROUNDS_OTHERWISE & {name for name, _ in stages}
+    for (expected, decoded), (encoded, decoded_there) in zip(plain, on_device, strict=True):
+        if is_exact:
+            assert torch.equal(encoded.cpu(), expected)
+        # A value beside the border of two levels may be a level off.
+        apart = (decoded_there.cpu() - decoded).abs() > 1e-4
+        assert int(apart.sum()) <= (0 if is_exact else N // 200)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
