@@ -1,4 +1,4 @@
-"""How a process starts and ends: malloc, OpenMP, the signals it handles, and threads it does not wait for."""
+"""How a process starts and ends: malloc, OpenMP, CUDA, its signals, and threads it does not wait for."""
 
 import ctypes
 import os
@@ -50,6 +50,15 @@ def _loaded_libraries() -> set[str]:
         return set()
     paths = {line.split(maxsplit=5)[-1] for line in lines}
     return {path for path in paths if Path(path).name.startswith(_OPENMP)}
+
+
+def look_for_gpus_without_cuda() -> None:
+    """Makes `torch.cuda.is_available` ask the management library of the driver (NVML), here and in forks.
+
+    By default it starts CUDA, and then no process that is forked later can use a GPU. The first to call it
+    may be a module of a plug-in, or torch's own compiler when it is imported.
+    """
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
 def signals_that_stop() -> list[signal.Signals]:

@@ -5,7 +5,7 @@
 
 The most valuable checks come first, because all together have `--seconds`. Each is a command with a limit of
 its own; afterwards all of its processes are killed, those that it left behind, too. Logs, runs and the report
-`verify.json` go to `--output` (build/verify). `--backend gloo` does all of it on the CPU, to try out the script.
+`verify.json` go to `--output` (build/verify). `--backend gloo` does all of it on the CPU, to try it out.
 """
 
 import argparse
@@ -38,6 +38,8 @@ GPU_TESTS = (
 )
 MOST_LOG = 3000
 """Characters of a log in the report."""
+SAME_RUNS = ("shared memory", "zeromq", "hybrid", "torch_distributed", "one process", "background evaluation")
+"""Runs whose models are those of the run on the CPU, but for rounding."""
 LAST_SECONDS = 10.0
 """How long killed processes may take to end."""
 SAME_ACCURACY = 0.005
@@ -68,7 +70,10 @@ class Plan:
         self.backend, self.output = backend, output
         self.is_on_gpu = backend == "nccl"
         self.device = "cuda" if self.is_on_gpu else "cpu"
-        self.checks = [*self.primitives(), *self.transports(), *self.steps(), *self.library(), *self.losses()]
+        self.checks = [
+            *self.primitives(), *self.transports(), *self.steps(), *self.library(), *self.losses(),
+            *self.features(),
+        ]  # fmt: skip
 
     def primitives(self) -> list[Check]:
         """Tests, process groups and kernels."""
@@ -114,6 +119,20 @@ class Plan:
             self.run("steps", "compile", 100, *two, "training.compile=true"),
             self.run("steps", "reduce-overhead", 100, *two, "training.compile=reduce-overhead"),
         ]
+
+    def features(self) -> list[Check]:
+        """What else a node does beside its vector on the device."""
+        four, choco = "graph={name: ring, nodes: 4}", "{name: choco, gamma: 0.2, transforms: [{name: top_k}]}"
+        windows = "time_model={name: asynchronous, seconds_per_round: 0.2}"
+        overlap = "communication={name: zeromq, overlap: true}"
+        return [
+            self.run("features", "compressed", 45, "rounds=20", four, f"sharing={choco}"),
+            self.run("features", "one process", 45, "rounds=20", four, "communication=inproc"),
+            self.run("features", "overlap", 45, "rounds=20", four, overlap),
+            self.run("features", "asynchronous", 45, "rounds=10", four, windows, "sharing=push_gossip"),
+            self.run("features", "background evaluation", 45, "rounds=20", four,
+                     "evaluation={every: 5, background: true}"),
+        ]  # fmt: skip
 
     def library(self) -> list[Check]:
         """The wrapper under torchrun, and the all-reduce baseline."""
@@ -221,7 +240,7 @@ def read_run(log: str, run_dir: Path) -> Figures:
         "hash": summary["model_hash"][:8],
     }
     reference = run_dir.parent / slug("on the CPU") / "summary.json"
-    is_same_run = re.search(r"\b4 nodes in", log) is not None
+    is_same_run = run_dir.name in {slug(name) for name in SAME_RUNS}
     if is_same_run and reference.exists():
         difference = abs(read_object(reference)["test"]["accuracy"]["mean"] - accuracy)
         assert difference <= SAME_ACCURACY, f"{figures}: the accuracy is {100 * difference:.2f} points off"
@@ -321,7 +340,7 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants() -> None:
-    """Kills all children, and then those whose parent they were; leaves one that the driver does not let go."""
+    """Kills all children, and then those whose parent they were; leaves what the driver does not let go."""
     limit = time.monotonic() + LAST_SECONDS
     while time.monotonic() < limit and (children := [p for p in running() if parent(p) == os.getpid()]):
         for pid in children:

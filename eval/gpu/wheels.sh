@@ -8,10 +8,11 @@ most_megabytes=64
 
 # What is there beside torch.
 present=(torch networkx pyyaml numpy rich typer xxhash matplotlib safetensors)
-# The other dependencies of pyproject.toml, and what they need in turn.
+# The other dependencies of pyproject.toml, what they need in turn, and the extras that checks need.
 lacking=(
     pyzmq msgspec pydantic zstandard cryptography
     pydantic_core annotated-types typing-inspection typing_extensions cffi pycparser
+    pywavelets dp-accounting dm-tree
 )
 
 unlisted=$(python3 - "$root/pyproject.toml" "${present[@]}" "${lacking[@]}" <<'PYTHON'

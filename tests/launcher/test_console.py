@@ -256,11 +256,12 @@ def test_the_end_of_a_log_is_shown(output, tmp_path) -> None:
     log = tmp_path / "00003.log"
     LiveConsole(output).show_log(log)
     assert output.getvalue() == ""
-    log.write_bytes(b"".join(b"line %d \xff[bold]\n" % number for number in range(40)))
+    native = b"frame #0: c10::Error::Error() + 0x9d\n"
+    log.write_bytes(b"".join(b"line %d \xff[bold]\n" % number + native for number in range(40)))
     LiveConsole(output).show_log(log)
     lines = output.getvalue().splitlines()
     assert len(lines) == LOG_LINES
-    assert lines[-1] == "    line 39 \ufffd[bold]"
+    assert lines == [f"    line {number} \ufffd[bold]" for number in range(10, 40)]
 
 
 def test_a_reader_that_is_gone_does_not_end_the_run() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from io import UnsupportedOperation
 from pathlib import Path
@@ -21,6 +22,7 @@ from decentnode.results.metrics import CLASSIFICATION, LOSS, Metric
 from decentnode.results.reader import EvaluationRow
 
 LOG_LINES, MOST_LETTERS = 30, 1000
+NATIVE_FRAME = re.compile(r"frame #\d+: ")
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always visible."""
 NAME_WIDTH = 18
@@ -59,9 +61,10 @@ class LiveConsole:
         self.line(evaluation_line(row, self._metrics))
 
     def show_log(self, log: Path) -> None:
-        """Shows the end of a lost node's log."""
-        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
-        for line in lines:
+        """Shows the end of a lost node's log, without the stacks of torch's own code in C++."""
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        lines = [line for line in lines if not NATIVE_FRAME.match(line)]
+        for line in lines[-LOG_LINES:]:
             self.line(f"    {line[:MOST_LETTERS]}", "dim")
 
     def ended(self, summary: dict[str, Any], run_dir: Path, pictures: Pictures, code: ExitCode) -> None:

@@ -38,8 +38,8 @@ def add_up_block(
         x = tl.load(sources[k] + i, mask=inside, other=0.0).to(tl.float32)
         sums = tl.fma(x, weights[k], sums)
     tl.store(out + i, sums, mask=inside)
-    # A comparison, which rounds nothing: `sums - sums` would become fma(x, w, -sums), the rounding of the product.
-    # NaN compares as not smaller. All programs that find such a value write the same 1.
+    # A comparison, which rounds nothing: `sums - sums` would become fma(x, w, -sums), the rounding of the
+    # product. NaN compares as not smaller. All programs that find such a value write the same 1.
     not_finite = tl.max((tl.abs(sums) < float("inf")).to(tl.int32) ^ 1, axis=0)
     tl.store(flag, not_finite, mask=not_finite != 0)
 
