@@ -7,10 +7,14 @@ prepare docs mkdocs material mkdocstrings mkdocstrings_handlers ruff
 cd "$root"
 rm -rf build/pages build/site
 mkdir -p build/pages
-cp -R README.md docs configs graphs build/pages
+cp -R README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff LICENSE docs configs graphs build/pages
 # `norun` is for the tests of the pages; Markdown knows languages alone.
 find build/pages -name '*.md' -exec sed -i -E 's/^(```[a-z]+) norun$/\1/' {} +
 # Its notice is about the next major version of mkdocs, which mkdocs-material excludes.
 export NO_MKDOCS_2_WARNING=1
-"$python" -m mkdocs build --quiet --strict -f docs/mkdocs.yml
+# Not --quiet: it drops warnings before --strict counts them.
+messages=$("$python" -m mkdocs build --strict -f docs/mkdocs.yml 2>&1) || {
+    echo "$messages" >&2
+    exit 1
+}
 echo "decentnode: the pages are in $root/build/site/index.html"

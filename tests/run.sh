@@ -10,6 +10,6 @@ cd "$root"
 # The type checker needs half a minute of a core; beside the tests it takes what they leave, and its own test
 # then finds everything in the cache.
 [[ $# -gt 0 ]] || nice -n 19 "$python" -m mypy >/dev/null 2>&1 &
-# The commands that tests start find decentnode compiled.
-unset PYTHONDONTWRITEBYTECODE
+# The commands that tests start find decentnode compiled, and choose their interpreter themselves.
+unset PYTHONDONTWRITEBYTECODE PYTHON
 exec "$python" -m pytest -n 4 --dist loadfile --no-loadscope-reorder "$@"

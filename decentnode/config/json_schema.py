@@ -28,7 +28,9 @@ REQUIRED_KEYS = ["rounds", "graph", "dataset", "model", "training"]
 def json_schema() -> Schema:
     """The JSON schema of configurations, for editors, with the options of every registered plug-in."""
     builder = SchemaBuilder()
-    top = builder.object(scalar_parameters("quickstart"), builder.sections())
+    top = builder.object(scalar_parameters(""), builder.sections())
+    # By default a run has the name of its file.
+    del top["properties"]["name"]["default"]
     top["properties"] |= {EXTENDS: {"type": ["string", "null"]}}
     # What a configuration leaves out may stand in the one that it extends.
     del top["required"]

@@ -7,6 +7,7 @@ import msgspec
 
 from decentnode.core.atomic_files import sync_folder, write_durably
 from decentnode.errors import BadInput
+from decentnode.results.reader import StrPath
 
 ATTACKS_FILE = "attacks.jsonl"
 MEASURES = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy")
@@ -46,9 +47,9 @@ def write_results(run: Path, results: Iterable[AttackResult]) -> None:
     sync_folder(run)
 
 
-def read_results(run: Path) -> list[AttackResult]:
+def read_results(run: StrPath) -> list[AttackResult]:
     """The results of a run, empty where nothing was attacked; raises BadInput for a damaged file."""
-    path = run / ATTACKS_FILE
+    path = Path(run) / ATTACKS_FILE
     if not path.exists():
         return []
     try:

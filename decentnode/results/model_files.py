@@ -10,6 +10,7 @@ from safetensors import SafetensorError, deserialize
 
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
+from decentnode.results.reader import StrPath
 
 FOLDER = "models"
 ENDING = ".safetensors"
@@ -33,17 +34,19 @@ def rounds_of(run: Path, rank: int) -> list[int]:
     return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
-def model_rounds(run: Path) -> dict[int, list[int]]:
+def model_rounds(run: StrPath) -> dict[int, list[int]]:
     """By rank the rounds, counted from 0, after which its model was kept; empty where none was."""
+    run = Path(run)
     ranks = sorted(int(folder.name) for folder in (run / FOLDER).glob("[0-9]*"))
     return {rank: rounds for rank in ranks if (rounds := rounds_of(run, rank))}
 
 
-def read_model(run: Path, rank: int, round: int) -> dict[str, NDArray[Any]]:
+def read_model(run: StrPath, rank: int, round: int) -> dict[str, NDArray[Any]]:
     """A rank's model after a round, counted from 0: its tensors by their names in the module.
 
     bfloat16, which numpy lacks, becomes float32 with the same values. Raises BadInput.
     """
+    run = Path(run)
     path = path_of(run, rank, round)
     try:
         content = path.read_bytes()

@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from decentnode.errors import BadInput
-from decentnode.results.reader import NOT_OURS, SCHEMA, read_object, read_value
+from decentnode.results.reader import NOT_OURS, SCHEMA, StrPath, read_object, read_value
 
 PARTITION_FILE = "partition.json"
 LABELS, SAMPLES, GROUPS = "labels_per_rank", "samples_per_rank", "groups_per_rank"
@@ -71,9 +71,9 @@ def label_distance(labels: Sequence[Sequence[int]]) -> float:
     return fmean(distances) if distances else 0.0
 
 
-def read_partition(run_dir: Path) -> PartitionTable | None:
+def read_partition(run_dir: StrPath) -> PartitionTable | None:
     """The table in the directory of a run; None where there is no file. Raises BadInput."""
-    path = run_dir / PARTITION_FILE
+    path = Path(run_dir) / PARTITION_FILE
     if not path.exists():
         return None
     labels = read_value(path, LABELS, list[list[int]])

@@ -1,5 +1,6 @@
 """Reads the files of a run directory without loading torch (docs/results.md)."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,8 @@ MOST_SHOWN = 20
 """Unreadable lines that the error names; in a file of another kind every line is unreadable."""
 NOT_OURS = "not written by this version of decentnode"
 T = TypeVar("T")
+StrPath = str | os.PathLike[str]
+"""A path, as readers take it: a text, too."""
 
 
 class EvaluationRow(msgspec.Struct):
@@ -111,7 +114,7 @@ class CodeVersion(msgspec.Struct, frozen=True):
         return (self.digest, self.package) == (other.digest, other.package)
 
 
-def read_lines(path: Path, kind: type[T], decode: Callable[[bytes], T] | None = None) -> list[T]:
+def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None = None) -> list[T]:
     """One object per line; ignores a last line that a kill cut off. Raises BadInput.
 
     `decode`: reads a line that earlier schemas wrote in another form, too.
@@ -133,7 +136,7 @@ def read_lines(path: Path, kind: type[T], decode: Callable[[bytes], T] | None = 
     return found
 
 
-def read_evaluations(path: Path) -> list[EvaluationRow]:
+def read_evaluations(path: StrPath) -> list[EvaluationRow]:
     """The rows of an `evaluations.jsonl`, by round."""
     return sorted(read_lines(path, EvaluationRow, _row), key=lambda row: row.round)
 
@@ -151,19 +154,19 @@ def _row(line: bytes) -> EvaluationRow:
     )  # fmt: skip
 
 
-def read_metrics(run_dir: Path) -> list[Metric]:
+def read_metrics(run_dir: StrPath) -> list[Metric]:
     """The metrics of a run, the headline first; those of a classification where the run does not say."""
-    path = run_dir / "run.json"
+    path = Path(run_dir) / "run.json"
     is_described = path.exists() and "metrics" in read_object(path)
     return read_value(path, "metrics", list[Metric]) if is_described else [*CLASSIFICATION]
 
 
-def read_events(path: Path) -> list[Event]:
+def read_events(path: StrPath) -> list[Event]:
     """The lines of an `events.jsonl` in their order."""
     return read_lines(path, Event)
 
 
-def read_value(path: Path, key: str, kind: type[T]) -> T:
+def read_value(path: StrPath, key: str, kind: type[T]) -> T:
     """One value of a `summary.json` or `partition.json`; raises BadInput."""
     try:
         return msgspec.convert(read_object(path).get(key), kind)
@@ -171,7 +174,7 @@ def read_value(path: Path, key: str, kind: type[T]) -> T:
         raise BadInput(f"{path}: {NOT_OURS}: '{key}': {error}") from error
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: StrPath) -> dict[str, Any]:
     """The content of a `summary.json` or `partition.json`; raises BadInput when a newer version wrote it."""
     try:
         content = msgspec.json.decode(_read(path), type=dict[str, Any])
@@ -184,8 +187,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read(path: Path) -> bytes:
+def _read(path: StrPath) -> bytes:
     try:
-        return path.read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}; name the directory of a run") from error

@@ -14,7 +14,7 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.results.metrics import Values
-from decentnode.results.reader import read_lines
+from decentnode.results.reader import StrPath, read_lines
 
 
 class KeptBeside:
@@ -145,7 +145,7 @@ def cut_back(path: Path, round: int) -> None:
         write_durably(path, [whole])
 
 
-def read_records(path: Path) -> list[RoundRecord]:
+def read_records(path: StrPath) -> list[RoundRecord]:
     """The records of one file; ignores a last line that a kill cut off."""
     return read_lines(path, RoundRecord, _with_metrics)
 

@@ -309,6 +309,7 @@ def section_names(schema: dict) -> set[str]:
 def test_schema_offers_every_plugin_and_its_options() -> None:
     schema = json_schema()
     sections = schema["properties"]
+    assert "default" not in sections["name"], "by default it is that of the file"
     dataset, sharing = (
         sections[name]["anyOf"][1]["allOf"][0]["then"]["properties"] for name in ("dataset", "sharing")
     )

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from tests.support.pages import ROOT, blocks, write_files
 
 PARTS = (
     "decentnode", "eval", "configs", "graphs", "docs", "README.md", "generate_graph.py", "pyproject.toml",
-    "constraints.txt",
+    "constraints.txt", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "LICENSE",
 )  # fmt: skip
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 RUN = re.compile(r"^(\./eval/run\.sh|decentnode run) \S+", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
@@ -109,15 +111,33 @@ def test_the_pages_are_built_without_a_warning(checkout):
     assert "build/site/index.html" in shell(checkout, "docs/build.sh", "bin")
     reference = checkout / "build" / "site" / "docs" / "reference" / "schemes.html"
     assert "decentnode.sharing.base.Sharing.mix" in reference.read_text()
+    scripts = re.findall(r'<script src="([^"]+)"', reference.read_text())
+    assert "../iframe-worker.js" in scripts, "without it the search does not work from the disk"
+    assert not any(script.startswith("http") for script in scripts)
 
 
 def test_the_scheme_in_the_readme_is_short():
     assert len(blocks("README.md", "python")[0].splitlines()) <= 36
 
 
+def test_links_of_the_readme_hold_on_the_page_of_the_package():
+    hook = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    (rule,), repository = hook["substitutions"], PROJECT["project"]["urls"]["Repository"]
+    text = re.sub(rule["pattern"], rule["replacement"], (ROOT / "README.md").read_text())
+    targets = re.findall(r"\]\(([^)#]+)", text)
+    assert len(targets) > 30
+    files = [target.removeprefix(f"{repository}/blob/main/") for target in targets]
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
 @pytest.mark.parametrize(
     "document",
-    ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))],
+    [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
+    ],
 )
 def test_links_lead_somewhere(document):
     targets = LINK.findall((ROOT / document).read_text())

@@ -38,9 +38,9 @@ def test_a_model_reads_as_it_was_after_its_round(tmp_path, module) -> None:
         models.after(round)
         expected[round] = {name: t.float().numpy().copy() for name, t in module.state_dict().items()}
     assert models.sync() == ""
-    assert model_rounds(tmp_path) == {7: [1, 3]}
+    assert model_rounds(str(tmp_path)) == {7: [1, 3]}
     for round in (1, 3):
-        found = read_model(tmp_path, 7, round)
+        found = read_model(str(tmp_path), 7, round)
         assert found.keys() == expected[round].keys()
         assert all(np.array_equal(found[name], array) for name, array in expected[round].items())
     assert found["0.weight"].dtype == found["scale"].dtype == np.float32

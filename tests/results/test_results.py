@@ -133,7 +133,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path_factory, cut) -> None:
     path = tmp_path_factory.mktemp("records") / "00000.jsonl"
     line = msgspec.json.encode(RoundRecord(0, 0)) + b"\n"
     path.write_bytes(line + line[:-cut])
-    assert read_records(path) == [RoundRecord(0, 0)]
+    assert read_records(path) == read_records(str(path)) == [RoundRecord(0, 0)]
 
 
 def test_lines_of_schema_2_are_read_as_those_of_today(tmp_path) -> None:

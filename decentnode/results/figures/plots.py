@@ -37,6 +37,7 @@ from decentnode.results.figures.curves import (
 from decentnode.results.figures.look import MARKERS, PALETTE
 from decentnode.results.metrics import LOSS, Metric
 from decentnode.results.partition_table import PartitionTable
+from decentnode.results.reader import StrPath
 
 MANY_COLORS = matplotlib.colormaps["turbo"]
 """The colors where there are more runs than colors in the palette."""
@@ -81,9 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.OK
 
 
-def plot(runs: Sequence[Path], out: Path) -> list[Path]:
+def plot(runs: Sequence[StrPath], out: StrPath) -> list[Path]:
     """Draws one run or compares several: `out/overview.png` and one picture per panel in `out/figures`."""
-    return draw(read_runs(runs), out)
+    return draw(read_runs([*map(Path, runs)]), Path(out))
 
 
 def draw(found: Sequence[RunCurves], out: Path) -> list[Path]:
