@@ -34,20 +34,21 @@ ENTRY = "study.json"
 
 
 class RunEntry(msgspec.Struct):
-    """The content of a run's `study.json`."""
+    """The content of a run's `study.json`: written at its first round, and with its times after its end."""
 
     study: str
     variant: str
     axes: Mapping[str, str]
     """The label of the variant on each axis."""
     seed: int
-    alone: bool
+    alone: bool = False
     """Whether no other run of the sweep had the machine meanwhile; otherwise its seconds mean little."""
-    wall_seconds: float
-    """Of the whole process, with start and end."""
-    cpu_seconds: float
-    """Processor time of all its processes."""
-    exit_code: int
+    wall_seconds: float | None = None
+    """Of the whole process, with start and end; None before it."""
+    cpu_seconds: float | None = None
+    """Processor time of all its processes; None before the end."""
+    exit_code: int | None = None
+    """None before the end."""
 
     def save(self, run_dir: Path) -> None:
         """Writes the file; raises OSError."""

@@ -272,7 +272,7 @@ def _identity(run: Run) -> str:
 def _axes(runs: Sequence[Run]) -> list[dict[str, str]]:
     """What makes each of these runs differ from the others: labels of a sweep, or the differing keys."""
     entries = [run.entry for run in runs]
-    if all(entries):
+    if any(entries):
         return [dict(entry.axes) if entry else {} for entry in entries]
     flat = [dict(_flat(run.settings)) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each if key.split(".")[0] not in OF_ONE_RUN)
@@ -291,5 +291,7 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 def _name(run: Run, axes: dict[str, str]) -> str:
     if run.entry is not None:
         return run.entry.variant
+    if (run.directory.parent.parent / STUDY_FILE).exists():  # a run of a sweep before its first round
+        return run.directory.parent.name
     named = axes.get("sharing.name")
     return named or ", ".join(f"{key}={value}" for key, value in axes.items()) or run.name

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from decentnode.config import yaml_source
+from decentnode.results import Study
 from decentnode.results.records import read_records
 from tests.integration.running import Run, alive, descendants, start_command, wait_until
 
@@ -131,6 +132,13 @@ def test_a_sweep_that_is_stopped_resumes_its_runs(tmp_path, study):
     # On a busy machine one may be done by then.
     assert stopped and set(stopped) | set(done(out)) == set(RUNS[:2]), sweep.text
     assert f"continue with: decentnode sweep {tmp_path}/study.yaml" in sweep.text
+    # Readers know which run each is before its end, too.
+    unfinished = Study(out)
+    assert {run.directory.parent.name: run.entry.variant for run in unfinished.runs} == {
+        "gossip": "gossip", "push_sum": "push_sum",
+    }  # fmt: skip
+    assert {run.entry.exit_code for run in unfinished.runs} <= {None, 0}
+    assert all(variant.axes for variant in unfinished.variants)
     again = Sweep(tmp_path)
     assert again.wait() == 0, again.text
     for name in RUNS[:2]:

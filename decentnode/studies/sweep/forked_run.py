@@ -26,6 +26,7 @@ from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import Standing
 from decentnode.launcher.start import run_here
 from decentnode.node.experiment import Experiment
+from decentnode.results.run import RunEntry
 from decentnode.studies.expansion import PlannedRun
 
 LOOK_INTERVAL = 0.25
@@ -52,11 +53,12 @@ class Progress:
 
 
 class RunConsole(LiveConsole):
-    """Plain lines for the log of a run, and its progress for the sweep."""
+    """Plain lines for the log of a run, its progress for the sweep, and its entry for readers."""
 
-    def __init__(self, output: TextIO, shared: Progress) -> None:
+    def __init__(self, output: TextIO, shared: Progress, entry: RunEntry, directory: Path) -> None:
         super().__init__(output)
         self._shared = shared
+        self._entry, self._directory = entry, directory
         self._began = nan
         self._looked = 0.0
 
@@ -64,6 +66,8 @@ class RunConsole(LiveConsole):
         super().began(experiment, startup)
         self._began = time.monotonic()
         self._shared.put(self._began, 0.0)
+        with contextlib.suppress(OSError):  # A full disk; the sweep reports it after the end.
+            self._entry.save(self._directory)
 
     def progress(self, membership: MembershipTable) -> None:
         now = time.monotonic()
@@ -82,6 +86,8 @@ class RunStart:
     """It has the samples of this run."""
     ports: Mapping[str, int]
     """First ports by option of `communication`, where other runs of the sweep use those of the settings."""
+    entry: RunEntry
+    """Which run of the study it is."""
     resumes: bool = False
 
 
@@ -102,7 +108,7 @@ class ForkedRun:
 
     def __init__(self, start: RunStart) -> None:
         """Forks; no thread may run yet."""
-        self.planned = start.planned
+        self.planned, self.entry = start.planned, start.entry
         self.alone = True
         """Whether no other run of the sweep had the machine meanwhile."""
         self.is_stopped = False
@@ -178,7 +184,11 @@ def _launch(start: RunStart, progress: Progress) -> ExitCode:
         past = ResumePlan(planned.directory, words)
         settings, config = past.settings, past.config
     whole = start.datasets.of(planned.settings)
-    return run_here(settings, config, words, past, whole, lambda output: RunConsole(output, progress))
+
+    def console(output: TextIO) -> RunConsole:
+        return RunConsole(output, progress, start.entry, planned.directory)
+
+    return run_here(settings, config, words, past, whole, console)
 
 
 def idle_seconds() -> float:

@@ -137,7 +137,7 @@ def _cost_of(directory: RunDirectory) -> Cost:
     except BadInput:
         return Cost()
     entry, memory = read_entry(directory.path), summary.get("peak_memory_mb_per_node") or {}
-    seconds = entry.wall_seconds if entry else summary["startup_seconds"] + summary["wall_seconds"]
+    seconds = (entry and entry.wall_seconds) or summary["startup_seconds"] + summary["wall_seconds"]
     return Cost(seconds, summary["bytes_sent"], memory.get("mean", nan) * summary["nodes"] * MB)
 
 

@@ -7,6 +7,8 @@ from math import isnan, nan
 from pathlib import Path
 from types import FrameType
 
+import msgspec
+
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import signals_that_stop
 from decentnode.core.text import counted, readable_seconds
@@ -104,7 +106,9 @@ class Sweep:
         used = [ports_of(d.planned.settings, forked.ports) for forked, d in self._running.values()]
         ports = free_ports(planned.settings, set().union(*used))
         resumes = status is RunStatus.RESUMABLE
-        start = RunStart(planned, directory.log, self._datasets, ports, resumes)
+        labels = {axis: level.label for axis, level in planned.variant.levels.items()}
+        entry = RunEntry(self._plan.study.name, planned.variant.name, labels, planned.seed)
+        start = RunStart(planned, directory.log, self._datasets, ports, entry, resumes)
         forked = ForkedRun(start)
         self._running[forked.fd] = forked, directory
         if len(self._running) > 1:
@@ -134,10 +138,9 @@ class Sweep:
 
     def _finish(self, forked: ForkedRun, directory: RunDirectory, outcome: RunOutcome) -> None:
         planned = directory.planned
-        labels = {axis: level.label for axis, level in planned.variant.levels.items()}
-        entry = RunEntry(
-            self._plan.study.name, planned.variant.name, labels, planned.seed, forked.alone,
-            round(outcome.wall_seconds, 3), round(outcome.cpu_seconds, 3), outcome.code,
+        entry = msgspec.structs.replace(
+            forked.entry, alone=forked.alone, wall_seconds=round(outcome.wall_seconds, 3),
+            cpu_seconds=round(outcome.cpu_seconds, 3), exit_code=outcome.code,
         )  # fmt: skip
         try:
             entry.save(directory.path)
