@@ -65,11 +65,14 @@ def report(
             help="Headline metric to count costs up to (accuracy: in percent); default: what all reach."
         ),
     ] = None,
+    columns: Annotated[
+        int, typer.Option(min=1, max=2, help="Columns of the paper that a figure is wide.")
+    ] = 1,
 ) -> None:
     """Show a study, or runs, as one HTML page: tables over seeds, tests, curves, and how to repeat them."""
     from decentnode.studies.report import command
 
-    print_lines(command.report(runs, out, paper, target))
+    print_lines(command.report(runs, out, paper, target, columns))
 
 
 def frontier(

@@ -295,6 +295,21 @@ def test_the_standing_counts_those_who_still_count() -> None:
     assert standing.states == Counter(running=2, finished=1, lost=1)
 
 
+def test_the_panel_is_erased_whole_after_the_terminal_has_become_narrower() -> None:
+    """A terminal of half the width shows each of its seven lines as two."""
+    screen = LiveScreen(output := io.StringIO())
+    screen.console = Console(file=output, force_terminal=True, width=100)
+    screen.dashboard = Dashboard("trial", 40, began=0.0)
+    membership = MembershipTable(range(4), {})
+    screen.begin_live()
+    screen.progress(membership)
+    screen.console.width, screen._drawn = 60, 0.0
+    output.truncate(0)
+    screen.progress(membership)
+    assert output.getvalue().count("\x1b[1A") == 2 * 7 - 1
+    screen.close()
+
+
 def shown(dashboard: Dashboard, now: float) -> str:
     output = io.StringIO()
     Console(file=output, width=80, color_system=None).print(dashboard.panel(now))

@@ -114,6 +114,22 @@ def test_what_stands_in_a_script_cannot_end_it():
     assert json.loads(as_script([ODD])) == [ODD]
 
 
+def test_an_interval_of_an_accuracy_ends_at_0_and_100_percent(tmp_path):
+    for seed, (first, last) in enumerate(((0.0, 0.9), (0.1, 1.0))):
+        make_run(tmp_path / f"seed-{seed}", [(first, first), (last, last)], seed)
+    band = metric_band(Study(tmp_path).variants[0], ACCURACY)
+    assert (band.low[0], band.high[1]) == (0.0, 100.0)
+    assert band.mean == pytest.approx([5.0, 95.0]) and band.high[0] > 50 > 47 > band.low[1]
+
+
+def test_the_page_fits_its_reader(directory):
+    """A dark system, paper, a narrow screen, and long tables; how it looks is for eyes."""
+    text = page(Study(directory))
+    for part in ("prefers-color-scheme: dark", "@media print", "@media (max-width: 700px)", "beforeprint"):
+        assert part in text
+    assert text.count('class="filter"') == text.count('class="sortable"') == 3
+
+
 def test_bands_are_those_of_the_rounds_that_all_seeds_have(directory):
     make_run(directory / "odd" / "seed-9", [(0.5, 0.5)], 9, ODD, entry=recorded(ODD, 9))
     variant = next(v for v in Study(directory).variants if v.name == ODD)
@@ -155,6 +171,8 @@ def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
     for ending in ("svg", "pdf"):
         first, again = paper / f"loss_rounds.{ending}", tmp_path / f"again.{ending}"
         assert first.read_bytes() == again.read_bytes(), "the same data give the same file"
+    wide = figures._figures(Study(directory), figures.WIDTH_INCHES[2])["loss_rounds"]
+    assert wide.get_figwidth() == 6.9
 
 
 def test_a_run_that_was_repeated_or_has_no_evaluation_is_told(tmp_path):

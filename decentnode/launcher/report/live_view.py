@@ -8,9 +8,11 @@ from statistics import fmean
 from typing import TextIO
 
 from rich.console import Console, Group
+from rich.control import Control
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
+from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
@@ -180,6 +182,8 @@ class LiveScreen(LiveConsole):
         self.console = Console(file=output, highlight=False, force_terminal=True)
         self._live: Live | None = None
         self._drawn = 0.0
+        self._size = (0, 0)
+        """Columns and lines of the panel as it was drawn."""
 
     def began(self, experiment: Experiment, startup: float) -> None:
         super().began(experiment, startup)
@@ -216,7 +220,21 @@ class LiveScreen(LiveConsole):
         self.dashboard.update(standing, now)
         with self.dropping():
             if self.has_room(0.0):
-                self._live.update(self.dashboard.panel(now), refresh=True)
+                self._erase_wrapped_lines()
+                panel = self.dashboard.panel(now)
+                self._size = self.console.width, len(self.console.render_lines(panel))
+                self._live.update(panel, refresh=True)
+
+    def _erase_wrapped_lines(self) -> None:
+        """Erases the rows that a narrower terminal has added to the panel by wrapping each of its lines.
+
+        The next update erases as many rows as the library has written.
+        """
+        (drawn_width, lines), width = self._size, self.console.width
+        if width < drawn_width:
+            rows = lines * -(-drawn_width // width)
+            one_row = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
+            self.console.control(Control(*one_row * (rows - lines)))
 
     def evaluated(self, row: EvaluationRow) -> None:
         if self._live is not None:

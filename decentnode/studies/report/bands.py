@@ -1,7 +1,7 @@
 """Curves of variants: the mean over seeds after each evaluation, with the band of its 95 % interval."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, isfinite, log, nan
 from statistics import fmean
 
@@ -55,8 +55,15 @@ def band_of(runs: Sequence[Run], values: Callable[[Run], Sequence[float]]) -> Ba
 
 
 def metric_band(variant: Variant, metric: Metric) -> Band:
-    """The curve of a metric, mean over nodes, as people read it; runs in progress are left out."""
-    return band_of(variant.finished, lambda run: run.curve(metric))
+    """The curve of a metric, mean over nodes, as people read it; runs in progress are left out.
+
+    Intervals of a fraction end where its values end, at 0 and 100 %.
+    """
+    band = band_of(variant.finished, lambda run: run.curve(metric))
+    if not metric.is_fraction:
+        return band
+    low, high = ([min(max(value, 0.0), metric.scale) for value in edge] for edge in (band.low, band.high))
+    return replace(band, low=low, high=high)
 
 
 def distance_band(variant: Variant) -> Band:

@@ -14,9 +14,11 @@ FILE = "report.html"
 
 
 def report(
-    directories: Sequence[Path], out: Path | None, paper: Path | None, target: float | None
+    directories: Sequence[Path], out: Path | None, paper: Path | None, target: float | None, columns: int = 1
 ) -> Iterator[str]:
     """Writes the page, and the files for a paper if a folder is given; yields what to tell the user.
+
+    `columns`: 1 or 2, the columns of the paper that its figures are wide.
 
     Raises BadInput.
     """
@@ -25,7 +27,7 @@ def report(
     unfinished = [run for run in study.runs if run.state != FINISHED]
     try:
         write_durably(path, [page(study, target).encode()])
-        written = _paper(study, paper, target) if paper else []
+        written = _paper(study, paper, target, columns) if paper else []
     except OSError as error:
         raise BadInput(f"{error.filename or path}: cannot be written: {error.strerror}") from error
     for run in unfinished:
@@ -42,10 +44,10 @@ def report(
     yield from map(str, written)
 
 
-def _paper(study: Study, folder: Path, target: float | None) -> list[Path]:
+def _paper(study: Study, folder: Path, target: float | None, columns: int) -> list[Path]:
     if not study.compared:
         raise BadInput(f"{study.directories[0]}: no run has finished yet, so there is nothing for a paper")
     # Imported here, because only this needs matplotlib.
     from decentnode.studies.report import paper
 
-    return paper.write(study, folder, study.default_target if target is None else target)
+    return paper.write(study, folder, study.default_target if target is None else target, columns)

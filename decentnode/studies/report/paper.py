@@ -18,8 +18,8 @@ from decentnode.studies.report import tables
 from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
 from decentnode.studies.report.charts import label, looks
 
-COLUMN_INCHES, HEIGHT_INCHES = 3.35, 2.3
-"""The width of a column in the usual two-column styles; 2.3 inches leave room for a legend below."""
+WIDTH_INCHES, HEIGHT_INCHES = {1: 3.35, 2: 6.9}, 2.3
+"""Widths of one column and of two in the usual styles; 2.3 inches leave room for a legend below."""
 STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4",
@@ -30,8 +30,8 @@ BAND_ALPHA = 0.2
 MOST_MARKERS = 8
 """Markers of a curve; with more they would hide the line."""
 LEGEND_LINE_INCHES = 0.15
-LINE_LETTERS, HANDLE_LETTERS = 70, 9
-"""Letters of the legend's size in a column's width, and what the piece of line before a name takes."""
+LETTERS_PER_INCH, HANDLE_LETTERS = 21, 9
+"""Letters of the legend's size, and what the piece of line before a name takes."""
 FORMATS = ("pdf", "svg")
 MOST_CURVES = 8
 """Curves of a figure. Where there are more, each value of one axis of the study gets a figure."""
@@ -42,8 +42,11 @@ WRITERS: dict[str, Callable[[tables.Table], str]] = {
 }  # fmt: skip
 
 
-def write(study: Study, out: Path, target: float) -> list[Path]:
-    """Writes all tables and figures into a folder; returns their paths. Raises OSError."""
+def write(study: Study, out: Path, target: float, columns: int = 1) -> list[Path]:
+    """Writes all tables and figures into a folder; returns their paths. Raises OSError.
+
+    `columns`: 1 or 2, the columns of the paper that a figure is wide.
+    """
     out.mkdir(parents=True, exist_ok=True)
     written = []
     main = tables.main_table(study, target)
@@ -58,7 +61,7 @@ def write(study: Study, out: Path, target: float) -> list[Path]:
             path.write_text(text(table))
             written.append(path)
     with matplotlib.rc_context(STYLE):
-        for name, figure in _figures(study).items():
+        for name, figure in _figures(study, WIDTH_INCHES[columns]).items():
             written += _save(figure, out / name)
     return written
 
@@ -72,7 +75,7 @@ class _Curve:
     style: Look
 
 
-def _figures(study: Study) -> dict[str, Figure]:
+def _figures(study: Study, width: float = WIDTH_INCHES[1]) -> dict[str, Figure]:
     """The figures by name: headline metric and loss against each axis, and the consensus distance."""
     figures: dict[str, Figure] = {}
     metrics = [study.headline, *([LOSS] if study.headline != LOSS else [])]
@@ -81,9 +84,9 @@ def _figures(study: Study) -> dict[str, Figure]:
         for metric in metrics:
             bands = [(curve, metric_band(curve.variant, metric)) for curve in curves]
             for axis in AXES if alone else [name for name in AXES if name != "seconds"]:
-                figures[f"{metric.name}_{axis}{part}"] = _figure(bands, axis, metric)
+                figures[f"{metric.name}_{axis}{part}"] = _figure(bands, axis, metric, width)
         distances = [(curve, distance_band(curve.variant)) for curve in curves]
-        figures[f"consensus_distance{part}"] = _figure(distances, "rounds", None)
+        figures[f"consensus_distance{part}"] = _figure(distances, "rounds", None, width)
     return figures
 
 
@@ -121,11 +124,11 @@ def _dividing_axis(study: Study) -> str | None:
     return min(usable, key=lambda name: usable[name]) if len(usable) > 1 else None
 
 
-def _figure(bands: Sequence[tuple[_Curve, Band]], axis: str, metric: Metric | None) -> Figure:
+def _figure(bands: Sequence[tuple[_Curve, Band]], axis: str, metric: Metric | None, width: float) -> Figure:
     """One figure; without a metric it shows the consensus distance, on a logarithmic scale."""
-    columns = _legend_columns([curve.name for curve, _ in bands])
+    columns = _legend_columns([curve.name for curve, _ in bands], width)
     lines = -(-len(bands) // columns)
-    figure = Figure(figsize=(COLUMN_INCHES, HEIGHT_INCHES + LEGEND_LINE_INCHES * lines), layout="constrained")
+    figure = Figure(figsize=(width, HEIGHT_INCHES + LEGEND_LINE_INCHES * lines), layout="constrained")
     axes = figure.add_subplot()
     for place, (curve, band) in enumerate(bands):
         _draw(axes, curve, band, axis, place)
@@ -136,10 +139,10 @@ def _figure(bands: Sequence[tuple[_Curve, Band]], axis: str, metric: Metric | No
     return figure
 
 
-def _legend_columns(names: Sequence[str]) -> int:
-    """As many as fit beside each other in a column of the paper."""
+def _legend_columns(names: Sequence[str], width: float) -> int:
+    """As many as fit beside each other in the width of the figure."""
     longest = max(map(len, names), default=0)
-    return max(1, min(3, len(names), LINE_LETTERS // (longest + HANDLE_LETTERS)))
+    return max(1, min(len(names), int(LETTERS_PER_INCH * width) // (longest + HANDLE_LETTERS)))
 
 
 def _draw(axes: Axes, curve: _Curve, band: Band, axis: str, place: int) -> None:

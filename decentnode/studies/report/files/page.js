@@ -2,16 +2,45 @@
 // Draws the charts, switches the curves and sorts the tables. Everything is inside the page.
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const options = { responsive: true, displaylogo: false };
+const PRINTED_WIDTH = 1040;  // pixels of A4 landscape between its margins
 
-for (const place of document.querySelectorAll("[data-chart]")) {
-  const chart = charts[place.dataset.chart];
-  Plotly.newPlot(place, chart.data, chart.layout, options);
+// Charts have the colors of the page, which is dark where the reader's system is, and white on paper.
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+function colors(isDark) {
+  const [text, page, line] = isDark ? ["#e6e6e6", "#16181b", "#34383d"] : ["#222", "#fff", "#e4e4e4"];
+  return {
+    paper_bgcolor: page, plot_bgcolor: page, "font.color": text,
+    "xaxis.gridcolor": line, "yaxis.gridcolor": line, "xaxis.zerolinecolor": line, "yaxis.zerolinecolor": line,
+  };
 }
+function draw(place, chart) {
+  Plotly.react(place, chart.data, chart.layout, options);
+  Plotly.relayout(place, colors(dark.matches));
+}
+for (const place of document.querySelectorAll("[data-chart]")) draw(place, charts[place.dataset.chart]);
+const places = document.getElementsByClassName("chart");
+
+// Nodes of the graph get smaller with the page, and are numbered while there is room.
+const graph = document.querySelector("[data-chart=graph]");
+function fitNodes() {
+  const room = graph.clientWidth / Math.sqrt(charts.graph.data[1].x.length);
+  const size = Math.max(3, Math.min(20, room / 4));
+  Plotly.restyle(graph, { "marker.size": size, mode: size < 14 ? "markers" : "markers+text" }, [1]);
+}
+if (graph) {
+  fitNodes();
+  window.addEventListener("resize", fitNodes);
+}
+
+dark.addEventListener("change", () => [...places].forEach((place) => Plotly.relayout(place, colors(dark.matches))));
+window.addEventListener("beforeprint", () => [...places].forEach((place) =>
+  Plotly.relayout(place, { ...colors(false), width: PRINTED_WIDTH })));
+window.addEventListener("afterprint", () => [...places].forEach((place) =>
+  Plotly.relayout(place, { ...colors(dark.matches), width: null, autosize: true })));
 
 const chosen = {};
 function showCurves() {
-  const chart = charts[`${chosen.metric}_${chosen.axis}`];
-  Plotly.react("curves", chart.data, chart.layout, options);
+  draw(document.getElementById("curves"), charts[`${chosen.metric}_${chosen.axis}`]);
 }
 for (const group of document.querySelectorAll(".switch")) {
   const buttons = [...group.querySelectorAll("button")];
@@ -63,4 +92,13 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const rows = [...table.tBodies[0].rows].sort((a, b) => compare(a, b, column, sign));
     table.tBodies[0].append(...rows);
   }));
+}
+
+// The field above a table leaves the rows that have all of its words.
+for (const field of document.querySelectorAll(".filter")) {
+  const rows = [...field.nextElementSibling.tBodies[0].rows];
+  field.addEventListener("input", () => {
+    const words = field.value.toLowerCase().split(/\s+/);
+    for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+  });
 }
