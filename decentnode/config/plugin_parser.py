@@ -7,6 +7,7 @@ from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
+from decentnode.config.paths import expanded
 from decentnode.config.removed import removed
 from decentnode.config.settings import Plugin
 from decentnode.config.torch_classes import TorchClasses, plain_defaults
@@ -126,9 +127,9 @@ class PluginParser:
         if place.file:
             folders.insert(0, Path(place.file).resolve().parent)
         try:
-            candidates = [(folder / Path(value).expanduser()).resolve() for folder in folders]
+            candidates = [(folder / expanded(value)).resolve() for folder in folders]
             found = next((path for path in candidates if path.exists()), None)
-        except (OSError, RuntimeError) as error:  # too long, a loop of links, or an unknown user's home
+        except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not expanded
             reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
             self.document.add(key, f"no usable path: {quoted(str(value))}: {reason}")
             return value

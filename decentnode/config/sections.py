@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
+from decentnode.config.paths import expanded
 from decentnode.config.plugin_parser import Parameters, PluginParser
 from decentnode.config.settings import (
     CheckpointSettings,
@@ -105,6 +106,11 @@ class SectionParser:
             del given["security"]
         found = self.reader.options((), given, parameters, "key", SECTIONS) or {}
         self.made |= {name: found.get(name) for name in ("machine", "rounds")}
+        if isinstance(run_dir := found.get("run_dir"), str):
+            try:
+                found["run_dir"] = str(expanded(run_dir))
+            except ValueError as error:
+                self.document.add(("run_dir",), f"no usable path: {show(run_dir)}: {error}")
         if isinstance(self.reader.get(("security",)), dict):
             found["security"] = self._settings(("security",), KeyFolder)
         return found

@@ -89,7 +89,7 @@ class Amazon(ClientDataset):
     def _reviews(self, file: Path) -> list[Review]:
         place = f"dataset.path: {file}"
         try:
-            with file.open(newline="", encoding="utf-8") as opened:
+            with file.open(newline="", encoding="utf-8-sig") as opened:
                 rows = csv.DictReader(opened)
                 for option in ("text_column", "stars_column"):
                     name = getattr(self, option)

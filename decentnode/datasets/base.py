@@ -117,8 +117,8 @@ class Samples:
     def batch(self, indices: Tensor) -> Batch:
         """Samples with normalized inputs, or ids unchanged, in int64."""
         inputs, labels = self.inputs.index_select(0, indices), self.labels.index_select(0, indices)
-        # Labels of 16 bits are those of a mapped file.
-        labels = labels.long() if labels.dtype == torch.uint16 else labels
+        # Labels of a mapped file have its type.
+        labels = labels.long() if labels.dtype in ID_TYPES else labels
         if self.has_ids:
             inputs = inputs.long()
         else:
@@ -306,8 +306,9 @@ def _wrong_types(samples: Samples) -> Iterator[str]:
             found = "a number" if isinstance(values, Tensor) else type(values).__name__
             yield f"{name} are {found}; they must be a torch.Tensor with one row for each sample"
     labels = samples.labels
-    classes = (torch.int64, torch.uint16)
-    if isinstance(labels, Tensor) and labels.dtype not in classes and not labels.is_floating_point():
+    is_mapped = samples.has_ids and isinstance(labels, Tensor) and labels.dtype == samples.inputs.dtype
+    are_classes = isinstance(labels, Tensor) and (labels.dtype == torch.int64 or is_mapped)
+    if isinstance(labels, Tensor) and not are_classes and not labels.is_floating_point():
         yield f"labels are {labels.dtype}; they must be classes, torch.int64 (labels.long()), or floats"
 
 

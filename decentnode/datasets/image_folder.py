@@ -20,7 +20,7 @@ from torch import Tensor
 from decentnode.core.registry import DATASETS
 from decentnode.datasets import samples
 from decentnode.datasets.base import LoadedDataset, image_dataset
-from decentnode.datasets.locate import FileDataset
+from decentnode.datasets.locate import FileDataset, is_hidden
 from decentnode.errors import DatasetError
 from decentnode.options import Positive
 
@@ -63,7 +63,7 @@ class Images(FileDataset):
             with Image.open(source) as opened:
                 # JPEG files are decoded at half or a quarter of their size where that suffices.
                 opened.draft("RGB", (self.side, self.side))
-                image = opened.convert("RGB")
+                image = as_rgb(opened)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DatasetError(f"dataset.path: {what} cannot be read: {error}") from error
         scale = self.side / min(image.size)
@@ -156,17 +156,22 @@ class ImageFolder(Images):
     def read(self, seed: int) -> LoadedDataset:
         check_pillow("image_folder")
         directory = self.directory()
-        classes = sorted(folder.name for folder in (directory / "train").iterdir() if folder.is_dir())
+        classes = sorted(folder.name for folder in class_folders(directory / "train"))
         parts = [self._part(part, classes) for part in (directory / "train", self._test(directory))]
         return image_dataset(parts[0], parts[1], len(classes))
 
     def _part(self, folder: Path, classes: Sequence[str]) -> tuple[Tensor, Tensor]:
         files, labels = [], []
         try:
-            for inside in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
+            for inside in sorted(class_folders(folder)):
                 if inside.name not in classes:
                     raise DatasetError(f"dataset.path: {inside}: a class without a folder in train")
-                found = sorted(file for file in inside.rglob("*") if file.suffix.lower() in SUFFIXES)
+                found = sorted(
+                    file for file in inside.rglob("*")
+                    if file.suffix.lower() in SUFFIXES and not _is_hidden_below(file, inside)
+                )  # fmt: skip
+                if not found and folder.name == "train":
+                    raise DatasetError(f"dataset.path: {inside}: a class without images; remove the folder")
                 files += found[: self.images_per_class]
                 labels += [classes.index(inside.name)] * len(found[: self.images_per_class])
             contents = [f"{f.relative_to(folder)} {(s := f.stat()).st_size} {s.st_mtime_ns}" for f in files]
@@ -176,6 +181,29 @@ class ImageFolder(Images):
             raise DatasetError(f"dataset.path: {folder}: no images in folders of classes")
         images = self.decoded(len(files), lambda i: self.square(files[i], str(files[i])), contents)
         return images, torch.tensor(labels)
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """The folders of the classes in a part, in any order."""
+    return [entry for entry in folder.iterdir() if entry.is_dir() and not is_hidden(entry)]
+
+
+def _is_hidden_below(file: Path, folder: Path) -> bool:
+    return any(is_hidden(Path(part)) for part in file.relative_to(folder).parts)
+
+
+def as_rgb(image: Any) -> Any:
+    """A decoded image in RGB, 8 bits each; raises ValueError where the scale of its numbers is not known.
+
+    Pillow alone would cut numbers of 16 bits off at 255, and so make such images white.
+    """
+    from PIL import Image
+
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        image = Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise ValueError(f"its gray values have 32 bits (mode {image.mode}); write it with 8 or 16 bits")
+    return image.convert("RGB")
 
 
 def check_pillow(name: str) -> None:

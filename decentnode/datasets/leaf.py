@@ -1,5 +1,6 @@
 """The file format of LEAF: JSON files with the samples of users, in `train` and `test`."""
 
+import codecs
 import mmap
 import os
 from abc import abstractmethod
@@ -146,7 +147,8 @@ def read_file(file: Path) -> Iterator[tuple[str, msgspec.Raw]]:
     """
     try:
         content = _mapped(file)
-        found = msgspec.json.decode(content, type=_File)
+        start = len(codecs.BOM_UTF8) if content[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8 else 0
+        found = msgspec.json.decode(memoryview(content)[start:], type=_File)
     except UNDECODABLE as error:
         raise DatasetError(f"dataset.path: {file}: no JSON file of LEAF: {error}") from error
     except OSError as error:

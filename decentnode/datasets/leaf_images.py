@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.registry import DATASETS
 from decentnode.datasets.base import LoadedDataset, channel_statistics
-from decentnode.datasets.image_folder import check_pillow
+from decentnode.datasets.image_folder import as_rgb, check_pillow
 from decentnode.datasets.leaf import Arrays, Leaf, Part, User, check_labels
 from decentnode.errors import DatasetError
 
@@ -111,7 +111,7 @@ def read_image(directory: Path, name: str) -> NDArray[np.uint8]:
         raise ValueError(f"no image {name!r} in {directory}")
     try:
         with Image.open(found) as image:
-            resized: Any = image.resize((SIDE, SIDE)).convert("RGB")
+            resized: Any = as_rgb(image).resize((SIDE, SIDE))
             return np.asarray(resized).transpose(2, 0, 1)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{found} cannot be read: {error}") from error

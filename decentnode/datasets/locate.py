@@ -96,7 +96,7 @@ class ClientDataset(FileDataset):
 
     def files(self, directory: Path) -> list[Path]:
         """The files of a directory in the order of their names; none where there is no directory."""
-        return sorted(directory.glob(f"*{self.suffix}"))
+        return sorted(file for file in directory.glob(f"*{self.suffix}") if not is_hidden(file))
 
     def directories(self) -> dict[str, Path]:
         """Those of the training and the test files; raises DatasetError."""
@@ -113,6 +113,11 @@ class ClientDataset(FileDataset):
         if self.path is not None and any(self.files(Path(self.path) / part) for part in PARTS):
             return Path(self.path)
         return self.directory()
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a system or an editor left it among the data: `._NAME`, `.DS_Store`, `.ipynb_checkpoints`."""
+    return path.name.startswith(".") or path.name == "__MACOSX"
 
 
 def own_roots() -> list[Path]:

@@ -54,7 +54,7 @@ class TextFile:
         with self.path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    yield line.decode().strip()
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 except UnicodeDecodeError as error:
                     raise DatasetError(
                         f"dataset.path: {self.path}:{number}: is no UTF-8 text: {error.reason} at byte "

@@ -20,6 +20,8 @@ from decentnode.errors import DatasetError
 
 NPZ = ".npz"
 PARQUET = (".parquet", ".pq")
+INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__", "index", "id")
+"""Names of a column with the numbers of the rows: those that pandas writes and reads, and usual ones."""
 SAMPLE_FEATURES = 8
 
 Array = NDArray[Any]
@@ -103,6 +105,11 @@ class TableFile(Dataset):
     def _features(self, path: Path, table: ByName) -> NDArray[np.float32]:
         others = [name for name in table if name not in (self.label, self.group)]
         names = self.features or others
+        if self.features is None and (index := _row_numbers(table, others)) is not None:
+            raise DatasetError(
+                f"dataset.features: {path}: column {index!r} numbers the rows, as the index that pandas "
+                f"writes; remove it (to_csv(..., index=False)), or name the features"
+            )
         if not names:
             raise DatasetError(f"dataset.features: {path} has no columns but label and group")
         columns = [
@@ -170,6 +177,19 @@ def numbers(column: Array, what: str) -> NDArray[np.float32]:
             f"dataset.path: {what} has no finite number in row {wrong[0] + 1}; fill it, or leave it out"
         )
     return found
+
+
+def _row_numbers(table: ByName, names: Sequence[str]) -> str | None:
+    """The first of these columns that is an index of the rows by its name and its numbers; None without one.
+
+    Rows are often in the order of their classes: then the number of a row tells its class.
+    """
+    for name in names:
+        column = table[name]
+        counts = len(column) > 1 and column.ndim == 1 and column.dtype.kind in "iu"
+        if name in INDEX_NAMES and counts and (np.diff(column.astype(np.int64)) == 1).all():
+            return name
+    return None
 
 
 def _is_no_number(cell: tuple[int, Any]) -> bool:

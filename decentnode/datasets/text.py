@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ from decentnode.options import Positive
 
 MOST_PIECES = 200
 """Of a document of a sample."""
-TOKEN = np.dtype("<u2")
+TOKENS: dict[int, np.dtype[Any]] = {16: np.dtype("<u2"), 32: np.dtype("<i4")}
+MOST_LOOKED_AT = 1 << 16
+"""Numbers at the start of a file that tell whether its ids have 16 or 32 bits."""
 
 
 @DATASETS.register("text")
@@ -86,7 +88,7 @@ class Text(Dataset):
 
     def _text(self) -> str:
         try:
-            return Path(self.path or "").read_text(encoding="utf-8")
+            return Path(self.path or "").read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise DatasetError(
                 f"dataset: {self.path}: is no UTF-8 text: {error.reason} at byte {error.start}"
@@ -123,7 +125,7 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 @DATASETS.register("tokens")
 @dataclass(kw_only=True)
 class Tokens(Dataset):
-    """Token ids of 16 bits in train.bin and val.bin, the layout of nanoGPT (Karpathy, 2022).
+    """Token ids in train.bin and val.bin, the layout of nanoGPT (Karpathy, 2022).
 
     The files are mapped and not read, so all nodes of a machine share the pages that they use. A sample is a
     piece of `length` tokens; its labels are the tokens after each of them.
@@ -134,12 +136,20 @@ class Tokens(Dataset):
     length: Positive = 1024
     vocabulary: Positive = 50257
     """Ids are below it; the default is that of GPT-2."""
+    bits: Literal[16, 32] | None = None
+    """Of an id in the files; null: 16, or 32 where the vocabulary needs them."""
 
     task: ClassVar[str] = "next_token"
     uses_seed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_path(self.path, self)
+        if self.bits == 16 and self.vocabulary > 1 << 16:
+            raise DatasetError(f"dataset.bits: ids of 16 bits are below 65536, not below {self.vocabulary}")
+
+    @property
+    def _id_bits(self) -> int:
+        return self.bits or (16 if self.vocabulary <= 1 << 16 else 32)
 
     @property
     def steps(self) -> str:
@@ -155,15 +165,26 @@ class Tokens(Dataset):
         return LoadedDataset(train, test, self.vocabulary, (self.length,))
 
     def _part(self, file: Path) -> Samples:
+        token = TOKENS[self._id_bits]
         try:
             size = file.stat().st_size
             # Copy on write: torch asks for writable memory, and nobody writes.
-            tokens = np.memmap(file, TOKEN, mode="c") if size and size % TOKEN.itemsize == 0 else None
+            tokens = np.memmap(file, token, mode="c") if size and size % token.itemsize == 0 else None
         except OSError as error:
             raise DatasetError(f"dataset.path: {file}: {error.strerror}") from error
         if tokens is None:
             raise DatasetError(
-                f"dataset.path: {file}: {size} bytes are no tokens of 2 bytes; it is cut off or empty"
+                f"dataset.path: {file}: {size} bytes are no tokens of {token.itemsize} bytes; it is cut off "
+                f"or empty"
+            )
+        first = tokens[:MOST_LOOKED_AT]
+        if self._id_bits == 16 and len(first) > 3 and not first[1::2].any() and first[::2].any():
+            raise DatasetError(
+                f"dataset.bits: {file}: every second number is 0, so its ids have 32 bits; set bits: 32"
+            )
+        if self._id_bits == 32 and (first >= self.vocabulary).all():
+            raise DatasetError(
+                f"dataset.bits: {file}: no number of 32 bits is below the vocabulary; its ids have 16 bits"
             )
         if len(tokens) <= self.length:
             raise DatasetError(f"dataset.length: {self.length}: {file} has only {len(tokens)} tokens")
@@ -171,5 +192,5 @@ class Tokens(Dataset):
         return Samples(windows[:, :-1], windows[:, 1:])
 
 
-def _mapped(tokens: NDArray[np.uint16]) -> Tensor:
+def _mapped(tokens: NDArray[Any]) -> Tensor:
     return torch.from_numpy(tokens)

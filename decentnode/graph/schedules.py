@@ -94,7 +94,10 @@ class FromFiles(Scheduled):
         """Files and the rounds that they hold for."""
         path = Path(self.path)
         if path.is_dir():
-            found = [(str(file), 1) for file in sorted(path.iterdir()) if file.is_file()]
+            files = sorted(
+                file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")
+            )
+            found = [(str(file), 1) for file in files]
             if not found:
                 raise GraphError(f"{path}: the folder is empty; it holds one graph file for each round")
             return found

@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 
 from decentnode.config import overrides as command_line
 from decentnode.config import yaml_source
+from decentnode.config.paths import expanded
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SECTIONS
 from decentnode.config.settings import check_name
@@ -156,9 +157,9 @@ class _StudyParser:
     def _out(self, text: str) -> Path:
         """The directory of all runs; it need not exist, but nothing else may be in its place."""
         try:
-            out = Path(text).expanduser().absolute()
-        except RuntimeError:
-            self.document.add(("out",), f"no usable path: {show(text)}; there is no such user")
+            out = expanded(text).absolute()
+        except ValueError as error:
+            self.document.add(("out",), f"no usable path: {show(text)}: {error}")
             return Path(text)
         taken = next((path for path in (out, *out.parents) if path.is_file()), None)
         if taken:

@@ -301,6 +301,23 @@ def test_digest_knows_the_content_not_the_place_of_a_weights_file() -> None:
 # For editors -------------------------------------------------------------------------------------------
 
 
+def test_paths_are_what_a_shell_makes_of_them(here, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(here / "home"))
+    monkeypatch.setenv("PLACE", str(here / "place"))
+    (here / "place").mkdir()
+    (here / "place" / "ring.edges").write_text("3\n0 1\n1 0\n1 2\n2 1\n2 0\n0 2\n")
+    text = "dataset={name: text, path: $PLACE/x}"
+    settings = load(SMALL, "run_dir=~/a", "graph=${PLACE}/ring.edges", text)
+    assert settings.run_dir == str(here / "home" / "a")
+    assert settings.graph.options["path"] == str(here / "place" / "ring.edges")
+    assert str(settings.dataset.options["path"]) == str(here / "place" / "x")
+    wrong = defects_of(SMALL, "run_dir=$NOWHERE/a", "graph=~nobody-at-all/ring.edges")[-2:]
+    assert wrong == (
+        "command line: run_dir: no usable path: '$NOWHERE/a': the variable NOWHERE is not set",
+        "command line: graph.path: no usable path: '~nobody-at-all/ring.edges': there is no such user",
+    )
+
+
 def section_names(schema: dict) -> set[str]:
     """The names that the schema of a plug-in section offers."""
     return set(schema["anyOf"][1]["properties"]["name"]["anyOf"][0]["enum"])

@@ -556,7 +556,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "graph, path of an unknown user": (
         "path: ring.edges",
         "path: ~nobody_here/ring.edges",
-        ["4 graph.path: no usable path: '~nobody_here/ring.edges': Could not determine home directory"],
+        ["4 graph.path: no usable path: '~nobody_here/ring.edges': there is no such user"],
     ),
     "graph, path too long": (
         "path: ring.edges",

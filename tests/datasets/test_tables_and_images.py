@@ -114,6 +114,43 @@ def test_images_that_cannot_be_read_are_named(tmp_path, monkeypatch):
         make(resize=4)
 
 
+def test_what_systems_and_editors_leave_among_images_is_not_trained_on(tmp_path):
+    root = write_images(tmp_path / "data")
+    make = partial(ImageFolder, path=str(root), cache_path=str(tmp_path / "cache"), size=8)
+    clean = make().load(0)
+    for folder in (".ipynb_checkpoints", "__MACOSX", "class_0/.thumbnails"):
+        (root / "train" / folder).mkdir()
+        (root / "train" / folder / "0.png").write_bytes(b"no image")
+    (root / "val" / "class_1" / "._0.jpg").write_bytes(b"\0\5\26\7")
+    loaded = make().load(0)
+    assert loaded.num_classes == 3 and torch.equal(loaded.train.inputs, clean.train.inputs)
+    assert torch.equal(loaded.test.inputs, clean.test.inputs)
+    (root / "train" / "lost+found").mkdir()
+    assert message_of(make()) == (
+        f"dataset.path: {root}/train/lost+found: a class without images; remove the folder"
+    )
+
+
+def test_gray_images_of_16_bits_keep_their_contrast(tmp_path):
+    ramp = np.tile(np.linspace(0, 1, 16), (16, 1))
+    for part in ("train", "val"):
+        for label, ending in enumerate(("png", "tif")):
+            (tmp_path / "data" / part / str(label)).mkdir(parents=True)
+            image = Image.fromarray((ramp * 65535).astype(np.uint16))
+            image.save(tmp_path / "data" / part / str(label) / f"0.{ending}")
+    make = partial(
+        ImageFolder, path=str(tmp_path / "data"), cache_path=str(tmp_path / "c"), size=16, resize=16
+    )
+    expected = torch.from_numpy((ramp * 65535).astype(np.uint16) >> 8).expand(2, 3, 16, 16)
+    assert torch.equal(make().load(0).train.inputs, expected.to(torch.uint8))
+    bad = tmp_path / "data" / "train" / "1" / "0.tif"
+    Image.fromarray(ramp.astype(np.float32)).save(bad)
+    assert message_of(make()) == (
+        f"dataset.path: {bad} cannot be read: its gray values have 32 bits (mode F); "
+        "write it with 8 or 16 bits"
+    )
+
+
 # Tables
 
 ROWS = {
@@ -122,6 +159,21 @@ ROWS = {
     "b": np.array([0, 1, 0, 1, 0]),
     "kind": np.array(["dog", "cat", "dog", "cow", "cat"]),
 }
+
+
+@pytest.mark.parametrize(("name", "first"), [("", 0), ("Unnamed: 0", 0), ("id", 1)])
+def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, name, first):
+    """Its numbers tell the class where rows are in the order of their classes."""
+    path = tmp_path / "rows.csv"
+    write_table(path, {name: np.arange(first, first + 5), **ROWS})
+    make = partial(TableFile, path=path, label="kind", group="who")
+    assert message_of(make()) == (
+        f"dataset.features: {path}: column {name!r} numbers the rows, as the index that pandas writes; "
+        "remove it (to_csv(..., index=False)), or name the features"
+    )
+    assert make(features=("a", "b")).load(0).shape == (2,)
+    write_table(path, {"id": np.array([5, 1, 4, 2, 3]), **ROWS})
+    assert make().load(0).shape == (3,), "numbers in another order may be a feature"
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])

@@ -1,10 +1,14 @@
 """Text, tokens and ratings in their published formats, and files that are not."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
-from decentnode.datasets import MovieLens, Text, Tokens
+from decentnode.datasets import Amazon, MovieLens, Text, Tokens
+from decentnode.datasets.leaf import read_file
+from decentnode.datasets.prepared_files import TextFile
 from decentnode.errors import DatasetError
 
 BOOK = "# One\nabcabcabcabcabcabc\n# Two\nbcabcabcabca\n"
@@ -49,6 +53,54 @@ def test_tokens_are_mapped_and_above_32767_right(tmp_path):
     )  # fmt: skip
     # Views of the file: nothing was copied.
     assert loaded.train.inputs.untyped_storage().nbytes() == tokens.nbytes
+
+
+def test_tokens_of_32_bits_are_read_as_such_or_refused(tmp_path):
+    ids = np.random.default_rng(1).integers(0, 100_000, 400)
+    for name in ("train", "val"):
+        ids.astype("<u4").tofile(tmp_path / f"{name}.bin")
+    make = partial(Tokens, path=tmp_path, length=16)
+    loaded = make(vocabulary=100_000).load(0)
+    assert loaded.train.batch(torch.arange(3)).fields[0].flatten().tolist() == ids[:48].tolist()
+    assert loaded.train.batch(torch.arange(1)).labels.tolist() == [ids[1:17].tolist()]
+    with pytest.raises(
+        DatasetError, match=r"^dataset.bits: ids of 16 bits are below 65536, not below 100000"
+    ):
+        make(vocabulary=100_000, bits=16)
+    small = ids % 30_000
+    for name in ("train", "val"):
+        small.astype("<u4").tofile(tmp_path / f"{name}.bin")
+    expected = (
+        f"dataset.bits: {tmp_path}/train.bin: every second number is 0, so its ids have 32 bits; set bits: 32"
+    )
+    assert message_of(make(vocabulary=30_000)) == expected
+    assert make(vocabulary=30_000, bits=32).load(0).train.inputs[0].tolist() == small[:16].tolist()
+    for name in ("train", "val"):
+        (1 + small).astype("<u2").tofile(tmp_path / f"{name}.bin")
+    assert message_of(make(vocabulary=30_000, bits=32)) == (
+        f"dataset.bits: {tmp_path}/train.bin: no number of 32 bits is below the vocabulary; "
+        "its ids have 16 bits"
+    )
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text_or_a_column(tmp_path):
+    """Programs for Windows write one at the start of a file."""
+    mark = b"\xef\xbb\xbf"
+    (tmp_path / "book.txt").write_bytes(mark + b"abcabcabcabc" * 3)
+    assert Text(path=tmp_path / "book.txt", length=4).load(0).num_classes == 3
+    (tmp_path / "ratings.csv").write_bytes(mark + (HEAD + "1,1,4.0,1\n1,2,3.0,1\n2,1,5.0,1\n").encode())
+    assert len(MovieLens(path=str(tmp_path), test_fraction=0.4).load(0).train) == 2
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "a.csv").write_bytes(mark + b"data_path,label_name\nfine,5\n")
+        (tmp_path / part / "._a.csv").write_bytes(b"\0\5\26\7")
+    assert Amazon(path=str(tmp_path)).load(0).train.labels.tolist() == [4]
+    (tmp_path / "lines.de").write_bytes(mark + b"eins\nzwei\n")
+    assert list(TextFile.at(tmp_path / "lines.de").texts()) == ["eins", "zwei"]
+    (tmp_path / "users.json").write_bytes(
+        mark + b'{"users": ["u"], "user_data": {"u": {}}, "num_samples": [0]}'
+    )
+    assert [user for user, _ in read_file(tmp_path / "users.json")] == ["u"]
 
 
 def test_ratings_are_split_within_each_user(tmp_path):

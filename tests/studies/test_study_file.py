@@ -302,7 +302,7 @@ BAD = {
     ),
     "a directory of nobody": (
         "out: ~nobody-at-all/x\n",
-        ["s.yaml:2 out: no usable path: '~nobody-at-all/x'; there is no such user"],
+        ["s.yaml:2 out: no usable path: '~nobody-at-all/x': there is no such user"],
     ),
     "a label that is no file's name": (
         "axes: {kind: {'a/b': {}}}\n",

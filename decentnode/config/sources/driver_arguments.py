@@ -122,7 +122,7 @@ def _add_machines(made: Conversion, given: Arguments) -> None:
 def read_addresses(path: Path) -> list[str]:
     """The addresses in a file {"0": "10.0.0.1", ...}, in the order of the machines; raises ConfigError."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}{near_file(str(path))}") from error
     except json.JSONDecodeError as error:

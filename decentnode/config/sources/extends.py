@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from decentnode.config import yaml_source
+from decentnode.config.paths import expanded
 from decentnode.config.type_check import show
 from decentnode.config.yaml_source import Document, Key
 from decentnode.core.registry import near_file
@@ -58,10 +59,10 @@ def _base_of(document: Document) -> Path | None:
         document.add(key, f"must be the path of one configuration, not {show(given)}")
         document.raise_any()
     try:
-        found = (Path(document.file).resolve().parent / Path(given).expanduser()).resolve()
+        found = (Path(document.file).resolve().parent / expanded(given)).resolve()
         if not found.exists():
             document.add(key, f"no such file: {found}{near_file(str(found))}")
-    except (OSError, RuntimeError) as error:  # too long, a loop of links, or an unknown user's home
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not expanded
         document.add(key, f"no usable path: {quoted(given)}: {error}")
     document.raise_any()
     return found if Path(document.file).is_absolute() else Path(os.path.relpath(found))
