@@ -1,6 +1,5 @@
 """Optimizers, schedulers and losses by their class names: those of torch, and ours like them."""
 
-import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput
 from decentnode.training import optim as optimizers
 from decentnode.training.objective import Objective
+from decentnode.training.optim.uncompiled import uncompiled
 from decentnode.training.tasks.base import Task
 
 _Loss = torch.nn.modules.loss._Loss  # the only base that all losses share
@@ -97,10 +97,7 @@ def _is_plain(value: Any) -> bool:
 
 def try_optimizer(optimizer: Plugin) -> Optimizer:
     """An optimizer of one small layer, to get torch's errors; raises BadInput with their text."""
-    cls: Any = optimizer.cls
-    # Without the wrapper of this method, whose first call imports a compiler for a second.
-    plain = {"add_param_group": inspect.unwrap(cls.add_param_group)}
-    quick = replace(optimizer, cls=type(cls.__name__, (cls,), plain))
+    quick = replace(optimizer, cls=uncompiled(optimizer.cls))
     made: Optimizer = quick.make(list(torch.nn.Linear(1, 1).parameters()))
     return made
 

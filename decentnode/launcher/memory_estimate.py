@@ -9,6 +9,7 @@ from torch import Tensor
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report
 from decentnode.core.text import counted, readable_bytes
 from decentnode.node.experiment import Experiment
+from decentnode.training.optim.uncompiled import trial_step
 
 PROCESS_BYTES = 12 << 20
 """Bytes of a host process without its nodes, measured with small models."""
@@ -38,12 +39,9 @@ def bytes_needed(experiment: Experiment, machine: int) -> int:
 
 def _optimizer_copies(experiment: Experiment) -> int:
     """Numbers per parameter in the optimizer's state, from one step on four parameters."""
-    parameter = torch.nn.Parameter(torch.zeros(4, dtype=experiment.layout.dtype))
-    parameter.grad = torch.zeros_like(parameter)
-    optimizer = experiment.settings.training.optimizer.make([parameter])
     # A real step, because optimizers create their state at the first one.
-    optimizer.step(lambda: 0.0)
-    return _bytes_of(optimizer.state_dict()) // (4 * experiment.layout.dtype.itemsize)
+    state = trial_step(experiment.settings.training.make_optimizer, experiment.layout.dtype)
+    return _bytes_of(state) // (4 * experiment.layout.dtype.itemsize)
 
 
 def _bytes_of(state: object) -> int:

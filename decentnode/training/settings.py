@@ -1,8 +1,8 @@
 """The settings of local steps, and classes from YAML with their options."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -22,6 +22,7 @@ from decentnode.training.computation import Computation
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 from decentnode.training.optim import decay_groups
+from decentnode.training.optim.uncompiled import uncompiled
 from decentnode.training.pace import PaceSettings
 from decentnode.training.privacy.base import Privacy, PrivacyPlan, PrivateSteps
 from decentnode.training.tasks.classification import Classification
@@ -152,6 +153,11 @@ class TrainingSettings(Computation):
     def objective(self, module: nn.Module, channels_last: bool) -> Objective:
         """What a network is trained for; raises BadInput when the loss refuses its options."""
         return Objective(module, self.loss.make(), self.task.make(), channels_last, self)
+
+    def make_optimizer(self, parameters: Sequence[Any]) -> Optimizer:
+        """The optimizer of parameters, or of groups of them; raises BadInput when it refuses its options."""
+        made: Optimizer = replace(self.optimizer, cls=uncompiled(self.optimizer.cls)).make(parameters)
+        return made
 
     def trained(self, module: nn.Module) -> list[Any]:
         """The parameters of a module that the optimizer updates, or groups of them."""

@@ -133,7 +133,7 @@ class Training:
             self.minibatches = self.private.minibatches
         self.scaler = settings.scaler()
         self.augmentation: list[Augmentation] = [one.make() for one in settings.augmentation]
-        self.optimizer: Optimizer = settings.optimizer.make(settings.trained(module))
+        self.optimizer: Optimizer = settings.make_optimizer(settings.trained(module))
         self.scheduler: LRScheduler | None = None
         if settings.scheduler is not None:
             self.scheduler = settings.scheduler.make(self.optimizer)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import LBFGS, Adam, Optimizer
 
 from decentnode.attacks.passive.base import PassiveAttack
 from decentnode.attacks.passive.labels import last_bias
@@ -27,6 +28,7 @@ from decentnode.results.attack_results import AttackResult
 from decentnode.results.figures.png import png
 from decentnode.training.evaluation import load_flat
 from decentnode.training.minibatches import Shard
+from decentnode.training.optim.uncompiled import uncompiled
 
 MOST_SHOWN = 8
 ENLARGED = 8
@@ -102,9 +104,9 @@ class DeepLeakage(GradientInversion):
         for _ in range(self.TRIES):
             x = torch.randn(count, *scene.dataset.shape, requires_grad=True)
             y = torch.randn(count, scene.dataset.num_classes, requires_grad=True)
-            optimizer = torch.optim.LBFGS([x, y], max_iter=20, line_search_fn="strong_wolfe")
+            optimizer = uncompiled(LBFGS)([x, y], max_iter=20, line_search_fn="strong_wolfe")
 
-            def closure(x: Tensor = x, y: Tensor = y, optimizer: torch.optim.Optimizer = optimizer) -> float:
+            def closure(x: Tensor = x, y: Tensor = y, optimizer: Optimizer = optimizer) -> float:
                 optimizer.zero_grad()
                 found = gradients(network, parameters, x, y.softmax(-1))
                 loss = sum(((a - b) ** 2).sum() for a, b in zip(found, wanted, strict=True))
@@ -114,7 +116,7 @@ class DeepLeakage(GradientInversion):
 
             loss = float("inf")
             for _ in range(max(1, self.iterations // 20)):
-                loss = optimizer.step(closure)  # type: ignore[no-untyped-call]
+                loss = optimizer.step(closure)
             if loss < least:
                 best, least = x.detach(), loss
         return best
@@ -139,7 +141,7 @@ class InvertingGradients(GradientInversion):
         labels = labels_of(scene, update, count)
         low, high = bounds(scene.dataset.train)
         x = torch.randn(count, *scene.dataset.shape, requires_grad=True)
-        optimizer = torch.optim.Adam([x], lr=self.lr)
+        optimizer = uncompiled(Adam)([x], lr=self.lr)
         marks = [self.iterations * part // 8 for part in (3, 5, 7)]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, marks)
         norm = torch.stack([w.square().sum() for w in wanted]).sum().sqrt().clamp(min=1e-12)

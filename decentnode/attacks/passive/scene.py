@@ -98,7 +98,7 @@ class Scene:
         """A model trained on samples as nodes train, for so many steps, without noise; shape (d,)."""
         objective = self.training.objective(copy.deepcopy(self.network), self.layout.channels_last)
         module = objective.module.train()
-        optimizer = self.training.optimizer.make(self.training.trained(module))
+        optimizer = self.training.make_optimizer(self.training.trained(module))
         shard = Shard(samples, torch.arange(len(samples)), seed, 0)
         minibatches = Minibatches(shard, self.training.batch_size or BATCH_SIZE)
         torch.manual_seed(seed)
