@@ -1,6 +1,5 @@
 """One machine's part of a run, from its settings to its exit code."""
 
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import screen_for
 from decentnode.node import dry_round
 from decentnode.node.experiment import Experiment
+from decentnode.node.late_imports import import_compiler, import_for_nodes
 
 
 def run_here(
@@ -45,9 +45,9 @@ def run_here(
         for line in filter(None, [shortage, sample_notice(settings), *doubts(settings.graph.make())]):
             print(line, file=sys.stderr)
         experiment = Experiment.from_settings(settings, whole)
-        settings.training.prepare()
-        if dry_round.is_needed(settings):
-            dry_round.check(experiment)
+        import_for_nodes(settings)
+        if dry_round.is_needed(settings) and dry_round.check(experiment):
+            import_compiler()
         if dry_round.is_on_cpu(settings):
             # After the dry round, which has a time limit and reports a compiler that fails.
             settings.training.warm_up()
@@ -55,9 +55,6 @@ def run_here(
         if isinstance(graph, RedrawnGraph):
             graph.draw_ahead(range(experiment.settings.rounds))
         launcher = Launcher(experiment, machine, screen(sys.stdout), past)
-    # The first optimizer step would otherwise import this, once in every node.
-    importlib.import_module("torch._dynamo")
-
     return launcher.run()
 
 

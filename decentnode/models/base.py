@@ -30,6 +30,11 @@ class Model(ABC):
     pretrained: Path | None = None
     """A file with the tensors to start from: .safetensors, or a state_dict written by torch.save."""
 
+    @property
+    def uses_compiler(self) -> bool:
+        """Whether the network imports torch's compiler when it trains, as torch.utils.checkpoint does."""
+        return False
+
     @abstractmethod
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         """A network from samples of `shape` (without the batch) to one score per class."""

@@ -62,6 +62,10 @@ class Gpt2(Model):
     gradient_checkpointing: bool = False
     """Whether the backward pass computes each block again, which takes time and saves memory."""
 
+    @property
+    def uses_compiler(self) -> bool:
+        return self.gradient_checkpointing
+
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         length = ids_shape(shape, "gpt2")
         check_heads(self.width, self.heads, "gpt2")

@@ -146,6 +146,10 @@ class Transformer(Model):
     gradient_checkpointing: bool = False
     """Whether the backward pass computes each block again, which takes time and saves memory."""
 
+    @property
+    def uses_compiler(self) -> bool:
+        return self.gradient_checkpointing
+
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         check_shape(shape, fields=2)
         check_heads(self.width, self.heads, "transformer")

@@ -65,6 +65,10 @@ class Vit(Model):
     gradient_checkpointing: bool = False
     """Whether the backward pass computes each block again, which takes time and saves memory."""
 
+    @property
+    def uses_compiler(self) -> bool:
+        return self.gradient_checkpointing
+
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         inputs, height, width = image_shape(shape, "vit", smallest=self.patch)
         check_heads(self.width, self.heads, "vit")

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -29,6 +30,7 @@ from decentnode.errors import BadInput, DecentnodeError
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
 from decentnode.node.experiment import Experiment
+from decentnode.node.late_imports import COMPILER
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import BuffersBeside
@@ -67,8 +69,18 @@ def is_needed(settings: Settings) -> bool:
     return has_foreign_plugins(settings) or (may_fail and is_on_cpu(settings))
 
 
-def check(experiment: Experiment) -> None:
-    """Runs the dry round; raises BadInput with a line for each defect."""
+class DryRoundAnswer(msgspec.Struct):
+    """What the child reports."""
+
+    defects: list[str]
+    uses_compiler: bool
+
+
+def check(experiment: Experiment) -> bool:
+    """Runs the dry round; raises BadInput with a line for each defect.
+
+    Returns whether the nodes of this round used torch's compiler.
+    """
     compiles = bool(experiment.settings.training.compile)
     limit = Timeouts.compile if compiles else experiment.settings.failures.start_deadline
     fork = multiprocessing.get_context("fork")
@@ -78,11 +90,11 @@ def check(experiment: Experiment) -> None:
     child.start()
     # Only the child writes: with its end the answer ends, too.
     pipe.close()
-    is_heard, answer = False, b""
+    is_heard, line = False, b""
     try:
         is_heard = answers.poll(limit)
         with contextlib.suppress(EOFError):
-            answer = answers.recv_bytes() if is_heard else b""
+            line = answers.recv_bytes() if is_heard else b""
     finally:
         # Also where a Ctrl-C ends the wait.
         child.kill()
@@ -91,10 +103,12 @@ def check(experiment: Experiment) -> None:
         key = "training.compile" if compiles else "failures.start_deadline"
         raise BadInput(f"{key}: a dry round of one batch did not end within {limit:g} s")
     # The child ended without an answer: a crash, or `os._exit` in a plug-in.
-    if not answer:
+    if not line:
         raise BadInput(f"a dry round of one batch did not end: {how_it_ended(child.exitcode or 0)}")
-    if defects := msgspec.json.decode(answer, type=list[str]):
-        raise BadInput(*defects)
+    answer = msgspec.json.decode(line, type=DryRoundAnswer)
+    if answer.defects:
+        raise BadInput(*answer.defects)
+    return answer.uses_compiler
 
 
 def _tell(experiment: Experiment, pipe: Connection) -> NoReturn:
@@ -103,7 +117,8 @@ def _tell(experiment: Experiment, pipe: Connection) -> NoReturn:
         # Torch's threads do not survive the fork; with more than one the child may hang.
         torch.set_num_threads(1)
         with contextlib.redirect_stdout(StringIO()):
-            pipe.send_bytes(msgspec.json.encode(list(defects(experiment))))
+            answer = DryRoundAnswer(list(defects(experiment)), COMPILER in sys.modules)
+            pipe.send_bytes(msgspec.json.encode(answer))
     finally:
         os._exit(0)
 

@@ -39,6 +39,8 @@ class GradientSync(ABC):
 
     one_model: ClassVar[bool] = False
     """All nodes have the same model after every step: no scheme shares it, and no node may be lost."""
+    uses_compiler: ClassVar[bool] = True
+    """Whether it imports torch's compiler, as torch's DistributedDataParallel does, or may do so."""
     port: int | None = None
     """The port of the rendezvous at rank 0, in a run over several machines."""
 
@@ -63,6 +65,8 @@ class GradientSync(ABC):
 @dataclass
 class NoGradientSync(GradientSync):
     """Every node makes its steps alone, without gradients of others (local SGD: Stich, ICLR 2019)."""
+
+    uses_compiler: ClassVar[bool] = False
 
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
         return Shard(samples, parts[rank], seed, rank)

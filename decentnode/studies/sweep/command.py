@@ -15,6 +15,8 @@ from decentnode.config.type_check import unknown
 from decentnode.core.streams import print_lines, say
 from decentnode.errors import BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.node.dry_round import has_foreign_plugins
+from decentnode.node.late_imports import import_compiler, import_for_nodes
 from decentnode.node.plugin_sources import package_digest
 from decentnode.studies.expansion import PlannedRun, planned_runs
 from decentnode.studies.study_file import PlannedStudy, read_study
@@ -71,7 +73,7 @@ def sweep(request: SweepRequest) -> ExitCode:
     if not plan.waiting:
         say(f"{study.name}: nothing to do (exit code 0)\n  results   {study.out}")
         return ExitCode.OK
-    _warm_up()
+    _warm_up(plan)
     try:
         screen = sweep_screen_for(sys.stdout)
         return Sweep(plan, datasets, screen, request.command).run()
@@ -100,11 +102,15 @@ def cluster_job(request: SweepRequest, submits: bool) -> None:
         print_lines(script.splitlines())
 
 
-def _warm_up() -> None:
+def _warm_up(plan: SweepPlan) -> None:
     """Does once what each run would do again: late imports, and the hash of this package's sources."""
-    # The first optimizer step imports the former, the first partition the latter.
-    for module in ("torch._dynamo", "numpy.ma"):
-        importlib.import_module(module)
+    for run in plan.waiting:
+        import_for_nodes(run.planned.settings)
+        if has_foreign_plugins(run.planned.settings):
+            # What these import is known only after the dry round, which each run makes for itself.
+            import_compiler()
+    # The first partition imports it.
+    importlib.import_module("numpy.ma")
     package_digest()
     # A collection in a fork would write to, and so copy, every page that it shares with this process.
     gc.collect()
