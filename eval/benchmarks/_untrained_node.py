@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch._dynamo  # or every forked process would import it at its first optimizer
 from _raw_exchange import Stopwatch
 from torch import nn
 

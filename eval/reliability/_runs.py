@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 import torch
-import torch._dynamo  # the first optimizer step would load it, in every node
 
 from decentnode.cli import app as cli
 from decentnode.communication.launcher_link.reports import (

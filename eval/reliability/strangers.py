@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-import torch._dynamo  # or every launcher would import it
 import zmq
 
 from decentnode.cli import app as cli
