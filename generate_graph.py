@@ -15,13 +15,13 @@ from pydantic_core import ErrorDetails
 
 from decentnode.core.registry import GRAPHS, guess
 from decentnode.errors import BadInput, ExitCode, GraphError
-from decentnode.graph.base import PeriodicGraph, StaticGraph
+from decentnode.graph.base import SEED, PeriodicGraph, StaticGraph
 from decentnode.graph.files import GraphFile, write_graph
 
 # flag, long name, the option of the graph that it sets, what it is
 FLAGS = (
     ("-n", "--nodes", "nodes", "number of nodes"),
-    ("-s", "--seed", "seed", "seed of random graphs (0)"),
+    ("-s", "--seed", "seed", f"seed of random graphs ({SEED}, as that of a run)"),
     ("-d", "--degree", "degree", "neighbors of each node (Regular, SmallWorld)"),
     ("-k", "--kover2", "degree", "half the degree (SmallWorld)"),
     ("-b", "--beta", "rewire", "probability that an edge is rewired (SmallWorld)"),

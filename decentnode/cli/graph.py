@@ -69,6 +69,7 @@ def report(
     rule = weights or default_weights(graph)
     weighted = WeightedGraph(graph, make(MIXINGS, rule))
     figures = measure(weighted)
+    yield from seed_line(graph)
     yield from lines(figures, rule)
     yield from decay_lines(weighted, figures)
     if drawing is not None:
@@ -83,12 +84,20 @@ def report_config(settings: "Settings", drawing: Drawing | None = None) -> Itera
     weighted = WeightedGraph(graph, settings.weights.make())
     yield f"graph              {settings.graph.name}"
     figures = measure(weighted)
+    yield from seed_line(graph, ", that of the run" if settings.graph.draws_from_run else "")
     yield from lines(figures, settings.weights.name)
     yield from decay_lines(weighted, figures)
     yield f"matrices           {check_matrices(weighted, needs_of(settings))}"
     if drawing is not None:
         title = f"{settings.name}: {settings.graph.name}"
         yield from draw(weighted, title, drawing, groups_of(settings, graph, drawing.color))
+
+
+def seed_line(graph: Graph, origin: str = "") -> Iterator[str]:
+    """The seed of a graph that is drawn; nothing for others."""
+    drawn = getattr(graph, "graph", graph)
+    if (seed := getattr(drawn, "seed", None)) is not None:
+        yield f"seed               {seed}{origin}"
 
 
 def needs_of(settings: "Settings") -> MatrixNeeds:

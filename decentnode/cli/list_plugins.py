@@ -5,8 +5,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from decentnode.config.type_check import REQUIRED, describe, parameters_of
-from decentnode.core.registry import REGISTRIES, guess
+from decentnode.config.plugin_parser import parameters_for
+from decentnode.config.type_check import REQUIRED, describe
+from decentnode.core.registry import REGISTRIES, Registry, guess
 from decentnode.errors import UnknownPlugin
 from decentnode.sharing.base import SharingBase
 from decentnode.transforms.base import Transform
@@ -26,7 +27,7 @@ def describe_all(word: str | None = None) -> Iterator[str]:
         for key, cls in classes.items():
             yield f"  {key:<20} {first_line(cls)}"
             if word:
-                yield from (f"      {line}" for line in (*properties(cls), *options(cls)))
+                yield from (f"      {line}" for line in (*properties(cls), *options(registry, cls)))
     if not word:
         yield "Options: decentnode list KIND, or decentnode list NAME"
 
@@ -80,9 +81,9 @@ def properties(cls: type) -> Iterator[str]:
         yield f"bytes, for values of b bytes: {cls.wire or 'as before'}"
 
 
-def options(cls: type) -> Iterator[str]:
+def options(registry: Registry, cls: type) -> Iterator[str]:
     """One line for each option: `fraction: a number > 0 and <= 1 (0.1)`."""
-    for name, (hint, default) in parameters_of(cls).items():
+    for name, (hint, default) in parameters_for(registry, cls).items():
         yield f"{name}: {describe(hint)} ({_shown(default)})"
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from decentnode.config.paths import expanded
 from decentnode.config.removed import removed
-from decentnode.config.settings import Plugin
+from decentnode.config.settings import Plugin, Settings, takes_run_seed
 from decentnode.config.torch_classes import TorchClasses, plain_defaults
 from decentnode.config.type_check import (
     REQUIRED,
@@ -56,6 +56,12 @@ class PluginParser:
                 value = value.get(part) if isinstance(value, dict) else None
         return value
 
+    @property
+    def _run_seed(self) -> int:
+        """The seed of the run; its default where what the document says is none."""
+        seed = self.get(("seed",))
+        return seed if isinstance(seed, int) and not isinstance(seed, bool) else Settings.seed
+
     def folder_of(self, key: Key) -> Path:
         """The folder of the file in which the value stands: the document's, or that of one of its bases."""
         base = self.document.place(key).file
@@ -80,7 +86,7 @@ class PluginParser:
             return None
         if not is_dataclass(cls):
             options = plain_defaults(parameters) | {option: _tupled(options[option]) for option in own}
-        return Plugin(cls=cls, options=options, kind=kind.kind, name=name)
+        return Plugin(cls=cls, options=options, kind=kind.kind, name=name, run_seed=self._run_seed)
 
     def attempt(self, key: Key, make: Callable[[], T]) -> T | None:
         """The result of `make`; None when it raises BadInput: its lines become defects at `key`."""
@@ -203,6 +209,8 @@ def parameters_for(kind: Registry, cls: type) -> Parameters:
     if isinstance(kind, TorchClasses):
         return kind.parameters(cls)
     own, base = parameters_of(cls), kind.bases[0]
+    if takes_run_seed(kind.kind, cls):
+        own["seed"] = (own["seed"][0] | None, None)
     if isinstance(cls, type) and issubclass(cls, base):
         return own
     return parameters_of(base) | own

@@ -2,15 +2,18 @@
 
 import copy
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator
 
+from decentnode.config.type_check import REQUIRED, parameters_of
 from decentnode.core.timeouts import Timeouts
 from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
+from decentnode.graph.base import SEED
 from decentnode.models.base import model_of
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.training.settings import Factory, TrainingSettings
@@ -33,6 +36,19 @@ def check_start(start: str) -> str:
     return start
 
 
+SEEDED_KINDS = ("graph", "attack")
+"""Kinds whose option `seed` is the run's seed where it is null."""
+
+
+def takes_run_seed(kind: str, cls: Callable[..., Any]) -> bool:
+    """Whether a plug-in draws from the run's seed if it is given none of its own.
+
+    A class for which null is a value of its own keeps that meaning.
+    """
+    default = parameters_of(cls).get("seed", (Any, REQUIRED))[1] if kind in SEEDED_KINDS else REQUIRED
+    return default is not REQUIRED and default is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plugin(Factory):
     """A class that YAML names, with its checked options; `make()` returns a new instance each time."""
@@ -40,6 +56,23 @@ class Plugin(Factory):
     kind: str
     name: str
     """As in YAML: a registered name or `module:Class`."""
+    run_seed: int = 0
+    """What an option `seed` that is null stands for (`takes_run_seed`)."""
+
+    def seeded(self, run_seed: int) -> "Plugin":
+        """The same plug-in in a run with that seed, also those among its options."""
+        inner = {k: v.seeded(run_seed) for k, v in self.options.items() if isinstance(v, Plugin)}
+        return replace(self, run_seed=run_seed, options={**self.options, **inner})
+
+    @property
+    def draws_from_run(self) -> bool:
+        """Whether it, or a plug-in among its options, is drawn from the run's seed."""
+        inner = (value for value in self.options.values() if isinstance(value, Plugin))
+        return self._lacks_seed or any(plugin.draws_from_run for plugin in inner)
+
+    @property
+    def _lacks_seed(self) -> bool:
+        return self.options.get("seed", 0) is None and takes_run_seed(self.kind, self.cls)
 
     def make(self, *args: object) -> Any:
         """A new instance that shares nothing; raises BadInput when the class refuses its options."""
@@ -50,6 +83,8 @@ class Plugin(Factory):
             name: value.make() if isinstance(value, Plugin) else copy.deepcopy(value)
             for name, value in self.options.items()
         }
+        if self._lacks_seed:
+            options["seed"] = self.run_seed
         return Factory(maker, options).make(*args)
 
 
@@ -181,7 +216,7 @@ class Settings:
 
     name: Annotated[str, AfterValidator(check_name)]
     rounds: Positive
-    seed: NonNegative = 1
+    seed: NonNegative = SEED
     graph: Plugin
     mapping: Plugin
     dataset: Plugin
@@ -218,6 +253,12 @@ class Settings:
     """The directory of the results; None: runs/<name>-<time>."""
     machine: NonNegative | None = None
     """The index of this machine; None: found by its addresses."""
+
+    def __post_init__(self) -> None:
+        # So that `replace(settings, seed=...)` draws other graphs, too.
+        object.__setattr__(self, "graph", self.graph.seeded(self.seed))
+        adversaries = tuple(attack.seeded(self.seed) for attack in self.adversaries)
+        object.__setattr__(self, "adversaries", adversaries)
 
     @property
     def adversary_ranks(self) -> frozenset[int]:

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 Pairs = NDArray[np.int64]
 """Edges i -> j, one per row, shape (edges, 2)."""
+SEED = 1
+"""The seed of a graph that is made without one. A configuration gives its graph that of the run, which is the
+same where it names none; so `decentnode graph NAME` shows what such a run has."""
 MOST_NODES = 1_000_000
 """More nodes than any run has; larger numbers are mistakes."""
 Adjacency = tuple[tuple[int, ...], ...]

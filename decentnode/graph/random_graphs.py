@@ -8,7 +8,7 @@ from math import log
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator, key
 from decentnode.errors import GraphError
-from decentnode.graph.base import neighbor_lists
+from decentnode.graph.base import SEED, neighbor_lists
 from decentnode.graph.connectivity import is_connected
 from decentnode.graph.families import Edges, Sized
 from decentnode.options import NonNegative, Positive, Probability
@@ -22,7 +22,7 @@ ATTEMPTS = 100
 class Drawn(Sized):
     """A family that is drawn until the graph is connected, at most `ATTEMPTS` times."""
 
-    seed: int = field(default=0, kw_only=True)
+    seed: int = field(default=SEED, kw_only=True)
 
     def rules(self) -> dict[str, bool]:
         """What must hold for such a graph to exist, with the options; true where it is broken."""

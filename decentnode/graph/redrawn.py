@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator
 from decentnode.errors import GraphError
-from decentnode.graph.base import KEPT_ROUNDS, MOST_NODES, Adjacency, Graph, Pairs, RedrawnGraph, StaticGraph
+from decentnode.graph.base import (
+    KEPT_ROUNDS,
+    MOST_NODES,
+    SEED,
+    Adjacency,
+    Graph,
+    Pairs,
+    RedrawnGraph,
+    StaticGraph,
+)
 from decentnode.graph.families import Exponential, FullyConnected, Ring
 from decentnode.graph.files import read_graph
 from decentnode.graph.mixing import MetropolisHastings, Uniform, Weights
@@ -35,7 +44,7 @@ class Redrawn(RedrawnGraph):
     """A family of random graphs for any number of nodes. The same seed gives the same rounds everywhere."""
 
     nodes: Positive
-    seed: int = field(default=0, kw_only=True)
+    seed: int = field(default=SEED, kw_only=True)
 
     def __post_init__(self) -> None:
         broken = [f"{name_of(self)}: {rule}" for rule, is_broken in self.rules().items() if is_broken]
@@ -342,7 +351,7 @@ class Matcha(RedrawnGraph):
 
     path: str
     budget: Fraction
-    seed: int = 0
+    seed: int = SEED
 
     has_weights = True
 

@@ -59,6 +59,11 @@ class Variant:
         """Whether seconds of its runs compare: no other run of the sweep ran at the same time."""
         return all(run.entry is None or run.entry.alone for run in self.finished)
 
+    @property
+    def graph_varies(self) -> bool:
+        """Whether its runs draw their graph from the seed; otherwise all have the same."""
+        return graph_varies(self.runs[0].settings.get("graph"))
+
     def over_seeds(self, measure: Measure) -> Interval:
         """Mean and interval of a number over the finished runs."""
         return interval([measure(run) for run in self.finished])
@@ -239,6 +244,24 @@ def read_variants(paths: Sequence[Path]) -> list[RunCurves]:
         else found[variant.runs[0].directory]
         for variant in variants
     ]
+
+
+def graph_varies(section: Any) -> bool:
+    """Whether a section `graph`, as a run saves it, is drawn from the run's seed: it has none of its own."""
+    if not isinstance(section, dict):
+        return False
+    return section.get("seed", 0) is None or any(map(graph_varies, section.values()))
+
+
+def graphs_and_seeds(varies: dict[str, bool]) -> str:
+    """Whether graphs vary with the seed, for each variant, as text."""
+    drawn = [name for name, varied in varies.items() if varied]
+    fixed = [name for name, varied in varies.items() if not varied]
+    if drawn and fixed:
+        return (
+            f"another one for each seed in {', '.join(drawn)}; the same for all seeds in {', '.join(fixed)}"
+        )
+    return "another one for each seed" if drawn else "the same for all seeds"
 
 
 def _is_run(path: Path) -> bool:

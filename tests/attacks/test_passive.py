@@ -253,7 +253,7 @@ def test_canaries_prove_what_a_memorizing_node_reveals(tmp_path):
     whole, kept = experiment.samples.assigned[1], experiment.samples.parts[1]
     assert len(whole) == 100 and 50 < len(kept) < 90 and len(experiment.samples.parts[2]) == 100
     scene = scene_of(experiment, tmp_path)
-    attack = CanaryAudit(ranks=(0,), victims=(1,), canaries=60, delta=0.0)
+    (attack,) = passive(experiment)
     (found,) = attack.attack(scene, Sight(0, {1: scene.trained(scene.shard_of(1), 400, 1)}))
     assert found.accuracy > 0.9 and found.epsilon_lower > 1
     (fresh,) = attack.attack(scene, Sight(0, {1: scene.initial}))

@@ -366,6 +366,7 @@ def test_list_of_one_name_shows_its_options(call):
     assert "      hidden: a list of whole numbers > 0 ([64])\n" in out
     assert "      base_port: a whole number > 0 and < 65536 (29600)\n" in call("list", "zeromq")[1]
     assert "      nodes: a whole number > 0 (required)\n" in call("list", "ring")[1]
+    assert "      seed: a whole number or null (null)\n" in call("list", "regular")[1], "null: the run's seed"
 
 
 def test_list_says_what_a_scheme_needs_and_costs(call):

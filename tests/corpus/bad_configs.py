@@ -521,7 +521,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "{name: file, path: ring.edges}",
         "{name: erdos_renyi, nodes: 4, probability: 0}",
         [
-            "4 graph: none of 100 draws of ErdosRenyi(nodes=4, seed=0, probability=0.0) "
+            "4 graph: none of 100 draws of ErdosRenyi(nodes=4, seed=1, probability=0.0) "
             "was connected; take a probability above ln(n)/n = 0.347"
         ],
     ),

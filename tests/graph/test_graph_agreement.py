@@ -1,8 +1,15 @@
-"""Nodes compute random graphs alone: two that never spoke have the same rounds."""
+"""Nodes compute random graphs alone: two that never spoke have the same rounds, and each seed has others."""
+
+from dataclasses import dataclass, replace
 
 import pytest
 
+from decentnode.config import loader
+from decentnode.config.settings import takes_run_seed
+from decentnode.config.yaml_source import Document
+from decentnode.core.registry import ATTACKS, GRAPHS
 from decentnode.errors import BadInput
+from decentnode.graph.families import Ring
 from tests.support.product import NODES, graph_cases, graph_section, scheme_section, sections_of, settings_of
 
 ROUNDS = 200
@@ -14,11 +21,16 @@ SCHEMES = ("gossip", "fed_avg", "levels", "levels with servers")
 
 
 def graph_of(case, folder):
-    """A new instance, as each process makes it, with the first of the schemes that take the graph."""
+    """A new instance, as each process makes it."""
+    return loaded(case, folder).graph.make()
+
+
+def loaded(case, folder, seed=None, options=None):
+    """Settings with the graph and the first of the schemes that take it; `options`: more of the graph."""
     for scheme in SCHEMES:
         try:
-            sections = sections_of(scheme_section(scheme), graph_section(case, folder))
-            return settings_of(sections).graph.make()
+            sections = sections_of(scheme_section(scheme), graph_section(case, folder) | (options or {}))
+            return settings_of(sections | {"seed": seed})
         except BadInput as refused:
             defects = refused.defects
     raise AssertionError("; ".join(defects))
@@ -46,3 +58,49 @@ def test_two_processes_agree_on_hundreds_of_rounds(case, tmp_path):
         assert drawn(third, round % rounds) == found[round % rounds]
     if one.period is None and case not in UNCHANGED:
         assert len({str(each) for each in found}) > 1
+
+
+def drawn_by(case, settings):
+    """What the graph of these settings is; of one that needs labels, what it would draw from."""
+    graph = settings.graph.make()
+    return graph.seed if graph.needs_labels else str([drawn(graph, round) for round in range(30)])
+
+
+@pytest.mark.parametrize("case", graph_cases())
+def test_a_graph_without_a_seed_draws_from_that_of_the_run(case, tmp_path):
+    name = case.split()[0]
+    if not takes_run_seed("graph", GRAPHS.find(name)) and case != "churn":
+        assert "seed" not in vars(loaded(case, tmp_path).graph.make())
+        return
+    one, other, usual = (loaded(case, tmp_path, seed) for seed in (1, 2, None))
+    first, second = (drawn_by(case, settings) for settings in (one, other))
+    assert drawn_by(case, usual) == first
+    # Each run of a study, and what a run has saved.
+    assert drawn_by(case, replace(one, seed=2)) == second
+    again = loader.understand(Document("again.yaml", loader.resolved(replace(one, seed=2))))
+    assert again.graph == other.graph and drawn_by(case, again) == second
+    if name == "federated" and case == name:
+        return  # all clients, in each round
+    assert first != second
+    fixed = {"seed": 1}
+    if case == "churn":
+        fixed = {"graph": graph_section("churn", tmp_path)["graph"] | fixed}
+    assert drawn_by(case, loaded(case, tmp_path, 2, fixed)) == first
+
+
+@dataclass(frozen=True)
+class OwnSeed(Ring):
+    """A graph for which null is a value of its own."""
+
+    seed: int | None = None
+
+
+def test_null_of_a_plugin_that_knows_it_and_seeds_of_attacks():
+    sections = sections_of({"name": "gossip"}, {"name": f"{__name__}:OwnSeed", "nodes": NODES})
+    adversaries = [{"name": "noise", "ranks": [0]}]
+    settings = settings_of(sections | {"seed": 3, "adversaries": adversaries})
+    assert settings.graph.make().seed is None
+    assert (
+        settings.adversaries[0].make().seed == 3 and replace(settings, seed=4).adversaries[0].make().seed == 4
+    )
+    assert all(takes_run_seed("attack", cls) for cls in ATTACKS.classes().values() if hasattr(cls, "seed"))

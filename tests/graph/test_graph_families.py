@@ -148,7 +148,7 @@ def test_erdos_renyi_is_between_nothing_and_everything():
         (
             ErdosRenyi(50, 0.01),
             [
-                "none of 100 draws of ErdosRenyi(nodes=50, seed=0, probability=0.01) was connected; "
+                "none of 100 draws of ErdosRenyi(nodes=50, seed=1, probability=0.01) was connected; "
                 "take a probability above ln(n)/n = 0.0782"
             ],
         ),

@@ -84,7 +84,7 @@ def test_a_resumed_node_has_its_links():
 
 def test_links_to_a_lost_node_stay_until_it_is_back():
     gone = set()
-    run = network(Flipper(12, 4), is_live=lambda i, j: not {i, j} & gone)
+    run = network(Flipper(12, 4, seed=0), is_live=lambda i, j: not {i, j} & gone)
     run.run(4)
     gone.add(3)
     before = links(run)

@@ -13,12 +13,14 @@ from rich.console import Console
 
 from decentnode.config import loader as config
 from decentnode.errors import BadInput
+from decentnode.graph.random_graphs import Regular
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.launcher.recovery.fingerprint import difference, fingerprint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.results.reader import SCHEMA
 from decentnode.results.run import RunEntry, read_entry
+from decentnode.results.study import Study, graphs_and_seeds
 from decentnode.studies.expansion import planned_runs
 from decentnode.studies.study_file import read_study
 from decentnode.studies.sweep.admission import Admission
@@ -153,6 +155,31 @@ def test_the_plan_shows_what_is_done_and_what_the_rest_will_take(study):
     assert 0 < found["push_sum"].seconds < 60 and found["push_sum"].nodes == 3
     assert plan.waiting == [new]
     assert "where a variant has finished runs, their mean; otherwise time from" in "\n".join(lines)
+
+
+def test_the_plan_says_whether_each_seed_has_another_graph(tmp_path):
+    drawn = "{graph: {name: regular, nodes: 8, degree: 3}}"
+    text = f"""
+base: {ROOT}/configs/quickstart.yaml
+axes: {{of: {{file: {{}}, drawn: {drawn}, fixed: {drawn.replace("}}", ", seed: 4}}")}}}}}
+seeds: [1, 2]
+out: {tmp_path / "out"}
+"""
+    (tmp_path / "s.yaml").write_text(text)
+    study = read_study(tmp_path / "s.yaml")
+    planned = planned_runs(study)
+    graphs = {run.name: run.settings.graph.make() for run in planned}
+    assert graphs["drawn/seed-1"] == Regular(8, 3, seed=1) and graphs["drawn/seed-2"] == Regular(8, 3, seed=2)
+    assert graphs["fixed/seed-1"] == graphs["fixed/seed-2"] == Regular(8, 3, seed=4)
+    directories = [RunDirectory(run) for run in planned]
+    statuses = {one.planned.name: one.status for one in directories}
+    said = "another one for each seed in drawn; the same for all seeds in file, fixed"
+    assert f"  graph: {said}" in [*SweepPlan(study, directories, statuses, {}).lines()]
+    for run in planned:
+        make(run)
+    found = Study(study.out).variants
+    assert sorted(one.graph_varies for one in found) == [False, False, True]
+    assert graphs_and_seeds({"a": True, "b": True}) == "another one for each seed"
 
 
 def test_a_forecast_refuses_what_cannot_start(study):

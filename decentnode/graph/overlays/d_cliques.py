@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.registry import GRAPHS
 from decentnode.core.rng import generator
+from decentnode.graph.base import SEED
 from decentnode.graph.families import Edges, Family
 from decentnode.options import NonNegative, Positive
 
@@ -38,7 +39,7 @@ class DCliques(Family):
     """Most nodes of a clique; sizes differ by 1 at most."""
     between: Literal["ring", "fractal", "small_world", "fully_connected"] = "fully_connected"
     steps: NonNegative = 1000
-    seed: int = 0
+    seed: int = SEED
     histograms: tuple[tuple[int, ...], ...] = field(default=(), init=False, repr=False)
     """For each rank the number of its samples of each label; empty: unknown."""
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.registry import GRAPHS
 from decentnode.core.rng import generator, key
-from decentnode.graph.base import KEPT_ROUNDS, Adjacency, AperiodicGraph, neighbor_lists
+from decentnode.graph.base import KEPT_ROUNDS, SEED, Adjacency, AperiodicGraph, neighbor_lists
 from decentnode.graph.random_graphs import Regular
 from decentnode.options import Positive
 
@@ -43,7 +43,7 @@ class Flipper(AperiodicGraph):
     """How often nodes flip in such a round, three small exchanges each."""
     start: Literal["random", "lattice"] = "random"
     """A random regular graph, or each node with the nearest on a circle."""
-    seed: int = field(default=0, kw_only=True)
+    seed: int = field(default=SEED, kw_only=True)
 
     is_negotiated = True
 

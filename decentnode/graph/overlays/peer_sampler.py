@@ -9,7 +9,7 @@ import numpy as np
 
 from decentnode.core.registry import GRAPHS
 from decentnode.errors import GraphError
-from decentnode.graph.base import Adjacency, AperiodicGraph, RedrawnGraph, as_pairs, neighbor_lists
+from decentnode.graph.base import SEED, Adjacency, AperiodicGraph, RedrawnGraph, as_pairs, neighbor_lists
 from decentnode.graph.redrawn import EpidemicLocal, EpidemicOracle
 from decentnode.options import Port, Positive
 
@@ -58,7 +58,7 @@ class PeerSampler(AperiodicGraph):
     """Of the service, where nodes of several machines ask it, or it was started by hand."""
     address: str = ""
     """Of a service that was started by hand (`decentnode peer-sampler`); empty: machine 0 starts one."""
-    seed: int = 0
+    seed: int = SEED
 
     asks_service = True
 

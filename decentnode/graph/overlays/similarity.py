@@ -14,6 +14,7 @@ from decentnode.core.rng import generator
 from decentnode.errors import GraphError
 from decentnode.graph.base import (
     KEPT_ROUNDS,
+    SEED,
     Adjacency,
     AperiodicGraph,
     StaticGraph,
@@ -57,7 +58,7 @@ class Similarity(AperiodicGraph):
     """Nodes that a node sends descriptors to in one exchange."""
     dimensions: Annotated[int, Ge(8), Le(1024)] = 32
     """Numbers of a descriptor, but of labels."""
-    seed: int = 0
+    seed: int = SEED
     histograms: tuple[tuple[int, ...], ...] = field(default=(), init=False, repr=False)
     """For each rank the number of its samples of each label; a node uses its own alone."""
 

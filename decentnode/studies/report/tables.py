@@ -12,7 +12,7 @@ from decentnode.results import Study
 from decentnode.results.metrics import Metric
 from decentnode.results.run import FINISHED
 from decentnode.results.statistics import Comparison, Interval, interval
-from decentnode.results.study import Measure, Variant
+from decentnode.results.study import Measure, Variant, graphs_and_seeds
 from decentnode.studies.report.claims import Claims
 
 UNKNOWN = "-"
@@ -62,6 +62,9 @@ def main_table(study: Study, target: float) -> Table:
         f"At equal bytes and time: between evaluations, at the smallest final total above 0 ({limit} and "
         f"{readable_seconds(study.equal_seconds)}); a dash where a run was not evaluated before.",
     ]
+    if any(len(variant.finished) > 1 for variant in study.compared):
+        varies = {variant.name: variant.graph_varies for variant in study.compared}
+        notes.append(f"Graph: {graphs_and_seeds(varies)}.")
     if any(run.judged_by.is_of_validation for variant in study.compared for run in variant.finished):
         notes.append(f"Best: at the evaluation with the best {headline.name} on the validation samples.")
     for variant, claim in zip(study.compared, claims, strict=True):

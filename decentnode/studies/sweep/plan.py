@@ -9,6 +9,7 @@ from decentnode.core.text import counted, readable_bytes, readable_seconds
 from decentnode.errors import BadInput
 from decentnode.results.reader import read_object
 from decentnode.results.run import read_entry
+from decentnode.results.study import graphs_and_seeds
 from decentnode.studies.study_file import PlannedStudy
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus
 from decentnode.studies.sweep.forecast import Forecast
@@ -102,12 +103,17 @@ class SweepPlan:
                 _shown(cost.memory_bytes, readable_bytes),
             )
             yield f"  {variant:<{width}}  {row}{''.join(f'{text:>{COLUMN}}' for text in costs)}"
+        if len(self.study.seeds) > 1:
+            yield f"  graph: {graphs_and_seeds({name: self._graph_varies(name) for name in variants})}"
         if waiting:
             yield f"  to do: {self._total(waiting)}"
             yield from self._origin()
 
     def _of(self, variant: str) -> list[RunDirectory]:
         return [one for one in self.directories if one.planned.variant.name == variant]
+
+    def _graph_varies(self, variant: str) -> bool:
+        return self._of(variant)[0].planned.settings.graph.draws_from_run
 
     def _mark(self, directory: RunDirectory) -> str:
         marks = {RunStatus.DONE: "x", RunStatus.RESUMABLE: "~"}
