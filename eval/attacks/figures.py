@@ -15,7 +15,7 @@ from statistics import fmean
 from decentnode.results.attack_results import AttackResult, read_results
 
 ROOT = Path(__file__).resolve().parents[2]
-RANKS = "ranks: [0, 4]"
+RANKS = "ranks: [0, 4], seed: 0"  # the draws of an attack are the same for all seeds
 MEMBERSHIP = [
     f"{{name: membership, {RANKS}}}", f"{{name: membership_calibrated, {RANKS}, public: 0.3}}",
     f"{{name: lira, {RANKS}, public: 0.3, shadows: 16}}",
@@ -24,7 +24,7 @@ OTHERS = [f"{{name: attribute, {RANKS}}}", f"{{name: label_distribution, {RANKS}
 LINKS = [f"{{name: linkability, {RANKS}, every: 2}}"]
 LINKS += [f"{{name: linkability, {RANKS}, method: loss, knows_samples: true}}"]
 INVERSION = [f"{{name: dlg, {RANKS}}}", f"{{name: inverting_gradients, {RANKS}}}"]
-AUDIT = ["{name: canary_audit, ranks: [0, 4], victims: [1, 3, 5, 7], canaries: 100}"]
+AUDIT = ["{name: canary_audit, ranks: [0, 4], victims: [1, 3, 5, 7], canaries: 100, seed: 0}"]
 RING = ["communication=inproc", "graph={name: ring, nodes: 8}", "dataset={name: digits, partition: iid}"]
 OVERFITTED = [
     *RING, "dataset.train_size=200", "training.optimizer={name: SGD, lr: 0.1, momentum: 0.9}",

@@ -33,7 +33,7 @@ def run(cls: str, options: argparse.Namespace, folder: Path) -> None:
     """One run that leaves its notes in the folder."""
     overrides = [
         f"rounds={options.rounds}",
-        f"graph={{name: relayed, nodes: {options.nodes}, degree: {options.degree}}}",
+        f"graph={{name: relayed, nodes: {options.nodes}, degree: {options.degree}, seed: 0}}",
         f"sharing={{name: 'eval.attacks._watched:{cls}', chunks: {options.chunks}, "
         f"per_neighbor: {options.each}}}",
         f"communication={{name: zeromq, local: {options.local}}}",
