@@ -195,7 +195,7 @@ class DryNodes:
             return
         scheme, vector = self.schemes[rank], self.vector
         self.objective.module.train()
-        minibatches = training.minibatches(experiment.shard(rank))
+        minibatches = training.make_minibatches(experiment.shard(rank))
         if training.compile:
             # Each shape may have code of its own, and the nodes find it in the compiler's cache.
             for batch in minibatches.trials():

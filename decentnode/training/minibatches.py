@@ -46,16 +46,31 @@ class Minibatches:
     """A shard in minibatches, epoch after epoch, each in an order of its own.
 
     The last batch of an epoch may be short, so that an epoch uses every sample once. Where it has fewer
-    samples than the model can be trained on, the batch before it gets them. Epochs continue over rounds.
+    samples than the model can be trained on, the batch before it gets them. With `whole_steps` the samples
+    that fill no step are left out, others in each epoch. Epochs continue over rounds, unless each round
+    begins another one (`reshuffle`).
 
     With `batch_tokens` a batch has samples of similar length, so many tokens at most with padding (Vaswani et
     al., 2017, section 5.1). All epochs have equally many batches; samples of equal length and the batches
     change their order.
     """
 
-    def __init__(self, shard: Shard, batch_size: int | None, batch_tokens: int | None = None) -> None:
-        """A batch has `batch_size` samples, or at most `batch_tokens` on each side."""
+    def __init__(
+        self,
+        shard: Shard,
+        batch_size: int | None,
+        batch_tokens: int | None = None,
+        *,
+        whole_steps: int | None = None,
+        reshuffle: bool = False,
+    ) -> None:
+        """A batch has `batch_size` samples, or at most `batch_tokens` on each side.
+
+        `whole_steps`: the samples of a step, so that no step has fewer; None: the last one of an epoch may.
+        """
         self._shard = shard
+        self._whole_steps = whole_steps
+        self._reshuffle = reshuffle
         self._size = batch_size or 1
         self._tokens = batch_tokens
         self._epoch = -1
@@ -69,6 +84,11 @@ class Minibatches:
     def steps_per_epoch(self, accumulate: int) -> int:
         """The number of steps of an epoch, of so many minibatches each; the last may have fewer."""
         return -(-self.per_epoch // accumulate)
+
+    def begin_round(self) -> None:
+        """Leaves the rest of the epoch out where each round has an order of its own."""
+        if self._reshuffle:
+            self._upcoming = []
 
     def next(self) -> Batch:
         """The next minibatch."""
@@ -103,6 +123,8 @@ class Minibatches:
 
     def _split(self, indices: Tensor) -> list[Tensor]:
         """These samples in minibatches."""
+        if self._whole_steps is not None and len(indices) > self._whole_steps:
+            indices = indices[: len(indices) // self._whole_steps * self._whole_steps]
         if not len(indices):
             return []
         if self._tokens is None:

@@ -65,6 +65,10 @@ class TrainingSettings(Computation):
     """Instead of batch_size: the most tokens of a minibatch on each side, padding included."""
     accumulate: Positive = 1
     """The minibatches of a step, whose gradient is that of one batch of all their samples."""
+    minibatches: Literal["epochs", "reshuffle"] = "epochs"
+    """epochs: each sample once before any comes again, over rounds; reshuffle: a new order in each round."""
+    drop_last: bool = False
+    """Whether an epoch leaves out the samples that fill no step; false: its last step may have fewer."""
     augmentation: tuple[Factory, ...] = ()
     """Random changes of training batches, in this order."""
     privacy: Factory | None = None
@@ -95,6 +99,8 @@ class TrainingSettings(Computation):
             raise BadInput("training: give one of batch_size and batch_tokens, not both")
         if self.batch_size is None and self.batch_tokens is None:
             object.__setattr__(self, "batch_size", BATCH_SIZE)
+        if self.drop_last and self.batch_tokens is not None:
+            raise BadInput("training.drop_last: minibatches of batch_tokens are all full; leave it out")
         if self.steps_per_round is not None and self.epochs_per_round is not None:
             raise BadInput(f"training: {ONE_OF_BOTH}")
         if self.optimizer.cls is torch.optim.SparseAdam:
@@ -129,6 +135,9 @@ class TrainingSettings(Computation):
     def _check_private(self) -> None:
         """Raises BadInput for what private steps cannot go with, with a line for each."""
         name, defects = name_of(self.privacy.make()) if self.privacy else "", list[str]()
+        if self.minibatches != "epochs" or self.drop_last:
+            key = "drop_last" if self.drop_last else "minibatches"
+            defects.append(f"{key}: {name} has its own ways to draw samples (privacy.sampling); leave it out")
         if self.batch_tokens is not None:
             defects.append(f"batch_tokens: {name} draws each sample by itself; use batch_size")
         if self.seconds_per_round is not None:
@@ -203,9 +212,11 @@ class TrainingSettings(Computation):
             return
         raise BadInput(f"training.batch_tokens: {what}")
 
-    def minibatches(self, shard: Shard) -> Minibatches:
+    def make_minibatches(self, shard: Shard) -> Minibatches:
         """The minibatches of a shard."""
-        return Minibatches(shard, self.batch_size, self.batch_tokens)
+        step = (self.batch_size or BATCH_SIZE) * self.accumulate if self.drop_last else None
+        reshuffle = self.minibatches == "reshuffle"
+        return Minibatches(shard, self.batch_size, self.batch_tokens, whole_steps=step, reshuffle=reshuffle)
 
     def private_steps(
         self, plan: PrivacyPlan | None, objective: Objective, vector: Vector, shard: Shard

@@ -125,7 +125,7 @@ class Training:
         self.tie = Reducer()
         self.loss: float | None = None
         """The mean over the samples of the last round."""
-        self.minibatches = settings.minibatches(shard)
+        self.minibatches = settings.make_minibatches(shard)
         self.objective = settings.objective(module, vector.layout.channels_last)
         self.private = settings.private_steps(plan, self.objective, vector, shard)
         """The private steps; None: they are not private."""
@@ -196,6 +196,7 @@ class Training:
 
     def begin(self, round: int) -> Tally:
         """Begins the local steps of a round."""
+        self.minibatches.begin_round()
         return Tally(round, self.rate_in(round))
 
     async def step(self, tally: Tally) -> None:

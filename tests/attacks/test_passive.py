@@ -10,7 +10,7 @@ import torch
 from decentnode.attacks import PassiveAttack
 from decentnode.attacks.passive.attacker import Attacker
 from decentnode.attacks.passive.audit import CanaryAudit
-from decentnode.attacks.passive.inversion import DeepLeakage, InvertingGradients
+from decentnode.attacks.passive.inversion import DeepLeakage, InvertingGradients, trained_on
 from decentnode.attacks.passive.labels import AttributeInference, LabelDistribution, histogram
 from decentnode.attacks.passive.linkability import ChunkArrival, Linkability, chunk_linkability
 from decentnode.attacks.passive.measures import (
@@ -315,3 +315,17 @@ def test_what_cannot_be_attacked_is_refused():
         Linkability(ranks=(0,), method="loss")
     named = [cls for cls in ATTACKS.classes().values() if issubclass(cls, PassiveAttack)]
     assert len(named) == 10 and all(cls.knowledge for cls in named)
+
+
+@pytest.mark.parametrize("minibatches", ["epochs", "reshuffle"])
+def test_the_samples_of_a_round_are_those_that_the_node_used(minibatches, tmp_path):
+    kind = f"training.minibatches={minibatches}"
+    experiment = Experiment.from_yaml(QUICKSTART, [*SMALL, "dataset.train_size=200", kind])
+    scene, shard = scene_of(experiment, tmp_path), experiment.shard(1)
+    used = experiment.settings.training.make_minibatches(shard)
+    for round in range(3):
+        used.begin_round()
+        steps = experiment.settings.training.steps(1, round, used.per_epoch)
+        batches = [used.next().fields[0] for _ in range(steps)]
+        found = trained_on(scene, 1, round).batch(torch.arange(len(trained_on(scene, 1, round)))).fields[0]
+        assert {*map(str, found)} == {*map(str, torch.cat(batches))}

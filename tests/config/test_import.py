@@ -195,6 +195,7 @@ def test_every_sharing_class_becomes_its_scheme(name, imported) -> None:
     assert settings.dataset.options["path"] == "/mnt/nfs/shared/CIFAR"
     assert (settings.partition.name, settings.partition.options["alpha"]) == ("dirichlet", 1.0)
     assert (settings.training.steps_per_round, settings.training.batch_size) == (3, 8)
+    assert (settings.training.minibatches, settings.training.drop_last) == ("reshuffle", False)
     assert settings.evaluation.every == 5
 
 
@@ -288,6 +289,13 @@ def test_graphs_in_both_formats_and_by_a_degree(imported) -> None:
     ("old", "new", "key", "value"),
     [
         ("full_epochs = False", "full_epochs = True", "training.epochs_per_round", 3),
+        ("full_epochs = False\n", "", "training.minibatches", "reshuffle"),
+        (
+            "s = CIFAR10\nmodel_class = LeNet",
+            "s = Femnist\nmodel_class = CNN",
+            "training.drop_last",
+            True,
+        ),
         ("rounds = 3\n", "", "training.steps_per_round", 1),
         ("batch_size = 8\n", "", "training.batch_size", 1),
         ("loss_class = CrossEntropyLoss", "loss = nll_loss", "training.loss", "NLLLoss"),

@@ -182,6 +182,46 @@ def test_an_epoch_uses_every_sample_once_and_runs_on_over_rounds():
     assert sorted(first) == sorted(second) == indices.tolist() and first != second
 
 
+@pytest.mark.parametrize(("steps", "taken"), [(2, [4, 4]), (5, [4, 4, 2, 4, 4])])
+def test_a_round_that_reshuffles_takes_the_first_minibatches_of_a_new_order(steps, taken):
+    shard, settings = Shard(numbered(10), torch.arange(10), SEED, RANK), settings_of("reshuffle")
+    straight, resumed = (settings.make_minibatches(shard) for _ in range(2))
+    orders = []
+    for _ in range(3):
+        straight.begin_round()
+        batches = [straight.next().fields[0].flatten().tolist() for _ in range(steps)]
+        assert [*map(len, batches)] == taken
+        orders.append([*chain(*batches[:3])])
+        assert len({*orders[-1]}) == len(orders[-1]), "no sample twice before all have come"
+    assert len({*map(tuple, orders)}) == 3
+    resumed.load_state_dict(straight.state_dict())
+    for minibatches in (straight, resumed):
+        minibatches.begin_round()
+    assert torch.equal(straight.next().fields[0], resumed.next().fields[0])
+
+
+@pytest.mark.parametrize(
+    ("samples", "accumulate", "sizes"),
+    [(10, 1, [4, 4]), (8, 1, [4, 4]), (11, 2, [4, 4]), (3, 1, [3]), (7, 2, [4, 3])],
+)
+def test_what_fills_no_step_is_left_out(samples, accumulate, sizes):
+    shard = Shard(numbered(samples), torch.arange(samples), SEED, RANK)
+    minibatches = settings_of("epochs", drop_last=True, accumulate=accumulate).make_minibatches(shard)
+    assert minibatches.per_epoch == len(sizes)
+    drawn = [minibatches.next().fields[0].flatten().tolist() for _ in range(20 * len(sizes))]
+    assert [*map(len, drawn)] == 20 * sizes
+    assert {*chain(*drawn)} == {*range(samples)}, "each epoch leaves out others"
+
+
+def numbered(count):
+    return Samples(torch.arange(float(count))[:, None], torch.zeros(count, dtype=torch.int64))
+
+
+def settings_of(minibatches, **options):
+    optimizer = Factory(torch.optim.SGD, {"lr": 0.1})
+    return TrainingSettings(optimizer, batch_size=4, steps_per_round=2, minibatches=minibatches, **options)
+
+
 @pytest.mark.parametrize(("samples", "sizes"), [(9, [4, 5]), (10, [4, 4, 2]), (5, [5]), (1, [1])])
 def test_a_last_batch_too_small_for_the_model_is_merged_into_the_one_before(samples, sizes):
     shard = Shard(toy_samples(), torch.arange(samples), SEED, RANK, least_batch=2)

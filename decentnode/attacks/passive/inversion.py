@@ -199,13 +199,17 @@ def trained_on(scene: Scene, victim: int, round: int) -> Samples:
         return scene.shard_of(victim).subset(torch.arange(min(len(scene.parts[victim]), 1)))
     settings, part = scene.training, scene.parts[victim]
     shard = Shard(scene.dataset.train, part, scene.seed, victim)
-    minibatches = settings.minibatches(Shard(_numbered(part), torch.arange(len(part)), scene.seed, victim))
-    before = scene.steps_until(victim, round - 1) if round else 0
+    minibatches = settings.make_minibatches(
+        Shard(_numbered(part), torch.arange(len(part)), scene.seed, victim)
+    )
+    per_epoch = minibatches.steps_per_epoch(settings.accumulate)
     rows: list[Tensor] = []
-    for step in range(scene.steps_until(victim, round)):
-        batches = minibatches.several(settings.accumulate)
-        if step >= before:
-            rows += [batch.labels for batch in batches]
+    for each in range(round + 1):
+        minibatches.begin_round()
+        steps = [
+            minibatches.several(settings.accumulate) for _ in range(settings.steps(victim, each, per_epoch))
+        ]
+        rows = [batch.labels for batches in steps for batch in batches]
     return shard.samples.subset(part[torch.unique(torch.cat(rows))])
 
 

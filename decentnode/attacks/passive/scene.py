@@ -90,7 +90,9 @@ class Scene:
 
     def steps_until(self, rank: int, round: int) -> int:
         """Local steps that a rank has made at the end of a round, by the settings."""
-        minibatches = self.training.minibatches(Shard(self.dataset.train, self.parts[rank], self.seed, rank))
+        minibatches = self.training.make_minibatches(
+            Shard(self.dataset.train, self.parts[rank], self.seed, rank)
+        )
         per_epoch = minibatches.steps_per_epoch(self.training.accumulate)
         return sum(self.training.steps(rank, r, per_epoch) for r in range(round + 1))
 

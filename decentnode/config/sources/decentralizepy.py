@@ -10,6 +10,7 @@ from decentnode.config.sources.decentralizepy_keys import (
     COMMUNICATIONS,
     COMPRESSIONS,
     DATASETS,
+    DROPPING,
     KEYS,
     LOSSES,
     MODELS,
@@ -208,6 +209,13 @@ def _training(made: Conversion, section: Section) -> None:
         # Both are 1 in decentralizepy where they are not given.
         place = SourceLocation(section[key].line if key in section else made.ini.lines["TRAIN_PARAMS"])
         made.put(("training", ours), section[key].value if key in section else 1, place)
+    if not epochs:
+        # Rounds of minibatches shuffle anew there; an epoch in each round is the same here and there.
+        line = section["full_epochs"].line if "full_epochs" in section else made.ini.lines["TRAIN_PARAMS"]
+        made.put(("training", "minibatches"), "reshuffle", SourceLocation(line))
+    dataset = made.section("DATASET").get("dataset_class")
+    if dataset is not None and dataset.text in DROPPING:
+        made.set(dataset, "training", "drop_last", value=True)
     if loss := section.get("loss_class") or section.get("loss"):
         made.set(loss, "training", "loss", value=LOSSES.get(loss.text, loss.text))
 

@@ -63,7 +63,7 @@ KEYS: dict[str, dict[str, Counterpart]] = {
         "training_package": _to("training.name"),
         "training_class": _to("training.name"),
         "rounds": _to("training.steps_per_round"),
-        "full_epochs": _to("training.epochs_per_round"),
+        "full_epochs": _to("training.epochs_per_round", "training.minibatches"),
         "batch_size": _to("training.batch_size"),
         "shuffle": _none("every epoch is shuffled"),
         "loss_package": _to("training.loss"),
@@ -144,6 +144,8 @@ DATASETS: dict[str, Options] = {
     "MovieLens": {"name": "movielens"},
     "AmazonReview": {"name": "amazon"},
 }
+DROPPING = ("Femnist",)
+"""Data sets whose loaders leave out a short last minibatch."""
 OF_USERS = ("Femnist", "Celeba", "Shakespeare", "Reddit", "AmazonReview")
 """Datasets whose users are distributed and whose parts have a directory each."""
 NATURAL = (*OF_USERS, "MovieLens")

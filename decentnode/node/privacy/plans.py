@@ -62,7 +62,7 @@ def shortened(settings: Settings, plans: Sequence[PrivacyPlan]) -> Settings:
 def steps_of(settings: Settings, shard: Shard, graph: Graph) -> tuple[int, ...]:
     """The number of local steps of a node in each round."""
     training, trains = settings.training, partial(graph.trains, shard.rank)
-    per_epoch = training.minibatches(shard).steps_per_epoch(training.accumulate)
+    per_epoch = training.make_minibatches(shard).steps_per_epoch(training.accumulate)
     return tuple(
         training.steps(shard.rank, round, per_epoch) if trains(round) else 0
         for round in range(settings.rounds)
