@@ -12,7 +12,7 @@ from decentnode.core.payload import Layout, NotFinite, Payload, PayloadError
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
 from decentnode.core.vector import AdjustGradient, ParameterLayout
-from decentnode.errors import RunFailed
+from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.blocks.weighted_sum import Terms, is_finite, weighted_sum
@@ -137,6 +137,13 @@ class SharingBase(Stateful, ABC):
         of_models = self.sends == "models" and not self.carries_errors
         stages = (*self.first_transforms(), *transforms)
         chain = Chain(stages, elements, dtype, parameters, of_models=of_models)
+        if chain.follows_mixing and (self.asynchronous or not of_models):
+            name = next(name_of(stage) for stage in stages if stage.follows_mixing)
+            what = "has no rounds" if self.asynchronous else "sends something else"
+            raise BadInput(
+                f"{name}: by training and by round count from the mix of models in each round; "
+                f"{name_of(self)} {what}; use by: change"
+            )
         self.check_chain(chain)
         return chain
 
@@ -293,3 +300,4 @@ class Sharing(SharingBase):
 
         Not called when the mix is discarded, because a peer invalidated what was read for it.
         """
+        self.chain.mixed(vector, mixed)

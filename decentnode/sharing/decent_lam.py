@@ -57,6 +57,7 @@ class DecentLam(MomentumGossip):
         out.sub_(self._m, alpha=self._eta(view) * self.beta)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
+        super().accept(vector, view, mixed)
         eta = self._eta(view)
         moved = self._moved(vector, mixed)
         self._guard.check(moved, self, view)

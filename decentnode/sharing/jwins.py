@@ -21,11 +21,11 @@ class Jwins(Gossip):
     z_i = DWT(y_i);   sent: the k_i of z_i with the largest |z_i - z_i when last sent|
     z_i <- sum_j w_ij (z_j where it was sent, else z_i),   x_i <- inverse DWT(z_i)
 
-    Each node draws the fraction k_i / d from `fractions` in each round. Above `metadata_cap` it sends all
+    Each node draws the fraction k_i / d from `fractions` in each round. From `metadata_cap` on it sends all
     coefficients and no indices. The change of a coefficient counts since it was last sent, by training and by
-    mixing. With the default fractions 34.3 % of the coefficients are sent. State: what was last sent, d. The
-    mean of all models drifts, as gaps are filled with the own coefficients. Where all fractions are above the
-    cap, all coefficients are sent, as in gossip.
+    mixing; `by` as in `top_k` counts another one. With the default fractions 34.3 % of the coefficients are
+    sent. State: what was last sent, d. The mean of all models drifts, as gaps are filled with the own
+    coefficients. Where all fractions reach the cap, all coefficients are sent, as in gossip.
     """
 
     takes_correction: ClassVar = False
@@ -37,11 +37,10 @@ class Jwins(Gossip):
     levels: Positive = 4
     fractions: list[Fraction] = field(default_factory=lambda: list(FRACTIONS))
     metadata_cap: Fraction = 0.5
+    by: Literal["change", "training", "round"] = "change"
     index_coder: Literal["auto", "elias_gamma", "rice", "bitmap"] = "auto"
 
     def first_transforms(self) -> tuple[Transform, ...]:
         basis = Wavelet(self.wavelet, self.levels)
-        selection = TopK(list(self.fractions), by="change", metadata_cap=self.metadata_cap)
-        if selection.same_coordinates:
-            return basis, selection
+        selection = TopK(list(self.fractions), by=self.by, metadata_cap=self.metadata_cap)
         return basis, selection, TRANSFORMS.find(self.index_coder)()

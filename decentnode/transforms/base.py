@@ -72,6 +72,8 @@ class Transform(Stateful, ABC):
     """Every value that is sent is decoded bit for bit, whichever coordinates are sent."""
     of_models: bool = False
     """Whether the chain encodes models, not differences or gradients; the chain sets it first."""
+    selects_all: bool = False
+    """Whether a stage before selects, and always all coordinates; the chain sets it first."""
     dimension: int
     """The number of coordinates of the signal at this stage; indices are below it. The chain sets it before
     it calls `layout`."""
@@ -97,6 +99,11 @@ class Transform(Stateful, ABC):
         """Whether the payload depends on earlier payloads."""
         return bool(self.state)
 
+    @property
+    def follows_mixing(self) -> bool:
+        """Whether it counts on `mixed` after every mix; only where the chain encodes models."""
+        return False
+
     def bind(self, parameters: ParameterLayout | None) -> None:
         """Receives `parameters`, before `layout` is called."""
         self.parameters = parameters
@@ -108,6 +115,9 @@ class Transform(Stateful, ABC):
     def begin(self, signal: Tensor) -> Tensor:
         """Receives, before round 0, the signal that all nodes start from; returns that of the next stage."""
         return self.own(signal)
+
+    def mixed(self, signal: Tensor, mix: Tensor) -> None:
+        """Receives, at the sender, what replaces the signal of a round; only if it `follows_mixing`."""
 
     @abstractmethod
     def encode(self, payload: Payload, context: Context) -> Payload:

@@ -46,18 +46,24 @@ class Chain(Stateful):
         self._recent: list[tuple[Tensor, Payload]] = []
         self.layouts = [dense_layout(elements, dtype)]
         self.transforms = self._bound(transforms, dtype)
+        for behind in self.stages[len(self.transforms) :]:
+            if behind.follows_mixing:
+                before = name_of(self.transforms[-1])
+                what = f"follows the mix of models; {before} before it sends something else"
+                raise BadInput(f"{name_of(behind)} {what}")
         self.basis = next(
             (i for i, t in enumerate(self.transforms) if not t.changes_basis), len(self.transforms)
         )
 
     def _bound(self, transforms: Sequence[Transform], dtype: torch.dtype) -> tuple[Transform, ...]:
-        parameters, dimension = self.parameters, 0
+        parameters, dimension, selects_all = self.parameters, 0, False
         bound: list[Transform] = []
         for index, transform in enumerate(transforms, self._first):
             transform.bind(parameters)
             if self.layouts[-1].form is Form.DENSE:
                 dimension = values_field(self.layouts[-1]).elements
             transform.dimension, transform.incoming = dimension, self.layouts[-1]
+            transform.selects_all = selects_all
             if isinstance(transform, Wrapper):
                 elements = self.layouts[-1].fields[0].elements
                 rest = transforms[len(bound) + 1 :]
@@ -71,10 +77,27 @@ class Chain(Stateful):
                 raise BadInput(*(f"{where} {what}" for what in error.defects)) from None
             self.layouts.append(transform.outgoing)
             bound.append(transform)
+            if transform.emits is Form.SPARSE:
+                sent = values_field(transform.outgoing)
+                selects_all = sent.elements == dimension and not transform.outgoing.has_indices
             if isinstance(transform, Wrapper):
                 break
             parameters = None if transform.changes_basis else parameters
         return tuple(bound)
+
+    @property
+    def follows_mixing(self) -> bool:
+        """Whether some stage counts on `mixed` after every mix."""
+        return any(transform.follows_mixing for transform in self.stages)
+
+    def mixed(self, vector: Tensor, mix: Tensor) -> None:
+        """Receives the mix that replaces a node's model, both shape (d,), for stages that follow it."""
+        if not self.follows_mixing:
+            return
+        for transform in self.transforms:
+            if transform.follows_mixing:
+                transform.mixed(vector, mix)
+            vector, mix = transform.own(vector), transform.own(mix)
 
     @cached_property
     def layout(self) -> Layout:

@@ -13,10 +13,23 @@ from decentnode.core.payload import Form, Payload, PayloadError
 from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
+from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.graph.random_graphs import Regular
-from decentnode.sharing import Gossip
+from decentnode.sharing import Choco, Gossip, Jwins
+from decentnode.sharing.asynchronous.push_gossip import PushGossip
 from decentnode.testing import Lockstep
-from decentnode.transforms import Cast, Clip, RandomK, Threshold, TopK, Wavelet
+from decentnode.transforms import (
+    Auto,
+    Bitmap,
+    Cast,
+    Clip,
+    EliasGamma,
+    RandomK,
+    Rice,
+    Threshold,
+    TopK,
+    Wavelet,
+)
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 from decentnode.transforms.sparsify.selection import count, largest
@@ -164,6 +177,79 @@ def test_after_everything_was_sent_nothing_has_changed():
     assert chain.layout.fields[0].elements == n and not chain.layout.has_indices
     assert torch.equal(chain.encode(x, CONTEXT)["values"], x)
     assert torch.equal(chain.state_dict()["0"]["_reference"], x)
+
+
+@pytest.mark.parametrize("by", ["change", "training", "round"])
+@pytest.mark.parametrize("basis", [(), (Wavelet,)], ids=["plain", "wavelet"])
+def test_gossip_sends_what_changed_most(by, basis):
+    """Against a dense oracle: which change counts, from the mix on or since a value was last sent."""
+    n, d, k, eta = 8, 32, 8, 0.2
+    b, w = random(n, d, seed=1).numpy(), WeightedGraph(Ring(n), MetropolisHastings()).matrix()
+    start = random(1, d, seed=2).expand(n, -1).clone()
+    network = Lockstep(Gossip, Ring(n), start, lambda: (*(one() for one in basis), TopK(k / d, by=by)))
+    q = np.eye(d)
+    if basis:
+        chain = chain_of(Wavelet(), n=d)
+        q = torch.stack([chain.to_basis(row) for row in torch.eye(d, dtype=F64)]).numpy().T
+    x, last, grown = start.numpy() @ q.T, start.numpy() @ q.T, np.zeros((n, d))
+    for _ in range(30):
+        network.run(1, lambda i, x: x - torch.from_numpy(b[i]), eta)
+        z = x - eta * (x - b @ q.T)
+        grown += z - x
+        score = {"change": z - last, "training": grown, "round": z - x}[by]
+        sent = np.zeros((n, d), bool)
+        np.put_along_axis(sent, np.argsort(-np.abs(score), kind="stable")[:, :k], True, 1)
+        last, grown = np.where(sent, z, last), np.where(sent, 0, grown)
+        heard = np.where(sent[None], z[None], z[:, None])  # at i, from j
+        x = np.einsum("ij,ijk->ik", w, heard)
+        assert np.allclose(network.models.numpy() @ q.T, x, rtol=0, atol=1e-10)
+
+
+def test_a_change_from_mix_to_mix_needs_rounds_of_models():
+    for scheme, what in ((Choco, "choco sends something else"), (PushGossip, "push_gossip has no rounds")):
+        with pytest.raises(
+            BadInput, match=f"^top_k: by training and by round count from .*; {what}; use by: change"
+        ):
+            scheme().make_chain([TopK(0.1, by="round")], 10)
+
+
+LAYERED = ParameterLayout((Entry("a", torch.Size([3]), 0), Entry("b", torch.Size([2]), 3)))
+"""0.9 of 3 and of 2 values is all of them."""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "transforms"),
+    [
+        (Gossip, lambda: (TopK(1.0),)),
+        (Gossip, lambda: (TopK([1.0]), Auto())),
+        (Gossip, lambda: (TopK(0.5, metadata_cap=0.5), Rice())),
+        (Gossip, lambda: (TopK(0.9, per_layer=True), EliasGamma())),
+        (Gossip, lambda: (RandomK(1.0), Bitmap())),
+        (Gossip, lambda: (Threshold(0.0),)),
+        (Jwins, lambda: ()),
+        (Choco, lambda: (TopK(1.0, by="magnitude"), Auto())),
+    ],
+)
+def test_what_is_not_sparse_pays_for_no_indices(scheme, transforms):
+    options = {"fractions": [1.0], "wavelet": "haar", "levels": 1} if scheme is Jwins else {}
+    layout = LAYERED if any(getattr(one, "per_layer", False) for one in transforms()) else None
+    d = 5 if layout else 10_000
+    network = Lockstep(
+        lambda: scheme(**options), Ring(3), random(3, d, dtype=torch.float32), transforms, parameters=layout
+    )
+    network.run(2)
+    assert all(payload.index_bytes == 0 for payload in network.payloads)
+    counts = 16 if isinstance(transforms() and transforms()[0], Threshold) else 0
+    assert network.sent == 2 * 3 * 2 * (4 * d + counts)
+    if scheme is not Choco:
+        plain = Lockstep(Gossip, Ring(3), random(3, d, dtype=torch.float32))
+        assert torch.allclose(network.models, plain.run(2), rtol=0, atol=1e-6)
+
+
+def test_a_coder_behind_a_selection_in_part_is_still_needed():
+    chain = chain_of(TopK([0.5, 1.0]), Rice(), n=100)
+    sizes = {chain.encode(random(100), Context(3, round, 0)).nbytes for round in range(20)}
+    assert any(size < 8 * 100 for size in sizes) and max(sizes) < 8 * 100 + 32
 
 
 def test_a_list_of_no_fractions_is_refused():

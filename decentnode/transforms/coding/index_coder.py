@@ -37,7 +37,10 @@ Numbers = NDArray[np.int64]
 
 @dataclass
 class IndexCoder(Transform):
-    """Replaces `indices` by `index_code`; a coder writes `count` ascending indices below n."""
+    """Replaces `indices` by `index_code`; a coder writes `count` ascending indices below n.
+
+    Behind a selection of all coordinates there are no indices, and nothing to replace.
+    """
 
     accepts: ClassVar = frozenset({Form.SPARSE, Form.QUANTIZED})
     emits: ClassVar = None
@@ -45,6 +48,9 @@ class IndexCoder(Transform):
 
     def layout(self, incoming: Layout) -> Layout:
         found = [f for f in incoming.fields if f.name == INDICES]
+        self._passes = not found and self.selects_all
+        if self._passes:
+            return incoming
         if not found:
             raise BadInput("codes indices, but what comes before gives none")
         (self._indices,) = found
@@ -54,6 +60,8 @@ class IndexCoder(Transform):
         return replaced(incoming, INDICES, code)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
+        if self._passes:
+            return payload
         indices: Indices = payload[INDICES].cpu().numpy()
         code = self.coded(indices, self.dimension) if indices.size else np.zeros(0, np.uint8)
         if self._indices.variable:
@@ -62,6 +70,8 @@ class IndexCoder(Transform):
         return Payload.of(self.outgoing, {**passed_on(payload, self.outgoing), CODE: torch.from_numpy(code)})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
+        if self._passes:
+            return payload
         code: Bytes = payload[CODE].cpu().numpy()
         count = self._indices.elements
         if self._indices.variable:

@@ -20,8 +20,8 @@ class Threshold(Transform):
 
     sent: all i with |x_i| > value;   `relative`: with |x_i| > value max_j |x_j|
 
-    The number of values depends on the signal, from nothing to 8 d bytes. Where gaps are filled with zeros,
-    no value has a larger error than the bound.
+    The number of values depends on the signal. All d values need no indices. Where gaps are filled with
+    zeros, no value has a larger error than the bound.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
@@ -45,10 +45,14 @@ class Threshold(Transform):
         magnitude = x.abs()
         scale = float(magnitude.max()) if self.relative and x.numel() else 1.0
         indices = positions(magnitude > self.value * scale)
+        if indices.numel() == self.dimension:
+            return Payload.of(self.outgoing, {VALUES: x, INDICES: indices[:0]})
         return Payload.of(self.outgoing, {VALUES: x.index_select(0, indices), INDICES: indices})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent; PayloadError unless the indices ascend within the signal."""
         values, indices = payload[VALUES], payload[INDICES]
+        if values.numel() == self.dimension and not indices.numel():
+            return Payload.dense(values.to(self.incoming.fields[0].dtype))
         check_indices(indices, values, self.dimension)
         return filled(self.incoming, values, indices, context.own)

@@ -29,15 +29,19 @@ class TopK(Transform):
     by magnitude:  the k largest |x_i|;  the default for differences and gradients
     by change:     the k largest |x_i - h_i|, then h_i <- x_i for those;   h_i: x_i when last shared;  the
                    default where the scheme sends models: small coordinates would never agree by magnitude
+    by training:   the same, and h <- h + (m - x) where the mix replaces x by m
+    by round:      the same with h <- m alone: the change of this round's local steps
 
-    h starts as the signal that all nodes start from, so |x_i - h_i| is all change since, by training and by
-    mixing. Exactly k = max(1, round(fraction n)) are sent; of equal scores the lower index is sent. Of
-    several fractions each node draws one in each round; one above `metadata_cap` sends all n values and no
-    indices (Dhasade et al., ICDCS 2023, Alg. 1). `per_layer` selects k of each tensor of the model.
+    h starts as the signal that all nodes start from. So |x_i - h_i| is all change since x_i was last sent, by
+    training and by mixing, or by training alone. Exactly k = max(1, round(fraction n)) are sent; of equal
+    scores the lower index is sent. Of several fractions each node draws one in each round. From
+    `metadata_cap` on a fraction sends all n values (Dhasade et al., ICDCS 2023, Alg. 1). Without indices
+    travel all n values, also where rounding selects them all. `per_layer` selects k of each tensor of the
+    model.
 
-    State by change: h, d floats. Where gaps are filled with the receiver's own values, a round moves the mean
-    of all models. For models apart by normal noise and a tenth of the values, it moves by .16 of their rms
-    distance from it on a ring of 8, and by .05 with 96 nodes of degree 4.
+    State except by magnitude: h, d floats. Where gaps are filled with the receiver's own values, a round
+    moves the mean of all models. For models apart by normal noise and a tenth of the values, it moves by .16
+    of their rms distance from it on a ring of 8, and by .05 with 96 nodes of degree 4.
     """
 
     accepts: ClassVar = frozenset({Form.DENSE})
@@ -48,18 +52,22 @@ class TopK(Transform):
     state: ClassVar = ("_reference",)
 
     fraction: Fraction | list[Fraction] = 0.1
-    by: Literal["magnitude", "change"] | None = None
+    by: Literal["magnitude", "change", "training", "round"] | None = None
     per_layer: bool = False
     metadata_cap: Fraction = 1.0
 
     @property
     def remembers(self) -> bool:
-        """True for the selection by change."""
-        return self.of_models if self.by is None else self.by == "change"
+        """True for the selection by a change."""
+        return self.of_models if self.by is None else self.by != "magnitude"
+
+    @property
+    def follows_mixing(self) -> bool:
+        return self.by in ("training", "round")
 
     @property
     def same_coordinates(self) -> bool:
-        return all(fraction > self.metadata_cap or fraction == 1 for fraction in self._fractions)
+        return all(fraction >= self.metadata_cap for fraction in self._fractions)
 
     def layout(self, incoming: Layout) -> Layout:
         n, dtype = self.dimension, incoming.fields[0].dtype
@@ -68,7 +76,7 @@ class TopK(Transform):
         fractions = self._fractions
         if not fractions:
             raise BadInput("needs one fraction or more")
-        coded = [sum(count(f, n) for _, n in self._spans) for f in fractions if f <= self.metadata_cap]
+        coded = [sum(count(f, n) for _, n in self._spans) for f in fractions if not self._is_whole(f)]
         variable = len(fractions) > 1
         most = n if len(coded) < len(fractions) else max(coded)
         fields = [Field(VALUES, dtype, most, variable)]
@@ -83,7 +91,7 @@ class TopK(Transform):
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         x, fraction = payload[VECTOR], self._drawn(context)
-        if fraction > self.metadata_cap:
+        if self._is_whole(fraction):
             if self.remembers:
                 self._reference.copy_(x)
             return self._packed(x, x.new_empty(0, dtype=torch.int32))
@@ -95,11 +103,17 @@ class TopK(Transform):
             self._reference.index_copy_(0, indices, values)
         return self._packed(values, indices)
 
+    def mixed(self, signal: Tensor, mix: Tensor) -> None:
+        if self.by == "training":
+            self._reference += mix - signal
+        elif self.by == "round":
+            self._reference.copy_(mix)
+
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent; PayloadError unless the indices ascend within the signal."""
         values, n = payload[VALUES], self.dimension
         indices = payload[INDICES] if self.outgoing.has_indices else values[:0]
-        if indices.numel() or max(self._fractions) <= self.metadata_cap:
+        if indices.numel() or not any(map(self._is_whole, self._fractions)):
             check_indices(indices, values, n)
             return filled(self.incoming, values, indices, context.own)
         if values.numel() != n:
@@ -109,6 +123,11 @@ class TopK(Transform):
     @property
     def _fractions(self) -> Sequence[float]:
         return self.fraction if isinstance(self.fraction, list) else (self.fraction,)
+
+    def _is_whole(self, fraction: float) -> bool:
+        """Whether all values are sent, and so no indices."""
+        selected = sum(count(fraction, n) for _, n in self._spans)
+        return fraction >= self.metadata_cap or selected == self.dimension
 
     def _drawn(self, context: Context) -> float:
         if len(self._fractions) == 1:
