@@ -130,7 +130,7 @@ EXPECTED: dict[str, str] = {
     ),
     "wavelet": (
         "{name: gossip, transforms: "
-        "[{name: wavelet, family: sym2}, {name: top_k, fraction: 0.1, by: change}]}"
+        "[{name: wavelet, family: sym2}, {name: top_k, fraction: 0.1, by: training}]}"
     ),
     "choco": (
         "{name: choco, gamma: 0.2, transforms: "
@@ -142,8 +142,10 @@ EXPECTED: dict[str, str] = {
         "{name: gossip, transforms: "
         "[{name: random_k, fraction: 0.5, per_layer: true}, {name: fpzip, precision: 16}]}"
     ),
-    "random alpha": "{name: gossip, transforms: [{name: top_k, fraction: [0.1, 0.2, 0.3, 0.4, 1.0]}]}",
-    "fourier": "{name: gossip, transforms: [{name: fourier}, {name: top_k, fraction: 0.2}]}",
+    "random alpha": (
+        "{name: gossip, transforms: [{name: top_k, fraction: [0.1, 0.2, 0.3, 0.4, 1.0], by: round}]}"
+    ),
+    "fourier": "{name: gossip, transforms: [{name: fourier}, {name: top_k, fraction: 0.2, by: round}]}",
     "ternary": "{name: stc, fraction: 0.02}",
 }
 FLAGS = ("-ms", "1", "-ps", "16", "-is", "2", "-gf", "regular_16.edges")
@@ -236,7 +238,7 @@ def test_what_has_no_counterpart_is_named_with_its_line(call) -> None:
         "config.ini: 5 keys without a counterpart: DATASET.only_local (line 9), "
         f"TRAIN_PARAMS.shuffle (line 25), SHARING.save_shared (line {LAST + 7}), -tea, -ro"
     )
-    assert differing.startswith("config.ini: 1 key not quite the same here")
+    assert differing.startswith("config.ini: 2 keys not quite the same here")
 
 
 @pytest.mark.parametrize(
@@ -338,6 +340,25 @@ def test_a_key_becomes_ours(old, new, key, value, imported) -> None:
     for word in key.split("."):
         found = found[word]
     assert found == value
+
+
+@pytest.mark.parametrize(
+    ("more", "by"),
+    [
+        ("accumulation = True\naccumulate_averaging_changes = True\n", "change"),
+        ("accumulation = True\n", "training"),
+        ("accumulation = False\naccumulate_averaging_changes = True\n", "round"),
+        ("", "round"),
+    ],
+)
+@pytest.mark.parametrize("name", ["PartialModel", "TopK", "Wavelet", "JWINS"])
+def test_values_are_ranked_by_the_change_that_decentralizepy_accumulates(name, more, by, imported) -> None:
+    settings = imported(f"{INI}sharing_class = {name}\n{more}")
+    options = settings.sharing.options if name == "JWINS" else settings.transforms[-1].options
+    assert (options["by"] or "change") == by
+    text = Path("result.yaml").read_text()
+    assert "dataset_class = CIFAR10: normalized by its colors; decentralizepy takes (x - 0.5) / 0.5" in text
+    assert ("decentralizepy mirrors the model there" in text) == (name in ("Wavelet", "JWINS"))
 
 
 def test_sizes_become_a_partition(imported) -> None:
@@ -631,7 +652,7 @@ def test_the_page_has_every_sharing_class(row, imported) -> None:
                 ini += f"{key} = {numbers[str(place[-1])]}\n"
         settings = imported(INI + ini)
         if name in ("JWINS", "RandomAlphaWavelet"):
-            assert settings.sharing.name == shown
+            assert (settings.sharing.name, settings.sharing.options["by"]) == (shown["name"], shown["by"])
             continue
         defaults = {"wavelet": "haar"} if name == "Wavelet" else {}
         expected = loader.load("result.yaml", [f"sharing={json.dumps(shown)}"])

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from decentnode.config.sources import driver_arguments, ini_file
 from decentnode.config.sources.conversion import OWN, PAGE, Conversion, is_own
 from decentnode.config.sources.decentralizepy_keys import (
+    BASIS_KEYS,
     CNNS,
     COMMUNICATIONS,
     COMPRESSIONS,
@@ -35,6 +37,7 @@ REQUIRED = {
 }
 """Sections that every configuration has, and their keys without a default."""
 CODING = ("compress", "compression_package", "compression_class", "float_precision")
+ACCUMULATING = ("accumulation", "accumulate_averaging_changes")
 INDEX_CODER = "elias_gamma"
 SOURCES = ("train", "test")
 EPIDEMIC = f"for another one in each round see Epidemic Learning in {PAGE}"
@@ -97,6 +100,8 @@ def _dataset(made: Conversion, section: Section) -> None:
         for entry in section.values():
             if entry.key not in KEYS["DATASET"]:
                 made.set(entry, "dataset", entry.key)
+        if name == "CIFAR10":
+            made.note(section["dataset_class"], f"normalized by its colors; {OWN} takes (x - 0.5) / 0.5")
         _files(made, section, name)
         _partition(made, section, "natural" if name in NATURAL else "iid")
         _validation(made, section)
@@ -271,6 +276,8 @@ def _sharing(made: Conversion, section: Section) -> None:
             made.set(named, "sharing", *scheme.keys[key], value=default)
     for entry in section.values():
         _option(made, entry, scheme)
+    _change(made, section, scheme)
+    _basis(made, section, scheme)
     _coding(made, section, scheme)
 
 
@@ -298,10 +305,32 @@ def _option(made: Conversion, entry: IniEntry, scheme: Scheme) -> None:
         made.set(entry, "sharing", *scheme.keys[entry.key], value=value)
     elif entry.key in scheme.keys:
         made.miss(entry, "the default is taken")
-    elif "by" not in KEYS["SHARING"][entry.key].yaml[0].split("."):
+    elif scheme.by is None or entry.key not in (*ACCUMULATING, "change_based_selection"):
         made.miss(entry, f"no option of {scheme.name}")
-    elif entry.value is not True:
-        made.note(entry, "a change counts since the value was last sent, by training and by mixing")
+    elif value == "magnitude":
+        made.note(entry, f"{scheme.name} selects by change")
+
+
+def _basis(made: Conversion, section: Section, scheme: Scheme) -> None:
+    if any(key in scheme.keys for key in BASIS_KEYS):
+        entry = section.get("wavelet", section["sharing_class"])
+        what = f"periodic at the ends; {OWN} mirrors the model there, for a few more coefficients"
+        made.note(entry, what)
+
+
+def _change(made: Conversion, section: Section, scheme: Scheme) -> None:
+    """Ranks by all change since a value was last sent, by that of training, or by that of the round."""
+    if scheme.by is None:
+        return
+    options: Any = made.document.value["sharing"]
+    for part in scheme.by[:-1]:
+        options = options[part]
+    if options.get(scheme.by[-1]) == "magnitude":
+        return
+    accumulates, mixing = (key in section and section[key].value is True for key in ACCUMULATING)
+    by = ("change" if mixing else "training") if accumulates else "round"
+    if by != "change":
+        made.set(section.get("accumulation", section["sharing_class"]), "sharing", *scheme.by, value=by)
 
 
 def _coding(made: Conversion, section: Section, scheme: Scheme) -> None:

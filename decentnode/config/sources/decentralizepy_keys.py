@@ -197,6 +197,8 @@ class Scheme:
     required: tuple[str, ...] = ()
     indices: bool = False
     """Whether it sends indices, so that a coder of indices fits."""
+    by: Key | None = None
+    """The place of the change that values are ranked by; None: of a scheme without such a selection."""
     codes_itself: bool = False
     """Whether its messages are coded already."""
 
@@ -219,7 +221,8 @@ def _top_k(*before: str, fraction: str = "alpha", default: Any = 1.0, **fixed: A
         keys |= BASIS_KEYS
         defaults |= {"wavelet": "haar"}
     transforms = (*({"name": name} for name in before), {"name": "top_k", **fixed})
-    return Scheme("gossip", {}, transforms, keys, defaults, indices=True)
+    by = ("transforms", at, "by")
+    return Scheme("gossip", {}, transforms, keys, defaults, indices=True, by=by)
 
 
 _JWINS = Scheme(
@@ -228,6 +231,7 @@ _JWINS = Scheme(
     | {"wavelet": ("wavelet",), "level": ("levels",)},
     defaults={"alpha_list": RANDOM_FRACTIONS, "metadata_cap": 1.0, "wavelet": "haar"},
     indices=True,
+    by=("by",),
 )
 SCHEMES: dict[str, Scheme] = {
     "Sharing": Scheme("gossip"),
