@@ -241,6 +241,25 @@ def test_what_has_no_counterpart_is_named_with_its_line(call) -> None:
     assert differing.startswith("config.ini: 2 keys not quite the same here")
 
 
+def test_comments_behind_values_and_indented_keys_are_read(imported) -> None:
+    plain = INI + SHARINGS["partial"]
+    commented = re.sub(
+        r"^(\w+ = [^\n]+)$", r"  \1  ; as in the paper, lr = 3 # or so", plain, flags=re.MULTILINE
+    )
+    assert commented.count("; as in the paper") > 15
+    assert imported(commented, *FLAGS) == imported(plain, *FLAGS)
+
+
+def test_unknown_keys_of_a_section_that_the_command_line_replaces_are_comments(call) -> None:
+    ini = INI + SHARINGS["partial"].replace("sharing_class = PartialModel", "sharing_class = Noisy")
+    code, out, err = call(ini + "noise_level = 0.5\n", *FLAGS, "sharing=gossip")
+    assert code == 0 and "noise_level" in err
+    reason = "SHARING.noise_level = 0.5: unknown, and sharing is that of the command line"
+    assert any(reason in line for line in out.splitlines() if line.startswith("#"))
+    code, _, err = call(ini + "noise_level = 0.5\n", *FLAGS)
+    assert code == 2 and "SHARING.noise_level: unknown key" in err
+
+
 @pytest.mark.parametrize(
     ("options", "words", "count"),
     [("", (), 0), ("momentum = 0.9\n", (), 1), ("momentum = 0.9\n", ("-ro", "0"), 0)],

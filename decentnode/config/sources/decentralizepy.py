@@ -29,6 +29,11 @@ from decentnode.config.type_check import unknown
 from decentnode.config.yaml_source import SourceLocation
 
 Section = Mapping[str, IniEntry]
+OURS = {
+    "DATASET": "dataset", "OPTIMIZER_PARAMS": "training.optimizer", "TRAIN_PARAMS": "training",
+    "COMMUNICATION": "communication", "SHARING": "sharing",
+}  # fmt: skip
+"""Our section for each of decentralizepy's that an override may replace."""
 REQUIRED = {
     "DATASET": ("dataset_class", "model_class"),
     "OPTIMIZER_PARAMS": ("optimizer_class",),
@@ -82,7 +87,9 @@ def _check_names(made: Conversion) -> None:
         if name == "OPTIMIZER_PARAMS" or _is_foreign(entries):
             continue
         for entry in entries.values():
-            if entry.key not in keys:
+            if entry.key not in keys and name in OURS and made.replaces(OURS[name]):
+                made.miss(entry, f"unknown, and {OURS[name]} is that of the command line")
+            elif entry.key not in keys:
                 made.defect(entry.line, (name, entry.key), unknown("key", entry.key, list(keys)))
     made.document.raise_any()
 

@@ -15,6 +15,8 @@ from decentnode.errors import ConfigError
 
 _SECTION = re.compile(r"\[(?P<name>.+)\]")
 _ENTRY = re.compile(r"(?P<key>[^\s=:#;\[][^=:]*?)\s*[=:]")
+_INDENTED = re.compile(r"^[ \t]+(?=[A-Za-z_]\w*[ \t]*[=:])", re.MULTILINE)
+"""Blanks before a key, as an editor or a template indents a section."""
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
 
 
@@ -53,9 +55,13 @@ class IniFile:
 
 
 def read(path: Path) -> IniFile:
-    """The entries of an INI file; raises ConfigError with the line of what is none."""
-    text = _text(path)
-    parser = configparser.RawConfigParser(interpolation=None)
+    """The entries of an INI file; raises ConfigError with the line of what is none.
+
+    Unlike in decentralizepy, a comment may stand behind a value, and a key may be indented: there the one
+    would be part of the value, and the other part of the value before.
+    """
+    text = _INDENTED.sub("", _text(path))
+    parser = configparser.RawConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"))
     try:
         parser.read_string(text)
     except configparser.MissingSectionHeaderError as error:
