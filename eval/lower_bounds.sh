@@ -4,7 +4,7 @@
 # click that fits, on which typer depends, and with the oldest. Torch is that of constraints.txt, because its oldest
 # version exists for GPUs alone. Takes some minutes; exit code 1 where something fails.
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+root=$(CDPATH= cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"

@@ -7,4 +7,5 @@ prepare run
 (($#)) || set -- "$root/configs/quickstart.yaml"
 # What the set-up took is not the experiment's start-up.
 export DECENTNODE_SETUP_SECONDS=$SECONDS
-exec "$python" -m decentnode run "$@"
+# -P: a file such as random.py in the current folder would take the place of Python's own.
+exec "$python" -P -m decentnode run "$@"

@@ -2,7 +2,7 @@
 # Uses the active environment where decentnode of this checkout is installed in it, else .venv, which is
 # made when it is missing and brought up to date when pyproject.toml or constraints.txt have changed.
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+root=$(CDPATH= cd -- "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv
 
 fail() {

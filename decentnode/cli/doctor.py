@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,14 +24,17 @@ import zmq
 from decentnode.communication.security.curve import OLDEST_LIBZMQ
 from decentnode.config.link_security import ports_needed
 from decentnode.config.settings import Settings
+from decentnode.core.process_setup import check_kernel
 from decentnode.core.text import readable_bytes
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
+from decentnode.launcher.control_groups import processors, room_for_processes
 from decentnode.launcher.preflight import credentials, file_shortage
 from decentnode.mapping.base import is_own_address
 
 OLDEST_TORCH = (2, 6)
 FEW_FILES = 256
+FEW_PROCESSES = 128
 LITTLE_MEMORY = 1 << 30
 FORMULA_WIDTH = 40
 # A child process asks, because a process that has used CUDA cannot fork nodes that use it.
@@ -79,7 +83,7 @@ def python() -> Iterator[Finding]:
 
 def torch() -> Iterator[Finding]:
     """PyTorch and the GPUs that it finds, from a child process."""
-    command = [sys.executable, "-c", _ASK_TORCH]
+    command = [sys.executable, "-P", "-c", _ASK_TORCH]
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=Timeouts.torch_import, check=False
@@ -111,6 +115,20 @@ def libzmq() -> Iterator[Finding]:
     """The library that carries messages."""
     found = f"{zmq.zmq_version()} (pyzmq {metadata.version('pyzmq')})"
     yield graded("libzmq", found, zmq.zmq_version_info() >= OLDEST_LIBZMQ, "pip install 'pyzmq>=26'")
+
+
+def kernel() -> Iterator[Finding]:
+    """Calls without which nodes cannot run, and how many processes may start."""
+    try:
+        check_kernel()
+    except BadInput as error:
+        yield Finding("fail", "kernel", str(error))
+    else:
+        yield Finding("ok", "kernel", platform.release())
+    left = room_for_processes()
+    found = "no limit" if left == inf else f"{left:.0f} more may start"
+    advice = "raise it (ulimit -u, or pids.max of the container)"
+    yield graded("processes", found, left >= FEW_PROCESSES, advice, "warn")
 
 
 def open_files() -> Iterator[Finding]:
@@ -146,7 +164,7 @@ def addresses() -> Iterator[Finding]:
 
 def processor() -> Iterator[Finding]:
     """The cores that this process may use."""
-    yield Finding("ok", "CPU cores", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}")
+    yield Finding("ok", "CPU cores", f"{processors()} of {os.cpu_count()}")
 
 
 def memory() -> Iterator[Finding]:
@@ -158,7 +176,7 @@ def memory() -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
-    python, torch, libzmq, open_files, shared_memory, addresses, processor, memory,
+    python, torch, libzmq, open_files, kernel, shared_memory, addresses, processor, memory,
 )  # fmt: skip
 
 

@@ -4,7 +4,9 @@ Its one operation, `exchange`, is a neighborhood collective: send to the targets
 It fits transports that must know the sender first (NCCL), too.
 """
 
+import os
 import resource
+import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -30,6 +32,8 @@ FILES_PER_PEER = 7
 STAGING_ALIGNMENT = 64
 """Of each payload that is copied to memory that peers read, in bytes."""
 MOST_KEPT_LINKS = 128
+MOST_SOCKET_FOLDER_BYTES = 80
+"""Of a folder, so that a path of a socket below it is short enough."""
 LINK_MULTIPLE = 2
 """Links per process that the coming rounds need: the others are the last ones used."""
 
@@ -42,6 +46,12 @@ def receivers_of(outgoing: Mapping[int, Payload], targets: Container[int]) -> li
             # By identity: one encoded payload is sent to many targets, and is checksummed once.
             groups.setdefault(id(payload), (payload, []))[1].append(target)
     return list(groups.values())
+
+
+def folder_for_sockets() -> str:
+    """The folder of temporary files where ipc paths below it fit into the kernel's 107 bytes, else /tmp."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder)) <= MOST_SOCKET_FOLDER_BYTES else "/tmp"
 
 
 def kept_links() -> int:

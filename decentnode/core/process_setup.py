@@ -2,11 +2,12 @@
 
 import ctypes
 import os
+import platform
 import signal
 import threading
 from pathlib import Path
 
-from decentnode.errors import STOPPED_BY
+from decentnode.errors import STOPPED_BY, BadInput
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 LARGEST_KEPT_BLOCK = 64 << 20
@@ -61,10 +62,33 @@ def look_for_gpus_without_cuda() -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
+def reset_inherited_signals() -> None:
+    """Gives signals the meaning that this package expects, whatever the parent process has made of them.
+
+    With SIGCHLD ignored the kernel forgets how children ended; a blocked signal would never arrive.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPPED_BY, signal.SIGCHLD})
+
+
 def signals_that_stop() -> list[signal.Signals]:
-    """The signals that this process handles; under nohup without the one for a closed terminal."""
-    is_deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return [signum for signum in STOPPED_BY if not (is_deaf and signum is signal.SIGHUP)]
+    """The signals that this process handles: SIGTERM, and of the others those that it was not told to ignore.
+
+    `nohup` makes it ignore the end of the terminal; a shell makes background jobs of a script ignore Ctrl-C.
+    """
+    return [s for s in STOPPED_BY if s is signal.SIGTERM or signal.getsignal(s) != signal.SIG_IGN]
+
+
+def check_kernel() -> None:
+    """Raises BadInput where the kernel or a container lacks a call that runs cannot do without."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (OSError, AttributeError) as error:
+        reason = getattr(error, "strerror", None) or "not in this Python"
+        raise BadInput(
+            f"this kernel ({platform.release()}) has no pidfd_open, with which processes are watched: "
+            f"{reason}; use Linux 5.3 or newer, and in a container a runtime that allows the call"
+        ) from error
 
 
 def leave_behind(thread: threading.Thread) -> None:

@@ -95,7 +95,12 @@ class Images(FileDataset):
     def _cache(self) -> Path:
         if self.cache_path is not None:
             return Path(self.cache_path)
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decentnode"
+        try:
+            return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decentnode"
+        except RuntimeError:
+            raise DatasetError(
+                "dataset.cache_path: missing, and this user has no home directory; name a folder"
+            ) from None
 
     def _write(self, file: Path, shape: tuple[int, ...], image: Callable[[int], Pixels]) -> None:
         size, free = int(np.prod(shape)), shutil.disk_usage(file.parent).free

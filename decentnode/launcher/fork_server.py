@@ -13,12 +13,12 @@ import secrets
 import shutil
 import signal
 import struct
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from decentnode.communication.base import folder_for_sockets
 from decentnode.communication.launcher_link.heartbeats import GO_ON, Activity
 from decentnode.communication.launcher_link.reports import Exited, Failed, Restarted
 from decentnode.core.polling import ready
@@ -34,7 +34,6 @@ INCARNATIONS = 16
 KILL, START = b"k", b"s"
 _WHICH = struct.Struct("<II")
 """Follows `START`: the position of a host process, and its new incarnation."""
-MOST_SOCKET_DIRECTORY_BYTES = 80
 
 
 class ForkServer:
@@ -253,6 +252,5 @@ def die_with(parent: int) -> None:
 
 
 def name_socket_directory() -> str:
-    """An unused name for a private directory whose ipc paths fit into the kernel's 107 bytes."""
-    roomy = len(os.fsencode(tempfile.gettempdir())) <= MOST_SOCKET_DIRECTORY_BYTES
-    return f"{tempfile.gettempdir() if roomy else '/tmp'}/decentnode-{secrets.token_hex(4)}"
+    """An unused name for a private directory of sockets."""
+    return f"{folder_for_sockets()}/decentnode-{secrets.token_hex(4)}"

@@ -1,5 +1,6 @@
 """Starts this machine's host processes, runs the rendezvous, monitors, and writes the summary."""
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -160,8 +161,10 @@ class Launcher:
             self.experiment, self.machine, self.run_dir, self._socket_dir, self._credentials
         )
         read, write = os.pipe()
-        # Room for the reports of thousands of nodes while this process is busy.
-        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        # Room for the reports of thousands of nodes while this process is busy. The kernel refuses it to a
+        # user who has much memory in pipes; nodes then wait for this process where it is busy.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._inflow = ReportReader(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
         fork_context = ForkContext(

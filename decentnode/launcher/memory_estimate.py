@@ -8,6 +8,7 @@ from torch import Tensor
 
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report
 from decentnode.core.text import counted, readable_bytes
+from decentnode.launcher.control_groups import control_group, room
 from decentnode.node.experiment import Experiment
 from decentnode.training.optim.uncompiled import trial_step
 
@@ -17,7 +18,6 @@ FRAMES_PER_SOURCE = 2
 """Payloads per neighbor that arrive through a socket: one in use, one early."""
 WARN_ABOVE = 0.8
 SIGKILL_STATUS = -9
-GROUPS = Path("/sys/fs/cgroup")
 
 
 def bytes_needed(experiment: Experiment, machine: int) -> int:
@@ -105,13 +105,9 @@ class MemoryEstimate:
 
 
 def available_bytes() -> int:
-    """Bytes that can be used without swapping, within the control group's limit."""
+    """Bytes that can be used without swapping, within the limits of control groups."""
     free = (_field(Path("/proc/meminfo"), "MemAvailable:") or 0) * 1024
-    group = _control_group()
-    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-        limit, usage = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-        free = min(free, limit - usage)
-    return max(free, 0)
+    return max(0, int(min(free, room("memory.max", "memory.current"))))
 
 
 def times_run_out() -> int:
@@ -119,19 +115,9 @@ def times_run_out() -> int:
 
     Without counters of groups: in the whole system.
     """
-    paths = (_control_group() / "memory.events", Path("/proc/vmstat"))
+    paths = (control_group() / "memory.events", Path("/proc/vmstat"))
     counts = [_field(path, "oom_kill") for path in paths]
     return next((count for count in counts if count is not None), 0)
-
-
-def _control_group() -> Path:
-    """The folder of this process's control group (cgroup v2); the root if it has none."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
-    return GROUPS / "".join(names[:1])
 
 
 def _field(path: Path, name: str) -> int | None:

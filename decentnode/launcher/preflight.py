@@ -10,10 +10,14 @@ from decentnode.communication.security import key_files as keys
 from decentnode.communication.security.curve import OLDEST_LIBZMQ, Credentials
 from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
 from decentnode.config.settings import KeyFolder, Settings
+from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.graph.base import FORESEEN_ROUNDS, Graph
+from decentnode.launcher.control_groups import room_for_processes
 
 FILES_PER_PROCESS = 64
+THREADS_PER_PROCESS, THREADS_BESIDE = 4, 6
+"""Of a host process: the loop, the socket thread and two of ZeroMQ; of the launcher and what it starts."""
 
 
 def check_group(settings: Settings, machine: int) -> None:
@@ -76,6 +80,19 @@ def file_shortage(settings: Settings, machine: int) -> str:
         f"open files: a process here needs about {needed}, the limit is {limit}; "
         f"raise it as root (ulimit -n {needed}), or take a sparser graph"
     )
+
+
+def check_processes(settings: Settings, machine: int) -> None:
+    """Raises BadInput, in one line, if this user or container may not have as many processes and threads."""
+    communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
+    hosts = -(-len(ranks) // communication.nodes_in_one_process(len(ranks)))
+    needed, left = THREADS_BESIDE + hosts * THREADS_PER_PROCESS, room_for_processes()
+    if needed > left:
+        raise BadInput(
+            f"processes: {counted(hosts, 'process', 'processes')} of nodes need about {needed} processes and "
+            f"threads, and the limit here leaves {left:.0f}; raise it (ulimit -u, or pids.max of the "
+            f"container), or let nodes share processes (communication.nodes_per_process)"
+        )
 
 
 def credentials(settings: Settings, machine: int) -> Credentials | None:

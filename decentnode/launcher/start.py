@@ -9,6 +9,7 @@ import torch
 
 from decentnode.config.error_locations import with_locations
 from decentnode.config.settings import Settings
+from decentnode.core.process_setup import check_kernel
 from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
 from decentnode.graph.base import RedrawnGraph
@@ -34,6 +35,7 @@ def run_here(
     the settings are from, for errors.
     """
     torch.set_num_threads(1)
+    check_kernel()
     with with_locations(config, overrides):
         settings = settle(settings)
         machine = this_machine(settings)
@@ -41,6 +43,7 @@ def run_here(
         preflight.check_group(settings, machine)
         preflight.check_ports(settings, machine)
         preflight.check_writers(settings, machine)
+        preflight.check_processes(settings, machine)
         shortage = preflight.file_shortage(settings, machine)
         for line in filter(None, [shortage, sample_notice(settings), *doubts(settings.graph.make())]):
             print(line, file=sys.stderr)

@@ -23,7 +23,14 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from decentnode.communication.base import BufferSpec, Communication, Endpoint, HostProcess, ProcessDirectory
+from decentnode.communication.base import (
+    BufferSpec,
+    Communication,
+    Endpoint,
+    HostProcess,
+    ProcessDirectory,
+    folder_for_sockets,
+)
 from decentnode.communication.inproc import InProcess
 from decentnode.core.registry import name_of
 from decentnode.core.timeouts import Timeouts
@@ -217,7 +224,7 @@ class StoreMeeting(RankRendezvous):
                 raise StartError(f"rank {self.rank}: {why}") from error
             left.callback(_remove_orphan, directory)
             return directory
-        directory = Path(tempfile.mkdtemp(prefix="decentnode-"))
+        directory = Path(tempfile.mkdtemp(prefix="decentnode-", dir=folder_for_sockets()))
         keeper = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         left.callback(os.close, keeper)
         left.callback(shutil.rmtree, directory, ignore_errors=True)

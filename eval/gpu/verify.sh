@@ -3,7 +3,7 @@
 # Prints a line for each check and a JSON object at the end (docs/gpu.md). Exit code 1 where a check fails, 2
 # without a GPU. --backend gloo rehearses all of it on the CPU.
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+root=$(CDPATH= cd -- "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 cd "$root"
 python=${PYTHON:-$root/.venv/bin/python}
 [[ -x $python ]] || python=python3

@@ -3,7 +3,7 @@
 # Such a machine has Python 3.12, torch for CUDA and no network (docs/gpu.md). Take the folder along; verify.sh
 # installs from it. --list prints the packages with their versions, which are those of constraints.txt.
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+root=$(CDPATH= cd -- "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 most_megabytes=64
 
 # What is there beside torch.

@@ -595,7 +595,7 @@ case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     "-m pip --version") ;;
     "-m pip install "*) sleep 0.2; echo "$*" >>"$LOG"; exit ${NO_NETWORK:-0} ;;
-    "-m decentnode "*) echo "$*"; exit 3 ;;
+    "-P -m decentnode "*) echo "$*"; exit 3 ;;
     *) exit 1 ;;
 esac
 """
@@ -646,7 +646,7 @@ def test_two_starts_at_once_install_once_and_pass_words_and_exit_code_on(start, 
     both = [start("a.yaml", "seed=2"), start("a.yaml", "seed=2")]
     said = [one.communicate() for one in both]
     assert [one.returncode for one in both] == [3, 3]
-    assert {out for out, _ in said} == {"-m decentnode run a.yaml seed=2\n"}
+    assert {out for out, _ in said} == {"-P -m decentnode run a.yaml seed=2\n"}
     assert sorted(err for _, err in said) == ["", INSTALLING]
     (installation,) = (tmp_path / "log").read_text().splitlines()
     root = tmp_path / "checkout"
@@ -655,7 +655,7 @@ def test_two_starts_at_once_install_once_and_pass_words_and_exit_code_on(start, 
 
 def test_without_words_the_quickstart_runs(start, tmp_path):
     out, _ = start().communicate()
-    assert out == f"-m decentnode run {tmp_path}/checkout/configs/quickstart.yaml\n"
+    assert out == f"-P -m decentnode run {tmp_path}/checkout/configs/quickstart.yaml\n"
 
 
 def test_a_second_start_installs_nothing_until_versions_change(start, tmp_path):

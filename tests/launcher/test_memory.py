@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from decentnode.communication.launcher_link.reports import Exited, Failed
+from decentnode.launcher import control_groups
 from decentnode.launcher import memory_estimate as memory
 from decentnode.launcher.memory_estimate import (
     FRAMES_PER_SOURCE,
@@ -91,7 +92,7 @@ def test_a_kill_by_the_kernel_is_told_from_any_other(monkeypatch):
 
 
 def test_only_kills_in_the_own_group_count_where_they_are_counted(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_control_group", lambda: tmp_path)
+    monkeypatch.setattr(memory, "control_group", lambda: tmp_path)
     (tmp_path / "memory.events").write_text("low 0\noom 9\noom_kill 2\noom_group_kill 7\n")
     assert times_run_out() == 2
     (tmp_path / "memory.events").unlink()
@@ -110,7 +111,8 @@ def test_a_node_that_ran_out_of_memory_is_told_the_figures():
 
 def test_the_limit_of_the_own_group_counts_and_none_is_no_limit(monkeypatch, tmp_path):
     whole = available_bytes()
-    monkeypatch.setattr(memory, "_control_group", lambda: tmp_path)
+    monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "control_group", lambda: tmp_path)
     (tmp_path / "memory.max").write_text(f"{3 << 20}\n")
     (tmp_path / "memory.current").write_text(f"{1 << 20}\n")
     assert available_bytes() == 2 << 20

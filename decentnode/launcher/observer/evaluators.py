@@ -24,6 +24,7 @@ from decentnode.communication.launcher_link.reports import Evaluated, Published,
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.launcher.child_process import ChildProcess
+from decentnode.launcher.control_groups import processors
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.host_process import TELL_STACKS
 from decentnode.training.evaluation import own_buffers
@@ -43,7 +44,7 @@ def _wanted(experiment: Experiment, local: Collection[int]) -> int:
     if given is True:
         # Where nodes keep all processors busy, an evaluator gains nothing and costs them time.
         processes = len({experiment.home[rank] for rank in local})
-        return min(max(0, len(os.sched_getaffinity(0)) - processes), len(local))
+        return min(max(0, processors() - processes), len(local))
     return min(int(given), len(local))
 
 

@@ -6,7 +6,8 @@ The only module that imports matplotlib; it runs in a process of its own, after 
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -67,6 +68,15 @@ LOSS_COSTS = ("loss_bytes", "loss_seconds")
 Panel = Callable[[Axes], None]
 
 
+@contextmanager
+def drawing_style(style: Mapping[Any, Any] | None = None) -> Iterator[None]:
+    """Draws with matplotlib's defaults, our style and `style`; a user's matplotlibrc has no part in it."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE | dict(style or {}))
+        yield
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Draws the runs on the command line, prints the pictures' paths, and returns an exit code."""
     parser = argparse.ArgumentParser("decentnode plot", description="Draws one run, or compares several.")
@@ -92,7 +102,7 @@ def draw(found: Sequence[RunCurves], out: Path) -> list[Path]:
     panels = _panels(found)
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context(STYLE):
+        with drawing_style():
             pictures = [_save(_overview(found, panels), out / "overview.png")]
             for name, panel in panels.items():
                 pictures.append(_save(_single(found, panel), out / "figures" / f"{name}.png"))
@@ -280,7 +290,7 @@ def draw_partition(table: PartitionTable, path: Path) -> None:
     """Draws which samples each rank has: labels, sizes and groups; raises BadInput."""
     counts = {"samples": table.samples} | ({"groups": table.groups} if table.groups else {})
     widths = [3.0] * bool(table.labels) + [1.0] * len(counts)
-    with matplotlib.rc_context(STYLE):
+    with drawing_style():
         figure = Figure(figsize=(2.4 + 2.2 * sum(widths), 4.6), layout="constrained")
         panels = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
         if table.labels:

@@ -6,7 +6,6 @@ from math import ceil, sqrt
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
 from decentnode.results.figures.look import PALETTE
-from decentnode.results.figures.plots import DPI, INK, PALE, STYLE
+from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
 
 SHAPES = ("o", "s", "D", "h", "^", "p", "v", "8")
 """Of groups of nodes; together with the color 64 differ, and eight without colors."""
@@ -71,7 +70,7 @@ def draw_graph(picture: GraphPicture, path: Path) -> None:
     """Writes the picture; raises BadInput."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context(STYLE | {"axes.grid": False, "svg.fonttype": "path", "svg.hashsalt": ""}):
+        with drawing_style({"axes.grid": False, "svg.fonttype": "path", "svg.hashsalt": ""}):
             figure_of(picture).savefig(
                 path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None
             )

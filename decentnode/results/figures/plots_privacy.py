@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
 from decentnode.results.figures.look import MARKERS, look
-from decentnode.results.figures.plots import DPI, PALE, STYLE
+from decentnode.results.figures.plots import DPI, PALE, drawing_style
 
 Matrix = NDArray[np.float64]
 SIDE = 4.2
@@ -30,7 +30,7 @@ UNSEEN, KNOWN = "#ffffff", "#dddddd"
 
 def draw_heat_map(title: str, tables: Mapping[str, Matrix], path: Path) -> None:
     """Writes a panel for each table of epsilon[u, v], all with the same scale; raises BadInput."""
-    with matplotlib.rc_context(STYLE | {"axes.grid": False, "svg.fonttype": "path", "svg.hashsalt": ""}):
+    with drawing_style({"axes.grid": False, "svg.fonttype": "path", "svg.hashsalt": ""}):
         write(heat_map(title, tables), path)
 
 
@@ -77,7 +77,7 @@ class Panel:
 
 def draw_frontier(title: str, utility: str, rows: Sequence[Sequence[Panel]], path: Path) -> None:
     """Writes panels of utility against costs, with the front of each marked; raises BadInput."""
-    with matplotlib.rc_context(STYLE | {"svg.fonttype": "path", "svg.hashsalt": ""}):
+    with drawing_style({"svg.fonttype": "path", "svg.hashsalt": ""}):
         write(frontier_figure(title, utility, rows), path)
 
 

@@ -60,7 +60,9 @@ def write(study: Study, out: Path, target: float, columns: int = 1) -> list[Path
             path = out / f"{name}.{ending}"
             path.write_text(text(table))
             written.append(path)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
         for name, figure in _figures(study, WIDTH_INCHES[columns]).items():
             written += _save(figure, out / name)
     return written

@@ -1,11 +1,11 @@
 """How many runs go at a time: as many as the processors and the memory of this machine carry."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Literal
 
+from decentnode.launcher.control_groups import processors
 from decentnode.launcher.memory_estimate import available_bytes
 from decentnode.studies.sweep.forecast import Forecast
 from decentnode.studies.sweep.forked_run import RunOutcome
@@ -34,7 +34,7 @@ class Admission:
 
     def __init__(self, jobs: Literal["auto"] | int) -> None:
         self.jobs = jobs
-        self.cores = len(os.sched_getaffinity(0))
+        self.cores = processors()
         self._measured: dict[Size, Load] = {}
         self._free = available_bytes()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from decentnode.config.type_check import unknown
+from decentnode.core.process_setup import check_kernel
 from decentnode.core.streams import print_lines, say
 from decentnode.errors import BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
@@ -70,6 +71,7 @@ def sweep(request: SweepRequest) -> ExitCode:
     datasets = DatasetCache()
     plan = _plan(study, directories, statuses, datasets)
     print_lines(plan.lines())
+    check_kernel()
     if not plan.waiting:
         say(f"{study.name}: nothing to do (exit code 0)\n  results   {study.out}")
         return ExitCode.OK

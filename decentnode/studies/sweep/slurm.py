@@ -20,7 +20,7 @@ def script(study: PlannedStudy, runs: Sequence[PlannedRun], command: str) -> str
     processors = min(MOST_PROCESSORS, max(_processes(run.settings) for run in runs))
     words = shlex.split(command)
     # Another environment may be active where the task runs.
-    words[:1] = [sys.executable, "-m", "decentnode"]
+    words[:1] = [sys.executable, "-P", "-m", "decentnode"]
     lines = [
         "#!/bin/bash",
         f"# The runs of the study {study.name} that are not done, one task for each.",

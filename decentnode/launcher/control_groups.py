@@ -1,0 +1,72 @@
+"""What the kernel lets a run have: limits of this process's control group, of its parents, and of the user.
+
+A container, a job of a scheduler or a service has a control group (cgroup v2); a limit may stand at any of
+its parents. Where there is none, or no such limit, nothing is limited.
+"""
+
+import math
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def control_group() -> Path:
+    """The folder of this process's control group; the root if it has none."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    return GROUPS / "".join(names[:1])
+
+
+def with_parents(group: Path) -> list[Path]:
+    """The group and all groups around it."""
+    return [group, *(parent for parent in group.parents if parent.is_relative_to(GROUPS))]
+
+
+def room(limit: str, usage: str) -> float:
+    """The least that a group leaves, such as of `memory.max` and `memory.current`; infinity: no limit."""
+    return min((most - used for most, used in _numbers(limit, usage)), default=math.inf)
+
+
+def _numbers(*names: str) -> Iterator[list[int]]:
+    """The numbers in these files of each group that has them all; `max` is none."""
+    for group in with_parents(control_group()):
+        with suppress(OSError, ValueError):
+            yield [int((group / name).read_text()) for name in names]
+
+
+def processors() -> int:
+    """Processors that this process may keep busy: those it may run on, within the quotas of its groups."""
+    allowed = float(len(os.sched_getaffinity(0)))
+    for group in with_parents(control_group()):
+        with suppress(OSError, ValueError):
+            quota, period = map(int, (group / "cpu.max").read_text().split())
+            allowed = min(allowed, quota / period)
+    return max(1, math.floor(allowed))
+
+
+def room_for_processes() -> float:
+    """How many more processes and threads may start; infinity without a limit.
+
+    The kernel counts those of a user (`ulimit -u`), but not for root, and those of each group (`pids.max`).
+    """
+    of_groups = room("pids.max", "pids.current")
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft == resource.RLIM_INFINITY or os.getuid() == 0:
+        return of_groups
+    return min(of_groups, soft - _threads_of(os.getuid()))
+
+
+def _threads_of(user: int) -> int:
+    count = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if folder.stat().st_uid == user:
+                count += sum(1 for _ in (folder / "task").iterdir())
+    return count
