@@ -5,22 +5,44 @@ import math
 import pytest
 
 from decentnode.errors import BadInput
-from decentnode.training.privacy.accountants import ACCOUNTANTS, ORDERS, Spending
+from decentnode.training.privacy.accountants import (
+    ACCOUNTANTS,
+    MOST_LOSSES,
+    ORDERS,
+    WIDEST_INTERVAL,
+    Spending,
+    _largest_loss,
+    _losses_of_step,
+    loss_interval,
+)
 
 RDP, PLD = ACCOUNTANTS["rdp"], ACCOUNTANTS["pld"]
 DELTA = 1e-5
-PUBLISHED = {  # of the tutorial of TensorFlow Privacy, and of our own script: classic and improved conversion
-    Spending(250 / 60000, 1.3, 3600): (1.180, 0.942),
-    Spending(250 / 60000, 1.1, 14400): (2.970, 2.563),
-    Spending(250 / 60000, 0.7, 10800): (7.024, 6.274),
-    Spending(0.01, 1.0, 1000): (2.538, 2.108),
+PUBLISHED = {  # of the tutorial of TensorFlow Privacy, and of our own script, by whole orders; then by all
+    Spending(250 / 60000, 1.3, 3600): (1.180, 0.942, 0.942),
+    Spending(250 / 60000, 1.1, 14400): (2.970, 2.563, 2.562),
+    Spending(250 / 60000, 0.7, 10800): (7.024, 6.274, 6.234),
+    Spending(0.01, 1.0, 1000): (2.538, 2.108, 2.101),
 }
+HARD = [  # small rates, much noise, many steps, little noise
+    Spending(1e-3, 8.0, 3000), Spending(1e-3, 50.0, 10_000), Spending(1e-3, 1.0, 100_000),
+    Spending(0.05, 4.0, 2000), Spending(0.3, 0.6, 100), Spending(1.0, 2.0, 4),
+]  # fmt: skip
 
 
-def classic(history, delta):
+def by_whole_orders(history, convert):
+    curve = zip(RDP.curve(history), ORDERS, strict=True)
+    return min(convert(one, order) for one, order in curve if order == int(order))
+
+
+def classic(one, order):
     """Mironov, 2017, proposition 3."""
-    curve = RDP.curve(history)
-    return min(one + math.log(1 / delta) / (order - 1) for one, order in zip(curve, ORDERS, strict=True))
+    return one + math.log(1 / DELTA) / (order - 1)
+
+
+def improved(one, order):
+    """Canonne et al., 2020, proposition 12."""
+    return one + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
 
 
 def exact_delta(epsilon, noise):
@@ -35,10 +57,40 @@ def exact_delta(epsilon, noise):
 
 @pytest.mark.parametrize("spending", PUBLISHED)
 def test_published_figures(spending):
-    wanted, improved = PUBLISHED[spending]
-    assert classic([spending], DELTA) == pytest.approx(wanted, abs=6e-4)
-    assert RDP.epsilon([spending], DELTA) == pytest.approx(improved, abs=6e-4)
-    assert 0.8 * improved < PLD.epsilon([spending], DELTA) < improved
+    by_classic, by_improved, best = PUBLISHED[spending]
+    assert by_whole_orders([spending], classic) == pytest.approx(by_classic, abs=6e-4)
+    assert by_whole_orders([spending], improved) == pytest.approx(by_improved, abs=6e-4)
+    assert RDP.epsilon([spending], DELTA) == pytest.approx(best, abs=6e-4)
+    assert 0.8 * best < PLD.epsilon([spending], DELTA) < best
+
+
+@pytest.mark.parametrize("spending", HARD)
+def test_distributions_of_losses_are_tighter_than_divergences_for_every_rate_and_noise(spending):
+    """The grid is fine enough: one four times as fine gives at most one percent less."""
+    found, interval = PLD.epsilon([spending], DELTA), loss_interval([spending])
+    assert found < RDP.epsilon([spending], DELTA)
+    finer = _losses_of_step(spending.rate, spending.noise, interval / 4).self_compose(spending.steps)
+    assert 0.99 * found < finer.get_epsilon_for_delta(DELTA) <= found
+
+
+def test_the_interval_bounds_the_work_and_is_one_for_all_parts_of_a_history():
+    assert PLD.epsilon([Spending(1e-3, 8.0, 3000)], DELTA) == pytest.approx(0.0181, abs=1e-4), "once .0500"
+    for one in (
+        Spending(1e-5, 0.7, 10**5),
+        Spending(1e-9, 0.1, 10),
+        Spending(1e-3, 2.0, 10**8),
+        Spending(1.0, 0.05, 9),
+    ):
+        interval = loss_interval([one])
+        assert 0 < interval <= WIDEST_INTERVAL
+        assert _largest_loss(one) / interval <= MOST_LOSSES or interval == WIDEST_INTERVAL
+    fine, coarse = Spending(1e-3, 8.0, 100), Spending(0.01, 8.0, 100)
+    assert loss_interval([fine]) < loss_interval([fine, coarse]) < loss_interval([coarse])
+
+
+def test_fractional_orders_decide_where_little_noise_is_added():
+    spent = [Spending(0.3, 0.6, 100)]
+    assert RDP.epsilon(spent, DELTA) < 0.85 * by_whole_orders(spent, improved)
 
 
 @pytest.mark.parametrize(("name", "gap"), [("rdp", 0.15), ("pld", 2e-3)])
