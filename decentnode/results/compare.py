@@ -12,6 +12,8 @@ from decentnode.results.reader import EvaluationRow
 
 FROM_START = 3
 """The last columns: the cost to reach the target."""
+AT_MOST = "<= "
+"""Before what is an upper bound, because the first evaluation is beyond the target already."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ def compare(runs: Sequence[RunCurves], target: float | None = None) -> Iterator[
     """A table of the runs, in lines; `points` is the difference of the headline metric from the first run.
 
     `target`: the headline metric of the last columns, as shown (accuracy in percent); by default the best
-    that all runs reach.
+    that all runs reach. They are those of the first evaluation beyond it; `<=` where that is the first one
+    of all.
     A first line warns of runs on different data sets.
     """
     if apart := different_datasets(runs):
@@ -78,12 +81,16 @@ def _cells(
         )
     last, reaches = curve[-1], run.headline.reaches
     there = next((one for one in curve if wanted is not None and reaches(one.value, wanted)), None)
+    at_most = AT_MOST if there is curve[0] and there.rounds > 1 else ""
+    to_target = ("-",) * FROM_START
+    if there is not None:
+        to_target = tuple(f"{at_most}{cell}" for cell in (str(there.rounds), *_cost(there)))
     digits = ".2f" if run.headline.is_fraction else ".4g"
     return (
         run.name, str(len(run.rows[-1].ranks)), str(last.rounds), f"{last.value:{digits}}",
         f"{last.lowest:{digits}}", f"{last.highest:{digits}}",
         "-" if first is None else f"{last.value - first:+{digits}}", decimal(last.loss),
-        *_cost(last), *((str(there.rounds), *_cost(there)) if there else ("-",) * FROM_START),
+        *_cost(last), *to_target,
     )  # fmt: skip
 
 

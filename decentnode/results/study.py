@@ -175,12 +175,18 @@ class Study:
             found["seconds_to_target"] = lambda run: first_crossing(target, run.seconds, run.curve(), rising)
         return found
 
+    def is_bound(self, variant: Variant, target: float) -> bool:
+        """Whether the costs of a variant up to the target are upper bounds, as a run begins beyond it."""
+        runs = (run for run in variant.finished if run.rows[0].round)
+        return any(self.headline.reaches(run.curve()[0], target) for run in runs)
+
     def table(self, target: float | None = None) -> "DataFrame":
         """One row for each variant: its axes, and mean and interval over seeds of each measure; needs pandas.
 
         `target`: the headline metric, as people read it, that bytes and seconds are counted up to; default:
         the best that every variant reaches. Columns NAME and NAME_half: the mean and half of its 95 %
-        interval. `alone`: whether seconds compare.
+        interval. `alone`: whether seconds compare; `target_is_bound`: whether the costs up to the target are
+        upper bounds.
         """
         wanted = self.default_target if target is None else target
         measures = self.measures(wanted)
@@ -193,7 +199,8 @@ class Study:
                 for key, value in ((name, one.mean), (f"{name}_half", one.half))
             }
             seeds, alone = len(variant.finished), variant.had_the_machine_alone
-            rows.append({"variant": variant.name, **variant.axes, "seeds": seeds, **figures, "alone": alone})
+            row = {"variant": variant.name, **variant.axes, "seeds": seeds, **figures, "alone": alone}
+            rows.append(row | {"target_is_bound": self.is_bound(variant, wanted)})
         return need("pandas").DataFrame(rows)
 
     def comparisons(self, name: str = "end") -> list[Comparison]:

@@ -46,6 +46,16 @@ def test_a_target_of_ones_own_that_one_run_never_reaches():
     assert slow[-3:] == ["-", "-", "-"] and " ".join(quick).endswith("40 12.0 MB 4 min 00 s")
 
 
+def test_a_target_that_the_first_evaluation_exceeds_is_an_upper_bound():
+    heading, (slow, quick) = cells([RunCurves("slow", SLOW, []), RunCurves("quick", QUICK, [])], target=75.3)
+    assert heading.strip("-") == "to 75.3 %"
+    assert " ".join(slow).endswith(" 20 2.0 MB 20.0 s")
+    assert " ".join(quick).endswith(" <= 10 <= 3.0 MB <= 4.0 s")
+    every_round = [row(0, (0.8, 0.8), 10**6, 1.0), *QUICK]
+    (_, (found,)) = cells([RunCurves("quick", every_round, [])], target=75.3)
+    assert " ".join(found).endswith(" 1 1.0 MB 1.0 s"), "there is no earlier round"
+
+
 def test_a_run_that_is_judged_by_its_loss_is_better_when_it_is_lower():
     low, high = (
         [

@@ -96,6 +96,21 @@ def test_a_run_in_progress_holds_its_lock(tmp_path):
     assert Run(path).state == "incomplete"
 
 
+def test_what_the_first_evaluation_exceeds_is_an_upper_bound_in_the_report(tmp_path):
+    for name, first in (("late", 0.5), ("early", 0.8)):
+        make_run(tmp_path / name, [(first, first), (0.9, 0.9)], sharing=name, entry=recorded(name, 1))
+    study, note = Study(tmp_path), "<=: a run is beyond 70 % at its first evaluation, so at most this."
+    described = main_table(study, 70.0)
+    cells = {cells[0].text: [cell.text for cell in cells[-2:]] for cells in described.rows}
+    assert (
+        cells == {"early": ["<= 2.0 kB", "<= 1.0 s"], "late": ["3.0 kB", "1.5 s"]} and note in described.notes
+    )
+    assert dict(zip(study.table(70.0)["variant"], study.table(70.0)["target_is_bound"], strict=True)) == {
+        "early": True, "late": False
+    }  # fmt: skip
+    assert note not in main_table(study, 85.0).notes
+
+
 def test_variants_of_a_sweep_are_compared_at_equal_bytes_and_at_a_target(tmp_path):
     for seed, gain in enumerate((0.0, 0.02, 0.04)):
         for variant, sent, last in (("choco", 1000, 0.8), ("gossip", 4000, 0.9)):

@@ -9,6 +9,7 @@ from math import isfinite, nan
 
 from decentnode.core.text import readable_bytes, readable_seconds
 from decentnode.results import Study
+from decentnode.results.compare import AT_MOST
 from decentnode.results.metrics import Metric
 from decentnode.results.run import FINISHED
 from decentnode.results.statistics import Comparison, Interval, interval
@@ -52,7 +53,9 @@ def main_table(study: Study, target: float) -> Table:
         "variant", "seeds", f"{of} at the end", "best", f"at {limit}", "at equal time", "sent per node",
         "time", f"bytes to {shown}", f"time to {shown}",
     ]  # fmt: skip
-    rows = [_row(variant, headline, measures) for variant in study.compared]
+    bounds = [study.is_bound(variant, target) for variant in study.compared]
+    pairs = zip(study.compared, bounds, strict=True)
+    rows = [_row(variant, headline, measures, is_bound) for variant, is_bound in pairs]
     claims = [Claims.of(variant.finished) for variant in study.compared]
     if any(one.unit for one in claims):
         headings.append("epsilon")
@@ -62,6 +65,8 @@ def main_table(study: Study, target: float) -> Table:
         f"At equal bytes and time: between evaluations, at the smallest final total above 0 ({limit} and "
         f"{readable_seconds(study.equal_seconds)}); a dash where a run was not evaluated before.",
     ]
+    if any(bounds):
+        notes.append(f"{AT_MOST.strip()}: a run is beyond {shown} at its first evaluation, so at most this.")
     if any(len(variant.finished) > 1 for variant in study.compared):
         varies = {variant.name: variant.graph_varies for variant in study.compared}
         notes.append(f"Graph: {graphs_and_seeds(varies)}.")
@@ -94,7 +99,7 @@ def _is_kept(heading: str) -> bool:
     return is_measure or heading == "variant" or heading.endswith("at the end")
 
 
-def _row(variant: Variant, headline: Metric, measures: dict[str, Measure]) -> list[Cell]:
+def _row(variant: Variant, headline: Metric, measures: dict[str, Measure], is_bound: bool) -> list[Cell]:
     found = {name: variant.over_seeds(measure) for name, measure in measures.items()}
     alone = variant.had_the_machine_alone
     return [
@@ -104,9 +109,14 @@ def _row(variant: Variant, headline: Metric, measures: dict[str, Measure]) -> li
         _shared(number(found["at_equal_seconds"], headline), alone),
         of_bytes(found["bytes"]),
         _shared(of_seconds(found["seconds"]), alone),
-        of_bytes(found["bytes_to_target"]),
-        _shared(of_seconds(found["seconds_to_target"]), alone),
+        _at_most(of_bytes(found["bytes_to_target"]), is_bound),
+        _shared(_at_most(of_seconds(found["seconds_to_target"]), is_bound), alone),
     ]
+
+
+def _at_most(cell: Cell, is_bound: bool) -> Cell:
+    is_marked = is_bound and cell.text != UNKNOWN
+    return Cell(f"{AT_MOST}{cell.text}", cell.value, cell.half) if is_marked else cell
 
 
 def _seeds(variant: Variant) -> Cell:
