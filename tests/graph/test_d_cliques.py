@@ -1,8 +1,12 @@
 """D-Cliques: the labels of each clique are those of all nodes, few edges link the cliques."""
 
+from collections import Counter
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
+from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.graph.connectivity import is_connected
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
@@ -44,6 +48,80 @@ def test_swaps_only_decrease_the_skew(seed):
 def test_the_skew_is_that_of_the_paper():
     held = np.array([[4.0, 0.0], [0.0, 4.0], [2.0, 2.0], [2.0, 2.0]])
     assert [skew(held, clique) for clique in ([0], [0, 1], [0, 2])] == [1.0, 0.0, 0.5]
+
+
+def exact_cliques(histograms, cliques, steps, random):
+    """Greedy Swap (Bellet et al., 2022, Algorithm 1) in rational numbers, from these cliques and draws."""
+    held = [[Fraction(count, sum(row)) for count in row] for row in histograms]
+    mean = lambda ranks: [sum(column) / len(ranks) for column in zip(*(held[i] for i in ranks), strict=True)]
+    p = mean(range(len(held)))
+    skew_of = lambda clique: sum(abs(a - b) for a, b in zip(mean(clique), p, strict=True))
+    for _ in range(steps):
+        one, other = (cliques[k] for k in random.choice(len(cliques), 2, replace=False))
+        s, swaps = skew_of(one) + skew_of(other), []
+        for a, i in enumerate(one):
+            for b, j in enumerate(other):
+                swapped = [*one[:a], j, *one[a + 1 :]], [*other[:b], i, *other[b + 1 :]]
+                if sum(map(skew_of, swapped)) < s:
+                    swaps.append((a, b))
+        if swaps:
+            a, b = swaps[random.integers(len(swaps))]
+            one[a], other[b] = other[b], one[a]
+    return cliques, [skew_of(clique) for clique in cliques]
+
+
+@pytest.mark.parametrize("counts", ["equal", "unequal"])
+@pytest.mark.parametrize(("nodes", "size", "seed"), [(15, 5, 0), (17, 5, 1)])
+def test_swaps_are_those_of_algorithm_1_in_exact_numbers(nodes, size, seed, counts):
+    """Also where nodes have other numbers of samples: D-SGD gives all nodes the same weight."""
+    held = two_shards(nodes, seed)
+    if counts == "unequal":
+        held = held * np.random.default_rng(seed).integers(1, 50, (nodes, 1))
+    graph = DCliques(nodes, size, steps=40, seed=seed)
+    random = generator(seed, "d_cliques")
+    random.permutation(nodes)
+    expected, skews = exact_cliques(held.tolist(), graph.cliques(), 40, random)
+    known = graph.with_labels(held.tolist())
+    assert known.cliques() == expected
+    assert expected != graph.cliques()
+    ours = [skew(held.astype(float), clique) for clique in expected]
+    assert np.allclose(ours, np.array(skews, float), rtol=0, atol=1e-15)
+
+
+def linked_in_the_paper(between, count):
+    """The pairs of cliques that get an edge, one for each, as section 6.3 defines `inter`."""
+    if between == "ring":
+        return [{k, (k + 1) % count} for k in range(count)]
+    if between == "fully_connected":
+        return [{a, b} for b in range(count) for a in range(b)]
+    levels = range(int(np.ceil(np.log2(count))))
+    hops = [sign * (2**level + k) for level in levels for k in (0, 1) for sign in (-1, 1)]
+    return [{start, (start + hop) % count} for start in range(count) for hop in hops if hop % count]
+
+
+@pytest.mark.parametrize("between", ["ring", "small_world", "fully_connected"])
+@pytest.mark.parametrize(("nodes", "size"), [(60, 10), (53, 8), (130, 4)])
+def test_edges_and_weights_between_cliques_are_those_of_the_paper(between, nodes, size):
+    """Each edge ends at nodes that had the fewest such edges of their cliques; w_ij = 1 / (1 + max(deg))."""
+    graph = DCliques(nodes, size, between)
+    cliques, ends = graph.cliques(), Counter()
+    home = {rank: k for k, clique in enumerate(cliques) for rank in clique}
+    edges = list(graph.edges())
+    inner = [(i, j) for i, j in edges if home[i] == home[j]]
+    assert sorted(inner) == sorted((i, j) for clique in cliques for i in clique for j in clique if i < j)
+    outer = edges[len(inner) :]
+    pairs = Counter(frozenset((home[i], home[j])) for i, j in outer)
+    assert pairs == Counter(map(frozenset, linked_in_the_paper(between, len(cliques))))
+    for edge in outer:
+        assert all(ends[i] == min(ends[j] for j in cliques[home[i]]) for i in edge)
+        ends.update(edge)
+    linked = np.zeros((nodes, nodes))
+    for i, j in edges:
+        linked[i, j] = linked[j, i] = 1
+    degrees = linked.sum(1)
+    W = linked / (1 + np.maximum(degrees[:, None], degrees))
+    W += np.diag(1 - W.sum(1))
+    assert np.allclose(WeightedGraph(graph, MetropolisHastings()).matrix(), W, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("between", BETWEEN)

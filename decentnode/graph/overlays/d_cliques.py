@@ -26,12 +26,13 @@ GAIN = 1e-12
 class DCliques(Family):
     """Cliques with nearly the labels of all nodes, linked by few edges (Bellet et al., SRDS 2022, Alg. 1).
 
-    The skew of a clique C is sum_l |p_C(y = l) - p(y = l)|. Cliques are drawn at random. Then, `steps` times,
-    two random cliques swap two of their nodes, drawn from the swaps that decrease the sum of both skews. With
-    `between`, edges link cliques as in Section 6.3: each clique with the next one, with all others, with
-    those 1, 2, 4, 8, ... and 2, 3, 5, 9, ... further in both directions, or, fractal, groups of `clique_size`
-    cliques with each other, then groups of such groups. An edge ends at the node of its clique that has the
-    fewest of them. Until the labels are known, cliques are the random ones.
+    The skew of a clique C is sum_l |p_C(y = l) - p(y = l)|, where p_C and p are means of the nodes' label
+    distributions: in a mix a node has the same weight whatever its number of samples. Cliques are drawn at
+    random. Then, `steps` times, two random cliques swap two of their nodes, drawn from the swaps that
+    decrease the sum of both skews. With `between`, edges link cliques as in Section 6.3: each clique with the
+    next one, with all others, with those 1, 2, 4, 8, ... and 2, 3, 5, 9, ... further in both directions, or,
+    fractal, groups of `clique_size` cliques with each other, then groups of such groups. An edge ends at the
+    node of its clique that has the fewest of them. Until the labels are known, cliques are the random ones.
     """
 
     nodes: Positive
@@ -66,7 +67,7 @@ class DCliques(Family):
         cliques = [part.tolist() for part in np.array_split(random.permutation(self.nodes), count)]
         if not self.histograms or count == 1:
             return cliques
-        held = np.array(self.histograms, np.float64)
+        held = _shares(np.array(self.histograms, np.float64))
         p = _shares(held.sum(0))
         for _ in range(self.steps):
             one, other = (cliques[k] for k in random.choice(count, 2, replace=False))
@@ -115,6 +116,7 @@ def _pairs(items: Sequence[T]) -> Iterator[tuple[T, T]]:
 
 def skew(held: Counts, clique: Sequence[int]) -> float:
     """sum_l |p_C(y = l) - p(y = l)|; `held` has the samples of each rank by label, shape (n, labels)."""
+    held = _shares(held)
     return float(_skews(held[clique].sum(0), _shares(held.sum(0))))
 
 
@@ -124,7 +126,7 @@ def _shares(counts: Counts) -> Counts:
 
 
 def _skews(counts: Counts, p: Counts) -> Counts:
-    """Of cliques with these numbers of samples by label, shape (..., labels)."""
+    """The skews of cliques with these sums of their nodes' distributions, shape (..., labels)."""
     skews: Counts = np.abs(_shares(counts) - p).sum(-1)
     return skews
 
