@@ -3,8 +3,10 @@
 import pickle
 from itertools import combinations, product
 
+import networkx as nx
 import numpy as np
 import pytest
+from scipy.optimize import linprog, minimize_scalar
 
 from decentnode.errors import GraphError
 from decentnode.graph.families import Ring
@@ -238,3 +240,67 @@ def test_matcha_draws_what_its_rho_says(tmp_path):
     bridge = next(k for k, pairs in enumerate(graph.matchings) if [4, 5] in pairs.tolist())
     assert np.mean(drawn) == pytest.approx(p[bridge], abs=0.05)
     assert np.allclose(weighted.matrix(3).sum(0), 1, rtol=0, atol=1e-12)
+
+
+def most_connected(laplacians, total):
+    """The largest lambda_2(sum_j p_j L_j) over 0 <= p_j <= 1 with that sum, at most 2e-5 too large.
+
+    v^T L(p) v with a unit vector v orthogonal to 1 bounds lambda_2 for all p. A linear program finds the p
+    with the largest minimum of these cutting planes (Kelley, 1960).
+    """
+    n, count = laplacians.shape[1], len(laplacians)
+    complement = np.linalg.svd(np.eye(n) - 1 / n)[0][:, : n - 1]
+    within, p, cuts, most = complement.T @ laplacians @ complement, np.full(count, total / count), [], 0.0
+    while True:
+        values, vectors = np.linalg.eigh(np.tensordot(p, within, 1))
+        most = max(most, values[0])
+        cuts.append([*-np.einsum("i,kij,j->k", vectors[:, 0], within, vectors[:, 0]), 1.0])
+        rows, limits = [*cuts, [1.0] * count + [0.0]], [0.0] * len(cuts) + [total]
+        box = [(0, 1)] * count + [(None, None)]
+        p = linprog([0.0] * count + [-1.0], A_ub=rows, b_ub=limits, bounds=box).x
+        if p[-1] - most < 2e-5:
+            return p[-1]
+        p = p[:-1]
+
+
+@pytest.mark.parametrize(("n", "density", "seed"), [(8, 0.35, 5), (12, 0.35, 11)])
+def test_matcha_solves_the_problems_of_its_paper(tmp_path, n, density, seed):
+    """Wang et al., 2019: matchings, max lambda_2(sum_j p_j L_j), min |E[W^T W] - J| with W = I - alpha L."""
+    base = nx.gnp_random_graph(n, density, seed=seed)
+    path = tmp_path / "random.edges"
+    path.write_text(f"{n}\n" + "".join(f"{i} {j}\n" for i, j in base.edges))
+    for budget in (0.2, 0.8):
+        graph = Matcha(str(path), budget, seed=seed)
+        matchings = [[tuple(pair) for pair in pairs.tolist()] for pairs in graph.matchings]
+        assert sorted(pair for pairs in matchings for pair in pairs) == sorted(base.edges)
+        assert all(nx.is_matching(base, set(pairs)) for pairs in matchings)
+        assert len(matchings) <= max(degree for _, degree in base.degree) + 1
+        incidence = [np.array([np.eye(n)[i] - np.eye(n)[j] for i, j in pairs]) for pairs in matchings]
+        laplacians = np.array([signs.T @ signs for signs in incidence])
+
+        p, total = graph.probabilities, budget * len(matchings)
+        assert p.sum() == pytest.approx(total, abs=1e-4) and (p >= 0).all() and (p <= 1).all()
+        connectivity = np.linalg.eigvalsh(np.tensordot(p, laplacians, 1))[1]
+        bound = most_connected(laplacians, total)
+        assert bound * (1 - 2e-3) < connectivity < bound + 1e-4
+
+        # E[W^T W] over all sets of active matchings, as polynomials in alpha.
+        first, second = np.zeros((2, n, n))
+        for active in product((0, 1), repeat=len(p)):
+            chance, laplacian = np.prod(np.where(active, p, 1 - p)), np.tensordot(active, laplacians, 1)
+            first += chance * laplacian
+            second += chance * laplacian @ laplacian
+
+        def rho(alpha, first=first, second=second):
+            return np.linalg.eigvalsh(np.eye(n) - 2 * alpha * first + alpha**2 * second - 1 / n)[-1]
+
+        assert graph.rho == pytest.approx(rho(graph.alpha), abs=1e-12)
+        assert graph.rho == pytest.approx(minimize_scalar(rho, bounds=(0, 2)).fun, abs=1e-8)
+
+        weighted = WeightedGraph(graph, FromGraph())
+        for round in range(20):
+            drawn = {tuple(pair) for pair in graph.edges(round).tolist()}
+            active = [set(pairs) <= drawn for pairs in matchings]
+            assert sum(map(len, np.array(matchings, object)[active])) == len(drawn)
+            W = np.eye(n) - graph.alpha * np.tensordot(active, laplacians, 1)
+            assert np.allclose(weighted.matrix(round), W, rtol=0, atol=1e-15)
