@@ -179,11 +179,14 @@ def test_a_declined_request_has_no_model_in_its_answer():
 # SWIFT.
 
 
-def test_swift_follows_its_equation_on_any_order_of_events():
-    """x_i <- sum_j w_ij m_ij - eta g(x_i), m_ij the newest model of j that i has: all in one dense state."""
+@pytest.mark.parametrize("every", [1, 3])
+def test_swift_follows_its_equation_on_any_order_of_events(every):
+    """Bornstein et al., 2023, Algorithm 1, in one dense state: x_i <- sum_j w_ij m_ij - eta g(x_i), m_ij the
+    newest model of j that i has, in steps of the communication set; x_i <- x_i - eta g(x_i) in the others.
+    """
     graph, eta, draw = Ring(5), 0.1, np.random.default_rng(1)
     start = standard_normal(1, 3).expand(5, -1)
-    net = Messages(Swift, graph, start)
+    net = Messages(lambda: Swift(every=every), graph, start)
     weights = np.array([[view.weights.get(j, 0.0) for j in range(5)] for view in net.views])
     x = start.numpy().copy()
     known = np.tile(x[:1], (5, 5, 1))  # known[i, j]: what i has of j
@@ -201,7 +204,8 @@ def test_swift_follows_its_equation_on_any_order_of_events():
         i = draw.integers(5)
         net.step(i, lambda i, model: -eta * (model - torch.from_numpy(centers[i])))
         known[i, i] = x[i]
-        x[i] = weights[i] @ known[i] - eta * (x[i] - centers[i])
+        mixed = x[i] if net.steps[i] % every else weights[i] @ known[i]
+        x[i] = mixed - eta * (x[i] - centers[i])
         assert np.allclose(net.models.numpy(), x, rtol=0, atol=1e-12)
 
 
