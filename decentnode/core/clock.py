@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from decentnode.core.timeouts import Timeouts
+
 
 class Clock:
     """Real, monotonic time, which does not follow changes of the wall clock."""
@@ -22,6 +24,27 @@ class Clock:
         """Lets other coroutines run until the event is set, at most for so many seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), seconds)
+
+
+class AwakeClock:
+    """Seconds in which this process ran, for waits whose expiry accuses another process.
+
+    Who waits reads it at least every `interval` seconds. After a much longer gap this process was
+    suspended, or starved: it could not see what the other one did, so the gap counts as one interval.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._last_read = time.monotonic()
+        self._suspended = 0.0
+
+    def now(self) -> float:
+        """Seconds since an arbitrary start, without gaps between two calls."""
+        now = time.monotonic()
+        gap, self._last_read = now - self._last_read, now
+        if gap > self._interval + Timeouts.standstill:
+            self._suspended += gap - self._interval
+        return now - self._suspended
 
 
 def seconds_since_process_start() -> float:

@@ -5,17 +5,18 @@ Each reports the highest round that its nodes have announced; the highest of the
 that take longer than `failures.stop_deadline` are killed by their launcher.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from signal import Signals
 
 from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, HeartbeatBoard
+from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
 from decentnode.launcher.cluster.messages import Note, Pause, StopRequest
 
 ASK_INTERVAL = 0.5
+LOOK_INTERVAL = 0.1
 
 
 @dataclass
@@ -34,6 +35,8 @@ class GracefulStop:
     """The signal that stopped the run, here or on another machine."""
     is_urgent: bool = False
     """Whether all is killed without waiting."""
+    _clock: AwakeClock = field(default_factory=lambda: AwakeClock(LOOK_INTERVAL))
+    """Nodes that ended while this launcher was suspended are not killed before it has read their reports."""
     _asked: float = 0.0
     _next_word: float = 0.0
     _announced: dict[int, int] = field(default_factory=dict)
@@ -42,7 +45,7 @@ class GracefulStop:
         """Makes all local nodes wait before their next round; safe in a signal handler."""
         # A repeated request must not extend the time of the nodes.
         if self.signal is None:
-            self._asked = time.monotonic()
+            self._asked = self._clock.now()
             # Before `signal` is set, so the nodes wait by the time the main loop sees the request.
             self.heartbeats.last_round = UNDECIDED
             self.signal = signum
@@ -50,7 +53,13 @@ class GracefulStop:
     @property
     def is_overdue(self) -> bool:
         """Whether the nodes have used up their time."""
-        return self.signal is not None and time.monotonic() - self._asked > self.deadline
+        return self._waited > self.deadline
+
+    @property
+    def _waited(self) -> float:
+        """Seconds since the request; 0 without one."""
+        # Not read before the request: its signal handler reads the clock, too, and must not interrupt that.
+        return 0.0 if self.signal is None else self._clock.now() - self._asked
 
     def take(self, note: Note) -> None:
         """Processes a message of another machine."""
@@ -69,7 +78,7 @@ class GracefulStop:
 
     def advance(self) -> None:
         """Does what is due; called repeatedly after a request."""
-        waited = time.monotonic() - self._asked
+        waited = self._waited
         if self.signal is None or self._is_decided or waited < Timeouts.announced_round:
             return
         # After `Timeouts.announced_round` no local node can announce a higher round.
@@ -93,7 +102,7 @@ class GracefulStop:
 
     def _say(self, note: Note) -> None:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""
-        now = time.monotonic()
+        now = self._clock.now()
         if now >= self._next_word:
             self._next_word = now + ASK_INTERVAL
             self.send(note, None)

@@ -18,7 +18,7 @@ from decentnode.communication.launcher_link.reports import (
     ReportReader,
 )
 from decentnode.communication.security.curve import prove_guard
-from decentnode.core.clock import seconds_since_process_start
+from decentnode.core.clock import AwakeClock, seconds_since_process_start
 from decentnode.core.process_setup import leave_behind, signals_that_stop
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
@@ -54,6 +54,7 @@ POLL_INTERVAL = 0.1
 UNSEEN_END = "its process ended with the fork server"
 PIPE_BYTES = 1 << 20
 STOP_POLL_INTERVAL = 0.02
+START_POLL_INTERVAL = 1.0
 
 
 class Launcher:
@@ -204,16 +205,16 @@ class Launcher:
 
     def _gather(self) -> None:
         """Waits until every local host process is ready; raises StartError if one cannot start."""
-        limit = time.monotonic() + self.experiment.settings.failures.start_deadline
-        table = self.membership
+        clock, table = AwakeClock(START_POLL_INTERVAL), self.membership
+        limit = clock.now() + self.experiment.settings.failures.start_deadline
         while table.pids.keys() != table.here.keys() and not self._is_stopping():
-            self._watch(max(0.0, limit - time.monotonic()))
+            self._watch(START_POLL_INTERVAL)
             lost = table.ranks(MemberState.LOST)
             if lost and not self._is_stopping():
                 first = {table.members[rank].error: rank for rank in reversed(lost)}
                 logs = (f"{why}; its log: {self._run_monitor.logs[rank]}" for why, rank in first.items())
                 raise StartError("\n".join(logs))
-            if time.monotonic() > limit:
+            if clock.now() > limit:
                 silent = sorted(table.here.keys() - table.pids.keys())
                 ranks = [rank for position in silent for rank in table.here[position]]
                 raise StartError(f"these ranks of this machine were not ready in time: {ranks}")
@@ -387,10 +388,11 @@ class Launcher:
             return
         self._observer.finish()
         within = Timeouts.last_observation if not self._is_stopping() else Timeouts.stopped_observation
-        limit = time.monotonic() + within
+        clock = AwakeClock(POLL_INTERVAL)
+        limit = clock.now() + within
         while (self._observer.is_alive() or self._evaluators.is_busy) and not self._stopping.is_urgent:
             # Evaluations end by themselves: an evaluator without progress is killed.
-            if time.monotonic() > limit and not (self._evaluators.is_busy and not self._is_stopping()):
+            if clock.now() > limit and not (self._evaluators.is_busy and not self._is_stopping()):
                 break
             self._watch(POLL_INTERVAL)
         self._vector_sender.exchange((), self._others.listening)  # the observer's last contributions

@@ -7,7 +7,7 @@ from decentnode.communication.launcher_link.heartbeats import (
     HeartbeatBoard,
     HeartbeatSlot,
 )
-from decentnode.core.clock import Clock
+from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.timeouts import Timeouts
 
 POLL_INTERVAL = 0.002
@@ -47,10 +47,11 @@ class RoundScheduler:
             return None
         # Announced before `last_round` is read; in the other order the launcher could miss this round.
         self.heartbeat.mark(upcoming, Activity.BEGIN)
-        limit = self._clock.now() + Timeouts.undecided
+        awake = AwakeClock(POLL_INTERVAL)
+        limit = awake.now() + Timeouts.undecided
         while (last := self._heartbeats.last_round) == UNDECIDED:
             # Without a launcher no decision comes: the node ends here and is saved.
-            if self._clock.now() > limit:
+            if awake.now() > limit:
                 return None
             await self._clock.sleep(POLL_INTERVAL)
         if upcoming > last:

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import signal
+import time
 
 import pytest
 import torch
@@ -56,3 +59,20 @@ def test_nodes_repeat_their_views_when_the_service_is_killed(tmp_path):
     assert {event["kind"] for event in events} == {"communication", "started", "ended"}
     records = [read_records(file) for file in sorted((run.run_dir / "records").glob("*.jsonl"))]
     assert [[record.heard for record in node] for node in records] == [[3] * 9] * 6
+
+
+def test_suspended_nodes_take_part_again_in_the_views_of_the_others(tmp_path):
+    """Nodes that count their own suspension as silence of the service repeat views that others have not."""
+    path = written(tmp_path, "{name: peer_sampler, nodes: 6, degree: 3, block: 3}")
+    paced = ["sharing=faulty:Paced", "sharing.pace=0.05", "rounds=60"]
+    run = Run(tmp_path / "run", [*paced, "failures={grace: 0.3, deadline: 40}", "communication=zeromq"], path)
+    run.wait_for_round(7)
+    suspended = run.pid_of(1), run.pid_of(4)
+    for pid in suspended:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(2.0)
+    for pid in suspended:
+        os.kill(pid, signal.SIGCONT)
+    assert run.wait(30) == 0, run.text
+    events = (run.run_dir / "events.jsonl").read_text()
+    assert "peer_lost" not in events and "repeating" not in events

@@ -1,13 +1,12 @@
 """Machines that agree on the last round, whoever was asked to stop and whoever is there."""
 
 import signal
-import time
 
 import pytest
 
 from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, HeartbeatBoard
+from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher import graceful_stop as stopping
 from decentnode.launcher.cluster.messages import Pause, StopRequest
 from decentnode.launcher.graceful_stop import GracefulStop
 
@@ -18,9 +17,8 @@ DEADLINE = 40.0
 def clock(monkeypatch):
     """Time that passes only when a test says so."""
     now = [100.0]
-    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
-    yield now
-    monkeypatch.setattr(stopping.time, "monotonic", time.monotonic)
+    monkeypatch.setattr(AwakeClock, "now", lambda self: now[0])
+    return now
 
 
 class Machines:

@@ -9,12 +9,12 @@ import fcntl
 import os
 import struct
 import termios
-import time
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
+from decentnode.core.clock import AwakeClock
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 
@@ -201,6 +201,7 @@ Report = (
     | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
+LOOK_INTERVAL = 1.0
 _LAST = (Finished, Stopped, Failed, Exited, Restarted, Rejoined, Ready)
 
 
@@ -242,17 +243,18 @@ class Reporter:
         return sent
 
     def _write(self, line: bytes, patience: float) -> bool:
-        deadline = time.monotonic() + patience
+        clock = AwakeClock(LOOK_INTERVAL)
+        deadline = clock.now() + patience
         while True:
             try:
                 os.write(self._fd, line)
                 return True
             except BlockingIOError:
                 # The pipe is full: the launcher is slow or suspended.
-                left = deadline - time.monotonic()
+                left = deadline - clock.now()
                 if left <= 0:
                     return False
-                ready([], [self._fd], left)
+                ready([], [self._fd], min(left, LOOK_INTERVAL))
             # The launcher is dead, and the fork server ends this process soon.
             except BrokenPipeError:
                 return False

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from decentnode.communication.launcher_link.shared_array import shared_array
-from decentnode.core.clock import Clock
+from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.timeouts import Timeouts
 
 _PUBLISHED, _READ = 0, 1
 ALIGNMENT = 16
+POLL_INTERVAL = 0.005
 """Of each buffer beside a vector; the largest element has so many bytes."""
 
 
@@ -46,12 +47,13 @@ class SnapshotBuffers:
         """
         row = self._row[rank]
         flags = self._flags[row]
-        deadline = clock.now() + (0.0 if rank in self._given_up else patience)
+        awake = AwakeClock(POLL_INTERVAL)
+        deadline = awake.now() + (0.0 if rank in self._given_up else patience)
         while flags[_READ] < flags[_PUBLISHED]:
-            if clock.now() > deadline:
+            if awake.now() > deadline:
                 self._given_up.add(rank)
                 return False
-            await clock.sleep(0.005)
+            await clock.sleep(POLL_INTERVAL)
         self._given_up.discard(rank)
         # The flags order both sides: the node writes here only after the reader released the last vector.
         self._vectors[row].copy_(vector)

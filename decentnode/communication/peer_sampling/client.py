@@ -10,8 +10,7 @@ import zmq
 
 from decentnode.communication.peer_sampling.service import LOOK_INTERVAL, NUMBER, QUESTION
 from decentnode.communication.security.curve import Credentials
-from decentnode.communication.zmq_poll import milliseconds
-from decentnode.core.clock import Clock
+from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
@@ -36,8 +35,6 @@ class SamplingClient:
     """Whether the service does not answer."""
     _blocks: dict[int, bytes] = field(default_factory=dict, init=False)
     _wanted: int = field(default=-1, init=False)
-    _asked: float = field(default=0.0, init=False)
-    """When `_wanted` was set."""
     _ended: bool = field(default=False, init=False)
     _repeats: bool = field(default=False, init=False)
     """Whether nodes repeat a block, which is told."""
@@ -47,9 +44,10 @@ class SamplingClient:
         self._thread = threading.Thread(target=self._run, name="peer sampling", daemon=True)
         self._thread.start()
         self.ask(first)
-        limit = time.monotonic() + self.timeouts.start_deadline
+        clock = AwakeClock(LOOK_INTERVAL)
+        limit = clock.now() + self.timeouts.start_deadline
         while self.block(first) is None:
-            if time.monotonic() > limit:
+            if clock.now() > limit:
                 raise StartError(f"no peer-sampling service answers at {self.endpoint}")
             time.sleep(LOOK_INTERVAL / 5)
         return self
@@ -61,8 +59,7 @@ class SamplingClient:
 
     def ask(self, number: int) -> None:
         """Has a block fetched; the thread sees it soon."""
-        if number > self._wanted:
-            self._asked, self._wanted = time.monotonic(), number
+        self._wanted = max(number, self._wanted)
 
     def block(self, number: int) -> bytes | None:
         """That block, if it is here."""
@@ -70,9 +67,10 @@ class SamplingClient:
 
     async def wait(self, number: int) -> None:
         """Waits until the block is here or the service is lost, for half of a deadline at most."""
-        clock, limit = Clock(), time.monotonic() + self.timeouts.sampled_view
-        while self.block(number) is None and not self.is_lost and time.monotonic() < limit:
-            await clock.sleep(LOOK_INTERVAL / 5)
+        clock = AwakeClock(LOOK_INTERVAL)
+        limit = clock.now() + self.timeouts.sampled_view
+        while self.block(number) is None and not self.is_lost and clock.now() < limit:
+            await Clock().sleep(LOOK_INTERVAL / 5)
 
     def repeats(self, number: int, instead: int) -> None:
         """Tells that nodes repeat an earlier block."""
@@ -87,20 +85,23 @@ class SamplingClient:
         if self.credentials is not None and self.endpoint.startswith("tcp"):
             self.credentials.guard_client(dealer, 0)
         dealer.connect(self.endpoint)
-        heard, due = time.monotonic(), 0.0
+        # While this process is suspended the service is not silent: nodes that repeat a block which others
+        # have would wait for peers that exchange with others, in each of its rounds.
+        clock = AwakeClock(LOOK_INTERVAL)
+        heard, due, asked = clock.now(), 0.0, -1
         while not self._ended:
-            now, wanted = time.monotonic(), self._wanted
-            if wanted in self._blocks:
-                heard, due = now, 0.0
-            elif wanted >= 0 and now >= due:
+            now, wanted = clock.now(), self._wanted
+            if wanted in self._blocks or wanted != asked:
+                heard, due, asked = now, 0.0, wanted
+            if wanted not in self._blocks and wanted >= 0 and now >= due:
                 due = now + ASK_INTERVAL
                 # Without a connection, the queue of questions becomes full.
                 with contextlib.suppress(zmq.Again):
                     dealer.send(QUESTION.pack(self.process, wanted), zmq.NOBLOCK)
-            if dealer.poll(milliseconds(now + LOOK_INTERVAL)):
-                heard, self.is_lost = time.monotonic(), False
+            if dealer.poll(round(1000 * LOOK_INTERVAL)):
+                heard, self.is_lost = clock.now(), False
                 self._take(dealer.recv_multipart())
-            elif time.monotonic() - max(heard, self._asked) > self.timeouts.grace:
+            elif clock.now() - heard > self.timeouts.grace:
                 # Until it answers again: nodes wait for no further block.
                 self.is_lost = True
         context.destroy(linger=0)

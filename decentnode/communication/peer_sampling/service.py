@@ -12,6 +12,7 @@ import zmq
 
 from decentnode.communication.security.curve import Credentials, ZapAuthenticator
 from decentnode.communication.zmq_poll import Poller, has_input
+from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from decentnode.mapping.base import Mapping, tcp_endpoint
@@ -57,6 +58,7 @@ class SamplingService:
     """For each block the routing ids of those that wait for it, by process."""
     _since: dict[int, float] = field(default_factory=dict, init=False)
     """When a block was first asked for."""
+    _clock: AwakeClock = field(default_factory=lambda: AwakeClock(LOOK_INTERVAL), init=False)
 
     def serve(self) -> None:
         """Answers until the process ends; raises StartError if the endpoint cannot be bound."""
@@ -76,9 +78,10 @@ class SamplingService:
         self._bind()
         print(f"peer sampling at {self.endpoint}, process {os.getpid()}", flush=True)
         while True:
+            self._clock.now()
             poller.serve(time.monotonic() + LOOK_INTERVAL)
             for number in sorted(self._waiting):
-                self._send_if_due(number, time.monotonic())
+                self._send_if_due(number, self._clock.now())
 
     def _bind(self) -> None:
         folder = Path(self.endpoint.removeprefix("ipc://")).parent
@@ -105,7 +108,7 @@ class SamplingService:
                 self._send(peer, number)
             elif number >= 0 and (number in self._waiting or len(self._waiting) < MOST_WAITING):
                 self._waiting.setdefault(number, {})[process] = peer
-                self._since.setdefault(number, time.monotonic())
+                self._since.setdefault(number, self._clock.now())
                 # A sign of life: the block is not due yet.
                 self._router.send_multipart([peer, NUMBER.pack(number)])
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from decentnode.communication.torch_distributed.torch_groups import MOST_NAMED
+from decentnode.core.clock import AwakeClock
 from decentnode.core.text import ranks_in_words
 from decentnode.core.timeouts import Timeouts
 
@@ -70,8 +71,9 @@ class MissingRanks:
 
     def _answers(self) -> dict[int, int]:
         """The progress of all nodes that answer in time."""
-        limit, found = time.monotonic() + self.patience, {self.rank: self.progress}
-        while len(found) < self.nodes and time.monotonic() < limit and self._verdict is None:
+        clock, found = AwakeClock(POLL_INTERVAL), {self.rank: self.progress}
+        limit = clock.now() + self.patience
+        while len(found) < self.nodes and clock.now() < limit and self._verdict is None:
             for rank in set(range(self.nodes)) - found.keys():
                 if self.store.check([_WORD.format(rank)]):
                     found[rank] = int(self.store.get(_WORD.format(rank)))

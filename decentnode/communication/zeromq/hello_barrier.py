@@ -1,11 +1,11 @@
 """Which processes have sent HELLO, and how long this one waits for the others."""
 
 import threading
-import time
 from collections.abc import Callable
 
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.zeromq.links import PeerLinks
+from decentnode.core.clock import AwakeClock
 from decentnode.errors import StartError
 
 GREETING_INTERVAL = 1.0
@@ -46,13 +46,14 @@ class HelloBarrier:
 
         A restarted process stops waiting for silent peers after the grace time.
         """
-        began = time.monotonic()
+        clock = AwakeClock(GREETING_INTERVAL)
+        began = clock.now()
         with self._changed:
             while True:
-                left = max(0.0, began + timeout - time.monotonic())
+                left = max(0.0, began + timeout - clock.now())
                 if self._changed.wait_for(lambda: not self._missing(processes), min(GREETING_INTERVAL, left)):
                     return
-                waited, missing = time.monotonic() - began, self._missing(processes)
+                waited, missing = clock.now() - began, self._missing(processes)
                 # The run is in progress: peers that are down now are lost nodes of it, not a failed start.
                 if self._place.incarnation and waited >= self._place.grace and processes & self._met:
                     return

@@ -31,6 +31,7 @@ from decentnode.communication.zeromq.hello_barrier import HelloBarrier
 from decentnode.communication.zeromq.links import NEVER, PeerLinks
 from decentnode.communication.zeromq.receiver import GroupListener, Receiver
 from decentnode.communication.zmq_poll import Commands, Poller, has_input
+from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, StartError
 
@@ -225,11 +226,12 @@ class IoThread(threading.Thread):
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks rejoin, or with `enough` the position of their `peers` (`seek`)."""
         assert self.rejoining is not None, "only a process that was restarted can rejoin"
-        home, own, limit = self.place.home, self.place.own, time.monotonic() + timeout
+        home, own, clock = self.place.home, self.place.own, AwakeClock(Timeouts.rejoin_answer)
+        limit = clock.now() + timeout
         pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
         found: int | None = None
-        while found is None and time.monotonic() < limit and self._any_lives(pairs):
-            found = self.rejoining.seek(pairs, limit, self.post, enough)
+        while found is None and (left := limit - clock.now()) > 0.0 and self._any_lives(pairs):
+            found = self.rejoining.seek(pairs, time.monotonic() + left, self.post, enough)
         if found is None:
             raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to rejoin in")
         return found
@@ -239,12 +241,13 @@ class IoThread(threading.Thread):
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
         """The bytes of the model of a peer, or of one requested before; None on timeout."""
-        limit, pair = time.monotonic() + timeout, (rank, peer)
+        clock, pair = AwakeClock(POLL_INTERVAL), (rank, peer)
+        limit = clock.now() + timeout
         # Before the request: a model without an entry here is refused.
         self._reception.models.setdefault(pair, None)
         self.post(lambda: self.tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
         found = None
-        while found is None and time.monotonic() < limit and self._any_lives([pair]):
+        while found is None and clock.now() < limit and self._any_lives([pair]):
             time.sleep(POLL_INTERVAL)
             found = self._reception.take_model_for(rank)
         return found

@@ -249,6 +249,9 @@ class PeerLinks:
 
         A link over TCP is kept: if it reconnects, the process there receives HELLO again.
         """
+        if now - self.next_verdict > Timeouts.standstill:
+            # This process was suspended: links may be whole again without its having seen it.
+            self._suspects = {p: verdict + now - self.next_verdict for p, verdict in self._suspects.items()}
         # Its process may only have begun to listen a little later.
         for process in filter(self._pipes.has_failed, tuple(self._suspects)):
             self._revive(process)

@@ -15,6 +15,7 @@ import msgspec
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.security.signatures import is_vouched, vouch
 from decentnode.config.settings import FailureSettings
+from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, StartError
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
@@ -26,6 +27,7 @@ from decentnode.node.plugin_sources import difference
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to continue"}
 
 JOIN_INTERVAL = 0.5
+LOOK_INTERVAL = 0.1
 MOST_AT_ONCE = 4
 """Messages of full size that are read before the launcher does something else."""
 LEAST_BYTES = MOST_BYTES // 256
@@ -79,14 +81,15 @@ class Rendezvous:
         return meet(deadline, is_stopped)
 
     def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
-        limit = time.monotonic() + deadline
+        clock = AwakeClock(LOOK_INTERVAL)
+        limit = clock.now() + deadline
         enough_since: float | None = None
         while missing := self._missing():
             # The others must not wait for their deadline.
             if is_stopped():
                 self.send(Refuse("the run was stopped on machine 0"))
                 raise StartError("stopped")
-            now = time.monotonic()
+            now = clock.now()
             # If a machine leaves again, the grace time of the others starts over.
             enough_since = (enough_since or now) if self._suffices(missing) else None
             # Before the deadline counts: at the deadline fewer machines may suffice.
@@ -96,7 +99,7 @@ class Rendezvous:
                 listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
                 refused = f"; connections that were refused: {listed}" if listed else ""
                 self._refuse(f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}")
-            for note in self.receive(timeout=0.1):
+            for note in self.receive(timeout=LOOK_INTERVAL):
                 if isinstance(note, Join):
                     if refusal := self._difference(note):
                         self._refuse(refusal)
@@ -151,14 +154,15 @@ class Rendezvous:
         return True
 
     def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
-        limit, next_join = time.monotonic() + deadline, 0.0
+        clock = AwakeClock(LOOK_INTERVAL)
+        limit, next_join = clock.now() + deadline, 0.0
         absent = {0}
-        while (now := time.monotonic()) < limit and not is_stopped():
+        while (now := clock.now()) < limit and not is_stopped():
             # Repeated, because machine 0 may start later, and counts silent machines as missing.
             if now >= next_join:
                 self.send(self._joins[self.machine])
                 next_join = now + JOIN_INTERVAL
-            for note in self.receive(timeout=0.1):
+            for note in self.receive(timeout=LOOK_INTERVAL):
                 match note:
                     case Start():
                         # Machine 0 is not trusted blindly: signatures and quorum are checked here, too.
@@ -324,7 +328,7 @@ class Rendezvous:
         self.send(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
         while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
-            for note in self.receive(timeout=0.1):
+            for note in self.receive(timeout=LOOK_INTERVAL):
                 if isinstance(note, Join):
                     self.send(refusal, note.machine)
         raise refusal.error()

@@ -78,6 +78,8 @@ class Watchdog:
         self._pause = CHECK_INTERVAL
         self._quiet = 0.0
         """Seconds without progress of any local node."""
+        self._suspended = 0.0
+        """Seconds in which the launcher was suspended."""
         self._last_told = 0.0
         self._active: set[int] = set()
 
@@ -88,6 +90,7 @@ class Watchdog:
         before = now - CHECK_INTERVAL if self._last_check is None else self._last_check
         # Bounded: time in which the launcher was suspended is no silence of the nodes.
         elapsed = min(now - before, self._pause + Timeouts.late_check)
+        self._suspended += now - before - elapsed
         self._last_check = now
         self._active = set(self._membership.active)
         # All first: whether a process is blocked depends on the progress of others.
@@ -157,6 +160,7 @@ class Watchdog:
     def _exits(self, now: float) -> dict[int, float]:
         """By position the seconds for which a process without active nodes has been seen."""
         active, ended = set(self._membership.active), self._membership.ended
+        now -= self._suspended
         for position, watched in self._watched.items():
             is_idle = position not in ended and active.isdisjoint(watched.ranks)
             watched.idle_since = (watched.idle_since or now) if is_idle else 0.0

@@ -10,7 +10,6 @@ import faulthandler
 import os
 import struct
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import torch
 from decentnode.communication.device.staging import device_for
 from decentnode.communication.launcher_link.reports import Evaluated, Published, Reporter, ReportReader
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
+from decentnode.core.clock import AwakeClock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.launcher.child_process import ChildProcess
 from decentnode.launcher.control_groups import processors
@@ -93,6 +93,8 @@ class EvaluatorPool:
         self._run_dir = run_dir
         self._say = say
         self._waiting: deque[Published] = deque()
+        # An evaluator is hung if several looks have found no progress, not one after a suspension of both.
+        self._clock = AwakeClock(experiment.settings.failures.deadline / 4)
         self._live: list[_Evaluator] = []
 
     def start(self, threads: int) -> None:
@@ -121,7 +123,7 @@ class EvaluatorPool:
     def reports(self) -> list[Evaluated]:
         """Finished evaluations; those that failed have no metrics."""
         found: list[Evaluated] = []
-        now = time.monotonic()
+        now = self._clock.now()
         for one in [*self._live]:
             for report in one.reader.read():
                 if isinstance(report, Evaluated):
@@ -149,7 +151,7 @@ class EvaluatorPool:
         for one in self._live:
             if one.task is None and self._waiting:
                 one.task = self._waiting.popleft()
-                one.since = time.monotonic()
+                one.since = self._clock.now()
                 # The end of the process shows in its reports.
                 with contextlib.suppress(BrokenPipeError):
                     os.write(one.tasks, _TASK.pack(one.task.rank, one.task.round))

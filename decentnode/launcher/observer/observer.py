@@ -7,7 +7,6 @@ the partial sums of all machines. No node waits for it longer than `Timeouts.sna
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from decentnode.communication.launcher_link.reports import Published
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
+from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import PartialDistance, PartialSum, VectorAck
 
@@ -57,7 +57,7 @@ class Observation:
 class _RoundParts:
     """What has arrived for one round."""
 
-    grew: float = field(default_factory=time.monotonic)
+    grew: float
     """When something new last arrived."""
     shown: set[int] = field(default_factory=set)
     declined: set[int] = field(default_factory=set)
@@ -109,6 +109,7 @@ class ModelObserver(threading.Thread):
     """Late machines, which machine 0 waits for from their first evaluations on."""
     _events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
     _rounds: dict[int, _RoundParts] = field(default_factory=dict)
+    _clock: AwakeClock = field(default_factory=lambda: AwakeClock(POLL_INTERVAL))
     _concluded: set[int] = field(default_factory=set)
     _closing: bool = False
 
@@ -185,7 +186,7 @@ class ModelObserver(threading.Thread):
         may_begin = isinstance(event, Published) or not (isinstance(event, VectorAck) or self._is_full())
         if event.round not in self._rounds and not may_begin:
             return
-        gathering = self._rounds.setdefault(event.round, _RoundParts())
+        gathering = self._rounds.setdefault(event.round, _RoundParts(self._clock.now()))
         before = gathering.parts
         match event:
             case Published():
@@ -199,7 +200,7 @@ class ModelObserver(threading.Thread):
             case MeanVector():
                 gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
         if gathering.parts > before:
-            gathering.grew = time.monotonic()
+            gathering.grew = self._clock.now()
 
     def _is_full(self) -> bool:
         """Whether other machines have reported more open rounds than a correct run can have."""
@@ -209,7 +210,7 @@ class ModelObserver(threading.Thread):
     def _advance(self, round: int, gathering: _RoundParts) -> None:
         """Takes every step that the input allows: sum, mean, distances, observation."""
         # One machine or node must not delay the observations of all others.
-        late = self.is_alone or time.monotonic() - gathering.grew > Timeouts.observation
+        late = self.is_alone or self._clock.now() - gathering.grew > Timeouts.observation
         heard = gathering.shown | gathering.declined
         # A node in a later round has skipped this one.
         are_here = all(rank in heard or done > round for rank, done in self._expected.items())

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from decentnode.communication.exchange.message_queue import Queued
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.core.payload import HOST, Layout, Payload, PayloadError
+from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, PeerLeft, PeerTimeout
 from decentnode.graph.base import View
 from decentnode.node.node import RoundExchange
@@ -33,6 +34,7 @@ class MessageExchange(RoundExchange):
         self.finished: set[int] = set()
         """Peers that have made their last step."""
         self._awaited: dict[int, float] = {}
+        self._overdue: dict[int, float] = {}
         messages = self.endpoint.messages
         messages.most = QUEUED_IN_REPLAY if replays else messages.most * self._sharing.burst
 
@@ -89,11 +91,21 @@ class MessageExchange(RoundExchange):
         self._awaited = {peer: self._awaited.get(peer, now) for peer in awaited}
         for peer in sorted(awaited.union(self._neighbors)):
             error = self.endpoint.why_lost(peer)
-            if error is None and now - self._awaited.get(peer, now) > deadline:
+            if error is None and self._is_overdue(peer, now):
                 error = PeerTimeout(peer, f"no answer for {deadline:.0f} s", deadline)
             is_needed = peer in awaited or peer not in self.finished
             if error is not None and is_needed and peer not in self.missing:
                 yield error
+
+    def _is_overdue(self, peer: int, now: float) -> bool:
+        """Whether a peer was past its deadline at two looks, a second apart.
+
+        After a long step, or a suspension of this process, its answer may be here and not read yet.
+        """
+        if now - self._awaited.get(peer, now) <= self.deadline:
+            self._overdue.pop(peer, None)
+            return False
+        return now - self._overdue.setdefault(peer, now) > Timeouts.standstill
 
     def hears_again(self, peer: int) -> bool:
         """Starts the deadline of a peer again, which has sent something; returns whether it was over."""

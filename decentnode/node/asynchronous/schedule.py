@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from decentnode.config.settings import Settings
+from decentnode.core.clock import AwakeClock
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.errors import UNDECODABLE, BadInput, PeerError, PeerLeft, PeerLost, RunFailed
 from decentnode.node.asynchronous.messages import MessageExchange
@@ -178,13 +179,13 @@ class ReplayedSchedule:
             await self.messages.wait(LOOK_INTERVAL)
 
     async def _arrival(self, wanted: Message, window: Window) -> PeerMessage:
-        clock, deadline = self.messages.clock, self.messages.deadline
-        limit = clock.now() + deadline
+        clock, deadline, awake = self.messages.clock, self.messages.deadline, AwakeClock(LOOK_INTERVAL)
+        limit = awake.now() + deadline
         while True:
             self._look()
             if wanted in self._kept:
                 return self._kept.pop(wanted)
-            if clock.now() > limit:
+            if awake.now() > limit:
                 source, tag, number = wanted
                 raise RunFailed(
                     f"{self._place(window)}: message {number} (tag {tag}) of rank {source} in the recorded "
