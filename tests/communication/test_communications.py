@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ import torch
 from decentnode.communication.base import BufferSpec, Inbox
 from decentnode.communication.shared_memory.pipes import RUNG
 from decentnode.communication.wire import Header, Kind
+from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.core.byte_counters import HEADER_BYTES
 from decentnode.core.payload import Field, Form, Layout, Payload, Role, dense_layout
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Exponential, Ring
-from tests.support.troupe import INPROC, MACHINES, SHARED, SHARED_SIBLINGS, STAGES, TCP, Actor, play
+from tests.support.troupe import INPROC, MACHINES, SHARED, SHARED_SIBLINGS, STAGES, TCP, Actor, Stage, play
 
 NODES = 4
 ELEMENTS = 20_001
@@ -243,6 +245,38 @@ def test_where_memory_is_shared_links_carry_nothing_but_the_beginning(stage):
     }  # of a busy machine, and their answers
     for carried in play(stage, 3, what_links_carry, MEMORY).results.values():
         assert carried.keys() <= questions
+
+
+RING, MANY = Ring(12), Stage("4 nodes per process", "shared_memory", 4)
+
+
+async def a_long_wait(actor: Actor):
+    """The pairs of nodes that a node sent control messages to while it, and all others, waited for node 0."""
+    tell, said = IoThread.tell, set()
+
+    def listening(thread, kind, sender, peer, key, seq=0):
+        said.add((kind.name, sender, peer))
+        return tell(thread, kind, sender, peer, key, seq)
+
+    actor.communication._sockets.failure_detector._tell = partial(listening, actor.communication._sockets)
+    IoThread.tell = listening
+    neighbors = RING.targets(actor.rank, 0)
+    actor.endpoint.foresee(neighbors)
+    for round in range(4):
+        if round == 1 and not actor.rank:
+            await asyncio.sleep(1.0)
+        sent = dict.fromkeys(neighbors, Payload.dense(actor.endpoint.slots[round % 2]))
+        inbox = await actor.exchange(sent, neighbors, (round, 0, 0), VECTOR, timeout=2.0)
+        assert not inbox.missing
+    actor.release()
+    actor.endpoint.leave()
+    return said
+
+
+def test_processes_with_many_nodes_do_not_send_a_message_for_each_pair_of_nodes():
+    said = set().union(*play(MANY, RING.num_nodes, a_long_wait, MEMORY).results.values())
+    assert {kind for kind, _, _ in said} >= {"WAITING", "RESEND"}
+    assert [one for one in sorted(said) if one[2] not in RING.targets(one[1], 0)] == []
 
 
 async def other_layout(actor: Actor):

@@ -36,12 +36,12 @@ class Waiter:
         self.due = self.now + self.handle.begin_to_wait()
         return self.due - self.now
 
-    def pass_time(self, seconds, linked=(1, 2)):
+    def pass_time(self, seconds, concerned=(1, 2)):
         """Looks whenever something is due, as the thread of the sockets does; returns how often."""
         end, looks = self.now + seconds, 0
         while self.due <= end:
             self.now = self.due
-            self.due = self.detector.check(self.now, linked)
+            self.due = self.detector.check(self.now, lambda rank: concerned)
             looks += 1
         self.now = end
         return looks

@@ -1,6 +1,6 @@
 """The peers that the nodes of a process wait for: requests, notices that a node waits, and timeouts."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf, nextafter
 
 from decentnode.communication.exchange.handle import Key
@@ -22,13 +22,13 @@ class FailureDetector:
         self.most_pause = inf
         """Most seconds between two checks, for nodes that may wait where they start no check themselves."""
 
-    def check(self, now: float, linked: Collection[int]) -> float:
+    def check(self, now: float, concerned: Callable[[int], Collection[int]]) -> float:
         """Does what is due, after everything that arrived has been processed; returns when something is due
         again.
 
         Drops edges to peers past their deadline, requests what is missing, and sends that nodes wait.
-        `linked`: ranks with a link. A late check means that this process was suspended; that time counts
-        against no peer.
+        `concerned`: the ranks that may wait for a local one. A late check means that this process was
+        suspended; that time counts against no peer.
         """
         waiting = [box for box in self._mailboxes.values() if lateness(box, now) > -inf]
         late = max((lateness(mailbox, now) for mailbox in waiting), default=0.0)
@@ -39,17 +39,18 @@ class FailureDetector:
             for key, error in overdue(mailbox, now):
                 self._edges.time_out(mailbox, key, error, now)
             if lateness(mailbox, now) >= 0.0:
-                self._speak(mailbox, now, {*linked, *self._mailboxes} - {mailbox.rank})
+                self._speak(mailbox, now, concerned)
         return min([now + self.most_pause, *map(next_due, waiting)])
 
-    def _speak(self, mailbox: Mailbox, now: float, linked: set[int]) -> None:
+    def _speak(self, mailbox: Mailbox, now: float, concerned: Callable[[int], Collection[int]]) -> None:
         self.ask(mailbox)
         for handle, peers in mailbox.awaited():
             handle.back_off(now)
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
             if now - handle.opened > Timeouts.waiting_notice(handle.deadline):
                 # The awaited peers have received RESEND, which is the same sign of life.
-                for peer in sorted(p for p in linked - peers if mailbox.peers.error(p) is None):
+                others = {*concerned(mailbox.rank)} - peers
+                for peer in sorted(p for p in others if mailbox.peers.error(p) is None):
                     self._tell(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
 
     def ask(self, mailbox: Mailbox) -> None:

@@ -163,7 +163,7 @@ class ZeroMQEndpoint(Endpoint):
             # One that has not met this node finds it ended when it does.
             if self.rank in sibling.mailbox.peers:
                 sibling.mailbox.depart(self.rank, last)
-        for rank in self._sockets.linked():
+        for rank in self._sockets.concerned(self.rank) - self._siblings.keys():
             # A peer without a link opens one when it needs this node, and receives LEAVE as the answer.
             self._sockets.tell(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
 
@@ -175,7 +175,7 @@ class ZeroMQEndpoint(Endpoint):
         return self.mailbox.ahead
 
     def skip_to(self, round: int) -> None:
-        for rank in sorted(self.mailbox.skip_to(round, [*self._siblings, *self._sockets.linked()])):
+        for rank in sorted(self.mailbox.skip_to(round, self._sockets.concerned(self.rank))):
             self._sockets.tell(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:

@@ -90,6 +90,8 @@ class IoThread(threading.Thread):
                 self._poller.add(known, self._gate.serve)
         self._poller.add(self._commands.fd, self._commands.obey)
         self._poller.add(self._links.fileno(), self._links.watch)
+        self._foreseen: dict[int, frozenset[int]] = {}
+        """By local rank the peers of its coming rounds, on a graph that changes."""
         self._next_check = self._next_proposal = NEVER
         self._linger, self._stopping = 0.0, False
 
@@ -161,8 +163,28 @@ class IoThread(threading.Thread):
         linked = [p for p in self._links.processes if not only_needed or needs(p)]
         return [rank for process in linked for rank in self.place.processes[process].ranks]
 
+    def concerned(self, rank: int, only_needed: bool = False) -> set[int]:
+        """The ranks that may wait for a local one, in its process and behind links.
+
+        They are its peers of all rounds, or, on a graph that changes, those of the coming rounds and, without
+        `only_needed`, all that it has met. Not all nodes behind its links: processes with many nodes would
+        exchange a message for each pair of nodes.
+        """
+        peers = self._foreseen.get(rank) if only_needed else None
+        peers = self._peers_of(rank) if peers is None else peers
+        others = {*self.linked(only_needed), *self.mailboxes} - {rank}
+        return others if peers is None else others & peers
+
+    def _peers_of(self, rank: int) -> frozenset[int] | None:
+        """Those that a local rank exchanges with in any round, as far as it is known; None: all may."""
+        peers = self._reception.peers.get(rank)
+        if peers is None and (foreseen := self._foreseen.get(rank)) is not None:
+            return foreseen.union(list(self.mailboxes[rank].peers))
+        return peers
+
     def need(self, rank: int, peers: Iterable[int]) -> None:
         """Opens links to the peers of the coming rounds of a local rank, and keeps them open."""
+        self._foreseen[rank] = frozenset(peers)
         processes = {self.place.home[peer] for peer in peers} - {self.place.own}
         self._links.budget.need(rank, processes)
         # The attachments and pipes used last are kept.
@@ -306,7 +328,7 @@ class IoThread(threading.Thread):
         if self._gate is not None and now >= self._gate.next_due:
             self._gate.serve()
         if now >= self._next_check:
-            self._next_check = self.failure_detector.check(now, self.linked(only_needed=True))
+            self._next_check = self.failure_detector.check(now, partial(self.concerned, only_needed=True))
         if now >= self._next_proposal:
             self._edges.propose()
             self._next_proposal = NEVER
@@ -443,8 +465,12 @@ class IoThread(threading.Thread):
 
     def _has_left(self, process: int) -> bool:
         """Whether no node of that process needs anything more from here."""
-        ranks = self.place.processes[process].ranks
-        return all(box.peers.error(rank) is not None for box in self.mailboxes.values() for rank in ranks)
+        ranks = frozenset(self.place.processes[process].ranks)
+        for rank, mailbox in self.mailboxes.items():
+            peers = self._peers_of(rank)
+            if any(mailbox.peers.error(j) is None for j in (ranks if peers is None else ranks & peers)):
+                return False
+        return True
 
     def _close(self) -> None:
         linger = int(self._linger * 1000)
