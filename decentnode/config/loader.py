@@ -26,6 +26,8 @@ from decentnode.training.settings import TrainingSettings
 
 PER_HOST = ("run_dir", "machine", "device")
 """Keys that may differ between the machines of one run."""
+MOST_SHOWN = 100
+"""Letters of a value in a message about machines that differ."""
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
@@ -101,7 +103,12 @@ def plain(value: Any) -> Any:
 
 
 def digest(settings: Settings, graph: Graph) -> str:
-    """A hash that all machines of a run must agree on: settings, the graph's edges, and this version.
+    """A hash of what all machines of a run must agree on."""
+    return hashlib.sha256(json.dumps(agreed(settings, graph), sort_keys=True).encode()).hexdigest()
+
+
+def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
+    """What all machines of a run must agree on: settings, the graph's edges, and this version.
 
     It leaves out what may differ between machines: run_dir, machine, device, writers, and places of files. Of
     a weights file and of the list of keys it has the content. It does not cover the samples that a machine
@@ -113,13 +120,30 @@ def digest(settings: Settings, graph: Graph) -> str:
     content = {name: value for name, value in found.items() if name not in PER_HOST}
     # They change no result, and machine 0 alone has them.
     del content["records"]["writers"]
+    # Left out where it is off, as in the hashes of runs that started before it existed.
+    if not settings.failures.allow_different_code:
+        del content["failures"]["allow_different_code"]
     content["sharing"]["weights"] |= file_hashes(settings.weights)
     # A graph of labels is the same wherever the samples are.
     static = graph if isinstance(graph, StaticGraph) and not graph.needs_labels else None
     content["adjacency"] = static.adjacency if static else None
     content["security"] = agreed_keys(settings)
     content["version"] = __version__
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return content
+
+
+def flattened(content: Mapping[str, Any], section: str = "") -> dict[str, str]:
+    """The values below all keys as short text, by dotted key; long ones end with a hash of the whole."""
+    found: dict[str, str] = {}
+    for name, value in content.items():
+        if isinstance(value, Mapping) and value:
+            found |= flattened(value, f"{section}{name}.")
+            continue
+        text = json.dumps(value, sort_keys=True)
+        if len(text) > MOST_SHOWN:
+            text = f"{text[: MOST_SHOWN // 2]}... ({hashlib.sha256(text.encode()).hexdigest()[:12]})"
+        found[f"{section}{name}"] = text
+    return found
 
 
 def agreed_keys(settings: Settings) -> str:

@@ -170,6 +170,8 @@ class FailureSettings:
     start: Annotated[str, AfterValidator(check_start)] = "all"
     """Nodes that must be present at the start: all, or at_least N; the others may join later."""
     restart: RestartSettings = RestartSettings()
+    allow_different_code: bool = False
+    """Whether machines may run together that differ in the sources of the package, plug-ins or torch."""
 
     @property
     def timeouts(self) -> Timeouts:

@@ -256,7 +256,13 @@ class Launcher:
         self.screen.began(experiment, self._startup)
         if self._run_state.news:
             self.screen.line(self._run_state.news)
+        self._log_differences()
         self._reports.mark_lost(sorted(self._run_state.lineage.absent), "has not come yet")
+
+    def _log_differences(self) -> None:
+        """Logs which machines run other code than this one, and may."""
+        while self._assembly.news:
+            self._event_log.say("code", self._assembly.news.pop(0))
 
     # While the nodes run.
 
@@ -320,6 +326,7 @@ class Launcher:
             elif isinstance(note, messages.Join):
                 for report in self._late_join.answer(note):
                     self._reports.take(report)
+                self._log_differences()
             elif isinstance(note, messages.CheckpointsCommitted):
                 self._run_state.retention.settle(note.round, note.kept)
             else:

@@ -73,12 +73,26 @@ class PluginSources:
 def package_digest() -> str:
     """A hash of this package's own source files, and of the version of torch."""
     state = hashlib.sha256(torch.__version__.encode())
+    for name, content in _package_files():
+        state.update(f"{name}:{len(content)}\n".encode())
+        state.update(content)
+    return state.hexdigest()
+
+
+@cache
+def package_hashes() -> dict[str, str]:
+    """The first letters of the SHA-256 of each of this package's own source files that a run uses."""
+    return {
+        f"{PACKAGE.name}/{name}": hashlib.sha256(content).hexdigest()[:HASH_LETTERS]
+        for name, content in _package_files()
+    }
+
+
+def _package_files() -> Iterator[tuple[str, bytes]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE)
         if name.parts[0] not in NOT_IN_A_RUN:
-            state.update(f"{name.as_posix()}:{path.stat().st_size}\n".encode())
-            state.update(path.read_bytes())
-    return state.hexdigest()
+            yield name.as_posix(), path.read_bytes()
 
 
 def folder_of(version: CodeVersion, run_dir: Path) -> Path:

@@ -1731,7 +1731,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "timeout: 60",
         [
             "17 failures.timeout: unknown key (known: on_loss, deadline, grace, "
-            "start_deadline, stop_deadline, start, restart)"
+            "start_deadline, stop_deadline, start, restart, allow_different_code)"
         ],
     ),
     "failures, text": (
@@ -1739,7 +1739,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
         "stop",
         [
             "17 failures: must be a mapping with on_loss, deadline, grace, "
-            "start_deadline, stop_deadline, start, restart, not 'stop'"
+            "start_deadline, stop_deadline, start, restart, allow_different_code, not 'stop'"
         ],
     ),
     "checkpoint, negative": (

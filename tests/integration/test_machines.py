@@ -125,6 +125,8 @@ def test_machines_with_different_configurations_refuse_to_start(network, tmp_pat
     assert [run.wait(30) for run in [*runs, *third]] == [4, 4, 4]
     for run in [*runs, *third]:
         assert "machine 2 (10.77.31.3, ranks 5-6) has another configuration or graph" in run.text
+        assert run.text.count("\n") == 2
+        assert "\n  training.batch_size: 8; machine 0: 16\n" in run.text
 
 
 LOOPBACK = machines(["127.0.0.1", "127.0.0.2"], [2, 2])
@@ -174,7 +176,7 @@ def test_machines_with_other_code_refuse_to_start_and_name_the_file(tmp_path):
     runs = [Run(tmp_path / str(machine) / "run", [*both, f"machine={machine}"]) for machine in range(2)]
     assert [run.wait() for run in runs] == [2, 2]
     line = "machine 1 (127.0.0.2, ranks 2-3) has other code than machine 0: phd.py; "
-    line += "put the same files on all machines\n"
+    line += "put the same files on all machines (failures.allow_different_code: true permits others)\n"
     assert [run.text for run in runs] == [line, f"machine 0: {line}"]
 
 

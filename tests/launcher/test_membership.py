@@ -136,16 +136,15 @@ def greeting(machine, **changes):
 class Meeting:
     """The machines of a mapping, each in a thread, until one context ends."""
 
-    def __init__(self, count, start="all", grace=0.0):
+    def __init__(self, count, start="all", grace=0.0, allow_different_code=False):
         self.mapping = mapping_of(count)
-        self.start, self.grace = start, grace
+        self.failures = FailureSettings(start=start, grace=grace, allow_different_code=allow_different_code)
         self.assemblies = {}
         self._pool = ThreadPoolExecutor(count)
 
     def come(self, machine, deadline=10.0, is_stopped=lambda: False, introductions=None, **changes):
         """Has a machine come to the meeting; the future gives what was agreed on."""
-        failures = FailureSettings(start=self.start, grace=self.grace)
-        assembly = Rendezvous(self.mapping, machine, greeting(machine, **changes), failures=failures)
+        assembly = Rendezvous(self.mapping, machine, greeting(machine, **changes), failures=self.failures)
         self.assemblies[machine] = assembly
         return self._pool.submit(assembly.meet, introductions or {}, deadline, is_stopped)
 
@@ -211,7 +210,12 @@ class TestMeeting:
         ("change", "what"),
         [
             ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
-            ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
+            (
+                {"digest": "f" * 64, "settings": {f"key.{i}": "1" for i in range(9)}},
+                "configuration or graph: ffffffffffff; machine 0: dddddddddddd"
+                + "".join(f"\n  key.{i}: 1; machine 0: none" for i in range(5))
+                + "\n  and 4 more settings",
+            ),
             ({"run_id": "00" * 8}, "run to continue: 000000000000; machine 0: none"),
             ({"dataset": "f" * 64}, "dataset's content: ffffffffffff; machine 0: eeeeeeeeeeee"),
         ],
@@ -223,13 +227,32 @@ class TestMeeting:
             reason = f"machine 1 (127.0.0.2, ranks 2-3) has another {what}"
             assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
 
-    def test_other_code_is_refused_on_both_sides_as_bad_input_that_names_the_files(self):
+    @pytest.mark.parametrize(
+        ("change", "what"),
+        [
+            ({"code": {"phd.py": "c", "lab/nets.py": "b"}}, "other code than machine 0: phd.py"),
+            (
+                {"files": {"decentnode/core/clock.py": "1"}, "package": "c" * 64},
+                "other code than machine 0: decentnode/core/clock.py (hash cccccccccccc; machine 0: )",
+            ),
+            ({"torch": "2.7.0"}, "another version of torch: 2.7.0; machine 0: "),
+        ],
+        ids=["plug-in", "package", "torch"],
+    )
+    def test_other_code_is_refused_on_both_sides_as_bad_input_unless_it_is_allowed(self, change, what):
         code = {"phd.py": "a", "lab/nets.py": "b"}
+        machine = "machine 1 (127.0.0.2, ranks 2-3)"
+        with Meeting(2, allow_different_code=True) as meeting:
+            both = meeting.come(0, code=code), meeting.come(1, **{"code": code} | change)
+            assert both[0].result(10.0) == both[1].result(10.0)
+            assert meeting.assemblies[0].news == [
+                f"{machine} has {what}; failures.allow_different_code permits it"
+            ]
         with Meeting(2) as meeting:
-            both = meeting.come(0, code=code), meeting.come(1, code=code | {"phd.py": "c"}, digest="f" * 64)
+            both = meeting.come(0, code=code), meeting.come(1, **{"code": code, "digest": "f" * 64} | change)
             reason = (
-                "machine 1 (127.0.0.2, ranks 2-3) has other code than machine 0: phd.py; "
-                "put the same files on all machines"
+                f"{machine} has {what}; put the same files on all machines "
+                "(failures.allow_different_code: true permits others)"
             )
             for future, line in zip(both, (reason, f"machine 0: {reason}"), strict=True):
                 with pytest.raises(BadInput) as caught:

@@ -24,6 +24,14 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     dataset: str
     code: dict[str, str] = {}
     """A hash of each source file of plug-ins from outside the package."""
+    package: str = ""
+    """The hash of the package's own sources in `run.json`."""
+    files: dict[str, str] = {}
+    """A hash of each source file of the package."""
+    torch: str = ""
+    """The version of torch."""
+    settings: dict[str, str] = {}
+    """What `digest` is the hash of: values as text, by key."""
     introductions: dict[int, Introduction] = {}
     """The handshakes of its nodes, by rank."""
     signature: bytes = b""

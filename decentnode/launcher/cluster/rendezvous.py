@@ -14,18 +14,24 @@ import msgspec
 
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.security.signatures import is_vouched, vouch
+from decentnode.config.loader import MOST_SHOWN
 from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import AwakeClock
+from decentnode.core.text import counted, printable
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, StartError
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
 from decentnode.launcher.cluster.messages import DECODER, INCARNATIONS, Join, Note, Refuse, Start, Wait
 from decentnode.launcher.recovery.checkpoint_retention import newest_of_all
 from decentnode.mapping.base import Mapping, tcp_endpoint
-from decentnode.node.plugin_sources import difference
+from decentnode.node.plugin_sources import HASH_LETTERS, difference
 
 _WORDS = {"digest": "configuration or graph", "dataset": "dataset's content", "run_id": "run to continue"}
+MOST_VALUE = MOST_SHOWN + 20
 
+SAME_CODE = "put the same files on all machines (failures.allow_different_code: true permits others)"
+MOST_KEYS = 5
+"""Settings that are named where machines have different ones."""
 JOIN_INTERVAL = 0.5
 LOOK_INTERVAL = 0.1
 MOST_AT_ONCE = 4
@@ -60,6 +66,8 @@ class Rendezvous:
         self._channel: LauncherChannel | None = None
         self.refused: Counter[str] = Counter()
         """Refused connections and messages, by reason."""
+        self.news: list[str] = []
+        """Lines about machines that differ and may."""
         self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
 
     def meet(self, introductions: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
@@ -253,18 +261,32 @@ class Rendezvous:
             self._channel = None
 
     def _difference(self, join: Join) -> Refuse | None:
-        name = self._name({join.machine})
-        # Only the first difference is reported, so causes come before consequences.
-        for what in ("version", "code", "digest", "dataset", "run_id"):
-            here, there = getattr(self._greeting, what), getattr(join, what)
-            if here != there and what == "code":
-                code = f"other code than machine 0: {difference(here, there)}"
-                return Refuse(f"{name} has {code}; put the same files on all machines", is_bad_input=True)
+        """The first difference to machine 0 for which a machine is refused, causes before consequences."""
+        name, own = self._name({join.machine}), self._greeting
+        if own.version != join.version:
+            return Refuse(f"{name} has another version: {join.version[:12]}; machine 0: {own.version}")
+        if code := self._other_code(join):
+            if not self._failures.allow_different_code:
+                return Refuse(f"{name} has {code}; {SAME_CODE}", is_bad_input=True)
+            line = f"{name} has {code}; failures.allow_different_code permits it"
+            self.news += [line] if line not in self.news else []
+        for what in ("digest", "dataset", "run_id"):
+            here, there = getattr(own, what), getattr(join, what)
             if here != there:
-                word = _WORDS.get(what, what)
-                differs = f"another {word}: {there[:12] or 'none'}; machine 0: {here[:12] or 'none'}"
-                return Refuse(f"{name} has {differs}")
+                keys = _other_values(own.settings, join.settings) if what == "digest" else ""
+                differs = f"another {_WORDS[what]}: {there[:12] or 'none'}; machine 0: {here[:12] or 'none'}"
+                return Refuse(f"{name} has {differs}{keys}")
         return None
+
+    def _other_code(self, join: Join) -> str:
+        """How a machine's code differs from that of this one, as text; empty if it does not."""
+        own = self._greeting
+        if own.torch != join.torch:
+            return f"another version of torch: {printable(join.torch[:40])}; machine 0: {own.torch}"
+        if own.files != join.files:
+            hashes = f"hash {printable(join.package[:HASH_LETTERS])}; machine 0: {own.package[:HASH_LETTERS]}"
+            return f"other code than machine 0: {difference(own.files, join.files)} ({hashes})"
+        return f"other code than machine 0: {files}" if (files := difference(own.code, join.code)) else ""
 
     def _objection(self, start: Start) -> str:
         """Why this machine does not accept the start; empty if it does."""
@@ -335,3 +357,15 @@ class Rendezvous:
 
     def _name(self, machines: Iterable[int]) -> str:
         return "; ".join(map(self._mapping.describe, sorted(machines)))
+
+
+def _other_values(here: dict[str, str], there: dict[str, str]) -> str:
+    """A line for each setting with different values on two machines, with both of them."""
+    keys = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
+    lines = [
+        f"\n  {printable(key[:100])}: {printable(there.get(key, 'none')[:MOST_VALUE])}; "
+        f"machine 0: {here.get(key, 'none')}"
+        for key in keys[:MOST_KEYS]
+    ]
+    more = f"\n  and {counted(len(keys) - MOST_KEYS, 'more setting')}" if len(keys) > MOST_KEYS else ""
+    return "".join(lines) + more

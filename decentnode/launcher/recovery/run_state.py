@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
+import torch
 
 from decentnode.config import loader as config
 from decentnode.core.line_file import RateLimiter
@@ -16,6 +17,7 @@ from decentnode.launcher.recovery.resume import ResumePlan, RunLock, settings_di
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.experiment import Experiment
+from decentnode.node.plugin_sources import package_digest, package_hashes
 from decentnode.results.reader import CodeVersion
 
 
@@ -39,8 +41,12 @@ class RunState:
     def greeting(self) -> Join:
         """What this machine joins with; its checkpoints only to resume a run. Raises BadInput."""
         experiment = self._experiment
-        digest = config.digest(experiment.settings, experiment.graph.graph)
-        join = Join(self._machine, __version__, digest, experiment.samples.digest, experiment.sources.hashes)
+        settings, graph = experiment.settings, experiment.graph.graph
+        join = Join(
+            self._machine, __version__, config.digest(settings, graph), experiment.samples.digest,
+            experiment.sources.hashes, package_digest(), package_hashes(), str(torch.__version__),
+            settings=config.flattened(config.agreed(settings, graph)),
+        )  # fmt: skip
         if self.past is None:
             return join
         if self._machine == 0:
