@@ -149,7 +149,7 @@ def draw(weighted: WeightedGraph, title: str, drawing: Drawing, groups: Groups) 
     rounds = _drawn_rounds(graph, drawing.rounds)
     panels = [
         DrawnRound(
-            f"round {round}" if len(rounds) > 1 else "", found, edges_of(weighted, round),
+            f"round {round + 1}" if len(rounds) > 1 else "", found, edges_of(weighted, round),
             frozenset(rank for rank in range(graph.num_nodes) if not graph.trains(rank, round)),
         )
         for round, found in zip(rounds, places(graph, rounds), strict=True)
@@ -251,7 +251,7 @@ def lines(figures: GraphFigures, weights: str) -> Iterator[str]:
     times = " over a period" if changes and figures.period else ""
     yield f"nodes              {figures.nodes}"
     if changes:
-        period = f"{figures.period} rounds" if figures.period else "none; what follows is of round 0"
+        period = f"{figures.period} rounds" if figures.period else "none; what follows is of round 1"
         yield f"period             {period}"
     yield f"edges              {figures.edges}{times}{' (directed)' if figures.directed else ''}"
     yield f"degree             {figures.degree_min if regular else degrees}{' a round' if changes else ''}"

@@ -40,7 +40,7 @@ def check_matrices(weighted: WeightedGraph, needs: MatrixNeeds) -> str:
     for round in rounds:
         adjacencies.append(tuple(graph.targets(rank, round) for rank in range(graph.num_nodes)))
         if fault := _fault(weighted, round, needs):
-            return f"round {round}: {fault}"
+            return f"round {round + 1}: {fault}"
     if reason := _apart(graph, adjacencies):
         return f"in {counted(len(rounds), 'round')}: {reason}"
     sums = "rows and columns sum to 1" if needs.columns else "rows sum to 1"

@@ -294,7 +294,7 @@ def test_the_graph_of_an_experiment_is_checked_for_its_scheme_and_drawn(call, tm
     )
     assert found["picture"].strip() == str(path)
     out = call("graph", QUICKSTART, "sharing.weights=uniform", "graph=../graphs/star_16.edges")[1]
-    assert "matrices           round 0: column 0 sums to 7.5625; gossip keeps the mean" in out
+    assert "matrices           round 1: column 0 sums to 7.5625; gossip keeps the mean" in out
 
 
 def test_help_and_graphs_load_nothing_heavy():

@@ -118,7 +118,7 @@ def test_other_weights_than_the_usual_have_no_published_figure():
         ),
         (
             Star(4), Uniform(), GOSSIP,
-            "round 0: column 0 sums to 1.75; gossip keeps the mean of all models only where columns sum to 1",
+            "round 1: column 0 sums to 1.75; gossip keeps the mean of all models only where columns sum to 1",
         ),
         (
             Star(4), Uniform(), MatrixNeeds("none", False, False),
@@ -126,7 +126,7 @@ def test_other_weights_than_the_usual_have_no_published_figure():
         ),
         (
             OnePeerExponential(8), Uniform(), CHOCO,
-            "round 0: w_0,1 is 0, w_1,0 is 0.5; choco expects W = W^T",
+            "round 1: w_0,1 is 0, w_1,0 is 0.5; choco expects W = W^T",
         ),
     ],
 )  # fmt: skip
@@ -139,7 +139,7 @@ def test_the_first_round_that_fails_is_named(tmp_path):
     (tmp_path / "b.edges").write_text("4\n0 1\n1 2\n2 3\n")
     of_graph = WeightedGraph(FromFiles(str(tmp_path)), Uniform())
     found = check_matrices(of_graph, GOSSIP)
-    assert found.startswith("round 1: column 0 sums to 0.833333; gossip keeps the mean")
+    assert found.startswith("round 2: column 0 sums to 0.833333; gossip keeps the mean")
     apart = WeightedGraph(Matcha(str(tmp_path / "b.edges"), 0.1), FromGraph())
     assert check_matrices(apart, CHOCO).startswith("200 rounds checked for choco")
 
@@ -154,5 +154,5 @@ class Broken(MetropolisHastings):
 
 def test_a_weight_of_what_does_not_arrive_is_named():
     found = check_matrices(WeightedGraph(RandomMatching(8), Broken()), GOSSIP)
-    assert found.startswith("round 2: node 0 gives node 2 the weight 0.1, but does not receive from it")
+    assert found.startswith("round 3: node 0 gives node 2 the weight 0.1, but does not receive from it")
     assert np.isfinite(measured_decay(weighted(RandomMatching(8))).round)

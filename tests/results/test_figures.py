@@ -149,6 +149,24 @@ def test_a_legend_names_what_its_picture_shows_and_nothing_else(run, tmp_path) -
     assert legend(figures._single(alone, figures._panels(alone)["loss_rounds"])) == ["mean of the nodes"]
 
 
+def test_a_mean_of_some_nodes_is_called_so(tmp_path) -> None:
+    """Before the last evaluation a server alone is tested, or a sample of the nodes."""
+    served = make_run(tmp_path / "served", row(0, 0.25), row(1, 0.5), row(2, 0.5, 0.75, 1.0))
+    found = curves.read_runs([served])
+    names = legend(figures._single(found, figures._panels(found)["accuracy_rounds"]))
+    assert names[0] == "mean of 1 of the 3 nodes; the last point: of all"
+
+
+def test_a_distance_of_0_leaves_its_picture_below(tmp_path) -> None:
+    """All rounds are drawn, though a logarithmic axis has no place for it."""
+    rows = [row(r, 0.5, consensus_distance=distance) for r, distance in enumerate((0.1, 0.01, 0.0))]
+    found = curves.read_runs([make_run(tmp_path / "x", *rows)])
+    axes = Figure().add_subplot()
+    figures._panels(found)["consensus_distance"](axes)
+    assert list(axes.lines[0].get_xdata()) == [1, 2, 3]
+    assert axes.get_ylim()[0] > 0.001 and axes.get_xlim()[1] > 3
+
+
 def test_no_deviation_reaches_beyond_the_lowest_and_the_highest(tmp_path) -> None:
     skewed = [row(round, *[0.9] * 7, 0.1) for round in (9, 19)]
     found = curves.read_runs([make_run(tmp_path / "skewed", *skewed)])

@@ -15,8 +15,8 @@ from decentnode.core.timeouts import Timeouts
 
 _PUBLISHED, _READ = 0, 1
 ALIGNMENT = 16
-POLL_INTERVAL = 0.005
 """Of each buffer beside a vector; the largest element has so many bytes."""
+POLL_INTERVAL = 0.005
 
 
 class SnapshotBuffers:

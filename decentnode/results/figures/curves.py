@@ -59,7 +59,8 @@ class RunCurves:
     @property
     def distances(self) -> dict[int, float]:
         """Consensus distance by round (counted from 1), where it is known and positive."""
-        return {row.round + 1: row.consensus_distance for row in self.rows if row.consensus_distance}
+        known = ((row.round + 1, row.consensus_distance) for row in self.rows)
+        return {round: distance for round, distance in known if distance is not None}
 
 
 @dataclass(frozen=True)

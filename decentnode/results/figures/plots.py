@@ -181,7 +181,7 @@ def _keys(runs: Sequence[RunCurves]) -> list[Line2D | Patch]:
     styled = _styled(runs)
     band, dashes = (styled[0].color, INK) if len(runs) == 1 else (PALE, PALE)
     return [
-        *(Line2D([], [], color=s.color, marker=s.marker, label=s.name or MEAN) for s in styled),
+        *(Line2D([], [], color=s.color, marker=s.marker, label=s.name or mean_label(s.run)) for s in styled),
         # On the curves the dark band lies over the light one.
         Patch(color=band, alpha=STD_ALPHA + RANGE_ALPHA, linewidth=0, label=STD),
         Patch(color=band, alpha=RANGE_ALPHA, linewidth=0, label=RANGE),
@@ -248,7 +248,15 @@ def _draw_spread(axes: Axes, x: list[float], y: Spread, style: Style) -> None:
                 axes.vlines(x, bottom, top, linewidth=BAR_WIDTH, **look)
             else:
                 axes.fill_between(x, bottom, top, linewidth=0, **look)
-    _draw_line(axes, x, y.mean, style, MEAN)
+    _draw_line(axes, x, y.mean, style, mean_label(style.run))
+
+
+def mean_label(run: RunCurves) -> str:
+    """What the mean of a curve is over: often only some nodes are tested before the last evaluation."""
+    before = [len(row.ranks) for row in run.rows[:-1]]
+    if not before or (fewest := min(before)) >= (last := len(run.rows[-1].ranks)):
+        return MEAN
+    return f"mean of {fewest} of the {last} nodes; the last point: of all"
 
 
 def _draw_line(axes: Axes, x: list[float], y: list[float], style: Style, meaning: str = "") -> None:
@@ -265,7 +273,9 @@ def _draw_distances(axes: Axes, runs: Sequence[RunCurves]) -> None:
     for style in _styled(runs):
         if distances := style.run.distances:
             _draw_line(axes, [*map(float, distances)], [*distances.values()], style)
-    axes.set(xlabel="round", ylabel="distance to the mean model, relative", yscale="log")
+    axes.set(xlabel="round", ylabel="distance to the mean model, relative")
+    # A distance of 0 has no place on this scale: its line leaves the picture below.
+    axes.set_yscale("log", nonpositive="clip")
     _number_decades(axes)
     axes.xaxis.set_major_locator(_locator(ROUNDS))
     axes.set_title("Consensus distance")
