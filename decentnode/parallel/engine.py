@@ -44,6 +44,8 @@ class MixingEngine:
         """The number of blocks of this step that are done."""
         self.begun = False
         """Whether a step has started and not ended: the other ranks wait for the rest of it."""
+        self.joint = False
+        """Whether all ranks announce in each step whether they have a batch for it."""
         self.mixed = [i for i, b in enumerate(blocks) if not b.bucket.is_buffers or options.buffers == "mix"]
         """The blocks that are mixed in every step, in order."""
         self._graph = graph
@@ -106,6 +108,18 @@ class MixingEngine:
                 self._combine_next()
         self._end_step()
 
+    def follow(self) -> None:
+        """Makes the steps that others have batches for, without the optimizer, until no rank has one."""
+        while True:
+            self._begin_step(has_batch=False)
+            if not self.exchanges.any_has_batch():
+                break
+            self._strength = self.options.strength(self.step)
+            self.finish(skip=True)
+        self.begun = self.joint = False
+        # The flags can only be released after x(t), which is in flight: it is received, and sent again.
+        self.withdraw()
+
     def abandon(self) -> None:
         """Ends a failed step at any point: sends what other ranks wait for, and mixes nothing.
 
@@ -129,11 +143,13 @@ class MixingEngine:
         self.step = self.exchanges.step = step
         self._view = self._graph.view(self.exchanges.rank, step)
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, has_batch: bool = True) -> None:
         self.start()
         # With `publishes_early`, finished blocks are sent to the neighbors of the next step already.
         self._next_view = self._graph.view(self.exchanges.rank, self.step + 1)
         self.begun = True
+        if self.joint:
+            self.exchanges.announce(has_batch)
 
     def _end_step(self) -> None:
         self.step += 1

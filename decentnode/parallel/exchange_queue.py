@@ -11,8 +11,11 @@ from decentnode.communication.base import Endpoint, Inbox
 from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.core.payload import Layout, Payload, dense_layout
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import PeerError, RunFailed
+from decentnode.errors import PeerError, PeerLeft, ProtocolError, RunFailed
 
+FLAG = dense_layout(1, torch.uint8)
+"""Whether a rank has a batch for a step."""
+UNEVEN = "where ranks have different numbers of batches, train inside join()"
 Launch = tuple[int, Payload, Sequence[int], Sequence[int]]
 """Part, payload, targets and sources of an exchange that is not started yet."""
 
@@ -50,6 +53,12 @@ class ExchangeQueue:
         self._waiting: deque[Launch] = deque()
         """Launched exchanges that start when fewer are in flight, in their order."""
         self._round, self._last_part = -1, self._service
+        self._announcement: ExchangeHandle | None = None
+        """The exchange of all ranks' flags, until it is released."""
+        self._flags: Inbox | None = None
+        """What it brought, once that was read."""
+        self._before: frozenset[int] = frozenset()
+        """The parts that were in flight when that exchange started: they are released first."""
 
     @property
     def is_full(self) -> bool:
@@ -76,6 +85,8 @@ class ExchangeQueue:
 
         Parts are collected in the order in which they were launched. Raises RunFailed.
         """
+        if part not in self._before:
+            self.end_announcement()
         inbox = self._opened(self.flying[part], layout)
         del self.flying[part]
         return inbox
@@ -89,6 +100,8 @@ class ExchangeQueue:
     def drop(self, part: int) -> None:
         """Receives the next part and discards it; does nothing where it was collected."""
         if part in self.flying:
+            if part not in self._before:
+                self.end_announcement()
             self._wait(self.flying[part])
             self.flying.pop(part).release()
             self._begin_waiting()
@@ -100,6 +113,32 @@ class ExchangeQueue:
             self._wait(handle)
         for part in list(self.flying):
             self.flying.pop(part).release()
+        self.end_announcement()
+
+    def announce(self, has_batch: bool) -> None:
+        """Starts to send all ranks whether this one has a batch for the step; all do so in each step."""
+        self.end_announcement()  # that of the step before: by now its flags have mostly arrived
+        flag = torch.full((1,), has_batch, dtype=torch.uint8, device=self.endpoint.device)
+        self._before = frozenset(self.flying)
+        self._announcement = self._exchange(self.to_others(flag), self._others, self._service, FLAG)
+
+    def any_has_batch(self) -> bool:
+        """Whether another rank has a batch for the announced step; waits for all ranks. Raises RunFailed.
+
+        Nothing is released: parts that were launched before may not have been collected.
+        """
+        assert self._announcement is not None
+        self._flags = self._opened(self._announcement, FLAG)
+        return any(bool(payload["vector"].item()) for payload in self._flags.values())
+
+    def end_announcement(self) -> None:
+        """Waits for the flags of all ranks and releases them, unless that is done; older parts come first."""
+        if self._announcement is None:
+            return
+        flags = self._opened(self._announcement, FLAG) if self._flags is None else self._flags
+        self._announcement = self._flags = None
+        self._before = frozenset()
+        flags.release()
 
     def release_arrived(self) -> None:
         """For the end: releases what has arrived, and waits for nothing."""
@@ -179,7 +218,9 @@ class ExchangeQueue:
 
     def failure(self, error: PeerError | ValueError) -> RunFailed:
         """The error as RunFailed with this rank and step."""
-        failed = RunFailed(f"{self.here}: {error}")
+        is_uneven = isinstance(error, PeerLeft)
+        is_uneven = is_uneven or (isinstance(error, ProtocolError) and error.counted_as == "layout")
+        failed = RunFailed(f"{self.here}: {error}" + f"; {UNEVEN}" * is_uneven)
         failed.__cause__ = error
         return failed
 

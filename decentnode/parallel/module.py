@@ -124,6 +124,33 @@ class DecentralizedDataParallel(nn.Module):
         finally:
             self._accumulating = before
 
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """A context for loops of different lengths: all ranks leave it together, after as many steps.
+
+        In the steps that only other ranks have batches for, this one mixes, and its optimizer makes no step:
+        x(t+1) = (1 - a) x(t) + a W x(t). All ranks enter it at the same step. Raises RunFailed.
+        """
+        self._refuse_in_join("another join()")
+        if self._averaged:
+            raise RunFailed(f"rank {self.rank}: inside averaged() the model can be looked at, not trained")
+        self._check_sound()
+        self._engine.joint = True
+        try:
+            yield
+            self._check_sound()
+            with torch.no_grad():
+                self._engine.follow()
+        finally:
+            self._engine.joint = False
+
+    def _refuse_in_join(self, what: str) -> None:
+        if self._engine.joint:
+            raise RunFailed(
+                f"rank {self.rank}, step {self.step}: {what} is for all ranks, but inside join() some may "
+                "have no batches any more; call it after join()"
+            )
+
     @property
     def step(self) -> int:
         """The number of steps so far; the graph's round."""
@@ -183,12 +210,14 @@ class DecentralizedDataParallel(nn.Module):
     @torch.no_grad()
     def resend(self) -> None:
         """Sends the parameters again after a change by hand; call it on all ranks at once."""
+        self._refuse_in_join("resend()")
         self._check_sound()
         self._engine.withdraw()
 
     @torch.no_grad()
     def _average(self) -> float:
         """Computes the average into the spare slots."""
+        self._refuse_in_join("an average")
         if self._averaged or self._ended_early:
             raise RunFailed(f"rank {self.rank}: averages are made between steps, and not inside averaged()")
         return averaging.average_all(self._engine)
@@ -243,6 +272,7 @@ class DecentralizedDataParallel(nn.Module):
             raise BadInput("load_state_dict: assign=True would take the parameters out of their buckets")
         if self._averaged:
             raise RunFailed(f"rank {self.rank}: a state loaded inside averaged() would be lost at its end")
+        self._refuse_in_join("load_state_dict()")
         with torch.no_grad():
             if self._ended_early or self._backward.is_open:
                 # The others have made this step, and wait for payloads that this rank has not sent.

@@ -100,8 +100,11 @@ class Run:
 
         return torch.stack(ensemble(size, work))
 
-    def oracle(self, size, matrix_at):
-        """The same by the equations: `matrix_at(t)` is W of step t, mixing strength included."""
+    def oracle(self, size, matrix_at, rests=lambda rank, step: False):
+        """The same by the equations: `matrix_at(t)` is W of step t, mixing strength included.
+
+        The optimizer of a rank that `rests` makes no step.
+        """
         networks = [copy.deepcopy(self.network) for _ in range(size)]
         optimizers = [self.optimizer(list(net.named_parameters())) for net in networks]
         every = [batches(rank, self.steps * self.accumulation) for rank in range(size)]
@@ -113,7 +116,8 @@ class Run:
                 net.zero_grad()
                 for batch in every[rank][step * self.accumulation : (step + 1) * self.accumulation]:
                     loss_of(net, batch).backward()
-                optimizers[rank].step()
+                if not rests(rank, step):
+                    optimizers[rank].step()
                 stepped.append(flat(net))
             w, y = matrix_at(step), torch.stack(stepped)
             late = self.options.get("scheme") == "adapt_then_combine"
