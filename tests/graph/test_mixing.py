@@ -84,7 +84,7 @@ def test_a_changing_graph_has_the_weights_of_its_round():
     assert view(weighted, 3, round=0).weights == {2: 0.5, 3: 0.5}
     assert view(weighted, 3, round=1).weights == pytest.approx({0: 1 / 3, 2: 1 / 3, 3: 1 / 3})
     assert view(weighted, 3, round=2).round == 2
-    np.testing.assert_allclose(weighted.matrix(1).sum(axis=0), 1, atol=1e-15)
+    np.testing.assert_allclose(weighted.matrix(1).sum(axis=0), 1, rtol=0, atol=1e-15)
 
 
 def test_a_static_view_changes_nothing_but_its_round():

@@ -76,7 +76,9 @@ def test_schemes_buckets_and_accumulation(scheme, bucket_mb, accumulation):
 )
 def test_what_an_optimizer_adds_is_computed_at_the_own_model(optimizer, scheme):
     run = Run(optimizer=optimizer, options={"scheme": scheme})
-    assert torch.allclose(run.models(3), run.oracle(3, dense(weighted_graph("ring", None, 3))), atol=1e-13)
+    assert torch.allclose(
+        run.models(3), run.oracle(3, dense(weighted_graph("ring", None, 3))), rtol=0, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("name", sorted(BY_GRADIENT_ALONE))
@@ -84,14 +86,16 @@ def test_steps_that_are_made_from_the_mixed_model_do_not_depend_on_it(name):
     make = getattr(optimizers if name.startswith("Accum") else torch.optim, name)
     optimizer = lambda p: make(p, lr=0.01, weight_decay=0.0) if name != "Rprop" else make(p)
     run = Run(optimizer=optimizer, steps=3)
-    assert torch.allclose(run.models(2), run.oracle(2, dense(weighted_graph("ring", None, 2))), atol=1e-13)
+    assert torch.allclose(
+        run.models(2), run.oracle(2, dense(weighted_graph("ring", None, 2))), rtol=0, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_any_matrix_of_weights(scheme):
     w = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.5, 0.5], [0.25, 0.25, 0.5]]).double()
     run = Run(topology=w, options={"scheme": scheme})
-    assert torch.allclose(run.models(3), run.oracle(3, lambda step: w), atol=1e-13)
+    assert torch.allclose(run.models(3), run.oracle(3, lambda step: w), rtol=0, atol=1e-13)
 
 
 def test_mixing_strength_may_follow_a_schedule():
@@ -99,7 +103,7 @@ def test_mixing_strength_may_follow_a_schedule():
     run = Run(options={"mixing_strength": schedule})
     graph = weighted_graph("ring", None, 3)
     expected = run.oracle(3, lambda step: dense(graph, schedule(step))(step))
-    assert torch.allclose(run.models(3), expected, atol=1e-13)
+    assert torch.allclose(run.models(3), expected, rtol=0, atol=1e-13)
 
 
 def test_mixing_strength_may_be_set_between_steps():
@@ -113,7 +117,7 @@ def test_mixing_strength_may_be_set_between_steps():
         return flat(model)
 
     expected = run.oracle(3, lambda step: dense(graph, 1.0 - step)(step))
-    assert torch.allclose(torch.stack(ensemble(3, work)), expected, atol=1e-13)
+    assert torch.allclose(torch.stack(ensemble(3, work)), expected, rtol=0, atol=1e-13)
 
 
 def test_on_a_complete_graph_adapt_then_combine_is_the_mean_gradient():
@@ -126,7 +130,7 @@ def test_on_a_complete_graph_adapt_then_combine_is_the_mean_gradient():
         for rank in range(4):
             (loss_of(net, every[rank][step]) / 4).backward()
         torch.optim.SGD(net.parameters(), lr=0.1).step()
-    assert torch.allclose(found, flat(net).expand_as(found), atol=1e-13)
+    assert torch.allclose(found, flat(net).expand_as(found), rtol=0, atol=1e-13)
 
 
 def test_everybody_begins_with_the_parameters_and_buffers_of_rank_0():
@@ -172,7 +176,7 @@ def test_zero_grad_in_any_usual_place(order):
                 model.optimizer.zero_grad()
         return flat(model)
 
-    assert torch.allclose(torch.stack(ensemble(3, work)), run.oracle(3, dense(graph)), atol=1e-13)
+    assert torch.allclose(torch.stack(ensemble(3, work)), run.oracle(3, dense(graph)), rtol=0, atol=1e-13)
 
 
 def test_two_forwards_per_backward_and_any_number_for_looking_are_one_step():
@@ -193,7 +197,7 @@ def test_two_forwards_per_backward_and_any_number_for_looking_are_one_step():
         return flat(model)
 
     expected = run.oracle(3, dense(weighted_graph("ring", None, 3)))
-    assert torch.allclose(torch.stack(ensemble(3, work)), expected, atol=1e-13)
+    assert torch.allclose(torch.stack(ensemble(3, work)), expected, rtol=0, atol=1e-13)
 
 
 class Forked(nn.Module):
@@ -240,7 +244,7 @@ def test_unused_parameters_are_mixed_and_hold_up_nobody(bucket_mb):
             zeros = [torch.zeros_like(p) if p.grad is None else p.grad for p in net.parameters()]
             gradients.append(torch.cat([g.reshape(-1) for g in zeros]))
         x = w @ x - 0.1 * torch.stack(gradients)
-    assert torch.allclose(torch.stack(ensemble(3, work)), x, atol=1e-13)
+    assert torch.allclose(torch.stack(ensemble(3, work)), x, rtol=0, atol=1e-13)
 
 
 def test_mixed_types_in_one_module():
@@ -350,7 +354,7 @@ def test_the_norm_that_is_clipped_is_that_of_the_whole_gradient():
 
 
 def test_updates_in_the_step_are_those_of_the_backward_pass():
-    assert torch.allclose(Run(options={"update_in": "step"}).models(3), Run().models(3), atol=1e-15)
+    assert torch.allclose(Run(options={"update_in": "step"}).models(3), Run().models(3), rtol=0, atol=1e-15)
 
 
 def test_the_usual_loop_with_a_scaler_and_clipping():
@@ -398,7 +402,7 @@ def test_a_gradient_that_is_not_finite_skips_the_whole_step_and_is_mixed_all_the
                 loss_of(net, batches(rank, run.steps)[step]).backward()
                 gradients[rank] = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
         x = w @ x - 0.1 * gradients
-    assert torch.allclose(torch.stack(ensemble(2, work)), x, atol=1e-13)
+    assert torch.allclose(torch.stack(ensemble(2, work)), x, rtol=0, atol=1e-13)
 
 
 def test_weights_decay_and_biases_do_not_in_whichever_bucket():
@@ -406,7 +410,7 @@ def test_weights_decay_and_biases_do_not_in_whichever_bucket():
     expected = Run(optimizer=optimizer).oracle(2, dense(weighted_graph("ring", None, 2)))
     for bucket_mb in (ONE_BUCKET, A_TENSOR):
         found = Run(optimizer=optimizer, options={"bucket_mb": bucket_mb}).models(2)
-        assert torch.allclose(found, expected, atol=1e-13)
+        assert torch.allclose(found, expected, rtol=0, atol=1e-13)
     plain = Run(optimizer=lambda p: torch.optim.SGD(p, lr=0.1)).models(2)
     difference = (found - plain).abs()
     assert difference[:, :20].min() > 1e-6  # the first weight
@@ -478,7 +482,7 @@ def test_the_average_can_be_looked_at_and_changes_nothing(scheme, trained_before
     mean = torch.stack([before for before, *_ in found]).mean(0)
     for before, average, distance, _ in found:
         assert torch.equal(average, found[0][1])
-        assert torch.allclose(average, mean, atol=1e-15)
+        assert torch.allclose(average, mean, rtol=0, atol=1e-15)
         assert distance == pytest.approx(float((before - mean).norm()), abs=1e-12)
     assert torch.equal(torch.stack([after for *_, after in found]), run.models(3))
 
@@ -499,8 +503,8 @@ def test_an_average_for_good_is_not_undone(scheme):
         return average, flat(model)
 
     for average, after in ensemble(3, work):
-        assert torch.allclose(average, flat(run.network) + 1, atol=1e-14)
-        assert torch.allclose(after, average, atol=1e-14)
+        assert torch.allclose(average, flat(run.network) + 1, rtol=0, atol=1e-14)
+        assert torch.allclose(after, average, rtol=0, atol=1e-14)
 
 
 class Counting(nn.Module):
@@ -535,7 +539,7 @@ def test_buffers_are_mixed_with_what_the_forward_pass_has_added(scheme):
         added = torch.stack([batches(rank, run.steps)[step][0].sum().expand(3) for rank in range(4)])
         own = w.diagonal().diag()  # a change that was made while neighbors got x(t)
         x = w @ x + own @ added if scheme == SCHEMES[0] else w @ (x + added)
-    assert torch.allclose(torch.stack(ensemble(4, work)), x, atol=1e-12)
+    assert torch.allclose(torch.stack(ensemble(4, work)), x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("own_weight", [0.0, 0.02])
@@ -604,7 +608,7 @@ def test_buffers_in_the_average_come_back(buffers):
     found = ensemble(3, work)
     mean = torch.stack([before for before, _ in found]).mean(0)
     for before, average in found:
-        assert torch.allclose(average, before if buffers == "local" else mean, atol=1e-12)
+        assert torch.allclose(average, before if buffers == "local" else mean, rtol=0, atol=1e-12)
 
 
 # Parameters changed by hand.
@@ -682,7 +686,9 @@ def test_a_hook_sees_what_is_about_to_be_mixed_and_may_change_it():
         mixture.weights.update({j: float(j == mixture.rank) for j in mixture.weights})
 
     run = Run(options={"before_mixing": only_own, "bucket_mb": A_LAYER}, steps=2)
-    assert torch.allclose(run.models(3), run.oracle(3, lambda step: torch.eye(3).double()), atol=1e-13)
+    assert torch.allclose(
+        run.models(3), run.oracle(3, lambda step: torch.eye(3).double()), rtol=0, atol=1e-13
+    )
     names = {name for name, _ in run.network.named_parameters()}
     for rank in range(3):
         others = sorted({0, 1, 2} - {rank})
@@ -813,7 +819,7 @@ def test_a_rank_that_left_is_done_without_if_asked_for():
     *left, gone = ensemble(4, work)
     assert gone is None
     for values in left:
-        assert torch.allclose(values, values[0].expand_as(values), atol=1e-12)  # the three agree
+        assert torch.allclose(values, values[0].expand_as(values), rtol=0, atol=1e-12)  # the three agree
         assert torch.allclose(values, left[0], atol=1e-3)
 
 
@@ -977,7 +983,7 @@ def test_a_step_with_any_arguments_needs_no_closure():
             return super().step(*arguments, **options)
 
     found = Run(optimizer=lambda p: Passing(p, lr=0.1)).models(2)
-    assert torch.allclose(found, Run().models(2), atol=1e-13)
+    assert torch.allclose(found, Run().models(2), rtol=0, atol=1e-13)
 
 
 def test_an_optimizer_of_something_else_is_refused():

@@ -68,8 +68,10 @@ def test_processes_train_as_the_equations_say(communication, scheme, folder):
     expected = run.oracle(3, matrices("alternating_ring", 3))
     for rank in range(3):
         own, average, refused = found[rank]
-        assert torch.allclose(torch.tensor(own).double(), expected[rank], atol=1e-12)
-        assert torch.allclose(torch.tensor(average).double(), expected.mean(0), atol=1e-12)
+        assert torch.allclose(torch.tensor(own, dtype=torch.float64), expected[rank], rtol=0, atol=1e-12)
+        assert torch.allclose(
+            torch.tensor(average, dtype=torch.float64), expected.mean(0), rtol=0, atol=1e-12
+        )
         assert refused == {}
     assert list(folder.iterdir()) == []
 
@@ -89,8 +91,10 @@ def test_neighbors_outside_the_group_read_what_lies_on_a_device(members, scheme,
     found, expected = processes(3, lambda rank: trained(run, rank), 30.0), run.oracle(3, matrices("ring", 3))
     for rank in range(3):
         own, average, refused = found[rank]
-        assert torch.allclose(torch.tensor(own).double(), expected[rank], atol=1e-12)
-        assert torch.allclose(torch.tensor(average).double(), expected.mean(0), atol=1e-12)
+        assert torch.allclose(torch.tensor(own, dtype=torch.float64), expected[rank], rtol=0, atol=1e-12)
+        assert torch.allclose(
+            torch.tensor(average, dtype=torch.float64), expected.mean(0), rtol=0, atol=1e-12
+        )
         assert refused == {}
 
 
@@ -111,7 +115,9 @@ def test_on_a_complete_graph_adapt_then_combine_is_torch_ddp():
         return ours, flat(ddp.module).tolist()
 
     for ours, theirs in processes(2, work).values():
-        assert torch.allclose(torch.tensor(ours), torch.tensor(theirs), atol=1e-12)
+        assert torch.allclose(
+            *(torch.tensor(x, dtype=torch.float64) for x in (ours, theirs)), rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("dead", [0, 2])
@@ -155,7 +161,9 @@ def test_who_is_done_waits_until_slower_ranks_have_read_what_it_sent(communicati
 
     found, expected = processes(2, work), run.oracle(2, lambda step: torch.tensor(ONE_WAY).double())
     for rank in range(2):
-        assert torch.allclose(torch.tensor(found[rank]).double(), expected[rank], atol=1e-12)
+        assert torch.allclose(
+            torch.tensor(found[rank], dtype=torch.float64), expected[rank], rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("communication", ["auto", "torch_distributed"])
@@ -216,7 +224,10 @@ def test_the_shipped_loop_reaches_what_all_reduce_does_on_real_images():
         return perform
 
     torch.set_num_threads(1)
-    found, baseline = processes(4, work("train", "ring", 8)), processes(4, work("train_all_reduce", 8))
+    found, baseline = (
+        processes(4, work("train", "ring", 8)),
+        processes(4, work("train_all_reduce", 8)),
+    )
     for ours, theirs in zip(found.values(), baseline.values(), strict=True):
         mine, average = map(float, re.findall(r"accuracy ([\d.]+), of the average ([\d.]+)", ours)[0])
         by_all_reduce = float(re.search(r"accuracy ([\d.]+)", theirs)[1])

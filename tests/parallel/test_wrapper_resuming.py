@@ -276,7 +276,7 @@ def test_parameters_that_the_optimizer_leaves_out_are_mixed_alone():
     for found, gradients in ensemble(2, work):
         assert gradients == {None}
         for now, start in zip(found, run.network.parameters(), strict=True):
-            assert torch.allclose(now, start, atol=1e-15) == (start.dim() == 1)
+            assert torch.allclose(now, start, rtol=0, atol=1e-15) == (start.dim() == 1)
     # Clipped to 1e-3 by the gradient of the weights alone: each step is as long as it may be.
     moved = torch.cat([(p - q).reshape(-1) for p, q in zip(found, run.network.parameters(), strict=True)])
     assert moved.norm() <= 3 * 0.1 * 1e-3 * 1.001
@@ -339,8 +339,8 @@ def test_averages_are_those_of_the_living():
     found = [one for one in ensemble(4, work) if one is not None]
     mean = torch.stack([own for own, *_ in found]).mean(0)
     for own, average, distance, after in found:
-        assert torch.allclose(average, mean, atol=1e-12)
-        assert torch.allclose(after, mean, atol=1e-12)
+        assert torch.allclose(average, mean, rtol=0, atol=1e-12)
+        assert torch.allclose(after, mean, rtol=0, atol=1e-12)
         assert distance == pytest.approx(float((own - mean).norm()), abs=1e-9)
 
 
@@ -393,7 +393,7 @@ def test_buffers_that_are_not_finite_by_design_stay_out_of_averages_and_mixes(bu
 
     found = ensemble(3, work)
     mean = torch.stack([own for own, _ in found]).mean(0)
-    assert all(torch.allclose(average, mean, atol=1e-14) for _, average in found)
+    assert all(torch.allclose(average, mean, rtol=0, atol=1e-14) for _, average in found)
 
 
 def test_ranks_that_would_average_other_buffers_are_named():
@@ -450,7 +450,9 @@ def test_an_initialized_group_is_enough():
     w = torch.tensor(weighted_graph("ring", None, 2).matrix())
     expected = run.oracle(2, lambda step: w)
     for rank, found in processes(2, work).items():
-        assert torch.allclose(torch.tensor(json.loads(found)).double(), expected[rank], atol=1e-12)
+        assert torch.allclose(
+            torch.tensor(json.loads(found), dtype=torch.float64), expected[rank], rtol=0, atol=1e-12
+        )
 
 
 def test_torchrun_says_how_many_ranks_a_machine_has(monkeypatch):
