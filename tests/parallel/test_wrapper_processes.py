@@ -225,7 +225,7 @@ def test_the_shipped_loop_reaches_what_all_reduce_does_on_real_images():
 
     torch.set_num_threads(1)
     found, baseline = (
-        processes(4, work("train", "ring", 8)),
+        processes(4, work("train", "ring", 8, torch.device("cpu"), "auto")),
         processes(4, work("train_all_reduce", 8)),
     )
     for ours, theirs in zip(found.values(), baseline.values(), strict=True):
