@@ -114,11 +114,13 @@ class PeerLost(PeerError):
 
 
 class PeerLeft(PeerLost):
-    """The peer ended, also by an error, and sent LEAVE, after `round`; -1: before its first one."""
+    """The peer ended, and sent LEAVE, after `round`; -1: before its first one, or it counts no exchanges."""
 
-    def __init__(self, peer: int, round: int) -> None:
-        when = f"after round {round + 1}" if round >= 0 else "before its first round"
-        super().__init__(peer, f"left {when}")
+    def __init__(self, peer: int, round: int, failed: bool = False) -> None:
+        """`failed`: it ended by an error."""
+        when = [f"after round {round + 1}"] if round >= 0 else [] if failed else ["before its first round"]
+        super().__init__(peer, "left " + ", ".join([*when, *(["by an error"] if failed else [])]))
+        self.failed = failed
 
 
 class PeerTimeout(PeerError):

@@ -239,8 +239,11 @@ class Endpoint(Transport, ABC):
         return None
 
     @abstractmethod
-    def leave(self) -> None:
-        """Announces to the peers that this node sends nothing more, so that no peer waits for it."""
+    def leave(self, failed: bool = False) -> None:
+        """Announces to the peers that this node sends nothing more, so that no peer waits for it.
+
+        `failed`: it ends by an error.
+        """
 
     def admit(self, round: int) -> list[int]:
         """Starts the exchanges of a round; returns the peers that rejoin in it.

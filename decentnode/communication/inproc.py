@@ -67,7 +67,9 @@ class LocalEndpoint(Endpoint):
             self._peers[target].mailbox.messages.put(tag, message)
 
     def why_lost(self, peer: int) -> PeerError | None:
-        return self.mailbox.peers.error(peer)
+        # With a record, which a node of this process that ends is noted in.
+        with self.mailbox.lock:
+            return self.mailbox.peers[peer].error
 
     def acknowledge(self, source: int, message: Message) -> None:
         self._peers[source].mailbox.acknowledged(self.rank, message.seq)
@@ -79,14 +81,14 @@ class LocalEndpoint(Endpoint):
         mailbox = self._peers[peer.rank].mailbox
         if mailbox.ended:
             last = mailbox.sent_last[0] if mailbox.sent_last else -1
-            peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last))
+            peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last, mailbox.failed))
 
-    def leave(self) -> None:
-        self.mailbox.ended = True
+    def leave(self, failed: bool = False) -> None:
+        self.mailbox.ended, self.mailbox.failed = True, failed
         for peer in self._peers.values():
             # One that has not met this node finds it ended when it does.
             if self.rank in peer.mailbox.peers:
-                peer.mailbox.depart(self.rank, self.mailbox.sent_last)
+                peer.mailbox.depart(self.rank, self.mailbox.sent_last, failed)
 
 
 @COMMUNICATIONS.register("inproc")

@@ -201,7 +201,7 @@ async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitC
 
 async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
     """Runs one node to its end; its failure does not end the other nodes of the process."""
-    reporter = fork_context.reporter
+    reporter, failed = fork_context.reporter, False
     try:
         try:
             await node.run()
@@ -214,12 +214,13 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
         reporter.send(_finished(node, rounds) if is_whole else reports.Stopped(node.rank, rounds))
         return ExitCode.OK
     except Exception as error:
+        failed = True
         where = f"round {node.round + 1}" if node.round >= 0 else "before its first round"
         return _explain(fork_context, node.rank, error, f"rank {node.rank}, {where}: ")
     finally:
         node.training.tie.close()
         # Also after a failure: LEAVE spares the peers their deadline.
-        node.exchange.endpoint.leave()
+        node.exchange.endpoint.leave(failed)
 
 
 def _finished(node: Node, rounds: int) -> reports.Finished:

@@ -13,6 +13,7 @@ import torch
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.sharing import Gossip
+from decentnode.sharing.asynchronous.push_gossip import PushGossip
 
 
 @dataclass
@@ -39,6 +40,16 @@ class RaisesAt(Paced):
         if (view.rank, view.round) == (self.rank, self.round):
             raise MemoryError("no room") if self.memory else RuntimeError("a defect on purpose")
         return super().outgoing(vector, view)
+
+
+@dataclass
+class PushRaisesAt(PushGossip):
+    """Asynchronous push gossip that raises at rank 2 in its third round."""
+
+    def after_step(self, vector, view):
+        if (view.rank, view.round) == (2, 2):
+            raise RuntimeError("a defect on purpose")
+        return super().after_step(vector, view)
 
 
 @dataclass

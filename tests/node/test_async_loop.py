@@ -18,6 +18,7 @@ from decentnode.launcher.report.summary import model_hash
 from decentnode.node.asynchronous.schedule import Back, _written, read_schedule
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment
+from decentnode.results.reader import read_events
 from decentnode.results.records import read_records
 from tests.integration.running import ROOT, Run
 from tests.support.in_process import Nodes
@@ -146,6 +147,25 @@ def test_stopped_delayed_and_parted_nodes_go_on_and_so_does_a_run_that_was_inter
         assert sum(record.steps for record in records[before[rank] :]) > 0
 
 
+@pytest.mark.parametrize("transport", ["inproc", "zeromq"])
+@pytest.mark.parametrize("on_loss", ["continue", "stop"])
+def test_a_peer_that_fails_is_a_loss_and_not_a_node_that_has_ended(tmp_path, transport, on_loss):
+    options = [f"communication={transport}", f"failures.on_loss={on_loss}", "sharing=faulty:PushRaisesAt"]
+    run = Run(tmp_path / "run", [*FEW, "rounds=12", *options], CONFIG)
+    code = run.wait()
+    lost, events = run.summary["lost_nodes"], read_events(run.run_dir / "events.jsonl")
+    assert "a defect on purpose" in lost["2"]
+    if on_loss == "continue":
+        assert code == 3 and lost.keys() == {"2"}, run.story
+        assert {(e.rank, e.peer) for e in events if e.kind == "peer_lost"} == {(1, 2), (3, 2)}
+        assert all("left by an error" in e.text for e in events if e.kind == "peer_lost")
+    else:
+        assert code == 4 and lost.keys() == {"0", "1", "2", "3"}, run.story
+        # Each stops at the first loss that it sees, which may be that of a node that has stopped.
+        assert all("left by an error (failures.on_loss: stop)" in lost[rank] for rank in "013")
+        assert any("lost rank 2: left by an error" in lost[rank] for rank in "13")
+
+
 def test_a_peer_that_leaves_in_order_is_asked_no_more_and_is_no_loss(tmp_path, monkeypatch):
     node = nodes_of(tmp_path, "records").begin().run(0, 1).nodes[0]
     exchange, scheme = node.exchange, node.exchange._sharing
@@ -157,8 +177,8 @@ def test_a_peer_that_leaves_in_order_is_asked_no_more_and_is_no_loss(tmp_path, m
     assert exchange.missing.keys() == {1, 3} and not exchange._missed and not exchange.unfinished
     assert not list(scheme.awaited) and scheme._live(exchange._view) == []
     assert not list(exchange.lost())
-    events = [PeerLeft(3, 2), PeerLost(3, "link broken"), Back(3)]
-    assert list(map(_written, events)) == ["left:3", "lost:3", "back:3"]
+    events = [PeerLeft(3, 2), PeerLeft(3, 2, failed=True), PeerLost(3, "link broken"), Back(3)]
+    assert list(map(_written, events)) == ["left:3", "lost:3", "lost:3", "back:3"]
 
 
 def test_a_neighbor_of_an_earlier_window_that_leaves_in_order_is_awaited_no_more(tmp_path, monkeypatch):

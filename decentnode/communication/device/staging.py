@@ -102,8 +102,8 @@ class DeviceStaging(Endpoint):
     def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
         self._inner.send(target, payload.to(HOST), window, tag, number)
 
-    def leave(self) -> None:
-        self._inner.leave()
+    def leave(self, failed: bool = False) -> None:
+        self._inner.leave(failed)
 
     @property
     def ahead(self) -> int:

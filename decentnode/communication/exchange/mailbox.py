@@ -31,6 +31,8 @@ class Mailbox(ExchangeOwner):
         self.peers = Peers(self._introduce)
         self.ended = False
         """Whether this node has done its last exchange."""
+        self.failed = False
+        """Whether it ended by an error."""
         self.parts = 1
         """How many exchanges of one round, each of another part, are in flight at once."""
         self.ahead = 0
@@ -191,7 +193,8 @@ class Mailbox(ExchangeOwner):
                     self._settle(handle, source, message)
             for peer in self.peers.unsettled():
                 if peer.state is PeerState.LEAVING and peer.last < key:
-                    self._stop_exchanging(peer.rank, PeerEvent.FINISH, PeerLeft(peer.rank, peer.last[0]))
+                    left = PeerLeft(peer.rank, peer.last[0], peer.failed)
+                    self._stop_exchanging(peer.rank, PeerEvent.FINISH, left)
             for source in sorted(handle.awaited):
                 if (error := self.peers[source].error) is not None:
                     self._miss(handle, source, error)
@@ -294,8 +297,8 @@ class Mailbox(ExchangeOwner):
                 self.peers.note(peer)
             return sorted(peer.rank for peer in wanting)
 
-    def depart(self, peer: int, last: Key | None) -> None:
-        """Records that a peer finished after exchange `last`; None: it has sent nothing.
+    def depart(self, peer: int, last: Key | None, failed: bool = False) -> None:
+        """Records that a peer ended after exchange `last`; None: it has sent nothing; `failed`: by an error.
 
         What it sent until then is still awaited.
         """
@@ -306,11 +309,11 @@ class Mailbox(ExchangeOwner):
             owes = last is not None and (last > self._last or any(key <= last for key in awaited))
             if owes and last is not None and self.peers[peer].error is None:
                 self.peers[peer].step(PeerEvent.LEAVE)
-                self.peers[peer].last = last
+                self.peers[peer].last, self.peers[peer].failed = last, failed
                 self.peers.note(self.peers[peer])
                 self._strike(peer)
             else:
-                self._stop_exchanging(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1))
+                self._stop_exchanging(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1, failed))
 
     def fail(self, error: BaseException) -> None:
         """Ends every exchange, open or future, with an error of the transport itself."""

@@ -32,6 +32,8 @@ MOST_PROPOSALS = 8
 """Proposals to one peer between two ticks."""
 TOO_SLOW = 1
 """The `seq` of a DROP_EDGE to a peer that timed out."""
+HAS_SENT, HAS_FAILED = 1, 2
+"""Bits of the `seq` of a LEAVE: the sender has sent in an exchange, it ends by an error."""
 
 
 class EdgeProtocol:
@@ -104,7 +106,8 @@ class EdgeProtocol:
                     mailbox.peers[peer].blame(mailbox.spot)
                 mailbox.drop_edge(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
             case Kind.LEAVE:
-                mailbox.depart(peer, header.key if header.seq else None)
+                last = header.key if header.seq & HAS_SENT else None
+                mailbox.depart(peer, last, bool(header.seq & HAS_FAILED))
             case Kind.POSITION_REQUEST:
                 self._tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
             case Kind.REJOIN_PROPOSE:
@@ -183,5 +186,6 @@ class EdgeProtocol:
 
 
 def farewell(mailbox: Mailbox) -> tuple[Key, int]:
-    """Key and seq of a node's LEAVE: its last exchange, and 1; or 0 if it had none."""
-    return mailbox.sent_last or first_of(0), int(mailbox.sent_last is not None)
+    """Key and seq of a node's LEAVE: its last exchange, and whether it had one, and failed, as bits."""
+    seq = HAS_SENT * (mailbox.sent_last is not None) | HAS_FAILED * mailbox.failed
+    return mailbox.sent_last or first_of(0), seq

@@ -104,8 +104,9 @@ class Peer:
     """
 
     __slots__ = (
-        "_back", "_blamed", "_excluded_until", "_heard", "_highest", "_timeouts", "error", "fresh_from",
-        "last", "margin", "model_requests", "proposals", "rank", "requested", "round", "state", "wants_model",
+        "_back", "_blamed", "_excluded_until", "_heard", "_highest", "_timeouts", "error", "failed",
+        "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "requested", "round", "state",
+        "wants_model",
     )  # fmt: skip
 
     def __init__(self, rank: int) -> None:
@@ -117,6 +118,8 @@ class Peer:
         """The round of the last agreement to rejoin; in state REJOINING that agreement holds."""
         self.last = BEFORE_ALL
         """Its last exchange, in state LEAVING."""
+        self.failed = False
+        """Whether it ends by an error, in state LEAVING."""
         self.fresh_from: int | None = None
         """The round from which both ends start with empty state of each other; None: state is kept."""
         self.requested = BEFORE_ALL

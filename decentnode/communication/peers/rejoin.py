@@ -107,7 +107,7 @@ class RejoinProtocol:
             case Kind.REJOIN_ACCEPT if header.round == self._proposed:
                 self._answers[pair] = RejoinAnswer.ACCEPT, header.seq
             case Kind.LEAVE:
-                self._answers[pair] = RejoinAnswer.ENDED, header.round + 1 if header.seq else 0
+                self._answers[pair] = RejoinAnswer.ENDED, header.round + 1 if header.seq & 1 else 0
                 self._mailboxes[pair[0]].depart(pair[1], None)
             case Kind.DROP_EDGE:
                 self._answers[pair] = RejoinAnswer.REFUSED, 0

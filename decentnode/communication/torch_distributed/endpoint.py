@@ -260,7 +260,7 @@ class GroupEndpoint(ZeroMQEndpoint):
                 self._said[source, part] = key
                 self.post([source], Done(), key)
 
-    def leave(self) -> None:
+    def leave(self, failed: bool = False) -> None:
         self._say_done(list(self._arrived))
         self.formation.leave()
-        super().leave()
+        super().leave(failed)

@@ -75,7 +75,7 @@ class ZeroMQEndpoint(Endpoint):
         rank, sockets = peer.rank, self._sockets
         if rank in self._siblings:
             if (mailbox := self._siblings[rank].mailbox).ended:
-                peer.step(PeerEvent.FINISH, PeerLeft(rank, farewell(mailbox)[0][0]))
+                peer.step(PeerEvent.FINISH, PeerLeft(rank, farewell(mailbox)[0][0], mailbox.failed))
         elif sockets.place.incarnation:
             # A peer that was not asked for a round to rejoin in: both ends agree on one when they meet.
             peer.step(PeerEvent.LOSE, PeerLost(rank, "was not met again yet"))
@@ -150,11 +150,13 @@ class ZeroMQEndpoint(Endpoint):
         self._sockets.dispatch([(self._sockets.place.home[target], header.pack(), body)])
 
     def why_lost(self, peer: int) -> PeerError | None:
-        return self.mailbox.peers.error(peer)
+        # With a record, which a node of this process that ends is noted in.
+        with self.mailbox.lock:
+            return self.mailbox.peers[peer].error
 
-    def leave(self) -> None:
+    def leave(self, failed: bool = False) -> None:
         # First: from here on the socket thread answers requests to rejoin with LEAVE.
-        self.mailbox.ended = True
+        self.mailbox.ended, self.mailbox.failed = True, failed
         last = self.mailbox.sent_last
         # This node no longer reads its doorbell, so the socket thread must.
         self._sockets.post(self._sockets.serve_bell)
@@ -162,7 +164,7 @@ class ZeroMQEndpoint(Endpoint):
         for sibling in self._siblings.values():
             # One that has not met this node finds it ended when it does.
             if self.rank in sibling.mailbox.peers:
-                sibling.mailbox.depart(self.rank, last)
+                sibling.mailbox.depart(self.rank, last, failed)
         for rank in self._sockets.concerned(self.rank) - self._siblings.keys():
             # A peer without a link opens one when it needs this node, and receives LEAVE as the answer.
             self._sockets.tell(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))

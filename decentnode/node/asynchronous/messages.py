@@ -115,7 +115,7 @@ class MessageExchange(RoundExchange):
     def continue_without(self, error: PeerError) -> None:
         # A node that leaves in order has finished, which is no loss to report.
         # Its message that says so may be unread.
-        if isinstance(error, PeerLeft):
+        if isinstance(error, PeerLeft) and not error.failed:
             self.missing[error.peer] = error
             self._sharing.on_peer_lost(error.peer)
         else:

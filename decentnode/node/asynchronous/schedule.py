@@ -125,7 +125,7 @@ def _written(event: PeerMessage | PeerError | Back) -> str:
         return f"{event.source}:{event.tag}:{event.number}"
     if isinstance(event, Back):
         return f"back:{event.peer}"
-    return f"{'left' if isinstance(event, PeerLeft) else 'lost'}:{event.peer}"
+    return f"{'left' if isinstance(event, PeerLeft) and not event.failed else 'lost'}:{event.peer}"
 
 
 Message = tuple[int, int, int]
