@@ -23,17 +23,17 @@ DEADLINE = 10.0
 class Machine:
     """Eight nodes in a ring, of which some are here, each in a process of its own."""
 
-    def __init__(self, monkeypatch, here=range(8), **failures):
+    def __init__(self, monkeypatch, here=range(8), nodes_per_process=1, **failures):
         self.now = 1000.0
         self.states = {}
         # One clock for the heartbeats and for the watchdog.
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(module, "thread_state", lambda pid: self.states.get(pid, "S"))
-        self.heartbeats = HeartbeatBoard(list(here))
+        self.heartbeats, n = HeartbeatBoard(list(here)), nodes_per_process
         self.membership = MembershipTable(
-            range(8), {rank: (rank,) for rank in range(8)}, here, True, self.heartbeats
+            range(8), {i: tuple(range(i * n, i * n + n)) for i in range(8 // n)}, here, True, self.heartbeats
         )
-        self.membership.pids = {rank: rank for rank in here}
+        self.membership.pids = {position: position for position in range(8 // n)}
         self.membership.start()
         failures = {"deadline": DEADLINE, "start_deadline": 5.0} | failures
         self.watchdog = Watchdog(self.heartbeats, self.membership, FailureSettings(**failures).timeouts)
@@ -328,6 +328,50 @@ def test_somebody_whom_nobody_sees_here_is_named_late():
         found = [text for *_, text in told(waits, 200.0 + second)]
     assert found == ["ranks 2 and 3 waiting for 11 s in round 41, for ranks 14, 15 and 16"]
     assert waits.totals == {(1, 8): 3, (8, 9): 3, (2, 14): 11, (3, 16): 11}
+
+
+class Lines:
+    """An event log that keeps what it is to show."""
+
+    def __init__(self):
+        self.texts = []
+
+    def say(self, kind, text, *about):
+        assert kind == "waiting"
+        self.texts.append(text)
+
+
+def test_five_stragglers_are_named_in_ten_seconds_and_the_others_counted():
+    waits, lines = StragglerTracker(), Lines()
+    for now in range(10):
+        # Five more stragglers each second; four nodes wait for one of them, a single one for each other.
+        for rank in range(100 + 5 * now, 105 + 5 * now):
+            waits.take(Waiting(rank, 3, [rank + 200], 2.0, "training for 2 s", 3.0), now)
+        waits.take(Waiting(90, 3, [300], 2.0, "training for 2 s", 3.0), now)
+        waits.tell(lines, float(now))
+    assert [text.partition(", for ")[2].split(" (")[0] for text in lines.texts] == [
+        "rank 300", "rank 301", "rank 302", "rank 303", "rank 304", ""
+    ]  # fmt: skip
+    assert lines.texts[-1] == "5 other nodes are waited for, too"
+    waits.take(Waiting(90, 3, [300], 2.0, "training for 2 s", 3.0), 10.5)
+    waits.tell(lines, 11.5)
+    assert lines.texts[6].startswith("rank 90 waiting")
+    assert lines.texts[7:] == ["40 other nodes are waited for, too"]
+
+
+def test_nodes_that_share_a_process_are_no_stragglers_until_it_stands_still(monkeypatch):
+    machine = Machine(monkeypatch, nodes_per_process=4)
+    machine.mark(0, TRAIN, 0)
+    wait_for(machine, 0, 0)
+    machine.pass_time(8.0, busy=[1])
+    assert machine.waits() == {}
+    machine.pass_time(8.0)
+    assert machine.waits()[7] == [0]
+
+
+def test_nothing_lasts_less_than_no_time(machine):
+    machine.mark(0, EVALUATE, 3)
+    assert machine.watchdog.doing(3, machine.now - 6.0) == "evaluating for 0 s"
 
 
 def test_a_circle_has_no_cause_and_is_no_endless_search():

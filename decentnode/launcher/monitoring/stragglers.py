@@ -3,12 +3,14 @@
 from collections import Counter
 
 from decentnode.communication.launcher_link.reports import Waiting
-from decentnode.core.text import ranks_in_words
+from decentnode.core.text import counted, ranks_in_words
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.monitoring.event_log import EventLog
 
 NEWS_INTERVAL = 10.0
 MOST_NAMED = 3
+MOST_LINES = 5
+"""Lines in one NEWS_INTERVAL; one more has the number of the others."""
 
 
 class StragglerTracker:
@@ -24,6 +26,11 @@ class StragglerTracker:
         self._told: dict[int, float] = {}
         self._named: dict[int, float] = {}
         """By straggler the time since when others wait for it."""
+        self._lines: list[float] = []
+        """When the last lines were shown."""
+        self._unshown: set[int] = set()
+        """Stragglers without a line, to be counted."""
+        self._last_count = -NEWS_INTERVAL
 
     def take(self, report: Waiting, now: float) -> None:
         """Records that a node waits."""
@@ -32,9 +39,9 @@ class StragglerTracker:
         self._has_news = True
 
     def _count(self, report: Waiting, seconds: float) -> None:
-        counted = self._counted.get(report.rank, (-1, 0))
+        round_counted, seconds_counted = self._counted.get(report.rank, (-1, 0))
         # A wait is reported repeatedly; only the growth since the last report counts.
-        before = counted[1] if counted[0] == report.round else 0
+        before = seconds_counted if round_counted == report.round else 0
         self._counted[report.rank] = (report.round, round(seconds))
         for peer in report.peers[:1]:
             self.totals[report.rank, peer] += max(0, round(seconds) - before)
@@ -53,7 +60,8 @@ class StragglerTracker:
     def tell(self, event_log: EventLog, now: float) -> None:
         """Shows a line for each straggler that does not wait itself, at most one per NEWS_INTERVAL.
 
-        All stragglers with unknown activity share one line. Nothing without new reports. Call it after all
+        All stragglers with unknown activity share one line. Beyond MOST_LINES they are counted, those that
+        the fewest wait for. Nothing without new reports. Call it after all
         reports of a check, because a node that waits is no straggler.
         """
         if not self._has_news:
@@ -71,9 +79,22 @@ class StragglerTracker:
         # At most one line per straggler and interval, however many reports arrive.
         due = [peer for peer in sorted(causes) if now - self._told.get(peer, -NEWS_INTERVAL) >= NEWS_INTERVAL]
         unseen = [p for p in due if p not in seen and now - self._named[p] >= Timeouts.unseen_straggler]
-        for peers in [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]:
+        groups = [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]
+        waiters = {peers[0]: set[int]().union(*map(causes.__getitem__, peers)) for peers in groups}
+        self._lines = [at for at in self._lines if now - at < NEWS_INTERVAL]
+        room = MOST_LINES - len(self._lines)
+        first = {peers[0] for peers in sorted(groups, key=lambda peers: -len(waiters[peers[0]]))[:room]}
+        for peers in groups:
             self._told |= dict.fromkeys(peers, now)
-            _tell(event_log, peers, set[int]().union(*map(causes.__getitem__, peers)), current)
+            if peers[0] in first:
+                self._lines.append(now)
+                _tell(event_log, peers, waiters[peers[0]], current)
+            else:
+                self._unshown |= {*peers}
+        if self._unshown and now - self._last_count >= NEWS_INTERVAL:
+            text = f"{counted(len(self._unshown), 'other node is', 'other nodes are')} waited for, too"
+            event_log.say("waiting", text)
+            self._unshown, self._last_count = set(), now
 
 
 def _tell(event_log: EventLog, peers: list[int], who_waits: set[int], current: dict[int, Waiting]) -> None:

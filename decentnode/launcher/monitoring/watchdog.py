@@ -179,7 +179,8 @@ class Watchdog:
         """What a node does, and for how long: `training for 12 s`; empty if unknown."""
         if rank not in self._beats:
             return ""
-        return f"{self.what(rank)} for {now - self._beats[rank].read().since:.0f} s"
+        # The node may have begun it after `now`.
+        return f"{self.what(rank)} for {max(0.0, now - self._beats[rank].read().since):.0f} s"
 
     def what(self, rank: int) -> str:
         """What a local node does, as text."""
@@ -279,9 +280,16 @@ class Watchdog:
         for rank, beat in waiting.items():
             if now - beat.since > Timeouts.notice / 2:
                 peers = self.waits_for(rank)
+                if peers and self._has_a_turn(peers[0]):
+                    continue
                 why = self.doing(peers[0], now) if peers else ""
                 lasts = self._pause + Timeouts.reported_wait
                 yield Waiting(rank, beat.round, peers[:MOST_AWAITED], round(now - beat.since, 1), why, lasts)
+
+    def _has_a_turn(self, rank: int) -> bool:
+        """Whether a node shares a process that makes progress: it waits for its turn, and is no straggler."""
+        watched = self._watched.get(self._local.get(rank, -1))
+        return watched is not None and len(watched.ranks) > 1 and watched.silent < Timeouts.notice
 
     def _is_unusual(self, rank: int, seen: Heartbeat, now: float) -> bool:
         first, began = self._watched[self._local[rank]].rounds_from.get(rank, (seen.round, now))
