@@ -30,7 +30,8 @@ class RelaySum(Sharing):
 
     After as many rounds as the tree's diameter every model has arrived everywhere, one round old per edge of
     its path. Until then, or when a message is late, the own model or the initial one replaces missing models.
-    The graph's weights are not used. A node without samples counts as one that does not move.
+    With `missing: initial` a round is that of the published code; no mode of that code is `own`. The graph's
+    weights are not used. A node without samples counts as one that does not move.
 
     State: a message and its count per neighbor, deg * d floats. Chains that select or have state are refused.
     """

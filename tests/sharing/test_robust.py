@@ -178,6 +178,14 @@ def test_nearest_neighbor_mixing_and_bucketing():
     torch.testing.assert_close(out, (torch.as_tensor(mixes) @ x).median(0).values, rtol=0, atol=1e-13)
 
 
+def test_groups_are_of_the_size_of_the_paper_but_for_the_last():
+    """Karimireddy et al., 2022, Alg. 1: the models from s (i - 1) + 1 to min(n, s i)."""
+    groups = Median(before="bucketing", bucket=4)
+    bound(groups, 10, D)
+    mixes = groups._mixes(dict(enumerate(random_models(10, D))), view_of(10))
+    assert [(row > 0).sum() for row in mixes] == [4, 4, 2] and list(mixes.max(1)) == [1 / 4, 1 / 4, 1 / 2]
+
+
 RULES = (Balance, ClippedGossip, GeometricMedian, Krum, Median, Rfa, TrimmedMean, Ubar)
 
 

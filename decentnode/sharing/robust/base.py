@@ -111,9 +111,10 @@ class Aggregation(Robust):
 
     `before` replaces the models first. `nnm`: each by the mean of its m - f nearest ones, itself included
     (nearest neighbor mixing: Allouah et al., AISTATS 2023). `bucketing`: by the means of random groups of
-    `bucket` models (Karimireddy et al., ICLR 2022). A node that receives too few models for the rule keeps
-    its own (`own`), or takes their plain mean (`mean`). With `refuse` a graph where that would happen is
-    refused before the start, and a node that loses neighbors later keeps its own model.
+    `bucket` models, the last one of what is left (Karimireddy et al., ICLR 2022, Alg. 1). A node that
+    receives too few models for the rule keeps its own (`own`), or takes their plain mean (`mean`). With
+    `refuse` a graph where that would happen is refused before the start, and a node that loses neighbors
+    later keeps its own model.
     """
 
     wire: ClassVar = "deg * C(d)"
@@ -170,7 +171,8 @@ class Aggregation(Robust):
         if self.before == "bucketing":
             order = generator(self.seed, "bucketing", view.round, view.rank).permutation(count)
             mixes = np.zeros((self._inputs(count), count))
-            for group, row in zip(np.array_split(order, len(mixes)), mixes, strict=True):
+            groups = np.split(order, range(self.bucket, count, self.bucket))
+            for group, row in zip(groups, mixes, strict=True):
                 row[group] = 1 / len(group)
             return mixes
         return None
