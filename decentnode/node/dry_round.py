@@ -235,7 +235,9 @@ class DryNodes:
         vector = self.models[self.ranks[0]][: chain.layouts[0].fields[0].elements]
         chain.begin(vector)
         own = len(chain.stages) - len(self.experiment.settings.transforms)
-        context, payload = Context(self.experiment.settings.seed, 0, self.ranks[0]), Payload.dense(vector)
+        sender, receiver = self.ranks[0], self.ranks[-1]
+        context = Context(self.experiment.settings.seed, 0, sender, receiver if chain.per_receiver else None)
+        payload = Payload.dense(vector)
         for index, transform in enumerate(chain.transforms):
             key, before = f"sharing.transforms[{index - own}]", payload.buffer.clone()
             given, payload = payload, transform.encode(payload, context)

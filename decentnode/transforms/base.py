@@ -73,7 +73,7 @@ class Transform(Stateful, ABC):
     of_models: bool = False
     """Whether the chain encodes models, not differences or gradients; the chain sets it first."""
     selects_all: bool = False
-    """Whether a stage before selects, and always all coordinates; the chain sets it first."""
+    """Whether a stage before selects by the signal, and always all coordinates; the chain sets it first."""
     dimension: int
     """The number of coordinates of the signal at this stage; indices are below it. The chain sets it before
     it calls `layout`."""
@@ -86,7 +86,7 @@ class Transform(Stateful, ABC):
 
     @property
     def per_receiver(self) -> bool:
-        """Whether each receiver has a payload of its own."""
+        """Whether each receiver has a payload of its own; then `encode` always gets a receiver."""
         return False
 
     @property

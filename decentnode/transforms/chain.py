@@ -79,7 +79,12 @@ class Chain(Stateful):
             bound.append(transform)
             if transform.emits is Form.SPARSE:
                 sent = values_field(transform.outgoing)
-                selects_all = sent.elements == dimension and not transform.outgoing.has_indices
+                is_whole = sent.elements == dimension and not transform.outgoing.has_indices
+                # A selection by a seed never has indices.
+                selects_all = is_whole and transform.depends_on_signal
+            elif transform.outgoing is transform.incoming:
+                # A coder of indices that had nothing to do; a second one is a mistake as ever.
+                selects_all = False
             if isinstance(transform, Wrapper):
                 break
             parameters = None if transform.changes_basis else parameters
@@ -148,7 +153,8 @@ class Chain(Stateful):
         """The payload of a flat signal; without transforms it is the signal itself, not a copy.
 
         A signal of higher precision than the chain's is rounded first. Raises RunFailed when there are
-        transforms and the signal is not finite.
+        transforms and the signal is not finite, and BadInput where a transform needs the receiver and the
+        context has none.
         """
         if self.basis:
             # In another basis such a value spreads, and its position does not identify a parameter.
@@ -157,6 +163,12 @@ class Chain(Stateful):
 
     def encode_coefficients(self, coefficients: Tensor, context: Context) -> Payload:
         """`encode` for a signal that is in the chain's basis already."""
+        if self.per_receiver and context.receiver is None:
+            name = next(name_of(transform) for transform in self.stages if transform.per_receiver)
+            raise BadInput(
+                f"sharing: one payload is encoded for all neighbors, but {name} sends each another one; "
+                "return self._encoded(vector, view) in outgoing, or encode for each with it as the receiver"
+            )
         coefficients = coefficients.to(self.dtype)
         if not self.transforms:
             # Made once for each of the two slots of the vector.

@@ -12,11 +12,17 @@ import pytest
 import torch
 
 from decentnode.errors import BadInput
+from decentnode.graph.families import Ring
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.graph.random_graphs import Regular
 from decentnode.node import dry_round
 from decentnode.node.experiment import Experiment
 from decentnode.sharing import Gossip
+from decentnode.testing import Lockstep
+from decentnode.testing.problems import random_models
+from decentnode.transforms import GaussianNoise, RandomK
+from decentnode.transforms.base import Context
+from tests.support.pages import blocks
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CONFIG = """
@@ -95,6 +101,43 @@ def test_it_changes_nothing_in_the_process_that_asks(tmp_path):
 def test_a_plugin_that_ends_or_hangs_is_no_end_of_the_command(tmp_path, scheme, words):
     with pytest.raises(BadInput, match=words):
         dry_round.check(experiment(tmp_path, own(scheme), "failures.start_deadline=0.5"))
+
+
+@dataclass
+class OneForAll(Gossip):
+    """Encodes once, whatever the chain needs."""
+
+    def outgoing(self, vector, view):
+        payload = self.chain.encode(vector, Context(self.seed, view.round, view.rank))
+        return dict.fromkeys(view.targets, payload)
+
+
+NOISE = "sharing.transforms=[{name: gaussian_noise, sigma: 0.1, scope: SCOPE}]"
+
+
+def test_a_scheme_that_gives_no_receiver_to_a_transform_that_needs_one_is_refused(tmp_path):
+    shared, each = NOISE.replace("SCOPE", "shared"), NOISE.replace("SCOPE", "neighbor")
+    assert list(dry_round.defects(experiment(tmp_path, own(OneForAll), shared))) == []
+    assert list(dry_round.defects(experiment(tmp_path, own(OneForAll), each))) == [
+        "sharing: one payload is encoded for all neighbors, but gaussian_noise sends each another one; "
+        "return self._encoded(vector, view) in outgoing, or encode for each with it as the receiver"
+    ]
+
+
+def test_the_scheme_of_the_readme_is_right_for_every_chain(tmp_path, monkeypatch):
+    (tmp_path / "readme_scheme.py").write_text(blocks("README.md", "python")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    noise = NOISE.replace("SCOPE", "neighbor")
+    found = experiment(tmp_path, "'readme_scheme:Cautious'", noise)
+    assert list(dry_round.defects(found)) == []
+    cautious = type(found.sharing())
+    models, graph = random_models(4, 50), Ring(4)
+    network = Lockstep(cautious, graph, models, lambda: (GaussianNoise(0.1, scope="neighbor"),))
+    network.mix()
+    assert len({bytes(payload.buffer.numpy()) for payload in network.payloads}) == 8, "two neighbors each"
+    # Where nothing was sent, nothing moves: a tenth of all values, not a step towards 0.
+    network = Lockstep(cautious, graph, models, lambda: (RandomK(0.1, shared_mask=True),))
+    assert (network.mix() != models).any(0).sum() == 5
 
 
 def test_a_few_neighbors_have_weights_of_their_own():

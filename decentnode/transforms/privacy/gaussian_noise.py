@@ -51,9 +51,11 @@ class GaussianNoise(Transform):
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         x = payload[VECTOR]
-        each, j = self.scope == "neighbor", context.receiver
-        receiver = (j,) if each and j is not None else ()
-        source, noisy = context.generator("gaussian_noise", *receiver), torch.empty_like(x)
+        counters: tuple[int, ...] = ()
+        if self.per_receiver:
+            assert context.receiver is not None, "a chain refuses to encode without one"
+            counters = (context.receiver,)
+        source, noisy = context.generator("gaussian_noise", *counters), torch.empty_like(x)
         real = np.float64 if x.dtype == torch.float64 else np.float32
         # Pieces stay in the cache: one draw for the whole vector takes half as long again.
         for part, out in zip(torch.split(x, CHUNK), torch.split(noisy, CHUNK), strict=True):
