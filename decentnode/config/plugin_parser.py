@@ -26,6 +26,8 @@ from decentnode.core.registry import GRAPHS, Registry, import_from, near_file
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
+from decentnode.mapping.job import job_port
+from decentnode.options import Port
 
 T = TypeVar("T")
 Parameters = Mapping[str, tuple[Any, Any]]
@@ -45,6 +47,12 @@ class PluginParser:
 
     document: Document
     folder: Path
+
+    def __post_init__(self) -> None:
+        mapping = self.get(("mapping",))
+        name = mapping.get("name", "linear") if isinstance(mapping, dict) else mapping
+        self._starts_by_scheduler = name in (None, "environment")
+        """Whether torchrun or srun, if there is one, says which machines take part."""
 
     def get(self, key: Key) -> Any:
         """The value at `key`; None when it is null or missing."""
@@ -114,7 +122,9 @@ class PluginParser:
             if default is REQUIRED:
                 wanted = "it has no default" if hint is Any else f"it must be {describe(hint)}"
                 self.document.add((*key, name), f"missing; {wanted}")
-            return default
+            # Machines that the user lists may be in several jobs, and a service may be in none.
+            follows_job = hint == Port and self._starts_by_scheduler and not section.get("address")
+            return job_port(default) if follows_job and default is not REQUIRED else default
         if hint is Graph:
             return self.plugin((*key, name), GRAPHS)
         try:

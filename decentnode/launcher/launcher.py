@@ -61,14 +61,18 @@ class Launcher:
     """One machine's part of a run, from the fork to the summary."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, screen: LiveConsole, past: ResumePlan | None = None
-    ) -> None:
-        """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet."""
+        self, experiment: Experiment, machine: int, screen: LiveConsole, past: ResumePlan | None = None,
+        job: str = "",
+    ) -> None:  # fmt: skip
+        """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet.
+
+        `job`: the job that has started all machines; empty where the configuration lists them.
+        """
         self.experiment, self.machine = experiment, machine
         self.screen = screen
         self._credentials = preflight.credentials(experiment.settings, machine)
         self.run_dir = past.run_dir if past else make_run_directory(experiment)
-        self._run_state = RunState(experiment, machine, self.run_dir, past)
+        self._run_state = RunState(experiment, machine, self.run_dir, past, job)
         home = {position: process.ranks for position, process in enumerate(experiment.processes)}
         nodes, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
         self._heartbeats = HeartbeatBoard(sorted(local))

@@ -15,7 +15,7 @@ from decentnode.errors import ExitCode
 from decentnode.graph.base import RedrawnGraph
 from decentnode.graph.declared import doubts
 from decentnode.launcher import preflight
-from decentnode.launcher.cluster.scheduler import settle, this_machine
+from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.report.console import LiveConsole
@@ -37,6 +37,7 @@ def run_here(
     torch.set_num_threads(1)
     check_kernel()
     with with_locations(config, overrides):
+        job = job_of(settings)
         settings = settle(settings)
         machine = this_machine(settings)
         preflight.credentials(settings, machine)
@@ -57,7 +58,7 @@ def run_here(
         graph = experiment.graph.graph
         if isinstance(graph, RedrawnGraph):
             graph.draw_ahead(range(experiment.settings.rounds))
-        launcher = Launcher(experiment, machine, screen(sys.stdout), past)
+        launcher = Launcher(experiment, machine, screen(sys.stdout), past, job.name if job else "")
     return launcher.run()
 
 

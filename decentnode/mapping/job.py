@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,13 @@ BATCH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
 """The variables in the script of a batch job, which srun has not started."""
 MOST_HOSTS = 65_536
 """More than any cluster has; a longer list is a mistake."""
+PORT_BLOCKS = 50
+PORT_BLOCK = 350
+"""The distance of two jobs' ports: no default of one is that of another, up to 30 nodes on a machine."""
+FIRST_PORT = 1024
+"""Lower ones are for root."""
+STEP_STRIDE = 7
+"""Between the blocks of two steps of a Slurm job, because the next block is the next job's."""
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
@@ -36,6 +44,10 @@ class SchedulerJob:
     """The index of this machine."""
     label: str = ""
     """The number of the job, where all machines know it."""
+    name: str = ""
+    """The same on all machines of the job, and only there, such as `Slurm job 77.0`."""
+    number: int = 0
+    """Chooses the ports; consecutive jobs of Slurm have consecutive ones."""
     hosts: tuple[str, ...] = ()
     """The machines' names; empty where they are unknown."""
     meeting: tuple[str, int] = ("", 0)
@@ -49,6 +61,11 @@ class SchedulerJob:
     def size(self) -> int:
         """The number of processes."""
         return sum(self.processes)
+
+    def port(self, default: int) -> int:
+        """The port that this job uses where the user names none, so that jobs can share a machine."""
+        own = default - PORT_BLOCK * (self.number % PORT_BLOCKS)
+        return own if own >= FIRST_PORT else default
 
     def __str__(self) -> str:
         counts = " + ".join(map(str, self.processes))
@@ -78,6 +95,15 @@ def job_of_one_task() -> SchedulerJob | None:
     return job
 
 
+def job_port(default: int) -> int:
+    """The port of this process's job in place of a default; the default itself outside of jobs."""
+    try:
+        job = find_job()
+    except MappingError:  # reported where the machines are asked for
+        return default
+    return job.port(default) if job else default
+
+
 def _of_torchrun(environ: Environ) -> SchedulerJob:
     size, local_size, machine, machines = (_number(environ, name) for name in TORCHRUN[:4])
     if size != machines * local_size or machine >= machines:
@@ -86,10 +112,13 @@ def _of_torchrun(environ: Environ) -> SchedulerJob:
             "which do not fit; start every machine with the same --nproc-per-node"
         )
     host, port = environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
-    words = (environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"))
+    run, restarts = (environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
+    # Without the restarts: each agent of torchrun counts its own.
+    name = f"torchrun job {run} of {host}:{port}"
     return SchedulerJob(
-        "torchrun", "/".join([*words, host, str(port)]), (local_size,) * machines, machine,
-        meeting=(host, port), hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+        "torchrun", f"{run}/{restarts}/{host}/{port}", (local_size,) * machines, machine,
+        name=name, number=zlib.crc32(name.encode()), meeting=(host, port),
+        hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
     )  # fmt: skip
 
 
@@ -107,8 +136,16 @@ def _of_srun(environ: Environ) -> SchedulerJob:
     words = (environ["SLURM_JOB_ID"], step, environ.get("SLURM_RESTART_COUNT", ""))
     label = ".".join(word for word in words if word)
     return SchedulerJob(
-        "srun", label, tuple(counts), machine, label, tuple(hosts), is_started=bool(step)
+        "srun", label, tuple(counts), machine, label, f"Slurm job {label}",
+        _job_number(environ["SLURM_JOB_ID"], step), tuple(hosts), is_started=bool(step),
     )  # fmt: skip
+
+
+def _job_number(job: str, step: str) -> int:
+    """A number that a job keeps when it is requeued."""
+    if job.isdecimal() and (step or "0").isdecimal():
+        return int(job) + STEP_STRIDE * int(step or "0")
+    return zlib.crc32(f"{job}.{step}".encode())
 
 
 def _first(environ: Environ, *names: str) -> str:

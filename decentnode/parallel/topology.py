@@ -17,6 +17,8 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import Adjacency, Graph, StaticGraph
 from decentnode.graph.declared import check_declared, doubts
 from decentnode.graph.mixing import ROW_SUM_TOLERANCE, FromGraph, Mixing, WeightedGraph, default_weights
+from decentnode.mapping.job import job_port
+from decentnode.options import Port
 
 Topology = str | Mapping[str, Any] | Graph | Tensor | NDArray[Any] | Sequence[Sequence[float]]
 """A name, a mapping with `name` and options, a graph, or W itself: row i has the weights that rank i uses."""
@@ -101,6 +103,8 @@ def made(kind: Registry, named: str | Mapping[str, Any], given: Mapping[str, Any
     for option, (hint, default) in parameters.items():
         if default is REQUIRED and option not in {**usual, **options}:
             raise BadInput(f"{kind.kind} {name}: {option}: missing; it must be {describe(hint)}")
+        if hint == Port and default is not REQUIRED:
+            usual.setdefault(option, job_port(default))
     for option, value in options.items():
         try:
             usual[option] = typed(parameters[option][0], value)

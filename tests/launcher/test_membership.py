@@ -285,6 +285,21 @@ class TestMeeting:
             last = meeting.come(2)
             assert zero.result(10.0) == first.result(10.0) == last.result(10.0)
 
+    def test_a_machine_of_another_job_is_refused_and_the_own_one_awaited(self):
+        with Meeting(2) as meeting:
+            zero = meeting.come(0, job="Slurm job 5.0")
+            for job, named in (("Slurm job 6.0", "Slurm job 6.0"), ("", "no job of torchrun or Slurm")):
+                stranger = Rendezvous(meeting.mapping, 1, greeting(1, job=job))
+                refused = (
+                    f"^machine 0: machine 1 is of another job: {named}; this port has one of Slurm job 5.0$"
+                )
+                with pytest.raises(StartError, match=refused):
+                    stranger.meet({}, 5.0, lambda: False)
+                stranger.close()
+            own = meeting.come(1, job="Slurm job 5.0")
+            assert zero.result(10.0) == own.result(10.0)
+            assert meeting.assemblies[0].refused["another job"] >= 2
+
     def leave(self, meeting, machine, gone, future):
         """Ends a machine that waits for the start, and lets the time pass until it counts as missing."""
         gone.set()

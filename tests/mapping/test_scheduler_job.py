@@ -172,6 +172,34 @@ def test_machines_take_equal_shares_of_the_nodes_or_as_many_as_they_are_told(sta
     assert [machine.nodes for machine in settings.mapping.make().machines] == [2] * 3
 
 
+def ports_of(*overrides):
+    settings = config.load(QUICKSTART, ["graph={name: ring, nodes: 6}", *overrides])
+    return settings.mapping.make().rendezvous_port, settings.communication.make().base_port
+
+
+def test_ports_follow_from_the_job_unless_they_are_given(started):
+    plain = ports_of()
+    started(SRUN | {"SLURM_STEP_ID": "0"})
+    first = ports_of()
+    # Consecutive jobs, a second step and a requeued job: only the last is the same job.
+    taken = {first}
+    for change in ({"SLURM_JOB_ID": "78"}, {"SLURM_JOB_ID": "126"}, {"SLURM_STEP_ID": "1"}):
+        started(SRUN | {"SLURM_STEP_ID": "0"} | change)
+        taken.add(ports_of())
+    assert len(taken) == 4
+    assert all(
+        1024 < port < 29600 and port % 350 in (29550 % 350, 29600 % 350) for pair in taken for port in pair
+    )
+    started({"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "2"})
+    assert ports_of() == first
+    given = ports_of(
+        "communication={name: zeromq, base_port: 29600}", "mapping={name: environment, nodes_per_machine: 2}"
+    )
+    assert given == (first[0], 29600)
+    # Listed machines may be in several jobs.
+    assert ports_of("mapping={machines: [{address: 127.0.0.1, nodes: 6}]}") == plain == (29500, 29600)
+
+
 def test_outside_a_job_and_alone_in_one_nothing_changes(started):
     assert config.load(QUICKSTART).mapping.name == "linear"
     with pytest.raises(
@@ -182,7 +210,7 @@ def test_outside_a_job_and_alone_in_one_nothing_changes(started):
     started(dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK"), "0"))
     assert config.load(QUICKSTART).mapping.name == "linear"
     chosen = config.load(QUICKSTART, ["mapping={name: environment, nodes_per_machine: 16}"])
-    assert settle(chosen).mapping.make() == Linear(one_machine("127.0.0.1", 16), 29550)
+    assert settle(chosen).mapping.make() == Linear(one_machine("127.0.0.1", 16), find_job().port(29550))
 
 
 def one_machine(address, nodes):

@@ -22,6 +22,8 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     version: str
     digest: str
     dataset: str
+    job: str = ""
+    """The job of torchrun or Slurm whose machines these are; empty where the configuration lists them."""
     code: dict[str, str] = {}
     """A hash of each source file of plug-ins from outside the package."""
     package: str = ""

@@ -231,6 +231,12 @@ class Rendezvous:
         if arrival.machine not in (None, machine):
             rendezvous.refused["identity"] += 1
             return None
+        if isinstance(note, Join) and arrival.route and note.job != self._greeting.job:
+            here, there = (join.job or "no job of torchrun or Slurm" for join in (self._greeting, note))
+            refusal = Refuse(f"machine {machine} is of another job: {there}; this port has one of {here}")
+            rendezvous.send(msgspec.msgpack.encode(refusal), arrival.route)
+            rendezvous.refused["another job"] += 1
+            return None
         known = machine in self.last_heard and machine != self.machine
         is_here = machine in self._joins and machine != 0
         if self.machine == 0 and not is_here and not isinstance(note, Join):

@@ -11,17 +11,23 @@ from decentnode.mapping.environment import Environment, known_addresses
 from decentnode.mapping.job import SchedulerJob
 
 
+def job_of(settings: Settings) -> SchedulerJob | None:
+    """The job whose machines take part; None if the settings list them. Raises MappingError."""
+    mapping = settings.mapping.make()
+    return mapping.job if isinstance(mapping, Environment) else None
+
+
 def settle(settings: Settings) -> Settings:
     """The settings with the job's machines, and the index of this one; unchanged if they list machines.
 
     Machines may share a file system, so each has its own directory. Raises BadInput, and StartError if the
     others do not publish their addresses.
     """
-    mapping = settings.mapping.make()
+    job = job_of(settings)
     # A configuration that lists its machines overrides the job.
-    if not isinstance(mapping, Environment):
+    if job is None:
         return settings
-    job = mapping.job
+    mapping = settings.mapping.make()
     if not (addresses := known_addresses(job)):
         # Imported here, because it loads torch's network code.
         from decentnode.mapping.torchrun_store import learned_addresses
@@ -29,7 +35,8 @@ def settle(settings: Settings) -> Settings:
         addresses = learned_addresses(job, settings.failures.start_deadline)
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
-    say(f"{job}: this is machine {job.machine}")
+    meeting = f", the rendezvous is at port {mapping.rendezvous_port}" if len(machines) > 1 else ""
+    say(f"{job}: this is machine {job.machine}{meeting}")
     return replace(
         settings,
         mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),

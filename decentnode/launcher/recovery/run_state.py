@@ -24,8 +24,13 @@ from decentnode.results.reader import CodeVersion
 class RunState:
     """The state of one machine."""
 
-    def __init__(self, experiment: Experiment, machine: int, run_dir: Path, past: ResumePlan | None) -> None:
-        """`past`: the run to resume; None: a new one. Raises BadInput if it is in progress."""
+    def __init__(
+        self, experiment: Experiment, machine: int, run_dir: Path, past: ResumePlan | None, job: str = ""
+    ) -> None:
+        """`past`: the run to resume; None: a new one. `job`: whose machines these are; empty: listed ones.
+
+        Raises BadInput if the run is in progress.
+        """
         self.past = past
         self.lock = past.lock if past else RunLock(run_dir)
         self.lineage = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
@@ -34,7 +39,7 @@ class RunState:
         self.retention = CheckpointRetention(run_dir / FOLDER, local if machine else ranks, local)
         self._experiment = experiment
         self._run_dir = run_dir
-        self._machine = machine
+        self._machine, self._job = machine, job
         self._ranks, self._local = ranks, local
         self._warnings = RateLimiter()
 
@@ -43,8 +48,9 @@ class RunState:
         experiment = self._experiment
         settings, graph = experiment.settings, experiment.graph.graph
         join = Join(
-            self._machine, __version__, config.digest(settings, graph), experiment.samples.digest,
-            experiment.sources.hashes, package_digest(), package_hashes(), str(torch.__version__),
+            machine=self._machine, version=__version__, digest=config.digest(settings, graph),
+            dataset=experiment.samples.digest, job=self._job, code=experiment.sources.hashes,
+            package=package_digest(), files=package_hashes(), torch=str(torch.__version__),
             settings=config.flattened(config.agreed(settings, graph)),
         )  # fmt: skip
         if self.past is None:
