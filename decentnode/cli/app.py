@@ -85,12 +85,10 @@ def resume(
     """Resume a run that was stopped or killed, from the newest round that all nodes were saved after."""
     job = job_of_one_task()
     import_torch()
-    from decentnode.launcher.cluster.scheduler import own_directory
+    from decentnode.launcher.cluster.scheduler import part_of
     from decentnode.launcher.recovery.resume import ResumePlan
 
-    if job and os.path.isdir(own_directory(run, job)):  # noqa: PTH112 - it may be too long, or not ours
-        run = own_directory(run, job)
-    past = ResumePlan(run, overrides or (), accept_code_change)
+    past = ResumePlan(part_of(run, job, overrides or ()), overrides or (), accept_code_change)
     launch(past.settings, past.config, overrides or (), past)
 
 

@@ -71,7 +71,7 @@ class Launcher:
         self.experiment, self.machine = experiment, machine
         self.screen = screen
         self._credentials = preflight.credentials(experiment.settings, machine)
-        self.run_dir = past.run_dir if past else make_run_directory(experiment)
+        self.run_dir = past.run_dir if past else make_run_directory(experiment, machine)
         self._run_state = RunState(experiment, machine, self.run_dir, past, job)
         home = {position: process.ranks for position, process in enumerate(experiment.processes)}
         nodes, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)

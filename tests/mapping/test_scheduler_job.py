@@ -7,7 +7,8 @@ import pytest
 
 from decentnode.config import loader as config
 from decentnode.errors import ConfigError, MappingError, StartError
-from decentnode.launcher.cluster.scheduler import own_directory, settle
+from decentnode.launcher.cluster.scheduler import settle
+from decentnode.launcher.report.summary import machine_directory
 from decentnode.mapping import environment
 from decentnode.mapping import torchrun_store as addresses
 from decentnode.mapping.base import Linear
@@ -246,10 +247,9 @@ def test_srun_names_its_machines(started):
 
 
 def test_a_directory_is_a_machines_own_once(tmp_path):
-    job = find_job(SRUN)
     assert (
-        own_directory(tmp_path, job)
-        == own_directory(own_directory(tmp_path, job), job)
+        machine_directory(tmp_path, 2)
+        == machine_directory(machine_directory(tmp_path, 2), 2)
         == tmp_path / "machine-2"
     )
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 from math import inf, nan, sqrt
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from decentnode.communication.launcher_link.reports import Evaluated, Failed, Fi
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.errors import BadInput
 from decentnode.graph.families import Chain
+from decentnode.launcher.cluster.scheduler import part_of
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.observer.observer import Observation
 from decentnode.launcher.report.summary import (
@@ -397,6 +399,29 @@ def test_a_directory_with_a_name_must_be_empty(trial) -> None:
     make_run_directory(named)
     with pytest.raises(BadInput, match="named is not empty; name another one"):
         make_run_directory(named)
+
+
+def test_machines_that_share_a_folder_write_to_parts_of_it(trial) -> None:
+    listed = "mapping.machines=[{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}]"
+    options = [listed, "run_dir=named"]
+    shared = Experiment.from_yaml("trial.yaml", options)
+    assert [make_run_directory(shared, machine) for machine in (1, 0)] == [
+        Path("named").absolute(), Path("named/machine-0").absolute()
+    ]  # fmt: skip
+    # Each finds its own again; a second start of either machine does not, and neither does another run.
+    assert [part_of(Path("named"), None, [f"machine={machine}"]) for machine in (1, 0)] == [
+        Path("named"), Path("named/machine-0")
+    ]  # fmt: skip
+    with pytest.raises(BadInput, match=r"several machines have an address of this host.*machine=K"):
+        part_of(Path("named"), None)
+    other = Experiment.from_yaml("trial.yaml", [*options, "seed=7"])
+    for experiment, machine, taken in ((shared, 0, "machine-0"), (shared, 1, "named"), (other, 0, "named")):
+        with pytest.raises(BadInput, match=f"{taken} is not empty"):
+            make_run_directory(experiment, machine)
+    shutil.rmtree("named/machine-0")
+    Path("named/summary.json").touch()
+    with pytest.raises(BadInput, match="named is not empty"):
+        make_run_directory(shared, 0)
 
 
 def test_a_link_that_leads_nowhere_takes_a_name(tmp_path, monkeypatch) -> None:

@@ -1,11 +1,14 @@
 """A run started by torchrun or srun: its machines, and where each of them writes."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from decentnode.config import loader as config
 from decentnode.config.settings import Plugin, Settings
 from decentnode.core.streams import say
-from decentnode.launcher.report.summary import unused_directory
+from decentnode.launcher.report.summary import machine_directory, unused_directory
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment, known_addresses
 from decentnode.mapping.job import SchedulerJob
@@ -56,10 +59,22 @@ def _run_dir(settings: Settings, job: SchedulerJob) -> str | None:
     if len(job.processes) == 1:
         return settings.run_dir
     named = Path("runs") / f"{settings.name}-{job.label}" if job.label else unused_directory(settings.name)
-    return str(own_directory(Path(settings.run_dir) if settings.run_dir else named, job))
+    return str(machine_directory(Path(settings.run_dir) if settings.run_dir else named, job.machine))
 
 
-def own_directory(run_dir: Path, job: SchedulerJob) -> Path:
-    """This machine's part of a directory that has the same name on all machines."""
-    name = f"machine-{job.machine}"
-    return run_dir if run_dir.name == name else run_dir / name
+def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[str] = ()) -> Path:
+    """This machine's part of a run's directory, if machines share it; otherwise the directory itself.
+
+    Raises BadInput where this machine is not found among several that share it.
+    """
+    own = run_dir
+    if job:
+        own = machine_directory(run_dir, job.machine)
+    elif any(run_dir.glob("machine-*/config.yaml")) and (run_dir / "config.yaml").exists():
+        # The directory itself is that of the machine which came first.
+        settings = config.load(run_dir / "config.yaml", overrides)
+        is_given = any(override.startswith("machine=") for override in overrides)
+        own = machine_directory(
+            run_dir, this_machine(settings if is_given else replace(settings, machine=None))
+        )
+    return own if os.path.isdir(own) else run_dir  # noqa: PTH112 - it may be too long, or not ours

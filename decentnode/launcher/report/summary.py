@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -19,6 +19,7 @@ from decentnode.config import loader as config
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.core.streams import log_name
+from decentnode.core.timeouts import Timeouts
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput
 from decentnode.graph.connectivity import components_without
@@ -152,9 +153,21 @@ def unused_directory(name: str) -> Path:
     return next(path for path in chain([first], later) if not os.path.lexists(path))
 
 
-def make_run_directory(experiment: Experiment) -> Path:
-    """Makes the directory of a new run with its resolved configuration; raises BadInput."""
-    settings = experiment.settings
+def machine_directory(run_dir: Path, machine: int) -> Path:
+    """A machine's part of a directory that has the same name on all machines."""
+    name = f"machine-{machine}"
+    return run_dir if run_dir.name == name else run_dir / name
+
+
+def make_run_directory(experiment: Experiment, machine: int = 0) -> Path:
+    """Makes the directory of a new run with its resolved configuration; raises BadInput.
+
+    Where another machine of the run has it already, because they share a file system, it is a part of it.
+    """
+    settings, several = experiment.settings, len(experiment.mapping.machines) > 1
+    if several:
+        # Shows the others, and a resume on another host, whose directory it is.
+        settings = replace(settings, machine=machine)
     path = Path(settings.run_dir or unused_directory(settings.name)).absolute()
     partition = experiment.samples.table(settings)
     try:
@@ -167,15 +180,46 @@ def make_run_directory(experiment: Experiment) -> Path:
                 if settings.run_dir is not None or not os.path.lexists(path):
                     raise
                 path = unused_directory(settings.name).absolute()
-        if any(path.iterdir()):
-            raise BadInput(f"run_dir: {path} is not empty; name another one, or remove it")
-        for folder in ("records", "logs"):
-            (path / folder).mkdir()
+        if not _claim(path):
+            taken, is_shared = path, several and _is_of_another_machine(path, experiment, machine)
+            if is_shared:
+                path = machine_directory(path, machine)
+                path.mkdir(exist_ok=True)
+                taken = path
+            if not is_shared or not _claim(path):
+                raise BadInput(f"run_dir: {taken} is not empty; name another one, or remove it")
+        (path / "logs").mkdir()
         write_durably(path / "config.yaml", [config.dump(settings).encode()])
         write_atomically(path / PARTITION_FILE, partition.content)
     except OSError as error:
         raise BadInput(f"run_dir: {path} cannot be written: {error.strerror}") from error
     return path
+
+
+def _claim(path: Path) -> bool:
+    """Makes the first folder of a run in an empty directory; False if it is not empty."""
+    if any(path.iterdir()):
+        return False
+    try:
+        (path / "records").mkdir()
+    except FileExistsError:  # another machine was faster
+        return False
+    return True
+
+
+def _is_of_another_machine(path: Path, experiment: Experiment, machine: int) -> bool:
+    """Whether another machine has made the directory for this run, which has not ended."""
+    limit = time.monotonic() + Timeouts.run_lock
+    while not (path / "config.yaml").exists() and (path / "records").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    try:
+        other = config.load(path / "config.yaml")
+    except BadInput:
+        return False
+    if other.machine in (None, machine) or (path / "summary.json").exists():
+        return False
+    graph = experiment.graph.graph
+    return config.digest(other, graph) == config.digest(experiment.settings, graph)
 
 
 def summarize(
