@@ -40,6 +40,7 @@ def run_here(
         job = job_of(settings)
         settings = settle(settings)
         machine = this_machine(settings)
+        settings.mapping.make().check_reachable()
         preflight.credentials(settings, machine)
         preflight.check_group(settings, machine)
         preflight.check_ports(settings, machine)

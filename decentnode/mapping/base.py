@@ -139,6 +139,24 @@ class Mapping(ABC):
             return fitting[0]
         raise MappingError(self._not_one(fitting, found))
 
+    def check_reachable(self, resolve: Resolve | None = None) -> None:
+        """Raises MappingError for a loopback address among those of other hosts."""
+        if len(self.machines) == 1:
+            return
+        found = (resolve or resolve_names)([machine.address for machine in self.machines])
+        known = [found[machine.address] for machine in self.machines]
+        remote = next((i for i, ips in enumerate(known) if ips and not all(map(is_loopback, ips))), None)
+        if remote is None:
+            return
+        wrong = [
+            f"mapping: machine {i} has a loopback address, {_with_ip(self.address(i), ips)}, which machine "
+            f"{remote} ({self.address(remote)}) cannot reach; give one that it can (`hostname -I` shows them)"
+            for i, ips in enumerate(known)
+            if ips and all(map(is_loopback, ips))
+        ]
+        if wrong:
+            raise MappingError(*wrong)
+
     def _refuse_unresolved(self, found: dict[str, list[str]]) -> None:
         unknown = [
             f"mapping.machines[{i}].address: no address is known for the name '{machine.address}'; "

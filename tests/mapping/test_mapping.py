@@ -105,6 +105,25 @@ def test_every_name_that_nobody_knows_is_named() -> None:
     )
 
 
+def test_a_loopback_address_among_those_of_other_hosts_is_refused() -> None:
+    """Also where this host knows its own name as one (Debian); not where all machines are one host."""
+    known = {"a": ["127.0.1.1"], "b": ["10.0.0.2"], "both": ["127.0.1.1", "10.0.0.3"], "nowhere": []}
+
+    def check(*addresses: str) -> None:
+        machines = tuple(Machine(address, 1) for address in addresses)
+        Linear(machines).check_reachable(lambda names: {name: known.get(name, [name]) for name in names})
+
+    for good in (["a", "127.0.0.1", "::1"], ["b", "both"], ["a", "nowhere"], ["127.0.0.1"]):
+        check(*good)
+    with pytest.raises(MappingError) as error:
+        check("a", "b", "::1")
+    rest = "which machine 1 (b) cannot reach; give one that it can (`hostname -I` shows them)"
+    assert error.value.defects == tuple(
+        f"mapping: machine {machine} has a loopback address, {address}, {rest}"
+        for machine, address in ((0, "a (127.0.1.1)"), (2, "::1"))
+    )
+
+
 def test_own_addresses_are_those_that_can_be_bound() -> None:
     assert is_own_address("127.0.0.1")
     assert not is_own_address("192.0.2.1")  # a documentation address (RFC 5737), nobody's
