@@ -257,9 +257,9 @@ def test_plugins_that_were_edited_are_told_by_file_unless_that_is_accepted(saved
         f"{saved.run_dir}: the code is not that of this run: phd.py; restore it from "
         f"{saved.run_dir}/code/121212121212, or continue with --accept-code-change"
     )
-    edited = Join(0, "", "", "ab", {"phd.py": "c", "lab/nets.py": "b"})
+    edited = Join(0, "", "", "ab", code={"phd.py": "c", "lab/nets.py": "b"})
     before = contents(saved.run_dir)
-    for join, accepts in ((Join(0, "", "", "ab", began.files), False), (edited, True), (edited, False)):
+    for join, accepts in ((Join(0, "", "", "ab", code=began.files), False), (edited, True), (edited, False)):
         past = ResumePlan(saved.run_dir, accepts_other_code=accepts)
         past.lock.release()
         if join is edited and not accepts:
