@@ -99,3 +99,29 @@ def leave_behind(thread: threading.Thread) -> None:
 def some_are_left_behind() -> bool:
     """Whether such a thread still runs."""
     return any(thread.is_alive() for thread in _left_behind)
+
+
+_not_inherited: set[int] = set()
+
+
+def close_in_children(fd: int) -> None:
+    """Has a descriptor closed in every process that is forked here from now on, until `close_here`.
+
+    Others learn by its end that this process has died, which a worker of a DataLoader must not hide.
+    """
+    _not_inherited.add(fd)
+
+
+def close_here(fd: int) -> None:
+    """Closes such a descriptor; its number may have another use from then on."""
+    _not_inherited.discard(fd)
+    os.close(fd)
+
+
+def _close_inherited() -> None:
+    for fd in _not_inherited:
+        os.close(fd)
+    _not_inherited.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)

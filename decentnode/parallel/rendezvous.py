@@ -32,6 +32,7 @@ from decentnode.communication.base import (
     folder_for_sockets,
 )
 from decentnode.communication.inproc import InProcess
+from decentnode.core.process_setup import close_here, close_in_children
 from decentnode.core.registry import name_of
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
@@ -226,7 +227,8 @@ class StoreMeeting(RankRendezvous):
             return directory
         directory = Path(tempfile.mkdtemp(prefix="decentnode-", dir=folder_for_sockets()))
         keeper = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        left.callback(os.close, keeper)
+        left.callback(close_here, keeper)
+        close_in_children(keeper)
         left.callback(shutil.rmtree, directory, ignore_errors=True)
         fcntl.flock(keeper, fcntl.LOCK_EX)  # freed by the kernel if this process dies: see `_remove_orphan`
         if store is not None:

@@ -112,6 +112,29 @@ def test_who_has_ended_is_lost_and_its_successor_is_rung_when_it_is_known(towers
     assert [seq for _, seq, _ in towers[1].heard] == [5]
 
 
+def test_a_forked_worker_does_not_hide_that_its_parent_has_ended(towers):
+    """As a worker of a DataLoader did, which had the pipe open."""
+    links = towers[0].links
+    assert ring(towers[0], message()) == []
+    is_forked, hold = os.pipe(), os.pipe()
+    worker = os.fork()
+    if worker == 0:
+        os.write(is_forked[1], b"x")
+        os.read(hold[0], 1)
+        os._exit(0)
+    try:
+        assert os.read(is_forked[0], 1) == b"x"
+        towers[1].bell.close()
+        links.watch()
+        assert links.lose_broken(time.monotonic() + 1) == [1]
+    finally:
+        os.write(hold[1], b"x")
+        os.waitpid(worker, 0)
+        towers[1].bell = Tower(Path(towers[0].place.directory), 1).bell
+        for fd in (*is_forked, *hold):
+            os.close(fd)
+
+
 def test_processes_of_other_machines_are_not_rung(tmp_path):
     tower = Tower(tmp_path, 0, machines=(0, 1))
     assert ring(tower, message()) == [message()]

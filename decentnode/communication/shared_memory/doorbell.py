@@ -18,6 +18,7 @@ from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.communication.zmq_poll import milliseconds
+from decentnode.core.process_setup import close_here, close_in_children
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
@@ -45,6 +46,8 @@ class DoorbellReader:
             # Read and write: with a writer of its own the pipe never reports its end while no peer has it
             # open.
             self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            # A writer sees the death of this process when the last reader has closed the pipe.
+            close_in_children(self._fd)
             self._read_bytes = fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ)
         except OSError as error:
             raise StartError(
@@ -111,9 +114,9 @@ class DoorbellReader:
     def close(self) -> None:
         """Removes the doorbell; a later writer gets an error from the pipe."""
         Path(self._path).unlink(missing_ok=True)
-        own, self._fd, self._waker = (self._fd, self._waker), -1, -1
-        for fd in own:
-            os.close(fd)
+        pipe, waker, self._fd, self._waker = self._fd, self._waker, -1, -1
+        close_here(pipe)
+        os.close(waker)
 
 
 class OwnPipes:
