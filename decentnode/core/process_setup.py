@@ -1,9 +1,12 @@
 """How a process starts and ends: malloc, OpenMP, CUDA, its signals, and threads it does not wait for."""
 
+import contextlib
 import ctypes
 import os
 import platform
 import signal
+import socket
+import stat
 import threading
 from pathlib import Path
 
@@ -102,6 +105,7 @@ def some_are_left_behind() -> bool:
 
 
 _not_inherited: set[int] = set()
+_listening: set[str] = set()
 
 
 def close_in_children(fd: int) -> None:
@@ -118,10 +122,33 @@ def close_here(fd: int) -> None:
     os.close(fd)
 
 
+def close_connections_in_children(endpoint: str) -> None:
+    """The same for a ZeroMQ endpoint that is bound here, and for the connections that it accepts."""
+    _listening.add(_place_of(endpoint))
+
+
+def _place_of(endpoint: str) -> str:
+    """The path of an ipc endpoint; the port of a tcp endpoint, because a name has several addresses."""
+    return endpoint.removeprefix("ipc://") if endpoint.startswith("ipc") else endpoint.rpartition(":")[2]
+
+
 def _close_inherited() -> None:
     for fd in _not_inherited:
         os.close(fd)
     _not_inherited.clear()
+    # libzmq opens them in a thread of its own, so only their names show which they are.
+    for fd in [int(path.name) for path in Path("/proc/self/fd").iterdir()] if _listening else ():
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                continue
+            connection = socket.socket(fileno=fd)
+            try:
+                name = connection.getsockname()
+            finally:
+                connection.detach()
+            if str(name[1] if isinstance(name, tuple) else name) in _listening:
+                os.close(fd)
+    _listening.clear()
 
 
 os.register_at_fork(after_in_child=_close_inherited)

@@ -1,6 +1,7 @@
 """Bells: what is rung is heard once and whole, nobody waits in vain, and the rest goes another way."""
 
 import os
+import socket
 import stat
 import threading
 import time
@@ -20,6 +21,7 @@ from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.shared_memory.doorbell import DoorbellReader, pipe_path
 from decentnode.communication.wire import Header, Kind
 from decentnode.communication.zeromq.links import PeerLinks
+from decentnode.core.process_setup import close_connections_in_children
 from decentnode.errors import StartError
 
 
@@ -132,6 +134,38 @@ def test_a_forked_worker_does_not_hide_that_its_parent_has_ended(towers):
         os.waitpid(worker, 0)
         towers[1].bell = Tower(Path(towers[0].place.directory), 1).bell
         for fd in (*is_forked, *hold):
+            os.close(fd)
+
+
+@pytest.mark.parametrize("address", ["tcp", "ipc"])
+def test_a_forked_worker_does_not_keep_connections_of_its_parent(address, tmp_path):
+    context, path = zmq.Context(), f"{tmp_path}/0"
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1") if address == "tcp" else 0
+    endpoint = f"tcp://127.0.0.1:{port}" if port else f"ipc://{path}"
+    if not port:
+        router.bind(endpoint)
+    client = socket.socket(socket.AF_INET if port else socket.AF_UNIX)
+    client.settimeout(20)
+    client.connect(("127.0.0.1", port) if port else path)
+    assert client.recv(1), "the greeting of ZeroMQ: libzmq has accepted"
+    close_connections_in_children(endpoint)
+    hold, is_forked = os.pipe(), os.pipe()
+    if (worker := os.fork()) == 0:
+        os.write(is_forked[1], b"x")
+        os.read(hold[0], 1)
+        os._exit(0)
+    try:
+        os.read(is_forked[0], 1)
+        router.close(0)
+        context.term()
+        while client.recv(1024):
+            pass
+    finally:
+        os.write(hold[1], b"x")
+        os.waitpid(worker, 0)
+        client.close()
+        for fd in (*hold, *is_forked):
             os.close(fd)
 
 

@@ -32,6 +32,7 @@ from decentnode.communication.zeromq.links import NEVER, PeerLinks
 from decentnode.communication.zeromq.receiver import GroupListener, Receiver
 from decentnode.communication.zmq_poll import Commands, Poller, has_input
 from decentnode.core.clock import AwakeClock
+from decentnode.core.process_setup import close_connections_in_children
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, StartError
 
@@ -111,6 +112,8 @@ class IoThread(threading.Thread):
         router = self._routers[-1] if endpoint.startswith("tcp") else self._routers[0]
         try:
             router.bind(endpoint)
+            # A worker that a node forks must not keep the connections of a dead process open.
+            close_connections_in_children(endpoint)
         except zmq.ZMQError as error:
             busy = "is in use by another program" if error.errno == errno.EADDRINUSE else str(error)
             raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
