@@ -231,7 +231,7 @@ MAY_IMPORT = {
     "communication": GROUND | {"mapping"},
     "config": GROUND | RESEARCH,
     "node": GROUND | RESEARCH | {"config", "results"},
-    "parallel": GROUND | {"config", "communication", "mapping", "sharing", "graph"},
+    "parallel": GROUND | {"config", "communication", "mapping", "sharing", "graph", "models"},
     "launcher": GROUND
     | {"node", "config", "communication", "mapping", "results", "training", "datasets", "graph"}
     | {"attacks", "sharing"},

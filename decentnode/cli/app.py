@@ -159,7 +159,8 @@ def validate(
     if load:
         with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
-            dry_round.check(experiment)
+            for notice in dry_round.check(experiment).notices:
+                print(notice, file=sys.stderr)
         found += f" with {experiment.layout.numel:,} parameters, {experiment.samples.sizes}"
     print(found)
 
@@ -423,7 +424,11 @@ def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
 def import_torch() -> None:
     """Imports torch; the process takes two thirds of the time, because the collector skips what stays."""
     gc.disable()
-    import torch  # noqa: F401
+    import torch
+
+    # Nodes are forked from this process, and other threads would not survive that. A plug-in has set what is
+    # another number later.
+    torch.set_num_threads(1)
 
     gc.freeze()
     gc.enable()

@@ -18,6 +18,8 @@ from decentnode.models.base import model_of
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.training.settings import Factory, TrainingSettings
 
+OURS = ("decentnode.", "torch.")
+"""Packages whose plug-ins draw from torch's global generator alone."""
 _AT_LEAST = re.compile(r"at_least [1-9]\d{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -267,3 +269,14 @@ class Settings:
         """The ranks of all adversaries that lie; others only look at what they receive."""
         lying = [one for one in self.adversaries if getattr(one.cls, "active", True)]
         return frozenset(rank for one in lying for rank in one.options.get("ranks", ()))
+
+    @property
+    def has_foreign_plugins(self) -> bool:
+        """Whether any plug-in comes from outside this package and torch."""
+        training = self.training
+        plugins = [
+            self.graph, self.weights, self.dataset, self.partition, *self.skew, self.model, self.sharing,
+            *self.transforms, training.optimizer, training.loss, training.task, *training.augmentation,
+        ]  # fmt: skip
+        plugins += [training.scheduler] if training.scheduler else []
+        return not all(str(plugin.cls.__module__).startswith(OURS) for plugin in plugins)

@@ -22,6 +22,19 @@ _HARD = 2
 _left_behind: list[threading.Thread] = []
 
 
+def default_threads(nodes: int) -> int:
+    """Threads of torch in each process of a machine with so many nodes.
+
+    The number that the environment sets, as torch reads it; otherwise an equal share of the processors.
+    """
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        # Of several numbers the first is that of the outer parallel region (OpenMP 5.0, section 6.2).
+        given = os.environ.get(name, "").partition(",")[0].strip()
+        if given.isdecimal() and int(given):
+            return int(given)
+    return max(1, len(os.sched_getaffinity(0)) // nodes)
+
+
 def keep_freed_memory() -> None:
     """Makes malloc keep a batch's memory for the next one.
 

@@ -12,7 +12,10 @@ makes, so that the lowest bits of one number tell less about the bits it was mad
 
 import math
 import os
+import random
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -39,6 +42,33 @@ def key(seed: int, purpose: str, *counters: int) -> int:
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
     """A Philox generator for one purpose, for instance `generator(seed, "shuffle", rank, epoch)`."""
     return np.random.Generator(np.random.Philox(key=key(seed, purpose, *counters)))
+
+
+def seed_generators(number: int, on_cpu: bool = True) -> None:
+    """Seeds the global generators of torch, numpy and `random`, which the code of a plug-in may draw from.
+
+    `on_cpu`: that of torch's devices stay as they are.
+    """
+    import torch
+
+    (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(number)
+    np.random.seed(number & 0xFFFFFFFF)
+    random.seed(number)
+
+
+@contextmanager
+def seeded(seed: int, purpose: str, *counters: int) -> Iterator[None]:
+    """A context in which the global generators of the CPU are seeded for one purpose; restores them."""
+    import torch
+
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    seed_generators(key(seed, purpose, *counters))
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
 
 
 class RandomSource(Stateful, ABC):

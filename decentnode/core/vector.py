@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, RunFailed
 
 AdjustGradient = Callable[[Tensor, Tensor, int], None]
 """Changes the flat gradient in place, given (gradient, vector, step of the round)."""
@@ -21,6 +21,8 @@ Precision = Literal["float64", "float32", "bfloat16"]
 DTYPES: dict[Precision, torch.dtype] = {
     "float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16
 }  # fmt: skip
+COMPLEX_OF = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+"""The type of complex numbers whose parts have a format."""
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -30,9 +32,11 @@ class Entry:
 
     name: str
     shape: torch.Size
+    """That of its numbers: a complex tensor has a last dimension of real and imaginary parts."""
     offset: int
     is_buffer: bool = False
     channels_last: bool = False
+    is_complex: bool = False
 
     def view(self, flat: Tensor) -> Tensor:
         """This tensor as a view of a whole vector."""
@@ -40,12 +44,23 @@ class Entry:
         if self.channels_last:
             outs, ins, height, width = self.shape
             return part.view(outs, height, width, ins).permute(0, 3, 1, 2)
-        return part.view(self.shape)
+        part = part.view(self.shape)
+        return torch.view_as_complex(part) if self.is_complex else part
+
+    @classmethod
+    def of(
+        cls, name: str, tensor: Tensor, offset: int, is_buffer: bool = False, channels_last: bool = False
+    ) -> "Entry":
+        """The entry of a tensor; `channels_last`: of a real one of four dimensions, in that memory order."""
+        is_complex = tensor.is_complex()
+        shape = torch.Size((*tensor.shape, 2)) if is_complex else tensor.shape
+        permuted = channels_last and tensor.dim() == 4 and not is_complex
+        return cls(name, shape, offset, is_buffer, permuted, is_complex)
 
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Names, shapes and offsets of everything in the vector, in the module's order."""
+    """Names, shapes and offsets of everything in the vector, in the module's order, complex ones first."""
 
     entries: tuple[Entry, ...]
     dtype: torch.dtype = torch.float32
@@ -84,24 +99,44 @@ class ParameterLayout:
     ) -> "ParameterLayout":  # fmt: skip
         """The layout of a module's parameters and, if `mix_buffers`, its float buffers (running statistics).
 
-        It never contains integer buffers (batch counters), whose average has no meaning, or frozen
-        parameters, which are equal on all nodes. `channels_last` stores 4-D weights in that memory order, so
-        that convolutions need no reordering.
+        It never contains integer buffers (batch counters), whose average has no meaning; sparse or complex
+        ones, and masks with infinities; or frozen parameters, equal on all nodes. `channels_last` stores
+        4-D weights in that memory order, so that convolutions need no reordering. Raises BadInput.
         """
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        # Torch reads complex numbers from even places alone; the order of all others is the module's.
+        trained.sort(key=lambda pair: not pair[1].is_complex())
         tensors: list[tuple[str, Tensor, bool]] = [(name, p, False) for name, p in trained]
         if mix_buffers:
-            tensors += [(name, b, True) for name, b in module.named_buffers() if b.is_floating_point()]
+            tensors += [(name, b, True) for name, b in module.named_buffers() if has_mean(b)]
+        if not tensors:
+            raise BadInput(f"model: {type(module).__name__} has no parameter to train (requires_grad)")
         entries, offset = [], 0
         for name, tensor, is_buffer in tensors:
-            entries.append(Entry(name, tensor.shape, offset, is_buffer, channels_last and tensor.dim() == 4))
-            offset += tensor.numel()
-            if tensor.dtype != dtype:
-                raise BadInput(
-                    f"model: '{name}' is {tensor.dtype}; the vector is {dtype} (training.dtype), so call "
-                    f".to({dtype})"
-                )
+            if defect := _defect(tensor, dtype):
+                raise BadInput(f"model: '{name}' is {defect}")
+            entries.append(Entry.of(name, tensor, offset, is_buffer, channels_last))
+            offset += entries[-1].shape.numel()
         return cls(tuple(entries), dtype)
+
+
+def has_mean(buffer: Tensor) -> bool:
+    """Whether the mean of such buffers of several nodes is of use."""
+    return buffer.layout is torch.strided and buffer.is_floating_point() and bool(buffer.isfinite().all())
+
+
+def _defect(tensor: Tensor, dtype: torch.dtype) -> str:
+    """Why a tensor cannot be in a vector of a format, with the remedy; empty where it can."""
+    if tensor.layout is not torch.strided:
+        return "sparse, and the vector is dense: make it dense, or a buffer"
+    wanted = COMPLEX_OF.get(dtype) if tensor.is_complex() else dtype
+    if wanted is None:
+        return f"{tensor.dtype}; there are no complex numbers of {dtype}: use training.dtype: float32"
+    if tensor.dtype == wanted:
+        return ""
+    fits = next((n for n, one in DTYPES.items() if tensor.dtype in (one, COMPLEX_OF.get(one))), "")
+    remedy = f"set training.dtype: {fits}, or call .to({wanted})" if fits else f"call .to({wanted})"
+    return f"{tensor.dtype}; the vector is {dtype} (training.dtype), so {remedy}"
 
 
 class Vector:
@@ -114,8 +149,13 @@ class Vector:
         self._current = 0
         self._aside: Tensor | None = None
         self._is_aside = False
-        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-        self._tensors = [tensors[entry.name] for entry in layout.entries]
+        places = ((entry, *entry.name.rpartition(".")) for entry in layout.entries)
+        self._places = [
+            (part._buffers if entry.is_buffer else part._parameters, key)
+            for entry, path, _, key in places
+            if (part := module.get_submodule(path))
+        ]
+        self._tensors = self._found()
         self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
         self.gradient = torch.zeros_like(slots[0])
         for tensor, view in zip(self._tensors, self._views[0], strict=True):
@@ -139,6 +179,35 @@ class Vector:
     def trained(self) -> Tensor:
         """The memory of the module's tensors: the model, or the copy that is trained beside it."""
         return self.values if self._aside is None or not self._is_aside else self._aside
+
+    def take_in(self) -> None:
+        """Copies tensors that have got other memory into the vector, and makes them views again.
+
+        A network may replace a buffer, or assign to `data` of a parameter. Raises RunFailed where it does not
+        fit.
+        """
+        views = self._views_aside if self._is_aside else self._views[self._current]
+        for index, (tensor, view) in enumerate(zip(self._found(), views, strict=True)):
+            is_same = tensor is self._tensors[index]
+            if is_same and tensor.is_set_to(view):
+                continue
+            entry = self.layout.entries[index]
+            if not is_same and not entry.is_buffer:
+                # Its gradient and its optimizer are those of the first one.
+                raise RunFailed(
+                    f"model: a step replaces the parameter '{entry.name}' by another one; write to its data"
+                )
+            if tensor is None or tensor.shape != view.shape or tensor.dtype != view.dtype:
+                has = "none" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                began = f"{view.dtype} of shape {tuple(view.shape)}"
+                remedy = "; leave training.mix_buffers out" if entry.is_buffer else ""
+                raise RunFailed(f"model: '{entry.name}' began as {began}, and is {has} after a step{remedy}")
+            view.copy_(tensor.detach())
+            tensor.data = view
+            self._tensors[index] = tensor
+
+    def _found(self) -> list[Tensor]:
+        return [tensors.get(key) for tensors, key in self._places]  # type: ignore[misc]
 
     def flip(self) -> None:
         """Makes the spare slot the model."""

@@ -19,7 +19,7 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.communication.security.curve import prove_guard
 from decentnode.core.clock import AwakeClock, seconds_since_process_start
-from decentnode.core.process_setup import leave_behind, signals_that_stop
+from decentnode.core.process_setup import default_threads, leave_behind, signals_that_stop
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, ExitCode, StartError
@@ -62,17 +62,22 @@ class Launcher:
 
     def __init__(
         self, experiment: Experiment, machine: int, screen: LiveConsole, past: ResumePlan | None = None,
-        job: str = "",
+        job: str = "", threads: int | None = None,
     ) -> None:  # fmt: skip
         """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet.
 
-        `job`: the job that has started all machines; empty where the configuration lists them.
+        `job`: the job that has started all machines; empty where the configuration lists them. `threads`: of
+        torch in each process, where the code of a plug-in has set a number.
         """
         self.experiment, self.machine = experiment, machine
+        given, here = experiment.settings.training.threads, len(experiment.mapping.ranks_of(machine))
+        # In this order: the configuration, the number that the run began with, code, environment, processors.
+        kept = past.threads if past else None
+        self.threads = given if given != "auto" else kept or threads or default_threads(here)
         self.screen = screen
         self._credentials = preflight.credentials(experiment.settings, machine)
         self.run_dir = past.run_dir if past else make_run_directory(experiment, machine)
-        self._run_state = RunState(experiment, machine, self.run_dir, past, job)
+        self._run_state = RunState(experiment, machine, self.run_dir, past, job, self.threads)
         home = {position: process.ranks for position, process in enumerate(experiment.processes)}
         nodes, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
         self._heartbeats = HeartbeatBoard(sorted(local))
@@ -157,10 +162,9 @@ class Launcher:
     # Before the first round.
 
     def _fork(self) -> None:
-        threads = max(1, len(os.sched_getaffinity(0)) // len(self.membership.local))
         # First: these must not hold the pipe of the nodes open.
         self._attacks.start()
-        self._evaluators.start(threads)
+        self._evaluators.start(self.threads)
         self._socket_dir = name_socket_directory()
         self._peer_service = peer_service.start_service(
             self.experiment, self.machine, self.run_dir, self._socket_dir, self._credentials
@@ -176,7 +180,7 @@ class Launcher:
             self._evaluators.snapshots, self._evaluators.board,
             self.experiment.settings.failures.timeouts.evaluator, Reporter(write, read),
             self.run_dir / "records", self._heartbeats, self._run_state.lineage, self.experiment,
-            self._introductions, self._start_signal, self._socket_dir, threads, self._credentials,
+            self._introductions, self._start_signal, self._socket_dir, self.threads, self._credentials,
         )  # fmt: skip
         heard = signals_that_stop()
         # A signal between fork and handler would kill this process without its clean-up.
@@ -429,8 +433,9 @@ class Launcher:
         saved = self._run_state.retention.newest_round if unfinished else None
         refused = self._assembly.refused + self._others.refused
         summary = summarize(
-            self.experiment, self.membership, self.evaluations, self.run_id, startup, wall, saved, refused
-        )
+            self.experiment, self.membership, self.evaluations, self.run_id, startup, wall, saved, refused,
+            self.threads,
+        )  # fmt: skip
         summary["attacks"] = self._attacks.close()
         self._writers.close(summary, lambda: self._stopping.is_urgent)
         # A resumed run that did not start keeps its earlier summary.

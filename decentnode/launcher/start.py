@@ -34,8 +34,9 @@ def run_here(
     `past`: the run to resume; `whole`: all samples, where they are loaded; `config` and `overrides`: where
     the settings are from, for errors.
     """
-    torch.set_num_threads(1)
     check_kernel()
+    # Nodes are forked from this process, so it computes on one thread.
+    imported = plugin_threads()
     with with_locations(config, overrides):
         job = job_of(settings)
         settings = settle(settings)
@@ -51,16 +52,30 @@ def run_here(
             print(line, file=sys.stderr)
         experiment = Experiment.from_settings(settings, whole)
         import_for_nodes(settings)
-        if dry_round.is_needed(settings) and dry_round.check(experiment):
-            import_compiler()
+        if dry_round.is_needed(settings):
+            found = dry_round.check(experiment, saves=past is not None)
+            for line in found.notices:
+                print(line, file=sys.stderr)
+            if found.uses_compiler:
+                import_compiler()
         if dry_round.is_on_cpu(settings):
             # After the dry round, which has a time limit and reports a compiler that fails.
             settings.training.warm_up()
         graph = experiment.graph.graph
         if isinstance(graph, RedrawnGraph):
             graph.draw_ahead(range(experiment.settings.rounds))
-        launcher = Launcher(experiment, machine, screen(sys.stdout), past, job.name if job else "")
+        threads = plugin_threads() or imported
+        launcher = Launcher(
+            experiment, machine, screen(sys.stdout), past, job=job.name if job else "", threads=threads
+        )
     return launcher.run()
+
+
+def plugin_threads() -> int | None:
+    """The number of threads that the code of a plug-in has set; None: none. This process is back at one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    return threads if threads > 1 else None
 
 
 def sample_notice(settings: Settings) -> str:

@@ -1,6 +1,5 @@
 """The model plug-in: options, and a network built from them for the shape of the samples."""
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
-from decentnode.core.rng import key
+from decentnode.core.rng import seeded
+from decentnode.core.vector import COMPLEX_OF
 from decentnode.errors import BadInput, is_out_of_memory
+from decentnode.models.module_copies import copied
+from decentnode.models.module_state import all_buffers, check_extra_state, set_buffer
 from decentnode.models.pretrained import load_weights
 
 MOST_CHANGE = 0.1
@@ -74,22 +77,66 @@ def model_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Model:
 
 
 def initial_model(
-    model: Model, shape: tuple[int, ...], num_classes: int, seed: int, dtype: torch.dtype = torch.float32
-) -> nn.Module:
-    """The network that every node starts from: the same for the same seed in any state of torch.
+    model: Model, shape: tuple[int, ...], num_classes: int, seed: int, dtype: torch.dtype = torch.float32,
+    zeros: tuple[Tensor, ...] | None = None,
+) -> nn.Module:  # fmt: skip
+    """The network that every node starts from: the same for the same seed in any state of the generators.
 
-    It is made in float32 and then converted, so that it is the same network in each dtype. Raises BadInput
-    where the file of `pretrained` does not fit.
+    It is made in float32 and then converted, so that it is the same network in each dtype. `zeros`: samples,
+    for the shapes of lazy modules. Raises BadInput where the network cannot be trained here, or the file of
+    `pretrained` does not fit.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key(seed, "model"))
+    with seeded(seed, "model"):
         network = model.build(shape, num_classes)
+        give_shapes(network, zeros)
     if model.pretrained is not None:
         load_weights(network, model.pretrained)
+    wanted = {torch.float32: dtype, torch.complex64: COMPLEX_OF.get(dtype, torch.complex64)}
     for tensor in (*network.parameters(), *network.buffers()):
-        if tensor.dtype == torch.float32:
-            tensor.data = tensor.data.to(dtype)
+        if tensor.dtype in wanted and tensor.layout is torch.strided:
+            tensor.data = tensor.data.to(wanted[tensor.dtype])
+    for name, buffer, _ in [*all_buffers(network)]:
+        # The type of a sparse tensor is fixed, so another one replaces it.
+        if buffer is not None and buffer.layout is not torch.strided and buffer.dtype in wanted:
+            set_buffer(network, name, buffer.to(wanted[buffer.dtype]), is_shared=True)
+    check_extra_state(network)
     return network
+
+
+def give_shapes(network: nn.Module, zeros: tuple[Tensor, ...] | None) -> None:
+    """Runs lazy modules once, which gives their tensors a shape; raises BadInput for those that have none."""
+    if not _without_shape(network):
+        return
+    if zeros is not None:
+        modes = {part: part.training for part in network.modules()}
+        fields = tuple(field.float() if field.is_floating_point() else field for field in zeros)
+        try:
+            with torch.no_grad():
+                network.eval()(*fields)
+        except Exception as error:  # the user's own class may raise anything
+            raise _of_user(
+                error, f"model {type(network).__name__} does not take {_described(zeros)}"
+            ) from error
+        for part, mode in modes.items():
+            part.training = mode
+    if names := _without_shape(network):
+        raise BadInput(
+            f"model: '{names[0]}' has no shape after a batch of samples: the network does not use it; remove "
+            "it, or give its module a size"
+        )
+
+
+def _without_shape(network: nn.Module) -> list[str]:
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    return [name for name, tensor in tensors if is_lazy(tensor)]
+
+
+def _described(fields: tuple[Tensor, ...]) -> str:
+    """The kinds and shapes of samples, as text."""
+    return " and ".join(
+        f"{'samples' if field.is_floating_point() else 'ids'} of shape {tuple(field.shape[1:])}"
+        for field in fields
+    )
 
 
 def check_scores(
@@ -101,15 +148,12 @@ def check_scores(
     a process that will be forked must have set one torch thread before.
     """
     name, count = type(network).__name__, len(zeros[0])
+    tried = copied(network).eval()
     try:
         with torch.no_grad():
-            scores = copy.deepcopy(network).eval()(*zeros)
+            scores = tried(*zeros)
     except Exception as error:  # the user's own class may raise anything
-        shapes = " and ".join(
-            f"{'samples' if field.is_floating_point() else 'ids'} of shape {tuple(field.shape[1:])}"
-            for field in zeros
-        )
-        raise _of_user(error, f"model {name} does not take {shapes}") from error
+        raise _of_user(error, f"model {name} does not take {_described(zeros)}") from error
     given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     wanted = (count, num_classes, *labels)
     if given != wanted:
@@ -126,7 +170,7 @@ def check_ids(network: nn.Module, largest: tuple[torch.Tensor, ...]) -> None:
         return
     try:
         with torch.no_grad():
-            copy.deepcopy(network).eval()(*largest)
+            copied(network).eval()(*largest)
     except Exception as error:  # the user's own class may raise anything
         most = max(int(field.max()) for field in ids)
         what = f"model {type(network).__name__} does not take the ids of the samples, which go up to {most}"
@@ -141,7 +185,7 @@ def check_padding(
     Only the scores of its own positions are compared. Computes, like `check_scores`.
     """
     with torch.no_grad():
-        judged = copy.deepcopy(network).eval()
+        judged = copied(network).eval()
         scores, others = judged(*alone)[0], judged(*padded)[0]
     others = others[tuple(map(slice, scores.shape))]
     if (scores - others).abs().max() > MOST_CHANGE * scores.std():
@@ -151,16 +195,19 @@ def check_padding(
         )
 
 
+def has_batch_norm(network: nn.Module) -> bool:
+    """Whether a module normalizes over the batch; a function may do so, too, in a network from outside."""
+    return any(isinstance(part, _BatchNorm) for part in network.modules())
+
+
 def least_batch(network: nn.Module, fields: tuple[torch.Tensor, ...]) -> int:
     """The fewest samples that the network can be trained on at once; `fields` is a batch of one.
 
-    2 where batch norm would have one value per channel. Computes, like `check_scores`.
+    2 where batch norm would have one value per channel. Computes, like `check_scores`, and as in training.
     """
-    if not any(isinstance(part, _BatchNorm) for part in network.modules()):
-        return 1
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            copy.deepcopy(network).train()(*fields)
+        with torch.no_grad(), seeded(0, "least_batch"):
+            copied(network).train()(*fields)
     except Exception as error:  # training reports other defects of a user's own class
         return 2 if ONE_VALUE in str(error) else 1
     return 1

@@ -1,10 +1,12 @@
 """The all-reduce baseline: one model on all nodes, by torch's DistributedDataParallel."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar, Literal
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -19,10 +21,11 @@ from decentnode.core.registry import TRAININGS
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.mapping.base import is_loopback
+from decentnode.models.module_state import all_buffers
 from decentnode.options import Port, PositiveFloat
 from decentnode.training.gradient_sync import GradientSync, SyncContext
 from decentnode.training.minibatches import Shard
-from decentnode.training.reducer import Reducer
+from decentnode.training.reducer import Reducer, Rehearsed
 
 NAME = "ddp"
 UNUSED = "Expected to have finished reduction"
@@ -125,14 +128,35 @@ class DDPReducer(Reducer):
         trained = sum(e.shape.numel() for e in layout.entries if not e.is_buffer)
         self._bytes = 2 * (nodes - 1) * layout.dtype.itemsize * trained // nodes
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        # The constructor runs collectives, so a missing rank is named here, too.
+    def wrap(self, module: nn.Module, rehearsed: Rehearsed) -> nn.Module:
+        # Those of one shape alone can be sent; the others stay with their nodes.
+        kept = {*rehearsed.varying} | {name for name, one, _ in all_buffers(module) if not _is_sent(one)}
+        # Collectives, in the constructor, too: a missing rank is named here.
         with self.step(-1, -1):
+            kept = self._of_any(kept)
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
+                module, sorted(kept)
+            )
             self._module = DistributedDataParallel(
                 module, process_group=self.group, bucket_cap_mb=self.options.bucket_mb,
                 find_unused_parameters=self.options.find_unused_parameters,
             )  # fmt: skip
         return self._module
+
+    def _of_any(self, names: Collection[str]) -> set[str]:
+        """The names that any rank has; DDP must be told the same ones by all."""
+        device = self.context.vector.values.device
+        content = torch.frombuffer(bytearray(msgspec.json.encode(sorted(names))), dtype=torch.uint8)
+        length = torch.tensor([len(content)], device=device)
+        most = dist.AllreduceOptions()
+        most.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
+        self.group.allreduce([length], most).wait()
+        own = torch.zeros(int(length), dtype=torch.uint8, device=device)
+        own[: len(content)].copy_(content)
+        found = [torch.zeros_like(own) for _ in range(self.group.size())]
+        self.group.allgather([found], [own]).wait()
+        texts = (bytes(one.tolist()).rstrip(b"\0") for one in found)
+        return set(chain.from_iterable(msgspec.json.decode(text, type=list[str]) for text in texts))
 
     @contextmanager
     def step(self, round: int, step: int) -> Iterator[None]:
@@ -183,3 +207,8 @@ class DDPReducer(Reducer):
 
     def close(self) -> None:
         self.roll_call.close()
+
+
+def _is_sent(buffer: Tensor | None) -> bool:
+    """Whether DDP can send a buffer from rank 0 to all others."""
+    return buffer is not None and buffer.layout is torch.strided and not buffer.is_complex()

@@ -4,16 +4,9 @@ It runs in a child process, so it does not change this one: no random state and 
 CUDA thread here, which nodes forked later could not inherit.
 """
 
-import contextlib
-import copy
-import multiprocessing
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from io import StringIO
-from multiprocessing.connection import Connection
-from typing import NoReturn
 
 import msgspec
 import torch
@@ -22,15 +15,18 @@ from torch import Tensor
 from decentnode.config.error_locations import line_of
 from decentnode.config.settings import Settings
 from decentnode.core.payload import Payload
-from decentnode.core.text import first_line, how_it_ended
+from decentnode.core.text import first_line
 from decentnode.core.timeouts import Timeouts
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput, DecentnodeError
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
+from decentnode.models.module_copies import copied
+from decentnode.node.child_answers import answer_of
 from decentnode.node.experiment import Experiment
 from decentnode.node.late_imports import COMPILER
+from decentnode.node.model_trial import ModelTrial
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import BuffersBeside
@@ -43,18 +39,6 @@ LEARNING_RATE = 0.01
 """Used if the optimizer's options name none."""
 HALF = "'Half'"
 """In torch's error about an operation that a device does not have in float16."""
-OURS = ("decentnode.", "torch.")
-
-
-def has_foreign_plugins(settings: Settings) -> bool:
-    """Whether any plug-in comes from outside this package and torch."""
-    training = settings.training
-    plugins = [
-        settings.graph, settings.weights, settings.dataset, settings.partition, *settings.skew,
-        settings.model, settings.sharing, *settings.transforms,
-        training.loss, training.task, *training.augmentation,
-    ]  # fmt: skip
-    return not all(str(plugin.cls.__module__).startswith(OURS) for plugin in plugins)
 
 
 def is_on_cpu(settings: Settings) -> bool:
@@ -66,75 +50,70 @@ def is_needed(settings: Settings) -> bool:
     """Whether a part of the round may fail on this machine, or comes from outside this package."""
     training = settings.training
     may_fail = training.amp == "float16" or bool(training.compile)
-    return has_foreign_plugins(settings) or (may_fail and is_on_cpu(settings))
+    return settings.has_foreign_plugins or (may_fail and is_on_cpu(settings))
 
 
-class DryRoundAnswer(msgspec.Struct):
-    """What the child reports."""
+class Findings(msgspec.Struct):
+    """What the dry round has found, in lines."""
 
-    defects: list[str]
-    uses_compiler: bool
+    defects: list[str] = []
+    notices: list[str] = []
+    """What is no defect, but should be known."""
+    uses_compiler: bool = False
+    """Whether the nodes of this round used torch's compiler."""
 
 
-def check(experiment: Experiment) -> bool:
+def check(experiment: Experiment, saves: bool = False) -> Findings:
     """Runs the dry round; raises BadInput with a line for each defect.
 
-    Returns whether the nodes of this round used torch's compiler.
+    `saves`: the run depends on checkpoints, because it is resumed; `checkpoint.every` says so, too.
     """
     compiles = bool(experiment.settings.training.compile)
     limit = Timeouts.compile if compiles else experiment.settings.failures.start_deadline
-    fork = multiprocessing.get_context("fork")
-    answers, pipe = fork.Pipe(duplex=False)
-    # A plug-in may hang or crash; the child bounds both.
-    child = fork.Process(target=_tell, args=(experiment, pipe))
-    child.start()
-    # Only the child writes: with its end the answer ends, too.
-    pipe.close()
-    is_heard, line = False, b""
-    try:
-        is_heard = answers.poll(limit)
-        with contextlib.suppress(EOFError):
-            line = answers.recv_bytes() if is_heard else b""
-    finally:
-        # Also where a Ctrl-C ends the wait.
-        child.kill()
-        child.join()
-    if not is_heard:
+
+    def answered() -> bytes:
+        found = findings(experiment, saves)
+        return msgspec.json.encode(msgspec.structs.replace(found, uses_compiler=COMPILER in sys.modules))
+
+    answer = answer_of(answered, limit)
+    if answer.is_late:
         key = "training.compile" if compiles else "failures.start_deadline"
         raise BadInput(f"{key}: a dry round of one batch did not end within {limit:g} s")
     # The child ended without an answer: a crash, or `os._exit` in a plug-in.
-    if not line:
-        raise BadInput(f"a dry round of one batch did not end: {how_it_ended(child.exitcode or 0)}")
-    answer = msgspec.json.decode(line, type=DryRoundAnswer)
-    if answer.defects:
-        raise BadInput(*answer.defects)
-    return answer.uses_compiler
+    if not answer.content:
+        raise BadInput(f"a dry round of one batch did not end: {answer.end}")
+    found = msgspec.json.decode(answer.content, type=Findings)
+    if found.defects:
+        raise BadInput(*found.defects)
+    return found
 
 
-def _tell(experiment: Experiment, pipe: Connection) -> NoReturn:
-    """Runs in the child: sends the defects and exits."""
-    try:
-        # Torch's threads do not survive the fork; with more than one the child may hang.
-        torch.set_num_threads(1)
-        with contextlib.redirect_stdout(StringIO()):
-            answer = DryRoundAnswer(list(defects(experiment)), COMPILER in sys.modules)
-            pipe.send_bytes(msgspec.json.encode(answer))
-    finally:
-        os._exit(0)
-
-
-def defects(experiment: Experiment) -> Iterator[str]:
-    """The defects up to the first error, one line each; changes global state of plug-ins."""
+def findings(experiment: Experiment, saves: bool = False) -> Findings:
+    """Everything up to the first error; changes global state of plug-ins."""
+    found = Findings()
     try:
         nodes = DryNodes(experiment)
         nodes.train()
-        wrong = list(nodes.code())
-        asynchronous = experiment.settings.time_model.is_asynchronous
-        yield from wrong or (nodes.converse() if asynchronous else nodes.share())
+        found.defects += nodes.code()
+        if not found.defects:
+            asynchronous = experiment.settings.time_model.is_asynchronous
+            found.defects += nodes.converse() if asynchronous else nodes.share()
+        # The suite tries what is shipped.
+        is_tried = experiment.settings.has_foreign_plugins and not found.defects
+        if is_tried and (rank := nodes.trained) is not None:
+            saves = saves or experiment.settings.checkpoint.every > 0
+            trial = ModelTrial(experiment, rank, saves, found.notices)
+            trial.run()
     except DecentnodeError as error:
-        yield from str(error).splitlines()
+        found.defects += str(error).splitlines()
     except Exception as error:  # whatever a plug-in raises
-        yield line_of(error)
+        found.defects.append(line_of(error))
+    return found
+
+
+def defects(experiment: Experiment) -> list[str]:
+    """The defects of an experiment, one line each; changes global state of plug-ins."""
+    return findings(experiment).defects
 
 
 def members_of(graph: WeightedGraph) -> list[int]:
@@ -166,6 +145,8 @@ class DryNodes:
     found: list[str] = field(default_factory=list, init=False)
     sent: list[int] = field(default_factory=list, init=False)
     """Bytes of each payload, in all exchanges."""
+    trained: int | None = field(default=None, init=False)
+    """The rank that has made a step."""
     receivers: int = field(default=0, init=False)
     """Of the payloads of the first exchange of each round."""
 
@@ -173,7 +154,7 @@ class DryNodes:
         experiment = self.experiment
         self.ranks = members_of(experiment.graph)
         self.schemes = {rank: experiment.sharing(rank) for rank in self.ranks}
-        network = copy.deepcopy(experiment.network)
+        network = copied(experiment.network)
         self.vector = Vector(network, experiment.layout, experiment.memory(self.ranks[0]).slots())
         introductions = {rank: scheme.introduction() for rank, scheme in self.schemes.items()}
         for scheme in self.schemes.values():
@@ -193,6 +174,7 @@ class DryNodes:
         able = (r for r in self.ranks if len(experiment.samples.parts[r]) and training.steps(r, 0, 1))
         if (rank := next(able, None)) is None:
             return
+        self.trained = rank
         scheme, vector = self.schemes[rank], self.vector
         self.objective.module.train()
         minibatches = training.make_minibatches(experiment.shard(rank))
@@ -208,6 +190,7 @@ class DryNodes:
                 f"model: the loss of {name} in training mode has no gradient; detach nothing in it"
             )
         loss.backward()  # type: ignore[no-untyped-call]
+        vector.take_in()
         if scheme.adjust_gradient is not None:
             scheme.adjust_gradient(vector.gradient, vector.values, 0)
         self.models[rank] = vector.values - self.learning_rate * vector.gradient

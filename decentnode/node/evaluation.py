@@ -13,7 +13,10 @@ from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, Sna
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.datasets.base import Samples
+from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
+from decentnode.node.checkpoint.packed_state import packed
+from decentnode.node.checkpoint.safetensors_io import BadTensors
 from decentnode.results.metrics import VALIDATION
 from decentnode.results.records import Records, RoundRecord, private_megabytes
 from decentnode.training.evaluation import evaluate
@@ -131,6 +134,7 @@ class NodeEvaluation:
         )  # fmt: skip
         if is_tested and not in_background:
             training, plan = self.training, self.plan
+            training.seed_evaluation(record.round)
             record.metrics = self.scores = plan.measured(
                 record.round,
                 lambda samples: evaluate(training.objective, samples, plan.batch_size, training.hooks.beat),
@@ -150,7 +154,11 @@ class NodeEvaluation:
         is_last = record.round + 1 == self.plan.rounds
         if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
             return False
+        try:
+            beside = packed(training.beside.state_dict())
+        except (UnknownKind, BadTensors):
+            # The node has what no other process can have.
+            return False
         return await evaluators.snapshots.publish(
-            record.rank, record.round, training.vector.values, self.clock,
-            [*training.own_buffers().values()], self.resources.patience,
-        )  # fmt: skip
+            record.rank, record.round, training.vector.values, self.clock, beside, self.resources.patience
+        )

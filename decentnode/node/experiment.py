@@ -1,6 +1,5 @@
 """Settings -> nodes. Pure assembly: nothing here starts, connects or waits."""
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -25,15 +24,27 @@ from decentnode.config import loader as config
 from decentnode.config.settings import Settings
 from decentnode.core.clock import Clock
 from decentnode.core.registry import name_of
+from decentnode.core.rng import key, seed_generators
 from decentnode.core.vector import DTYPES, ParameterLayout, Vector
 from decentnode.datasets.base import Dataset, LoadedDataset, draw
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.mapping.base import Mapping
-from decentnode.models.base import check_ids, check_padding, check_scores, initial_model, least_batch
+from decentnode.models.base import (
+    check_ids,
+    check_padding,
+    check_scores,
+    has_batch_norm,
+    initial_model,
+    least_batch,
+)
+from decentnode.models.module_copies import copied
+from decentnode.models.module_state import ModuleState, changes_itself
 from decentnode.node.asynchronous.loop import async_node, check_schedules, exchange_class
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
+from decentnode.node.checkpoint.packed_state import most_bytes
 from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
+from decentnode.node.child_answers import answer_of
 from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, NodeResources, is_due
 from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
@@ -95,8 +106,9 @@ class Experiment:
         dataset = samples.dataset
         _ = settings.coupling.make().shard(dataset.train, samples.parts, settings.seed, 0)  # raises BadInput
         network = initial_model(
-            settings.model.make(), dataset.shape, dataset.num_classes, settings.seed, dtype
-        )
+            settings.model.make(), dataset.shape, dataset.num_classes, settings.seed, dtype,
+            dataset.train.zeros(2),
+        )  # fmt: skip
         layout = ParameterLayout.of(
             network, settings.mix_buffers, settings.training.channels_last(network), dtype
         )
@@ -206,8 +218,40 @@ class Experiment:
     @cached_property
     def least_batch(self) -> int:
         """The smallest batch that the model can be trained on."""
-        batch = self.samples.dataset.train.batch(torch.arange(min(1, len(self.samples.dataset.train))))
-        return least_batch(self.network, batch.fields)
+        train, settings = self.samples.dataset.train, self.settings
+        fields = train.batch(torch.arange(min(1, len(train)))).fields
+        if has_batch_norm(self.network):
+            return least_batch(self.network, fields)
+        if not settings.has_foreign_plugins or not self._has_single_samples:
+            return 1
+        # In a child: steps of a plug-in must not change this process.
+        answer = answer_of(
+            lambda: bytes([least_batch(self.network, fields)]), settings.failures.start_deadline
+        )
+        return answer.content[0] if answer.content else 1
+
+    @property
+    def _has_single_samples(self) -> bool:
+        """Whether some node would have a batch of one sample."""
+        training = self.settings.training
+        if training.batch_size is None or training.privacy is not None:
+            return True
+        sizes = [len(part) for part in self.samples.parts]
+        return any(size and (size - 1) % training.batch_size == 0 for size in sizes)
+
+    @property
+    def room_beside(self) -> int:
+        """The most bytes of a network's state beside its vector that an evaluator takes."""
+        names = [entry.name for entry in self.layout.entries]
+        return most_bytes(ModuleState(self.network, names).state_dict(), self.layout.nbytes)
+
+    @property
+    def two_batches(self) -> list[tuple[Tensor, ...]]:
+        """Two small batches of different training samples, for trials of the network."""
+        train = self.samples.dataset.train
+        size = min(2, len(train))
+        starts = (0, max(0, len(train) - size))
+        return [train.batch(torch.arange(start, start + size)).fields for start in starts]
 
     def shard(self, rank: int) -> Shard:
         """The training samples of a node."""
@@ -230,7 +274,7 @@ class Experiment:
         settings, clock, run = self.settings, Clock(), resources.records.parent
         endpoint = self._endpoint(rank, communication)
         # A copy per node: the network itself is shared by all processes of the machine.
-        network = copy.deepcopy(self.network).to(endpoint.device)
+        network = copied(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
         sharing = on_overlay(scheme_of(self, rank), self.graph)
         # Between steps, other nodes of the same event loop get their turn.
@@ -246,7 +290,8 @@ class Experiment:
         journal = PrivacyJournal(run, rank)
         hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, waits, trains, journal.spend)
         plan, shard = self.privacy[rank] if self.privacy else None, self.shard(rank)
-        training = Training(network, vector, settings.training, shard, hooks, plan)
+        foreign = settings.has_foreign_plugins
+        training = Training(network, vector, settings.training, shard, hooks, plan, seeds_all=foreign)
         if training.private is not None:
             journal.keep(training.private)
         reporter, failures = resources.reporter, settings.failures
@@ -336,7 +381,7 @@ def check_metrics(metrics: Sequence[Metric]) -> None:
 
 def vector_test(experiment: Experiment, device: torch.device | None = None) -> VectorTest:
     """A test of vectors in a network of its own."""
-    network = copy.deepcopy(experiment.network).to(device or "cpu")
+    network = copied(experiment.network).to(device or "cpu")
     training, layout = experiment.settings.training, experiment.layout
     return VectorTest(training.objective(network, layout.channels_last), layout)
 
@@ -347,7 +392,7 @@ def scheme_of(experiment: Experiment, rank: int) -> SharingBase:
     if scheme.needs_local_loss and shard.size:
         training, layout = settings.training, experiment.layout
         # In a network of its own.
-        objective = training.objective(copy.deepcopy(experiment.network).train(), layout.channels_last)
+        objective = training.objective(copied(experiment.network).train(), layout.channels_last)
         scheme.local_loss = LocalLoss(objective, layout, shard, training.batch_size or BATCH_SIZE)
     if rank not in settings.adversary_ranks:
         scheme.watched = settings.adversary_ranks
@@ -360,14 +405,20 @@ def scheme_of(experiment: Experiment, rank: int) -> SharingBase:
 def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[str, float]] | None:
     """A test of a vector, after a round, on the nodes' test samples of that round.
 
-    None if a vector is not a whole model: running statistics that are not mixed differ between nodes.
+    None if a vector is not a whole model, because the network changes what is not mixed, such as running
+    statistics.
     """
+    settings = experiment.settings
     norms = (part for part in experiment.network.modules() if isinstance(part, _NormBase))
-    if not experiment.settings.mix_buffers and any(norm.track_running_stats for norm in norms):
+    if not settings.mix_buffers and any(norm.track_running_stats for norm in norms):
+        return None
+    mixed = [entry.name for entry in experiment.layout.entries]
+    if settings.has_foreign_plugins and changes_itself(experiment.network, experiment.two_batches, mixed):
         return None
     tested, plan = vector_test(experiment), experiment.plan
 
     def test(vector: Tensor, round: int) -> dict[str, float]:
+        seed_generators(key(settings.seed, "evaluate", round), on_cpu=True)
         tested.load(vector)
         return plan.measured(round, lambda samples: tested.run(samples, plan.batch_size))
 

@@ -5,6 +5,7 @@ written into the other. The order is usually that of the gradients: the last reg
 follows from the module alone, so all ranks use the same order without communication.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from decentnode.core.payload import Payload
-from decentnode.core.vector import Entry
+from decentnode.core.vector import Entry, has_mean
 from decentnode.errors import BadInput
 
 ALIGNMENT = 64
@@ -56,7 +57,8 @@ class Plan:
     def of(cls, module: nn.Module, most_bytes: int, with_buffers: bool) -> "Plan":
         """Trainable parameters, in buckets closed at `most_bytes`, then float buffers; raises BadInput.
 
-        Buffers that are not finite, such as masks for attention, have no average: they are left out.
+        Sparse buffers, and those that are not finite, such as masks for attention, have no average: they are
+        left out.
         """
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             if nn.parameter.is_lazy(tensor):
@@ -64,17 +66,19 @@ class Plan:
                     f"'{name}' has no shape yet; run the module once on a batch before it is wrapped"
                 )
         for buffer in module.buffers():
-            if 0 in buffer.stride():  # made by `expand`, so it is not writable
+            if (
+                buffer.layout is torch.strided and 0 in buffer.stride()
+            ):  # made by `expand`, so it is not writable
                 buffer.data = buffer.contiguous()
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         for name, tensor in parameters:
-            if tensor.dtype not in FLOATS:
+            if tensor.layout is not torch.strided:
+                raise BadInput(f"parameter '{name}' is sparse; make it dense, or a buffer")
+            if number_type(tensor) not in FLOATS:
                 raise BadInput(f"parameter '{name}' is {tensor.dtype}; those that can be averaged are floats")
         if len({tensor.device for _, tensor in parameters}) > 1:
             raise BadInput("the parameters are on several devices; a replica lives on one")
-        buffers = [
-            (name, b) for name, b in module.named_buffers() if b.dtype in FLOATS and bool(b.isfinite().all())
-        ]
+        buffers = [(name, b) for name, b in module.named_buffers() if b.dtype in FLOATS and has_mean(b)]
         buckets: list[Bucket] = []
         for tensors, is_buffers in ((parameters, False), (buffers if with_buffers else [], True)):
             for group in _groups(list(reversed(tensors)), most_bytes):
@@ -90,27 +94,33 @@ class Plan:
         )
 
 
+def number_type(tensor: Tensor) -> torch.dtype:
+    """The type of a tensor's numbers; of complex ones that of their parts."""
+    return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
+
+
 def _groups(tensors: list[tuple[str, Tensor]], most_bytes: int) -> list[list[tuple[str, Tensor]]]:
     """Consecutive tensors of one type, until they are `most_bytes` long."""
     groups: list[list[tuple[str, Tensor]]] = []
     open_groups: dict[torch.dtype, tuple[list[tuple[str, Tensor]], int]] = {}
     for name, tensor in tensors:
         size = tensor.numel() * tensor.dtype.itemsize
-        group, used = open_groups.get(tensor.dtype, ([], most_bytes))
+        dtype = number_type(tensor)
+        group, used = open_groups.get(dtype, ([], most_bytes))
         if used >= most_bytes:
             group, used = [], 0
             groups.append(group)
         group.append((name, tensor))
-        open_groups[tensor.dtype] = group, used + size
+        open_groups[dtype] = group, used + size
     return groups
 
 
 def _bucket(tensors: list[tuple[str, Tensor]], start: int, is_buffers: bool) -> Bucket:
-    dtype = tensors[0][1].dtype
+    dtype = number_type(tensors[0][1])
     entries, offset = [], 0
     for name, tensor in tensors:
-        entries.append(Entry(name, tensor.shape, offset, is_buffers, _is_channels_last(tensor)))
-        offset += _aligned(tensor.numel() * dtype.itemsize) // dtype.itemsize
+        entries.append(Entry.of(name, tensor, offset, is_buffers, _is_channels_last(tensor)))
+        offset += _aligned(entries[-1].shape.numel() * dtype.itemsize) // dtype.itemsize
     return Bucket(dtype, start, tuple(entries), offset, is_buffers)
 
 
@@ -137,6 +147,8 @@ class BucketMemory:
         places = (entry.name.rpartition(".") for entry in bucket.entries)
         self._places = [(module.get_submodule(path), key) for path, _, key in places]
         self.tensors = self._found()
+        self._changed = set[str]()
+        """Names of buffers that no longer fit."""
         end = bucket.start + bucket.nbytes
         first, second = (slot[bucket.start : end].view(bucket.dtype) for slot in slots)
         self._slots = (first, second)
@@ -171,20 +183,34 @@ class BucketMemory:
     def take_in(self, spare: bool = False) -> None:
         """Copies the tensors that are not views of the current slot, or the spare one, into it.
 
-        Buffers never are, and a forward pass may have replaced them. A parameter may have other memory
-        through its `data`, as after torch's `vector_to_parameters`; afterwards it is a view again. Raises
-        BadInput if it no longer fits.
+        Buffers never are, and a forward pass may have replaced them; one that got another shape stays with
+        its rank. A parameter may have other memory through its `data`, as after torch's
+        `vector_to_parameters`; afterwards it is a view again. Raises BadInput if it no longer fits.
         """
+        views = self._views[self._current ^ spare]
         if self.bucket.is_buffers:
             self.tensors = self._found()
-        views = self._views[self._current ^ spare]
         for entry, tensor, view in zip(self.bucket.entries, self.tensors, views, strict=True):
             if self.bucket.is_buffers:
-                view.copy_(tensor.detach())
+                if self._fits(entry, tensor, view):
+                    view.copy_(tensor.detach())
             elif not tensor.is_set_to(view):
                 _check_fits(entry, tensor, view)
                 view.copy_(tensor.detach())
                 tensor.data = view
+
+    def _fits(self, entry: Entry, buffer: Tensor | None, view: Tensor) -> bool:
+        """Whether a buffer is exchanged; warns once where it no longer is."""
+        if buffer is not None and buffer.shape == view.shape and buffer.dtype == view.dtype:
+            return True
+        if entry.name not in self._changed:
+            self._changed.add(entry.name)
+            warnings.warn(
+                f"buffer '{entry.name}' got another shape, so it is no part of averages on this rank any "
+                "more; buffers='local' leaves out all",
+                stacklevel=2,
+            )
+        return False
 
     def _found(self) -> list[Tensor]:
         return [getattr(part, key) for part, key in self._places]
@@ -192,9 +218,10 @@ class BucketMemory:
     def show(self) -> None:
         """Points the module to the current slot: parameters are views of it, buffers get copies."""
         views = self._views[self._current]
-        for tensor, view in zip(self.tensors, views, strict=True):
+        for entry, tensor, view in zip(self.bucket.entries, self.tensors, views, strict=True):
             if self.bucket.is_buffers:
-                tensor.copy_(view)
+                if self._fits(entry, tensor, view):
+                    tensor.copy_(view)
             else:
                 tensor.data = view
         if not self.bucket.is_buffers:

@@ -19,6 +19,8 @@ from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import Mixing, WeightedGraph
+from decentnode.models.module_copies import copied
+from decentnode.models.module_state import all_buffers, set_buffer
 from decentnode.parallel import averaging
 from decentnode.parallel.bucket_optimizers import AllBuckets, BucketOptimizer, Factory
 from decentnode.parallel.buckets import BucketMemory, Plan
@@ -28,7 +30,9 @@ from decentnode.parallel.options import Options
 from decentnode.parallel.rendezvous import Link, RankRendezvous, StoreMeeting
 from decentnode.parallel.topology import Topology, digest, made, weighted_graph
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""Of the extra state; version 1 has no buffers that torch's `state_dict` leaves out."""
+READ_VERSIONS = (1, STATE_VERSION)
 
 
 @dataclass(slots=True)
@@ -44,6 +48,20 @@ class BackwardState:
     finishing: bool = False
     missing: list[set[int]] = field(default_factory=list)
     """For each bucket the parameters whose gradients are missing."""
+
+
+class UnconnectedModule(nn.Module):
+    """A copy of a wrapper for one rank alone, such as `torch.optim.swa_utils.AveragedModel` makes.
+
+    Its tensors have the names that they have in the wrapper, and belong to no exchange.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
 
 
 class DecentralizedDataParallel(nn.Module):
@@ -81,7 +99,8 @@ class DecentralizedDataParallel(nn.Module):
         # From here on the module's trainable parameters are views of the first slot.
         blocks = [BucketMemory(bucket, module, endpoint.slots) for bucket in plan.buckets]
         if chosen.broadcast and meeting.size > 1:
-            averaging.broadcast([*module.parameters(), *module.buffers()], endpoint.slots[1], exchanges)
+            dense = [t for t in (*module.parameters(), *module.buffers()) if t.layout is torch.strided]
+            averaging.broadcast(dense, endpoint.slots[1], exchanges)
         trained = [b for b in blocks if not b.bucket.is_buffers]
         optimizers = [BucketOptimizer(b, optimizer, chosen.scheduler) for b in trained]
         self.optimizer = AllBuckets(optimizers, self._update)
@@ -185,7 +204,8 @@ class DecentralizedDataParallel(nn.Module):
     def averaged(self) -> Iterator[float]:
         """A context in which the model is the average of all ranks; yields this rank's distance from it."""
         distance = self._average()
-        before = [buffer.clone() for buffer in self.module.buffers()]
+        before = [(part._buffers, {**part._buffers}) for part in self.module.modules()]
+        contents = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
         self._flip()
         self._averaged = True
         try:
@@ -193,7 +213,11 @@ class DecentralizedDataParallel(nn.Module):
         finally:
             self._averaged = False
             self._flip()
-            for buffer, content in zip(self.module.buffers(), before, strict=True):
+            # An evaluation may have replaced them, or have made new ones.
+            for buffers, first in before:
+                buffers.clear()
+                buffers.update(first)
+            for buffer, content in contents:
                 buffer.copy_(content)
 
     def average(self) -> float:
@@ -248,12 +272,19 @@ class DecentralizedDataParallel(nn.Module):
             "mixing_strength": None if callable(self.mixing_strength) else self.mixing_strength,
             "schedules": [part.schedule_state() for part in parts],
             "scaler": None if scaler is None else scaler.state_dict(),
+            "passing": {
+                name: None if buffer is None else buffer.clone()
+                for name, buffer, is_persistent in all_buffers(self.module)
+                if not is_persistent
+            },
         }
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restores the result of `get_extra_state`; raises BadInput."""
-        if state.get("version") != STATE_VERSION:
+        if state.get("version") not in READ_VERSIONS:
             raise BadInput(f"the saved state has version {state.get('version')}; this is {STATE_VERSION}")
+        for name, buffer in state.get("passing", {}).items():
+            set_buffer(self.module, name, buffer, is_persistent=False)
         self.optimizer.load_state_dict(state["optimizer"])
         for part in self._engine.optimizers:
             part.load_schedule(state["schedules"])
@@ -279,7 +310,30 @@ class DecentralizedDataParallel(nn.Module):
                 self._engine.abandon()
             self._begin_anew()
             self._engine.withdraw()
+            self._give_shapes(state_dict)
         return super().load_state_dict(state_dict, strict)
+
+    def _give_shapes(self, state_dict: Mapping[str, Any]) -> None:
+        """Gives buffers that are made, or made longer, in steps the shapes of the saved ones."""
+        for name, buffer, is_persistent in [*all_buffers(self.module)]:
+            saved = state_dict.get(f"module.{name}")
+            if (
+                is_persistent
+                and isinstance(saved, Tensor)
+                and (buffer is None or buffer.shape != saved.shape)
+            ):
+                set_buffer(self.module, name, saved)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "UnconnectedModule":
+        """A copy that computes what this rank's model does, and is no part of any exchange."""
+        # Parameters have hooks of this wrapper.
+        return UnconnectedModule(copied(self.module, gradient_hooks=False))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise BadInput(
+            "a DecentralizedDataParallel holds connections, so it cannot be pickled; save its state_dict(), "
+            "or use its .module"
+        )
 
     def close(self) -> None:
         """Disconnects this rank; also called when the process exits."""

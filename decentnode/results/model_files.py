@@ -14,6 +14,8 @@ from decentnode.results.reader import StrPath
 
 FOLDER = "models"
 ENDING = ".safetensors"
+OTHERS = "decentnode:"
+"""Begins the names of tensors that are parts of other state (decentnode/models/pretrained.py)."""
 PARTS = ("dtype", "shape", "data")
 """The fields of a tensor in the library's result."""
 _TYPES = {
@@ -44,7 +46,8 @@ def model_rounds(run: StrPath) -> dict[int, list[int]]:
 def read_model(run: StrPath, rank: int, round: int) -> dict[str, NDArray[Any]]:
     """A rank's model after a round, counted from 0: its tensors by their names in the module.
 
-    bfloat16, which numpy lacks, becomes float32 with the same values. Raises BadInput.
+    bfloat16, which numpy lacks, becomes float32 with the same values. Extra state and sparse tensors are left
+    out; `pretrained` reads them. Raises BadInput.
     """
     run = Path(run)
     path = path_of(run, rank, round)
@@ -55,7 +58,8 @@ def read_model(run: StrPath, rank: int, round: int) -> dict[str, NDArray[Any]]:
         names = msgspec.json.decode(
             content[8 : 8 + int.from_bytes(content[:8], "little")], type=dict[str, Any]
         )
-        return {name: _array(*map(found[name].get, PARTS)) for name in names if name in found}
+        plain = (name for name in names if name in found and not name.startswith(OTHERS))
+        return {name: _array(*map(found[name].get, PARTS)) for name in plain}
     except OSError as error:
         kept = counted(len(rounds_of(run, rank)), "other round")
         raise BadInput(f"{path}: {error.strerror}; of this rank there are models of {kept}") from error

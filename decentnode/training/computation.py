@@ -12,6 +12,7 @@ from torch import Tensor
 from decentnode.core.state import Stateful
 from decentnode.core.vector import Precision
 from decentnode.errors import BadInput
+from decentnode.options import Positive
 
 Network = Callable[..., Tensor]
 AMP_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -32,6 +33,11 @@ class Computation:
     """Mixed precision: the format in which most operations of a network compute; its weights have `dtype`."""
     compile: bool | Literal["default", "reduce-overhead", "max-autotune", "eager", "aot_eager"] = False
     """torch.compile of training steps, by its mode (true: default); eager and aot_eager only capture."""
+
+    threads: Positive | Literal["auto"] = "auto"
+    """Threads of torch in each process, on which the last bits of a model depend; auto: OMP_NUM_THREADS if
+    that is set, otherwise the processors of the machine divided by its nodes. A resumed run keeps its own.
+    """
 
     def __post_init__(self) -> None:
         if self.amp is not None and self.dtype != "float32":

@@ -11,6 +11,7 @@ from decentnode.core.rng import generator
 from decentnode.core.vector import ParameterLayout
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
+from decentnode.models.module_state import ModuleState
 from decentnode.training.minibatches import Shard
 from decentnode.training.objective import Objective
 
@@ -36,8 +37,9 @@ def evaluate(
     """
     if not len(samples):
         raise DatasetError("there are no samples to evaluate on; the test set is empty")
+    # Not torch.inference_mode: a network may train later with what it keeps now, such as a table.
     sums, count = defaultdict[str, float](float), 0.0
-    with evaluation_mode(objective.module), torch.inference_mode():
+    with evaluation_mode(objective.module), torch.no_grad():
         for rows in samples.in_batches(batch_size):
             batch = samples.batch(rows)
             outputs, loss = objective(batch)
@@ -72,8 +74,8 @@ class VectorTest:
         """`load` changes the network of the objective."""
         self._objective = objective
         self._layout = layout
-        self.own_buffers = own_buffers(objective.module, layout)
-        """The buffers that a vector does not have, to be filled before a test."""
+        self.beside = ModuleState(objective.module, [entry.name for entry in layout.entries])
+        """What the network has beside a vector, to be loaded before a test."""
 
     def load(self, vector: Tensor) -> None:
         """Copies a vector of shape (d,) into the network."""
@@ -103,12 +105,6 @@ class LocalLoss:
         batch = self._shard.samples.batch(self._shard.indices[torch.from_numpy(chosen)])
         with torch.no_grad():
             return float(self._objective(batch)[1])
-
-
-def own_buffers(module: nn.Module, layout: ParameterLayout) -> dict[str, Tensor]:
-    """The buffers of a module that are not mixed and so are not in its vector, by name."""
-    mixed = {entry.name for entry in layout.entries}
-    return {name: buffer for name, buffer in module.named_buffers() if name not in mixed}
 
 
 def load_flat(module: nn.Module, layout: ParameterLayout, flat: Tensor) -> None:

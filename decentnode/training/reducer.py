@@ -1,9 +1,20 @@
 """How the local steps of a node use those of other nodes; by default not at all."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a network did in steps that were tried alone."""
+
+    varying: frozenset[str] = frozenset()
+    """Buffers that appeared, or got another shape, type or layout."""
+    unused: frozenset[str] = frozenset()
+    """Parameters without a gradient."""
 
 
 class Reducer:
@@ -12,8 +23,8 @@ class Reducer:
     rehearses: ClassVar[bool] = False
     """Whether steps are tried before the first round; they must not change the model."""
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """The network as the local steps call it."""
+    def wrap(self, module: nn.Module, rehearsed: Rehearsed) -> nn.Module:
+        """The network as the local steps call it; `rehearsed`: where the steps are tried."""
         return module
 
     def step(self, round: int, step: int) -> AbstractContextManager[object]:

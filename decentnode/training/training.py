@@ -8,9 +8,10 @@ optimizer is bounded, whatever a scheme added.
 import math
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,17 +19,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from decentnode.core.rng import key
+from decentnode.core.rng import key, seed_generators
 from decentnode.core.vector import AdjustGradient, Vector
 from decentnode.datasets.base import Batch
-from decentnode.errors import RunFailed
+from decentnode.errors import BadInput, RunFailed
+from decentnode.models.module_state import ModuleState, all_buffers, copied_state
 from decentnode.training.augmentation.base import Augmentation, augmented
 from decentnode.training.computation import SkippedStep
-from decentnode.training.evaluation import own_buffers
 from decentnode.training.minibatches import Shard
 from decentnode.training.pace import Pace
 from decentnode.training.privacy.base import History, PrivacyPlan
-from decentnode.training.reducer import Reducer
+from decentnode.training.reducer import Reducer, Rehearsed
 from decentnode.training.settings import TrainingSettings
 
 Pause = Callable[[], Awaitable[None]]
@@ -112,10 +113,11 @@ class Training:
         shard: Shard,
         hooks: Hooks = NO_HOOKS,
         plan: PrivacyPlan | None = None,
+        seeds_all: bool = True,
     ) -> None:
         """Raises BadInput when the optimizer, the scheduler or the loss refuses its options.
 
-        `plan`: of private steps.
+        `plan`: of private steps; `seeds_all`: whether the code of a step may draw from numpy and `random`.
         """
         self.module = module
         self.vector = vector
@@ -133,15 +135,15 @@ class Training:
             self.minibatches = self.private.minibatches
         self.scaler = settings.scaler()
         self.augmentation: list[Augmentation] = [one.make() for one in settings.augmentation]
+        self.beside = ModuleState(module, [entry.name for entry in vector.layout.entries])
+        """What the network has beside the vector."""
+        self._loss_state = ModuleState(self.objective.loss)
         self.optimizer: Optimizer = settings.make_optimizer(settings.trained(module))
         self.scheduler: LRScheduler | None = None
         if settings.scheduler is not None:
             self.scheduler = settings.scheduler.make(self.optimizer)
-        # On the CPU this seeds no other generator.
-        on_cpu = vector.values.device.type == "cpu"
-        self._seed_torch: Callable[[int], object] = (
-            torch.default_generator.manual_seed if on_cpu else torch.manual_seed
-        )
+        self._seeds_all = seeds_all
+        self._on_cpu = vector.values.device.type == "cpu"
 
     @property
     def learning_rate(self) -> float:
@@ -159,23 +161,63 @@ class Training:
     def join(self, tie: Reducer) -> None:
         """Connects the steps to those of other nodes before the first step; raises DecentnodeError."""
         self.tie = tie
-        self.objective.use(tie.wrap(self.module))
+        self.objective.use(tie.wrap(self.module, self.rehearse_alone() if tie.rehearses else Rehearsed()))
         if tie.rehearses:
             self.rehearse()
 
+    def rehearse_alone(self) -> Rehearsed:
+        """Computes two gradients of this node's own; raises BadInput for those that others cannot have."""
+        for part in self.module.modules():
+            # The gradient is one dense vector anyway.
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+                part.sparse = False
+        settings = replace(self.settings, compile=False)
+        objective = settings.objective(self.module, self.vector.layout.channels_last)
+        batch, named = self.minibatches.trial(), dict(self.module.named_parameters())
+        unused = {name for name, parameter in named.items() if parameter.requires_grad}
+
+        def note(name: str, gradient: Tensor) -> None:
+            unused.discard(name)
+            if gradient.layout is not torch.strided:
+                raise BadInput(
+                    f"model: the gradient of '{name}' is sparse, and nodes send dense ones; leave "
+                    "sparse=True out"
+                )
+
+        hooks = [named[name].register_hook(partial(note, name)) for name in unused]  # type: ignore[no-untyped-call]
+        with self._unchanged():
+            before = _kinds(self.module)
+            for _ in range(2):
+                objective(batch)[1].backward()  # type: ignore[no-untyped-call]
+            varying = frozenset(
+                name for name, kind in _kinds(self.module).items() if before.get(name) != kind
+            )
+        for hook in hooks:
+            hook.remove()
+        return Rehearsed(varying, frozenset(unused))
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """A context in which the network trains, and which it leaves as it was."""
+        beside, vector = copied_state(self.beside), self.vector.trained.clone()
+        self.module.train()
+        yield
+        # Buffers that are mixed are in the vector.
+        self.vector.take_in()
+        self.vector.trained.copy_(vector)
+        self.vector.gradient.zero_()
+        self.beside.load_state_dict(beside)
+
     def rehearse(self) -> None:
-        """Computes two gradients, because some defects only appear in the second; restores the buffers.
+        """Computes two gradients, because some defects only appear in the second; restores the network.
 
         Where the network is compiled, two for each shape of a batch, so that no round waits for that.
         """
         batches = self.minibatches.trials() if self.settings.compile else [self.minibatches.trial()]
-        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-        self.module.train()
-        for batch in [batch for batch in batches for _ in range(2)]:
-            with self.tie.step(-1, -1):
-                self.tie.backward(self.objective(batch)[1])
-        for name, buffer in self.module.named_buffers():
-            buffer.copy_(before[name])
+        with self._unchanged():
+            for batch in [batch for batch in batches for _ in range(2)]:
+                with self.tie.step(-1, -1):
+                    self.tie.backward(self.objective(batch)[1])
 
     async def train(self, round: int) -> TrainReport:
         """Makes this round's steps, and those of the schedule; raises RunFailed when a loss is not finite."""
@@ -255,10 +297,11 @@ class Training:
         compute = self._accumulate if self.private is None else self.private.gradient
 
         def closure() -> Tensor:
-            self._seed_torch(seed)
+            self._seed(seed)
             self.vector.gradient.zero_()
             with self.tie.step(round, step):
                 loss = compute(batches)
+            self.vector.take_in()
             if self.scaler is not None and not self.scaler.unscale(self.vector.gradient):
                 raise SkippedStep(loss)
             self._adjust(step)
@@ -275,6 +318,18 @@ class Training:
                 ) from None
             return skipped.loss, True
         return loss, False
+
+    def _seed(self, number: int) -> None:
+        """Seeds all global generators that code of this node may draw from."""
+        if self._seeds_all:
+            seed_generators(number, self._on_cpu)
+        else:
+            # Nothing of the package draws from others, and they take as long as a small step.
+            (torch.default_generator.manual_seed if self._on_cpu else torch.manual_seed)(number)
+
+    def seed_evaluation(self, round: int) -> None:
+        """Seeds the generators for an evaluation of the model after a round."""
+        self._seed(key(self.shard.seed, "evaluate", round, self.shard.rank))
 
     def _accumulate(self, batches: Sequence[Batch]) -> Tensor:
         """Adds the gradients of these minibatches; returns the loss of all their samples, detached."""
@@ -337,7 +392,8 @@ class Training:
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
             "scaler": self.scaler.state_dict() if self.scaler else {},
             "minibatches": self.minibatches.state_dict(),
-            "buffers": self.own_buffers(),
+            "module": self.beside.state_dict(),
+            "loss_module": self._loss_state.state_dict(),
             "loss": self.loss,
             "private": self.private.state_dict() if self.private else {},
         }
@@ -353,9 +409,16 @@ class Training:
             self.private.load_state_dict(state["private"])
         self.minibatches.load_state_dict(state["minibatches"])
         self.loss = state.get("loss")
-        for name, buffer in self.own_buffers().items():
-            buffer.copy_(state["buffers"][name])
+        if "module" in state:
+            self.beside.load_state_dict(state["module"])
+            self._loss_state.load_state_dict(state["loss_module"])
+        else:
+            self.beside.load_buffers(state["buffers"])
 
-    def own_buffers(self) -> dict[str, Tensor]:
-        """Buffers that are not mixed and so are not in the vector."""
-        return own_buffers(self.module, self.vector.layout)
+
+def _kinds(module: nn.Module) -> dict[str, object]:
+    """Shape, type and layout of each buffer."""
+    return {
+        name: buffer if buffer is None else (buffer.shape, buffer.dtype, buffer.layout)
+        for name, buffer, _ in all_buffers(module)
+    }

@@ -134,8 +134,8 @@ def test_other_types_than_float32_are_refused():
     with pytest.raises(BadInput) as caught:
         ParameterLayout.of(nn.Linear(2, 2).double())
     message = (
-        "model: 'weight' is torch.float64; the vector is torch.float32 (training.dtype), so call "
-        ".to(torch.float32)"
+        "model: 'weight' is torch.float64; the vector is torch.float32 (training.dtype), so set "
+        "training.dtype: float64, or call .to(torch.float32)"
     )
     assert str(caught.value) == message
 

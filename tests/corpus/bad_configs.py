@@ -2382,8 +2382,8 @@ LOADED: dict[str, tuple[str, str, list[str]]] = {
         "{name: mlp, hidden: [8]}",
         "'corpus_nets:Wide'",
         [
-            "9 model: '1.weight' is torch.float64; the vector is torch.float32 (training.dtype), so call "
-            ".to(torch.float32)"
+            "9 model: '1.weight' is torch.float64; the vector is torch.float32 (training.dtype), so set "
+            "training.dtype: float64, or call .to(torch.float32)"
         ],
     ),
     "a network that fails": (

@@ -94,7 +94,8 @@ def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):
     there = finished(folder, "there", *part, "evaluation.background=2")
     assert rows(here) == rows(there)
     passes = [(folder / f"{name}.mark").stat().st_size for name in ("here", "there")]
-    assert passes[0] == passes[1]
+    # Before the start the second one is tried in two batches as in a process that evaluates.
+    assert passes[0] + 2 == passes[1]
     assert [row[0] for row in rows(there)] == [1, 3, 5, 7, 9, 11]
     assert here.summary["model_hash"] == there.summary["model_hash"]
     assert here.summary["test"] == there.summary["test"]

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 
 from decentnode.cli import app as cli
+from decentnode.results.reader import read_object
 from decentnode.results.records import read_records
 from tests.integration.running import Run, wait_until
 
@@ -108,6 +109,7 @@ def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, si
     assert codes == [0], resumed[0].text
     assert "continues after round" in resumed[0].text
     assert_same(resumed, straight)
+    assert read_object(run.run_dir / "run.json")["threads"] == resumed[0].summary["threads"] == 1
     whole = read_records(run.run_dir / "records" / "00000.jsonl")
     assert all(one.seconds < other.seconds for one, other in pairwise(whole))
     assert resumed[0].summary["wall_seconds"] >= whole[-1].seconds - 0.1

@@ -129,3 +129,34 @@ def test_yaml_names_a_function_and_a_file_beside_it(tmp_path, monkeypatch):
     path.write_text((CONFIG % "Flat").replace("out_features", "outs"))
     with pytest.raises(BadInput, match=r"unknown option of function_of_options:Flat"):
         loader.load(path)
+
+
+class Counted(nn.Linear):
+    """Has extra state, and a buffer that is made later."""
+
+    def __init__(self):
+        super().__init__(2, 1)
+        self.calls = 0
+        self.register_buffer("table", None)
+
+    def get_extra_state(self):
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+def test_extra_state_and_late_buffers_are_read_from_a_state_dict(tmp_path):
+    one, other = Counted(), Counted()
+    one.calls, one.table = 3, torch.ones(2)
+    torch.save(one.state_dict(), tmp_path / "whole.pt")
+    load_weights(other, tmp_path / "whole.pt")
+    assert (
+        other.calls == 3 and torch.equal(other.table, torch.ones(2)) and torch.equal(other.weight, one.weight)
+    )
+    tensors = {"weight": torch.zeros(1, 2), "bias": torch.zeros(1)}
+    load_weights(other, write(tmp_path / "weights.safetensors", tensors))
+    assert other.calls == 3 and not other.weight.any()
+    torch.save(tensors | {"_extra_state": 7}, tmp_path / "odd.pt")
+    with pytest.raises(BadInput, match="the model does not take its '_extra_state'"):
+        load_weights(other, tmp_path / "odd.pt")

@@ -74,12 +74,12 @@ def test_nothing_is_wrong_with_what_is_shipped(path):
     overrides = ["mapping={machines: [{address: 127.0.0.1, nodes: 8}]}"] if path.stem == "torchrun" else []
     shipped = Experiment.from_yaml(path, overrides)
     assert list(dry_round.defects(shipped)) == []
-    assert not dry_round.has_foreign_plugins(shipped.settings)
+    assert not shipped.settings.has_foreign_plugins
 
 
 def test_it_changes_nothing_in_the_process_that_asks(tmp_path):
     asked = experiment(tmp_path, own(Traced))
-    assert dry_round.has_foreign_plugins(asked.settings)
+    assert asked.settings.has_foreign_plugins
 
     def states():
         return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()

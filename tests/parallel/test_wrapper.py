@@ -1,5 +1,6 @@
 """DecentralizedDataParallel against the equations it promises, over ranks that are threads."""
 
+import copy
 import itertools
 import math
 import time
@@ -994,3 +995,20 @@ def test_an_optimizer_of_something_else_is_refused():
             Run(optimizer=lambda p: torch.optim.SGD([other], lr=0.1)).wrap(seat)
 
     ensemble(1, work)
+
+
+def test_a_copy_of_the_wrapper_is_connected_to_nobody(tmp_path):
+    def work(rank, seat):
+        model = Run().wrap(seat)
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+        before = flat(averaged)
+        loss_of(model, batches(rank, 1)[0]).backward()
+        assert torch.equal(flat(averaged), before) and not torch.equal(flat(model), before)
+        averaged.update_parameters(model)
+        assert torch.equal(flat(averaged), flat(model))
+        assert averaged.module.state_dict().keys() == model.state_dict().keys() - {"_extra_state"}
+        with pytest.raises(BadInput, match="cannot be pickled; save its state_dict"):
+            copy.copy(model)
+        model.close()
+
+    ensemble(2, work)

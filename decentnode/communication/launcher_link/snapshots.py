@@ -4,8 +4,9 @@ The observer reads vectors here, whatever transport carries the models. Where mo
 background, the evaluators have buffers of their own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,8 +15,6 @@ from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.timeouts import Timeouts
 
 _PUBLISHED, _READ = 0, 1
-ALIGNMENT = 16
-"""Of each buffer beside a vector; the largest element has so many bytes."""
 POLL_INTERVAL = 0.005
 
 
@@ -24,9 +23,9 @@ class SnapshotBuffers:
 
     def __init__(
         self, ranks: Sequence[int], elements: int, dtype: torch.dtype = torch.float32,
-        beside: Sequence[Tensor] = (),
+        room: int = 0,
     ) -> None:  # fmt: skip
-        """`beside`: buffers that a model needs and its vector does not have."""
+        """`room`: the most bytes of what a model needs and its vector lacks; unused, it costs nothing."""
         self.elements = elements
         self._given_up: set[int] = set()
         self._row = {rank: i for i, rank in enumerate(ranks)}
@@ -34,18 +33,20 @@ class SnapshotBuffers:
         # As bytes, because numpy has no bfloat16.
         vectors = shared_array((len(ranks) * elements * dtype.itemsize,), "uint8")
         self._vectors = torch.from_numpy(vectors).view(dtype).view(len(ranks), elements)
-        size = sum(map(_room, beside))
-        self._beside = torch.from_numpy(shared_array((len(ranks), size), "uint8"))
+        self._beside = shared_array((len(ranks), room), "uint8")
+        self._lengths = shared_array((len(ranks),))
 
     async def publish(
-        self, rank: int, round: int, vector: Tensor, clock: Clock, beside: Iterable[Tensor] = (),
+        self, rank: int, round: int, vector: Tensor, clock: Clock, beside: bytes = b"",
         patience: float = Timeouts.snapshot,
     ) -> bool:  # fmt: skip
-        """Copies the vector for its reader; returns False if that still needs the last one.
+        """Copies the vector for its reader; returns False if that still needs the last one, or lacks room.
 
         After a timeout the node does not wait for the reader again until that has read.
         """
         row = self._row[rank]
+        if len(beside) > self._beside.shape[1]:
+            return False
         flags = self._flags[row]
         awake = AwakeClock(POLL_INTERVAL)
         deadline = awake.now() + (0.0 if rank in self._given_up else patience)
@@ -57,8 +58,8 @@ class SnapshotBuffers:
         self._given_up.discard(rank)
         # The flags order both sides: the node writes here only after the reader released the last vector.
         self._vectors[row].copy_(vector)
-        for content, buffer in zip(_pieces(self._beside[row], beside), beside, strict=True):
-            content.copy_(buffer)
+        self._beside[row, : len(beside)] = np.frombuffer(beside, np.uint8)
+        self._lengths[row] = len(beside)
         flags[_PUBLISHED] = round + 1
         return True
 
@@ -71,10 +72,10 @@ class SnapshotBuffers:
         """The vector that the rank published last, shape (d,); valid until it is released."""
         return self._vectors[self._row[rank]]
 
-    def load_beside(self, rank: int, into: Sequence[Tensor]) -> None:
-        """Copies the buffers beside the vector that the rank published last."""
-        for content, buffer in zip(_pieces(self._beside[self._row[rank]], into), into, strict=True):
-            buffer.copy_(content)
+    def beside(self, rank: int) -> bytes:
+        """What the rank published last with its vector."""
+        row = self._row[rank]
+        return self._beside[row, : self._lengths[row]].tobytes()
 
     def release(self, rank: int, round: int) -> None:
         """Lets the rank publish again."""
@@ -108,16 +109,3 @@ class EvaluatorBoard:
     def note_end(self) -> None:
         """Records the end of an evaluator."""
         self._alive[0] -= 1
-
-
-def _room(buffer: Tensor) -> int:
-    return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _pieces(content: Tensor, like: Iterable[Tensor]) -> list[Tensor]:
-    """Views of bytes as tensors of these dtypes and shapes, one after the other."""
-    found, start = [], 0
-    for buffer in like:
-        found.append(content[start : start + buffer.nbytes].view(buffer.dtype).view(buffer.shape))
-        start += _room(buffer)
-    return found

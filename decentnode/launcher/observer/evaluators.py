@@ -23,11 +23,12 @@ from decentnode.communication.launcher_link.reports import Evaluated, Published,
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.core.clock import AwakeClock
 from decentnode.core.process_setup import keep_freed_memory
+from decentnode.core.rng import key, seed_generators
 from decentnode.launcher.child_process import ChildProcess
 from decentnode.launcher.control_groups import processors
+from decentnode.node.checkpoint.packed_state import unpacked
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.host_process import TELL_STACKS
-from decentnode.training.evaluation import own_buffers
 
 NICENESS = 3
 """Half of the weight of a node, where both want the same processor.
@@ -87,8 +88,12 @@ class EvaluatorPool:
         layout, ranks = experiment.layout, sorted(local)
         self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype)
         """For the observer."""
-        beside = [*own_buffers(experiment.network, layout).values()]
-        own = SnapshotBuffers(ranks if self._count else [], layout.numel, layout.dtype, beside)
+        own = SnapshotBuffers(
+            ranks if self._count else [],
+            layout.numel,
+            layout.dtype,
+            experiment.room_beside if self._count else 0,
+        )
         self.board = EvaluatorBoard(own, self._count)
         self._run_dir = run_dir
         self._say = say
@@ -197,9 +202,11 @@ def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int
         rank, round = _TASK.unpack(task)
         test = test_on(device_for(experiment.settings.device, experiment.mapping.local_rank(rank)))
         test.load(board.snapshots.vector(rank))
-        board.snapshots.load_beside(rank, [*test.own_buffers.values()])
+        test.beside.load_state_dict(unpacked(board.snapshots.beside(rank)))
         # The copy is made, so the node may publish again.
         board.snapshots.release(rank, round)
         beat()
+        # As the node would have them.
+        seed_generators(key(experiment.settings.seed, "evaluate", round, rank), on_cpu=False)
         scores = plan.measured(round, partial(test.run, batch_size=plan.batch_size, beat=beat))
         reporter.send(Evaluated(rank, round, scores))

@@ -49,6 +49,7 @@ MUST_STAY = ("communication.overlap",)
 UNIMPORTANT = {"port": None, "trusted_network": None}
 """The same for options of a gradient sync."""
 MOST_SHOWN = 5
+THREADS = range(1, 1 << 16)
 ROUNDS = range(-1, 1 << 62)
 
 
@@ -109,6 +110,8 @@ class ResumePlan:
         except UNDECODABLE as error:
             raise BadInput(f"{self.run_dir / 'run.json'}: {NOT_OURS}: 'code': {error}") from error
         """Versions of the code that the run used, the newest last; empty for runs of earlier releases."""
+        self.threads: int | None = self._state.get("threads")
+        """Threads of torch in each process so far; None in runs of earlier releases, which kept no number."""
         self.other_code = ""
         """Files that have changed since, as text; known after `greeting`."""
         self._accepts_other_code = accepts_other_code
@@ -225,17 +228,18 @@ class ResumePlan:
 
 def write_state(
     run_dir: Path, start: Start, experiment: Experiment, versions: Sequence[CodeVersion] = (),
-    settings: str = "",
+    settings: str = "", threads: int = 1,
 ) -> None:  # fmt: skip
     """Writes `run.json`: the run, its dataset, its metrics and its starts; raises BadInput.
 
-    `versions`: the versions of the code it used, the newest last; `settings`: their `fingerprint`.
+    `versions`: the versions of the code it used, the newest last; `settings`: their `fingerprint`;
+    `threads`: of torch in each process of this machine.
     """
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
         "starts": start.starts, "dataset": experiment.samples.digest,
         "metrics": msgspec.to_builtins(experiment.metrics), "code": msgspec.to_builtins(versions),
-        "settings": settings,
+        "settings": settings, "threads": threads,
     }  # fmt: skip
     path = run_dir / "run.json"
     try:
@@ -266,6 +270,9 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
         raise BadInput(
             f"{path}: incarnation must be a whole number, 0..{INCARNATIONS[-1]}, not {show(incarnation)}"
         )
+    threads = content.get("threads", 1)
+    if type(threads) is not int or threads not in THREADS:
+        raise BadInput(f"{path}: threads must be a whole number above 0, not {show(threads)}")
     starts = content.setdefault("starts", [])
     if not isinstance(starts, list) or not all(type(round) is int and round in ROUNDS for round in starts):
         raise BadInput(f"{path}: starts must be a list of rounds, not {show(starts)}")

@@ -25,12 +25,15 @@ class RunState:
     """The state of one machine."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, run_dir: Path, past: ResumePlan | None, job: str = ""
-    ) -> None:
+        self, experiment: Experiment, machine: int, run_dir: Path, past: ResumePlan | None, job: str = "",
+        threads: int = 1,
+    ) -> None:  # fmt: skip
         """`past`: the run to resume; None: a new one. `job`: whose machines these are; empty: listed ones.
+        `threads`: of torch in each process.
 
         Raises BadInput if the run is in progress.
         """
+        self._threads = threads
         self.past = past
         self.lock = past.lock if past else RunLock(run_dir)
         self.lineage = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
@@ -72,7 +75,7 @@ class RunState:
         # Last: a failure above leaves the directory as an earlier start of the run.
         experiment, versions = self._experiment, self._versions(start.round)
         settings = fingerprint(experiment.settings, experiment.graph.graph)
-        write_state(self._run_dir, start, experiment, versions, settings)
+        write_state(self._run_dir, start, experiment, versions, settings, self._threads)
 
     def _versions(self, round: int) -> list[CodeVersion]:
         """Versions of the code up to this start, with a copy of the last; raises BadInput."""

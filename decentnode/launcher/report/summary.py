@@ -231,12 +231,13 @@ def summarize(
     wall: float,
     resumable: int | None = None,
     refused: Counter[str] = NOTHING,
+    threads: int = 1,
 ) -> dict[str, Any]:
     """The summary of a run as this machine knows it; `resumable`: the round after which all were saved.
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
-    reason, in addition to the nodes.
+    reason, in addition to the nodes; `threads`: of torch in each process of this machine.
     """
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
@@ -252,6 +253,7 @@ def summarize(
         "run_id": f"{run_id:016x}",
         "seed": settings.seed,
         "nodes": experiment.graph.num_nodes,
+        "threads": threads,
         "rounds": settings.rounds,
         "parameters": experiment.layout.numel,
         "finished_nodes": len(finished),

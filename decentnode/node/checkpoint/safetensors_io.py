@@ -8,9 +8,12 @@ from safetensors import SafetensorError
 from safetensors.torch import _TYPES, load
 from torch import Tensor
 
+from decentnode.models.state_encoding import in_one_block
+
 PIECE = 1 << 20
 """Bytes that are written and hashed at once, while they are in the cache."""
 ALIGNMENT = 8
+NOTHING: Mapping[str, str] = {}
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 """The format's names of torch's types: exactly those that `load` reads."""
 
@@ -19,11 +22,19 @@ class BadTensors(ValueError):
     """Bytes that are not a safetensors file, or a type that the format lacks."""
 
 
-def pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
+def holds(tensor: object) -> bool:
+    """Whether the format has such values."""
+    if not isinstance(tensor, Tensor):
+        return False
+    return tensor.layout is torch.strided and tensor.dtype in _NAMES and not tensor.is_quantized
+
+
+def pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] = NOTHING) -> Iterator[memoryview]:
     """The bytes of the file, in order; raises BadTensors. Copies at most one tensor at a time."""
     # Wide types first, so that every tensor is aligned.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
-    header, end = {}, 0
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
     for name, tensor in ordered:
         if tensor.dtype not in _NAMES:
             raise BadTensors(f"the safetensors format has no {tensor.dtype}")
@@ -42,7 +53,7 @@ def pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
 
 def content_of(tensor: Tensor) -> memoryview:
     """The bytes of a tensor's elements, in order."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = in_one_block(tensor)
     return flat.view(torch.uint8).numpy().data if len(flat) else memoryview(b"")
 
 

@@ -4,16 +4,22 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from torch import Tensor, nn
 
 from decentnode.core.atomic_files import make_folder, remove_temporaries, sync_folder, write_durably
 from decentnode.core.line_file import Warn
 from decentnode.core.text import counted
-from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces
+from decentnode.models.pretrained import METADATA, OTHERS, SCHEMA
+from decentnode.models.state_encoding import UnknownKind, encoded
+from decentnode.node.checkpoint.safetensors_io import BadTensors, holds, pieces
 from decentnode.results.model_files import path_of, rounds_of
 from decentnode.results.records import KeptBeside
 
+Content = tuple[dict[str, Tensor], dict[str, str]]
+"""The tensors and the metadata of a file."""
 _WRITER = ThreadPoolExecutor(1, "decentnode-models")
 """One thread for all nodes of a process; it starts with the first model, so never before a fork."""
 
@@ -32,7 +38,7 @@ class ModelRecords(KeptBeside):
     """Whether the model after a round is kept."""
     warn: Warn = lambda _: None
     """Receives errors, one line each."""
-    _waiting: tuple[int, dict[str, Tensor]] | None = field(default=None, init=False)
+    _waiting: tuple[int, Content] | None = field(default=None, init=False)
     _writing: Future[None] | None = field(default=None, init=False)
     _lost: int = field(default=0, init=False)
     _problem: str = field(default="", init=False)
@@ -44,9 +50,15 @@ class ModelRecords(KeptBeside):
         self._finish()
         # The disk has refused the model before; only one is kept in memory.
         self._lost += self._waiting is not None
-        tensors = {name: t.detach().to("cpu", copy=True) for name, t in self.module.state_dict().items()}
-        self._waiting = round, tensors
-        self._writing = _WRITER.submit(self._write, round, tensors)
+        try:
+            content = content_of_model(self.module)
+        except UnknownKind as error:
+            self._lost += 1
+            self._problem = str(error)
+            self.warn(f"{path_of(self.run, self.rank, round)} cannot be written: {error}")
+            return
+        self._waiting = round, content
+        self._writing = _WRITER.submit(self._write, round, content)
 
     def sync(self) -> str:
         self._finish()
@@ -67,12 +79,12 @@ class ModelRecords(KeptBeside):
             self._writing.result()
             self._writing = None
 
-    def _write(self, round: int, tensors: dict[str, Tensor]) -> None:
+    def _write(self, round: int, content: Content) -> None:
         path = path_of(self.run, self.rank, round)
         try:
             make_folder(path.parent.parent)
             make_folder(path.parent)
-            write_durably(path, pieces(tensors))
+            write_durably(path, pieces(*content))
             sync_folder(path.parent)
         except (OSError, BadTensors) as error:
             self._problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -80,6 +92,25 @@ class ModelRecords(KeptBeside):
             return
         # No lock is needed: the node waits for the writer before it reads this.
         self._waiting = None
+
+
+def content_of_model(module: nn.Module) -> Content:
+    """A copy of what `state_dict` gives, as the tensors and the metadata of a file; raises UnknownKind.
+
+    What the format lacks, as extra state and sparse tensors, is in the metadata, with tensors of their own.
+    """
+    tensors, others = dict[str, Tensor](), dict[str, Any]()
+    for name, value in module.state_dict().items():
+        if holds(value):
+            tensors[name] = value.detach().to("cpu", copy=True)
+        else:
+            others[name] = value
+    if not others:
+        return tensors, {}
+    inner: dict[str, Tensor] = {}
+    tree = encoded(others, inner, "state_dict()")
+    tensors |= {OTHERS + name: tensor.to("cpu", copy=True) for name, tensor in inner.items()}
+    return tensors, {METADATA: msgspec.json.encode({"schema": SCHEMA, "state": tree}).decode()}
 
 
 def cut_back(run: Path, rank: int, round: int) -> None:

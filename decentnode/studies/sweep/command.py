@@ -16,7 +16,6 @@ from decentnode.core.process_setup import check_kernel
 from decentnode.core.streams import print_lines, say
 from decentnode.errors import BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
-from decentnode.node.dry_round import has_foreign_plugins
 from decentnode.node.late_imports import import_compiler, import_for_nodes
 from decentnode.node.plugin_sources import package_digest
 from decentnode.studies.expansion import PlannedRun, planned_runs
@@ -108,7 +107,7 @@ def _warm_up(plan: SweepPlan) -> None:
     """Does once what each run would do again: late imports, and the hash of this package's sources."""
     for run in plan.waiting:
         import_for_nodes(run.planned.settings)
-        if has_foreign_plugins(run.planned.settings):
+        if run.planned.settings.has_foreign_plugins:
             # What these import is known only after the dry round, which each run makes for itself.
             import_compiler()
     # The first partition imports it.

@@ -93,6 +93,10 @@ class DpSgd(Privacy):
                     f"training.privacy: {type(part).__name__} '{name}' of the model mixes samples, so that "
                     "each changes the gradients of others; use GroupNorm (norm: group)"
                 )
+        if name := next((name for name, p in network.named_parameters() if p.is_complex()), None):
+            raise BadInput(
+                f"training.privacy: '{name}' of the model is complex, and dp_sgd clips real gradients"
+            )
         if samples.weights is not None:
             raise BadInput(
                 "training.privacy: the samples have weights, which dp_sgd does not bound; leave them out"

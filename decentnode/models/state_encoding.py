@@ -1,4 +1,4 @@
-"""Encodes a node's state as JSON values plus tensors, and decodes it, bit for bit.
+"""Encodes the state of a node or a module as JSON values plus tensors, and decodes it, bit for bit.
 
 A value without a JSON form is an object with one key that names its kind: `{"tuple": [...]}`. Only the kinds
 in this module are read, so no file can name a class.
@@ -7,7 +7,7 @@ in this module are read, so no file can name a class.
 import base64
 import math
 import struct
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from typing import Any
 
 import torch
@@ -16,6 +16,10 @@ from torch import Tensor
 MOST_DEPTH = 64
 """The deepest nesting of lists and dicts."""
 JSON_INTEGERS = range(-(1 << 63), 1 << 63)
+COMPRESSED = {
+    str(layout): layout for layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+}
+_BY_ROW = ("torch.sparse_csr", "torch.sparse_bsr")
 _SENSELESS = (TypeError, ValueError, KeyError, IndexError, RuntimeError, OverflowError, struct.error)
 """Errors that the decoder may raise for an invalid tree."""
 
@@ -45,12 +49,8 @@ def encoded(value: Any, tensors: dict[str, Tensor], where: str = "state", depth:
     if kind is bytes:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, Tensor):
-        if value.layout is not torch.strided or value.is_quantized:
-            raise UnknownKind(f"{where} is a tensor that is not dense, which a checkpoint cannot hold")
-        name, order = str(len(tensors)), order_in_memory(value)
-        tensors[name] = value.detach().permute(order)
-        return {"tensor": [name, order, value.device.type != "cpu"]}
-    if kind in (dict, Counter):
+        return _encoded_tensor(value.detach(), tensors, where)
+    if kind in (dict, Counter, OrderedDict):
         pairs = [
             [
                 encoded(key, tensors, f"a key of {where}", depth + 1),
@@ -68,6 +68,40 @@ def encoded(value: Any, tensors: dict[str, Tensor], where: str = "state", depth:
         f"{where} is of type {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold; "
         "take tensors, numbers, texts, bytes, None, and lists, tuples and dicts of them"
     )
+
+
+def _encoded_tensor(value: Tensor, tensors: dict[str, Tensor], where: str) -> Any:
+    if value.layout is torch.sparse_coo or str(value.layout) in COMPRESSED:
+        parts = [_encoded_tensor(part, tensors, where) for part in components(value)]
+        if value.layout is torch.sparse_coo:
+            return {"sparse": [*parts, list(value.shape), value.is_coalesced()]}
+        return {"compressed": [str(value.layout), *parts, list(value.shape)]}
+    if value.layout is not torch.strided or value.is_quantized:
+        raise UnknownKind(f"{where} is a tensor in the layout {value.layout}, which a checkpoint cannot hold")
+    if value.is_complex():
+        # The format has one complex type alone.
+        return {"complex": _encoded_tensor(torch.view_as_real(value.resolve_conj()), tensors, where)}
+    name, order = str(len(tensors)), order_in_memory(value)
+    tensors[name] = value.resolve_neg().permute(order)
+    return {"tensor": [name, order, value.device.type != "cpu"]}
+
+
+def components(tensor: Tensor) -> list[Tensor]:
+    """The dense tensors that a sparse one consists of; of a dense one itself."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if str(tensor.layout) in _BY_ROW:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if str(tensor.layout) in COMPRESSED:
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
+
+
+def in_one_block(tensor: Tensor) -> Tensor:
+    """The elements of a dense tensor in their order, 1-D, on the CPU."""
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # Torch takes a single element for contiguous, whatever its stride.
+    return flat if flat.stride() == (1,) else flat.clone(memory_format=torch.contiguous_format)
 
 
 def order_in_memory(tensor: Tensor) -> list[int]:
@@ -120,9 +154,22 @@ def _decoded(tree: Any, tensors: dict[str, Tensor], device: torch.device, depth:
         case "deque":
             most, inner = content
             return deque(items(inner), most)
-        case "dict" | "counter":
+        case "dict" | "counter" | "ordereddict":
             pairs = dict(map(items, content))
-            return Counter(pairs) if kind == "counter" else pairs
+            return {"dict": dict, "counter": Counter, "ordereddict": OrderedDict}[kind](pairs)
+        case "complex":
+            return torch.view_as_complex(_decoded(content, tensors, device, depth + 1))
+        case "sparse":
+            *parts, shape, is_coalesced = content
+            indices, values = items(parts)
+            made = torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
+            return made._coalesced_(is_coalesced)
+        case "compressed":
+            layout, *parts, shape = content
+            compressed, plain, values = items(parts)
+            return torch.sparse_compressed_tensor(
+                compressed, plain, values, shape, layout=COMPRESSED[layout], check_invariants=True
+            )
         case "tensor":
             name, order, is_accelerated = content
             tensor = tensors.pop(name)

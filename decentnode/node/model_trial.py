@@ -1,0 +1,247 @@
+"""What a run does with the network of a node, tried on copies: train, evaluate, record, save and resume.
+
+Defects of a network often appear in its second step, after an evaluation, or when a run is resumed: it keeps
+a graph of gradients, or a table from an evaluation, or numbers in an attribute that no checkpoint has.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from decentnode.config.error_locations import line_of
+from decentnode.core.vector import Vector
+from decentnode.datasets.base import Samples
+from decentnode.errors import BadInput, DecentnodeError, is_out_of_memory
+from decentnode.models.module_copies import copied
+from decentnode.models.module_state import equal
+from decentnode.models.state_encoding import UnknownKind
+from decentnode.node.checkpoint.packed_state import packed, unpacked
+from decentnode.node.checkpoint.safetensors_io import BadTensors
+from decentnode.node.experiment import Experiment, vector_test
+from decentnode.node.recording.model_records import content_of_model
+from decentnode.training.evaluation import evaluate
+from decentnode.training.training import Training
+
+STEPS = 2
+"""In each of two rounds: what a first step keeps shows in the second."""
+ADVICE = "make it a buffer, or return it from get_extra_state (docs/your_model.md)"
+_NO_DATA = "_", "training"
+"""How names of attributes begin that belong to torch."""
+
+
+@dataclass
+class ModelTrial:
+    """The trial of one experiment, on the CPU."""
+
+    experiment: Experiment
+    rank: int
+    """A rank that trains."""
+    saves: bool
+    """Whether checkpoints are certain to be needed."""
+    notices: list[str] = field(default_factory=list)
+    """What a user should know, a line each."""
+
+    def run(self) -> None:
+        """Raises BadInput, or what a plug-in raises, for the first defect."""
+        experiment = self.experiment
+        node = self._new()
+        if experiment.coupling.one_model:
+            self._check_gradients(node)
+        trained = {name: p.requires_grad for name, p in node.module.named_parameters()}
+        with doing("be trained for two steps"):
+            self._train(node, 0)
+        self._check_parameters(node.module, trained)
+        self._try_smallest()
+        tests = self._tests()
+        with doing("be evaluated after it was trained"):
+            node.seed_evaluation(0)
+            scores = evaluate(node.objective, tests, experiment.plan.batch_size)
+        if experiment.settings.records.models is not None:
+            self._record(node)
+        saved = self._saved(node)
+        with doing("be trained after it was evaluated"):
+            self._train(node, 1)
+        # What is drawn from the operating system has no seed.
+        if saved is not None and node.private is None:
+            self._resume(node, saved)
+            self._evaluate_elsewhere(saved, tests, scores)
+
+    def _new(self) -> Training:
+        """The training of a fresh node."""
+        experiment, rank = self.experiment, self.rank
+        network, layout = copied(experiment.network), experiment.layout
+        slots = torch.empty(layout.numel, dtype=layout.dtype), torch.empty(layout.numel, dtype=layout.dtype)
+        settings = replace(experiment.settings.training, compile=False)
+        if experiment.settings.device != "cpu" and torch.cuda.device_count():
+            settings = replace(settings, amp=None)
+        plan = experiment.privacy[rank] if experiment.privacy else None
+        return Training(network, Vector(network, layout, slots), settings, experiment.shard(rank), plan=plan)
+
+    def _train(self, node: Training, round: int) -> None:
+        async def steps() -> None:
+            tally = node.begin(round)
+            if node.private is not None:
+                node.private.begin(STEPS)
+            for _ in range(STEPS):
+                await node.step(tally)
+
+        asyncio.run(steps())
+
+    def _check_gradients(self, node: Training) -> None:
+        """Checks what a gradient sync needs of each gradient."""
+        unused, coupling = node.rehearse_alone().unused, self.experiment.coupling
+        if unused and not getattr(coupling, "find_unused_parameters", True):
+            raise BadInput(
+                f"training.find_unused_parameters: the model does not use '{min(unused)}' in its loss; set "
+                "true, or remove it"
+            )
+
+    def _check_parameters(self, module: nn.Module, before: dict[str, bool]) -> None:
+        after = {name: p.requires_grad for name, p in module.named_parameters()}
+        for name in after.keys() - before.keys():
+            raise BadInput(
+                f"model: the parameter '{name}' appears in the first step, too late to be trained; make it "
+                "in the constructor, or use a lazy module of torch"
+            )
+        changed = [name for name in before if after.get(name) != before[name]]
+        if changed:
+            raise BadInput(
+                f"model: a step changes whether '{changed[0]}' is trained, but the parameters that travel "
+                "are fixed at the start; set requires_grad in the constructor"
+            )
+
+    def _try_smallest(self) -> None:
+        """Tries the smallest batch that any node will have."""
+        experiment, training = self.experiment, self.experiment.settings.training
+        if training.batch_size is None or training.privacy is not None:
+            return
+        sizes = dict[int, int]()
+        for rank in range(experiment.graph.num_nodes):
+            shard = experiment.shard(rank)
+            if shard.size:
+                starts = shard.starts(shard.size, training.batch_size)
+                sizes.setdefault(shard.size - starts[-1], rank)
+        least = min(sizes)
+        shard, node = experiment.shard(sizes[least]), self._new()
+        node.module.train()
+        batch = training.augmented(shard.samples.batch(shard.indices[:least]), experiment.settings.seed)
+        with doing(f"be trained on a batch of {least}, the smallest one of rank {sizes[least]}"):
+            node.objective(batch)
+
+    def _tests(self) -> Samples:
+        """Test samples in a batch of the usual size, and in one as short as the last."""
+        tests, size = self.experiment.samples.dataset.test, self.experiment.plan.batch_size
+        return tests.subset(torch.arange(min(len(tests), size + len(tests) % size)))
+
+    def _record(self, node: Training) -> None:
+        try:
+            content_of_model(node.module)
+        except UnknownKind as error:
+            raise BadInput(f"records.models: the model cannot be recorded: {error}") from error
+
+    def _saved(self, node: Training) -> bytes | None:
+        """The state of a node as in a checkpoint; None if none can hold it."""
+        try:
+            return packed({"vector": node.vector.values, "training": node.state_dict()})
+        except (UnknownKind, BadTensors) as error:
+            self._report(f"checkpoint: a node cannot be saved, so no run could be resumed: {error}")
+            return None
+
+    def _resumed(self, content: bytes) -> Training:
+        node, saved = self._new(), unpacked(content)
+        with doing("be restored from a checkpoint"):
+            node.vector.values.copy_(saved["vector"])
+            node.load_state_dict(saved["training"])
+        self._train(node, 1)
+        return node
+
+    def _resume(self, node: Training, saved: bytes) -> None:
+        resumed = self._resumed(saved)
+        if _is_same(node, resumed):
+            return
+        if not _is_same(resumed, self._resumed(saved)):
+            self.notices.append(
+                "model: two equal steps gave different models, so equal runs differ: something draws from a "
+                "source that no seed sets, as numpy.random.default_rng() does; draw from torch, "
+                "numpy.random or random"
+            )
+            return
+        where, name = _differing(node.module, resumed.module), type(node.module).__name__
+        kept = f"keeps {where} in a plain attribute" if where else "depends on what is no buffer"
+        self._report(f"model: {name} {kept}, so a resumed run would be another run; {ADVICE}")
+
+    def _evaluate_elsewhere(self, content: bytes, tests: Samples, scores: dict[str, float]) -> None:
+        """Evaluates in a network of its own, as evaluators do."""
+        experiment = self.experiment
+        if not experiment.settings.evaluation.background:
+            return
+        test, saved = vector_test(experiment), unpacked(content)
+        test.load(saved["vector"])
+        test.beside.load_state_dict(saved["training"]["module"])
+        self._new().seed_evaluation(0)
+        if not equal(test.run(tests, experiment.plan.batch_size), scores):
+            what = "scores of the model are others in another process, which lacks a plain attribute"
+            raise BadInput(f"evaluation.background: the {what}; {ADVICE}")
+
+    def _report(self, line: str) -> None:
+        if self.saves:
+            raise BadInput(line)
+        self.notices.append(line)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Explains in one line what a network cannot do; errors of this package have their own."""
+    try:
+        yield
+    except DecentnodeError:
+        raise
+    except Exception as error:  # the user's own code may raise anything
+        if is_out_of_memory(error):
+            raise
+        raise BadInput(f"model: it cannot {what}: {line_of(error).removeprefix('model: ')}") from error
+
+
+def _is_same(one: Training, other: Training) -> bool:
+    return torch.equal(one.vector.values, other.vector.values) and equal(
+        one.beside.state_dict(), other.beside.state_dict()
+    )
+
+
+def _differing(one: nn.Module, other: nn.Module) -> str:
+    """The first attribute with other data, by its path; empty if there is none."""
+    parts = dict(other.named_modules())
+    for path, part in one.named_modules():
+        for name, value in vars(part).items():
+            if name.startswith(_NO_DATA) or path not in parts:
+                continue
+            if not _alike(value, vars(parts[path]).get(name)):
+                return f"'{f'{path}.' if path else ''}{name}'"
+    return ""
+
+
+def _alike(one: object, other: object) -> bool:
+    """Whether two attributes have the same data, as far as that can be seen."""
+    if isinstance(one, np.random.Generator) and isinstance(other, np.random.Generator):
+        return str(one.bit_generator.state) == str(other.bit_generator.state)
+    if isinstance(one, np.random.RandomState) and isinstance(other, np.random.RandomState):
+        return str(one.get_state()) == str(other.get_state())
+    if isinstance(one, random.Random) and isinstance(other, random.Random):
+        return one.getstate() == other.getstate()
+    if isinstance(one, torch.Generator) and isinstance(other, torch.Generator):
+        return torch.equal(one.get_state(), other.get_state())
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and one.tobytes() == other.tobytes()
+    plain = (Tensor, int, float, str, bytes, list, tuple, dict, type(None))
+    if isinstance(one, plain) and isinstance(other, plain):
+        try:
+            return equal(one, other)
+        except (RuntimeError, TypeError, ValueError):  # lists of things that cannot be compared
+            return True
+    return True
