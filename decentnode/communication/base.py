@@ -99,6 +99,10 @@ class HostProcess:
     ranks: tuple[int, ...]
     address: str
     """The machine's address in the mapping."""
+    bound: str = ""
+    """Where it binds, if not at that address."""
+    own: str = ""
+    """Where processes of the same machine reach it, if not at that address."""
 
 
 @dataclass(frozen=True)

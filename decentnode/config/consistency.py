@@ -422,6 +422,10 @@ def _trust(
 ) -> None:
     """Payloads in a process group are neither encrypted nor authenticated."""
     addresses = [machine.address for machine in mapping.machines]
+    listening = [i for i, machine in enumerate(mapping.machines) if machine.listen]
+    if listening and (communication.has_group or coupling.port is not None):
+        behind = "gloo and NCCL bind the addresses that others use; use zeromq and training.name: local"
+        document.add(("mapping", "machines", listening[0], "listen"), behind)
     what = (
         "gloo and NCCL send in plain between machines, to ports that anybody there can reach; write true "
         "where nobody else is in that network, or use"

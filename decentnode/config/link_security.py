@@ -3,7 +3,7 @@
 import errno
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +31,7 @@ class Ports:
     first: int
     count: int
     key: str
+    machine: int = field(default=0, compare=False)
 
     def defect(self) -> str:
         """The defect of the first port that cannot be bound; empty when all can."""
@@ -43,7 +44,10 @@ class Ports:
     def _explain(self, port: int, error: OSError) -> str:
         reason = _REASONS.get(error.errno or 0, f"cannot be bound: {error.strerror}")
         if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-            return f"mapping: {self.address} is no address of this host; correct it, or add machine=K"
+            return (
+                f"mapping: {self.address} is no address of this host, which is machine {self.machine}; "
+                "correct either, or add where it listens behind NAT, as listen: 0.0.0.0"
+            )
         last = self.first + self.count - 1
         needed = f"the ports {self.first}..{last} are" if self.count > 1 else "it is"
         remedy = f"{needed} needed, so name others: {self.key}={max(port + self.count, FIRST_FREE_FOR_ALL)}"
@@ -53,19 +57,19 @@ class Ports:
 def ports_needed(settings: Settings, machine: int) -> list[Ports]:
     """The TCP ports that `machine` will bind; none for a run on one machine over shared memory or ipc."""
     mapping: Mapping = settings.mapping.make()
-    address, several = mapping.address(machine), len(mapping.machines) > 1
+    address, several = mapping.machines[machine].bound, len(mapping.machines) > 1
     coupling: GradientSync = settings.coupling.make()
     needed = []
     if several and machine == 0:
-        needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port"))
+        needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port", machine))
     if several and coupling.port is not None and machine == mapping.machine_of(0):
-        needed.append(Ports(address, coupling.port, 1, "training.port"))
+        needed.append(Ports(address, coupling.port, 1, "training.port", machine))
     graph: Graph = settings.graph.make()
     if machine == 0 and (port := graph.service_port(len(mapping.machines))) is not None:
-        needed.append(Ports(address, port, 1, "graph.port"))
+        needed.append(Ports(address, port, 1, "graph.port", machine))
     communication: Communication = settings.communication.make()
     return needed + [
-        Ports(address, ports.start, len(ports), f"communication.{option}")
+        Ports(address, ports.start, len(ports), f"communication.{option}", machine)
         for option, ports in communication.ports(len(mapping.ranks_of(machine)), several).items()
     ]
 
@@ -87,7 +91,8 @@ def needs_keys(settings: Settings) -> bool:
     """Whether other hosts on the network could reach this run's ports."""
     mapping: Mapping = settings.mapping.make()
     used = any(ports_needed(settings, machine) for machine in range(len(mapping.machines)))
-    return used and not all(is_loopback(machine.address) for machine in mapping.machines)
+    addresses = {address for machine in mapping.machines for address in (machine.address, machine.bound)}
+    return used and not all(map(is_loopback, addresses))
 
 
 def keys_beside(settings: Settings, folders: Sequence[Path]) -> Literal["auto", "none"] | KeyFolder:

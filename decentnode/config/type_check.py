@@ -244,7 +244,10 @@ def _describe_container(origin: Any, arguments: Sequence[Any], many: bool) -> st
 
 def _describe_class(cls: Any, many: bool) -> str:
     if is_dataclass(cls):
-        return f"{'mappings' if many else 'a mapping'} with {' and '.join(_hints(cls))}"  # type: ignore[arg-type]
+        hints, defaults = _hints(cls), {f.name for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]
+        # What must be there, where that is not all.
+        named = [name for name in hints if name not in defaults] or hints
+        return f"{'mappings' if many else 'a mapping'} with {' and '.join(named)}"
     if isinstance(cls, type) and issubclass(cls, Enum):
         return _choices([member.value for member in cls])
     return f"a {getattr(cls, '__name__', cls)}"

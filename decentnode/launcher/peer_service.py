@@ -49,6 +49,8 @@ def by_hand(settings: Settings) -> SamplingService:
 def _service(
     graph: PeerSampler, settings: Settings, processes: int, socket_dir: str, credentials: Credentials | None
 ) -> SamplingService:
-    endpoint = endpoint_of(settings.mapping.make(), graph.address, graph.port, socket_dir)
+    mapping: Mapping = settings.mapping.make()
+    host = mapping.machines[0].bound
+    endpoint = endpoint_of(mapping, graph.address, graph.port, socket_dir, host)
     barrier = settings.failures.timeouts.sampling_barrier
     return SamplingService(graph.answer, endpoint, processes, barrier, credentials)

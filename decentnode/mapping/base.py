@@ -40,6 +40,11 @@ def check_address(address: str) -> str:
     return address
 
 
+def check_listen(address: str) -> str:
+    """As `check_address`, for what this machine binds; 0.0.0.0 and :: stand for all its addresses."""
+    return address if is_unspecified(address) else check_address(address)
+
+
 def _check_name(name: str) -> None:
     wanted = "give an IPv4 or IPv6 address or a host name"
     if name.startswith("[") or name.count(":") > 1:
@@ -71,7 +76,14 @@ def is_loopback(address: str) -> bool:
     return found.is_loopback if found else normal(address) == "localhost"
 
 
+def is_unspecified(address: str) -> bool:
+    """Whether the address stands for all of a host."""
+    found = _ip(address)
+    return found is not None and found.is_unspecified
+
+
 Address = Annotated[str, AfterValidator(check_address)]
+ListenAddress = Annotated[str, AfterValidator(check_listen)]
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,19 @@ class Machine:
 
     address: Address
     nodes: Positive
+    listen: ListenAddress | None = None
+    """Where its ports are bound, if it has no interface with `address` (NAT); 0.0.0.0: everywhere."""
+
+    @property
+    def bound(self) -> str:
+        """The address that its ports are bound to."""
+        return self.listen or self.address
+
+    @property
+    def own(self) -> str:
+        """The address at which the machine reaches itself, which NAT may not do at `address`."""
+        everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        return everywhere.get(normal(self.bound), self.bound)
 
 
 class Mapping(ABC):
@@ -131,10 +156,15 @@ class Mapping(ABC):
         """The index of this host, found by its own addresses; raises MappingError unless exactly one fits."""
         if len(self.machines) == 1 and is_loopback(self.address(0)):
             return 0
-        names = [machine.address for machine in self.machines]
+        # A machine behind NAT has the address that it listens at; one that does not say which is not found.
+        names = [machine.bound for machine in self.machines]
         own, found = is_own or is_own_address, (resolve or resolve_names)(names)
         self._refuse_unresolved(found)
-        fitting = [i for i, machine in enumerate(self.machines) if any(map(own, found[machine.address]))]
+        fitting = [
+            i
+            for i, machine in enumerate(self.machines)
+            if any(own(ip) for ip in found[machine.bound] if not is_unspecified(ip))
+        ]
         if len(fitting) == 1:
             return fitting[0]
         raise MappingError(self._not_one(fitting, found))
@@ -159,17 +189,19 @@ class Mapping(ABC):
 
     def _refuse_unresolved(self, found: dict[str, list[str]]) -> None:
         unknown = [
-            f"mapping.machines[{i}].address: no address is known for the name '{machine.address}'; "
+            f"mapping.machines[{i}].{'listen' if machine.listen else 'address'}: no address is known for the "
+            f"name '{machine.bound}'; "
             "correct it, or give an IP address"
             for i, machine in enumerate(self.machines)
-            if not found[machine.address]
+            if not found[machine.bound]
         ]
         if unknown:
             raise MappingError(*unknown)
 
     def _not_one(self, fitting: list[int], found: dict[str, list[str]]) -> str:
         shown = fitting or range(len(self.machines))
-        listed = ", ".join(f"{i}: {_with_ip(self.address(i), found[self.address(i)])}" for i in shown)
+        bound = {i: self.machines[i].bound for i in shown}
+        listed = ", ".join(f"{i}: {_with_ip(address, found[address])}" for i, address in bound.items())
         if fitting:
             return f"mapping: several machines have an address of this host ({listed}); name one: machine=K"
         return f"mapping: no machine has an address of this host ({listed}); correct it, or add machine=K"

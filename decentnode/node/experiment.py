@@ -164,9 +164,10 @@ class Experiment:
         for machine in range(len(self.mapping.machines)):
             ranks = self.mapping.ranks_of(machine)
             size = communication.nodes_in_one_process(len(ranks))
-            address = self.mapping.address(machine)
+            host = self.mapping.machines[machine]
             for index, first in enumerate(range(0, len(ranks), size)):
-                found.append(HostProcess(machine, index, tuple(ranks[first : first + size]), address))
+                part = tuple(ranks[first : first + size])
+                found.append(HostProcess(machine, index, part, host.address, host.bound, host.own))
         return tuple(found)
 
     @cached_property

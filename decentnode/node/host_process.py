@@ -144,7 +144,8 @@ def _ask_for_views(fork_context: ForkContext, position: int) -> None:
         if 0 in experiment.processes[position].ranks:
             fork_context.reporter.send(reports.Notice(0, text))
 
-    endpoint = endpoint_of(mapping, graph.address, graph.port, fork_context.socket_dir)
+    host = mapping.machines[0].own if experiment.processes[position].machine == 0 else ""
+    endpoint = endpoint_of(mapping, graph.address, graph.port, fork_context.socket_dir, host)
     graph.connect(SamplingClient(endpoint, position, limits, tell, fork_context.credentials).start())
 
 

@@ -519,8 +519,11 @@ def test_a_busy_port_among_many_is_named(busy):
 
 
 def test_an_address_of_nobody_is_named():
-    ports = link_security.Ports("203.0.113.7", 29600, 2, "communication.base_port")
-    assert ports.defect() == ("mapping: 203.0.113.7 is no address of this host; correct it, or add machine=K")
+    ports = link_security.Ports("203.0.113.7", 29600, 2, "communication.base_port", machine=3)
+    assert ports.defect() == (
+        "mapping: 203.0.113.7 is no address of this host, which is machine 3; correct either, "
+        "or add where it listens behind NAT, as listen: 0.0.0.0"
+    )
 
 
 def test_a_port_that_was_used_a_moment_ago_is_free():

@@ -39,7 +39,7 @@ EDITS: dict[str, tuple[str, str, list[str]]] = {
     "nested option": (
         "nodes: 4",
         "nodes: 4, user: me",
-        ["7 mapping.machines[0].user: unknown key (known: address, nodes)"],
+        ["7 mapping.machines[0].user: unknown key (known: address, nodes, listen)"],
     ),
     "scheme": (
         "name: gossip",

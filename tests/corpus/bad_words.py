@@ -375,7 +375,10 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
             "machine=0",
             "mapping={machines: [{address: 203.0.113.7, nodes: 2}, {address: 203.0.113.8, nodes: 2}]}",
         ],
-        ["command line: mapping: 203.0.113.7 is no address of this host; correct it, or add machine=K"],
+        [
+            "command line: mapping: 203.0.113.7 is no address of this host, which is machine 0; "
+            "correct either, or add where it listens behind NAT, as listen: 0.0.0.0"
+        ],
     ),
     "two own addresses": (
         [

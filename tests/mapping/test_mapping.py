@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decentnode.errors import MappingError
+from decentnode.communication.base import ProcessDirectory
+from decentnode.config.link_security import needs_keys, ports_needed
+from decentnode.config.loader import load
+from decentnode.errors import ConfigError, MappingError
+from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.mapping import base as mapping
 from decentnode.mapping.base import (
     Linear,
@@ -17,6 +21,8 @@ from decentnode.mapping.base import (
     resolve_names,
     tcp_endpoint,
 )
+from decentnode.node.experiment import Experiment
+from tests.integration.running import QUICKSTART
 
 counts = st.lists(st.integers(1, 9), min_size=1, max_size=9)
 
@@ -122,6 +128,35 @@ def test_a_loopback_address_among_those_of_other_hosts_is_refused() -> None:
         f"mapping: machine {machine} has a loopback address, {address}, {rest}"
         for machine, address in ((0, "a (127.0.1.1)"), (2, "::1"))
     )
+
+
+def test_a_machine_behind_nat_binds_where_it_listens_and_others_use_its_address() -> None:
+    first, second = (
+        "{address: 203.0.113.7, nodes: 2, listen: 0.0.0.0}",
+        "{address: 203.0.113.8, nodes: 2, listen: 10.0.0.5}",
+    )
+    machines = f"[{first}, {second}]"
+    text = (
+        "graph={name: ring, nodes: 4}",
+        f"mapping={{machines: {machines}}}",
+        "communication={name: zeromq, local: tcp}",
+    )
+    settings = load(QUICKSTART, text)
+    hosts = settings.mapping.make()
+    assert hosts.find_machine(*known("0.0.0.0", "10.0.0.5")) == 1
+    assert {ports.address for ports in ports_needed(settings, 0)} == {"0.0.0.0"}
+    assert {ports.address for ports in ports_needed(settings, 1)} == {"10.0.0.5"}
+    assert needs_keys(settings)
+    processes, zeromq = Experiment.from_settings(settings).processes, settings.communication.make()
+    reached = [zeromq.tcp_endpoint(ProcessDirectory(processes, own, ""), 0) for own in (0, 1, 2)]
+    assert reached == ["tcp://127.0.0.1:29600"] * 2 + ["tcp://203.0.113.7:29600"]
+    assert processes[0].bound == "0.0.0.0" and Rendezvous(hosts, 0, None)._endpoint == "tcp://0.0.0.0:29500"
+    assert Rendezvous(hosts, 1, None)._endpoint == "tcp://203.0.113.7:29500"
+    # Loopback for the others, but the whole network can connect.
+    alone = "mapping={machines: [{address: 127.0.0.1, nodes: 4, listen: 0.0.0.0}]}"
+    assert needs_keys(load(QUICKSTART, [text[0], alone, text[2]]))
+    with pytest.raises(ConfigError, match=r"machines\[0\].listen: gloo and NCCL bind the addresses"):
+        load(QUICKSTART, [*text[:2], "communication={name: torch_distributed, trusted_network: true}"])
 
 
 def test_own_addresses_are_those_that_can_be_bound() -> None:

@@ -27,13 +27,13 @@ MOST_WAITING = 4
 """Different blocks that processes may wait for at a time."""
 
 
-def endpoint_of(mapping: Mapping, address: str, port: int, socket_dir: str) -> str:
+def endpoint_of(mapping: Mapping, address: str, port: int, socket_dir: str, host: str = "") -> str:
     """Where the service of a run is: at `address`; else in the directory of the sockets, if all that ask are
-    on one machine; else at machine 0.
+    on one machine; else at machine 0, which `host` names where it does so in another way than the others.
     """
     if not address and socket_dir and len(mapping.machines) == 1:
         return f"ipc://{socket_dir}/peers"
-    return tcp_endpoint(address or mapping.address(0), port)
+    return tcp_endpoint(address or host or mapping.address(0), port)
 
 
 @dataclass

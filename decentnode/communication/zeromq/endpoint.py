@@ -309,7 +309,8 @@ class ZeroMQ(Communication):
         if self.local != "tcp":
             self._sockets.bind(ipc_endpoint(place, place.own))
         if self.local == "tcp" or any(p.machine != place.process.machine for p in place.processes):
-            self._sockets.bind(self.tcp_endpoint(place, place.own))
+            own = place.process
+            self._sockets.bind(tcp_endpoint(own.bound or own.address, self.base_port + own.index))
 
     @property
     def io_thread(self) -> IoThread:
@@ -364,9 +365,10 @@ class ZeroMQ(Communication):
                 endpoint.segment.close()
 
     def tcp_endpoint(self, place: ProcessDirectory, process: int) -> str:
-        """The TCP endpoint of a host process: its machine's address, and base_port + its number there."""
+        """Where this process reaches another: its machine's address, and base_port + its number there."""
         host = place.processes[process]
-        return tcp_endpoint(host.address, self.base_port + host.index)
+        address = host.own if place.co_located(process) and host.own else host.address
+        return tcp_endpoint(address, self.base_port + host.index)
 
     def _endpoint_of(self, place: ProcessDirectory, process: int) -> str:
         if place.co_located(process) and self.local != "tcp":

@@ -68,7 +68,8 @@ class Rendezvous:
         """Refused connections and messages, by reason."""
         self.news: list[str] = []
         """Lines about machines that differ and may."""
-        self._endpoint = tcp_endpoint(mapping.address(0), mapping.rendezvous_port)
+        host = mapping.address(0) if machine else mapping.machines[0].bound
+        self._endpoint = tcp_endpoint(host, mapping.rendezvous_port)
 
     def meet(self, introductions: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
         """The agreement of all machines; raises StartError that names missing or different ones.
