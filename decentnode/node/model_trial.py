@@ -30,6 +30,9 @@ from decentnode.training.training import Training
 
 STEPS = 2
 """In each of two rounds: what a first step keeps shows in the second."""
+SECOND_BACKWARD = "backward through the graph a second time"
+"""In torch's error about a graph whose values are freed."""
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 ADVICE = "make it a buffer, or return it from get_extra_state (docs/your_model.md)"
 _NO_DATA = "_", "training"
 """How names of attributes begin that belong to torch."""
@@ -172,9 +175,11 @@ class ModelTrial:
                 "numpy.random or random"
             )
             return
-        where, name = _differing(node.module, resumed.module), type(node.module).__name__
+        where, is_generator = _differing(node.module, resumed.module)
         kept = f"keeps {where} in a plain attribute" if where else "depends on what is no buffer"
-        self._report(f"model: {name} {kept}, so a resumed run would be another run; {ADVICE}")
+        advice = "draw from torch, numpy.random or random, which are seeded" if is_generator else ADVICE
+        name = type(node.module).__name__
+        self._report(f"model: {name} {kept}, so a resumed run would be another run; {advice}")
 
     def _evaluate_elsewhere(self, content: bytes, tests: Samples, scores: dict[str, float]) -> None:
         """Evaluates in a network of its own, as evaluators do."""
@@ -205,7 +210,11 @@ def doing(what: str) -> Iterator[None]:
     except Exception as error:  # the user's own code may raise anything
         if is_out_of_memory(error):
             raise
-        raise BadInput(f"model: it cannot {what}: {line_of(error).removeprefix('model: ')}") from error
+        if SECOND_BACKWARD in str(error):
+            why = "it keeps tensors with their graph from one step to the next; detach them"
+        else:
+            why = line_of(error).removeprefix("model: ")
+        raise BadInput(f"model: it cannot {what}: {why}") from error
 
 
 def _is_same(one: Training, other: Training) -> bool:
@@ -214,16 +223,16 @@ def _is_same(one: Training, other: Training) -> bool:
     )
 
 
-def _differing(one: nn.Module, other: nn.Module) -> str:
-    """The first attribute with other data, by its path; empty if there is none."""
+def _differing(one: nn.Module, other: nn.Module) -> tuple[str, bool]:
+    """The first attribute with other data, by its path, and whether it is a generator; empty without one."""
     parts = dict(other.named_modules())
     for path, part in one.named_modules():
         for name, value in vars(part).items():
             if name.startswith(_NO_DATA) or path not in parts:
                 continue
             if not _alike(value, vars(parts[path]).get(name)):
-                return f"'{f'{path}.' if path else ''}{name}'"
-    return ""
+                return f"'{f'{path}.' if path else ''}{name}'", isinstance(value, GENERATORS)
+    return "", False
 
 
 def _alike(one: object, other: object) -> bool:

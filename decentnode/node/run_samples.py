@@ -10,6 +10,7 @@ from torch import Tensor
 
 from decentnode.config.settings import Settings
 from decentnode.core.registry import name_of
+from decentnode.core.rng import seeded
 from decentnode.core.vector import DTYPES
 from decentnode.datasets import skew
 from decentnode.datasets.base import Dataset, LoadedDataset
@@ -46,7 +47,9 @@ class RunSamples:
         """What the settings name, for so many nodes; raises BadInput. `whole`: all samples, if loaded."""
         source: Dataset = settings.dataset.make()
         seed = settings.seed
-        drawn = source.drawn(source.whole(seed) if whole is None else whole, seed)
+        # A dataset from outside may draw from any of the global generators.
+        with seeded(seed, "dataset"):
+            drawn = source.drawn(source.whole(seed) if whole is None else whole, seed)
         dataset, rows = hold_out(drawn.to(DTYPES[settings.training.dtype]), settings.validation, seed)
         if not len(dataset.test):
             raise BadInput("dataset: the test set is empty, so no model can be evaluated")

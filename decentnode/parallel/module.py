@@ -443,7 +443,7 @@ class DecentralizedDataParallel(nn.Module):
                 if p.grad is not None:
                     p.grad.div_(scale)
         if self.options.clip_norm is not None and not skip:
-            nn.utils.clip_grad_norm_(parameters, self.options.clip_norm)
+            nn.utils.clip_grad_norm_([_dense_part(p) for p in parameters], self.options.clip_norm)
         self._engine.finish(skip)
         if in_backward:
             for part in self._engine.optimizers:
@@ -475,6 +475,17 @@ def _detach_from_blocks(module: nn.Module, state: dict[str, Any], prefix: str, m
     for name, value in state.items():
         if name.startswith(prefix) and isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
             state[name] = value.clone()
+
+
+def _dense_part(parameter: nn.Parameter) -> nn.Parameter:
+    """The parameter, or one whose gradient is the values of a sparse gradient, in the same memory."""
+    if parameter.grad is None or parameter.grad.layout is torch.strided:
+        return parameter
+    # Without several values for one place.
+    parameter.grad = parameter.grad.coalesce()
+    part = nn.Parameter(parameter.grad.values().detach())
+    part.grad = parameter.grad._values()
+    return part
 
 
 def _end(link: Link, exchanges: ExchangeQueue) -> None:

@@ -63,7 +63,7 @@ PARTS = {
 """Parts of the table with what they set; `same: resume`, `pretrained` and `wrapper` are beside these."""
 
 
-NOISY = {"Dropout", "OtherNoise", "Recurrent", "Composite"}
+NOISY = {"Dropout", "OtherNoise", "Recurrent", "Composite", "Unseeded"}
 """Networks that draw from generators of the process, which the threads of the wrapper's ranks share."""
 
 

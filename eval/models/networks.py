@@ -567,11 +567,11 @@ class NoGradient(Base):
 
 REFUSED = {
     PlainCounter: "'calls' in a plain attribute",
-    OwnGenerator: "'random' in a plain attribute",
+    OwnGenerator: "'random' in a plain attribute, so a resumed run would be another run; draw from torch",
     LateParameter: "'late.",
     ReplacedParameter: "replaces the parameter 'last.bias'",
     Locked: "'first.lock' cannot be copied",
-    KeptGraph: "it cannot be trained for two steps",
+    KeptGraph: "it keeps tensors with their graph",
     ObjectState: "the extra state of ObjectState cannot be saved",
     NoGradient: "NoGradient has no parameter to train",
 }

@@ -1012,3 +1012,20 @@ def test_a_copy_of_the_wrapper_is_connected_to_nobody(tmp_path):
         model.close()
 
     ensemble(2, work)
+
+
+def test_sparse_gradients_are_clipped_as_dense_ones_are():
+    def work(sparse):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Flatten(), nn.Linear(9, 2))
+        run = Run(network=module, options={"clip_norm": 0.1, "keep_freed_memory": False})
+
+        def steps(rank, seat):
+            model = run.wrap(seat)
+            for _ in range(2):
+                model(torch.tensor([[1, 2, 1], [rank, 3, 1]])).square().sum().backward()
+            return flat(model)
+
+        return torch.stack(ensemble(2, steps))
+
+    assert torch.allclose(work(sparse=True), work(sparse=False), atol=1e-6)
