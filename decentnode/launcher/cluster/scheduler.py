@@ -70,7 +70,7 @@ def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[str] = 
     own = run_dir
     if job:
         own = machine_directory(run_dir, job.machine)
-    elif any(run_dir.glob("machine-*/config.yaml")) and (run_dir / "config.yaml").exists():
+    elif os.path.isfile(run_dir / "config.yaml") and any(run_dir.glob("machine-*/config.yaml")):  # noqa: PTH113
         # The directory itself is that of the machine which came first.
         settings = config.load(run_dir / "config.yaml", overrides)
         is_given = any(override.startswith("machine=") for override in overrides)
