@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 # Whether triton's functions are for its interpreter is settled when anything, torch too, first imports it.
@@ -21,6 +22,9 @@ settings.load_profile("decentnode")
 
 # As in host processes: several threads on tiny tensors mostly wait for each other.
 torch.set_num_threads(1)
+
+# A shell makes background jobs ignore Ctrl-C, which runs then ignore, too; some tests stop runs by it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW = (
     "tests/integration/",

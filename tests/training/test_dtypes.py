@@ -110,7 +110,7 @@ def test_what_is_known_of_a_model_in_bfloat16_is_not_rounded_for_itself():
 
 @pytest.mark.parametrize("name", CASES)
 def test_transforms_make_of_bfloat16_what_they_make_of_the_same_numbers_in_float32(name):
-    case, context = CASES[name], Context(seed=5, round=2, sender=1)
+    case, context = CASES[name], Context(seed=5, round=2, sender=1, receiver=2)
     signal = torch.randn(301, generator=torch.Generator().manual_seed(3)).to(torch.bfloat16)
     if any(transform.needs_float32 for transform in case.chain()):
         with pytest.raises(BadInput, match="float32, not bfloat16"):
