@@ -18,7 +18,7 @@ def as_csv(run: Run, out: Path) -> list[Path]:
 
 
 def as_parquet(run: Run, out: Path) -> list[Path]:
-    """The same rows; needs pyarrow."""
+    """The rows of `as_csv` as Parquet files; needs pyarrow."""
     return _written(run, out.with_suffix(".parquet"), ParquetWriter)
 
 

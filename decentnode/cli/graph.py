@@ -78,7 +78,7 @@ def report(
 
 
 def report_config(settings: "Settings", drawing: Drawing | None = None) -> Iterator[str]:
-    """The same of a configuration's graph, with a check of its matrices for its scheme."""
+    """What `report` says, of a configuration's graph, with a check of its matrices for its scheme."""
     graph = settings.graph.make()
     check_declared(graph)
     weighted = WeightedGraph(graph, settings.weights.make())

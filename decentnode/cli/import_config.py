@@ -57,9 +57,18 @@ def import_config(
 
     others = {"-tea": tea, "-ro": ro, "-ll": ll, "-sm": sm, "-sr": sr, "-wr": wr}
     arguments = Arguments(
-        iterations, graph, graph_type, test_after, ip, machines, processes(procs), machine_id, log_dir,
-        weights_store_dir, {flag: value for flag, value in others.items() if value is not None},
-    )  # fmt: skip
+        iterations=iterations,
+        graph=graph,
+        graph_type=graph_type,
+        test_after=test_after,
+        ip=ip,
+        machines=machines,
+        processes=processes(procs),
+        machine_id=machine_id,
+        log_dir=log_dir,
+        weights_store_dir=weights_store_dir,
+        others={flag: value for flag, value in others.items() if value is not None},
+    )
     made, text = converted(config, arguments, overrides or (), out)
     if out is None:
         print_lines(text.splitlines())

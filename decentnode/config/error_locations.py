@@ -62,7 +62,7 @@ def with_locations(path: Path, overrides: Sequence[str]) -> Iterator[None]:
 
 
 def located(error: BadInput, path: Path, overrides: Sequence[str]) -> BadInput:
-    """The same defects, with places if they name a key; unchanged if the file cannot be read any more."""
+    """The defects of `error`, with places if they name a key; unchanged if the file is unreadable by now."""
     try:
         document = extends.read(path)
         for override in overrides:

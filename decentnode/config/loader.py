@@ -88,7 +88,7 @@ def resolved(settings: Settings) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """The same value in dicts, lists, texts and numbers."""
+    """`value` in dicts, lists, texts and numbers."""
     if isinstance(value, Plugin):
         return {"name": value.name} | plain(value.options)
     if isinstance(value, Mapping):

@@ -62,7 +62,7 @@ class Plugin(Factory):
     """What an option `seed` that is null stands for (`takes_run_seed`)."""
 
     def seeded(self, run_seed: int) -> "Plugin":
-        """The same plug-in in a run with that seed, also those among its options."""
+        """This plug-in, and those among its options, in a run with that seed."""
         inner = {k: v.seeded(run_seed) for k, v in self.options.items() if isinstance(v, Plugin)}
         return replace(self, run_seed=run_seed, options={**self.options, **inner})
 

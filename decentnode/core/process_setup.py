@@ -136,7 +136,7 @@ def close_here(fd: int) -> None:
 
 
 def close_connections_in_children(endpoint: str) -> None:
-    """The same for a ZeroMQ endpoint that is bound here, and for the connections that it accepts."""
+    """Has a ZeroMQ endpoint that is bound here closed in forked processes, with its connections."""
     _listening.add(_place_of(endpoint))
 
 

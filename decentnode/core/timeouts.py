@@ -91,7 +91,7 @@ class Timeouts:
     local_link: ClassVar[float] = 0.1
     """A broken link on one machine until the peer is lost: its last messages may still arrive."""
     unmade_link: ClassVar[float] = 1.0
-    """The same for a link on one machine that was never made."""
+    """A link on one machine that was never made, until the peer is lost."""
     link_heartbeat: ClassVar[float] = 6.0
     """An unanswered heartbeat of a link between machines until the link is broken."""
     connect: ClassVar[float] = 6.0
@@ -169,7 +169,7 @@ class Timeouts:
 
     @property
     def process_gone(self) -> float:
-        """The same until the launcher waits no longer."""
+        """Exit of a process without nodes, until the launcher waits no longer."""
         return self.process_exit + self.killed
 
     def stuck_process(self, longest: float = 0.0, starts: bool = False, evaluates: bool = False) -> float:
@@ -213,7 +213,7 @@ class Timeouts:
     refusal: ClassVar[float] = 5.0
     """Repetition of a refused start, for machines that join meanwhile."""
     store_farewell: ClassVar[float] = 5.0
-    """The same for ranks of DecentralizedDataParallel."""
+    """Service of a finished rank of DecentralizedDataParallel whose store others may still read."""
     launcher_linger: ClassVar[float] = 2.0
     """Delivery of a launcher's last messages."""
     announced_round: ClassVar[float] = 0.05
@@ -240,7 +240,7 @@ class Timeouts:
     last_observation: ClassVar[float] = 60.0
     """Observations after all nodes have finished."""
     stopped_observation: ClassVar[float] = 8.0
-    """The same in a run that was asked to stop."""
+    """Observations after all nodes have finished, in a run that was asked to stop."""
     last_rows: ClassVar[float] = 30.0
     """The end of a run until its writers have finished; those that have not are left behind."""
     control_answer: ClassVar[float] = 3.0

@@ -170,7 +170,7 @@ class LoadedDataset:
     """Samples that are held out of one of both to choose by; None: there are none."""
 
     def to(self, dtype: torch.dtype) -> "LoadedDataset":
-        """The same samples, whose batches have that dtype."""
+        """These samples, whose batches have that dtype."""
         held_out = None if self.validation is None else replace(self.validation, dtype=dtype)
         train, test = (replace(samples, dtype=dtype) for samples in (self.train, self.test))
         return replace(self, train=train, test=test, validation=held_out)

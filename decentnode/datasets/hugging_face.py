@@ -265,7 +265,7 @@ def list_lengths(column: Any) -> NDArray[np.int64]:
 
 
 def with_groups(found: LoadedDataset, groups: Sequence[Array] | None) -> LoadedDataset:
-    """The same samples in groups."""
+    """The samples of `found`, in groups."""
     if groups is None:
         return found
     train, test = (

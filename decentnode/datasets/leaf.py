@@ -53,7 +53,7 @@ class Part:
     """Shape (n,), int64: the number of each sample's user."""
 
     def samples(self, mean: Tensor | None = None, std: Tensor | None = None) -> Samples:
-        """The same as samples, normalized by these statistics, or not at all."""
+        """These images as samples, normalized by these statistics, or not at all."""
         found = Samples(self.inputs, self.labels, groups=self.groups)
         return found if mean is None or std is None else replace(found, mean=mean, std=std)
 

@@ -202,5 +202,5 @@ class Sent140(Leaf):
 
 @lru_cache(maxsize=1 << 20)
 def hashed(word: str) -> int:
-    """The same number on every machine."""
+    """A number of `word` that all machines agree on."""
     return zlib.crc32(word.encode())

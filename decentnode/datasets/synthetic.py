@@ -37,7 +37,7 @@ class Synthetic(Dataset):
     alpha: NonNegativeFloat = 1.0
     beta: NonNegativeFloat = 1.0
     samples_per_node: Annotated[int, Ge(TEST_EVERY)] | None = None
-    """The same for every node; default: 50 + lognormal(4, 2), the heavy tail of the published generator."""
+    """Equal for all nodes; default: 50 + lognormal(4, 2), the heavy tail of the published generator."""
     iid: bool = False
     """One W, b ~ N(0, 1) for all nodes and v_k = 0; alpha and beta have no effect."""
     features: Positive = 60

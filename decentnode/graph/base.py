@@ -42,7 +42,7 @@ def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]] | Pairs, directe
 
 
 class NeighborRows(Sequence[tuple[int, ...]]):
-    """The same adjacency as one array; a row becomes a tuple when it is read.
+    """The neighbors of all nodes in one array; a row becomes a tuple when it is read.
 
     Every node draws a random graph as a whole in each round, and reads the rows of a few neighbors.
     """
@@ -127,7 +127,7 @@ class View:
     """In a level of heads: the ranks that each head stands for."""
 
     def at(self, round: int, learning_rate: float) -> "View":
-        """The same view in another round; `dataclasses.replace` takes ten times as long."""
+        """This view in another round; `dataclasses.replace` takes ten times as long."""
         found = object.__new__(View)
         levels = tuple(level.at(round, learning_rate) for level in self.levels) if self.levels else ()
         vars(found).update(vars(self), round=round, learning_rate=learning_rate, levels=levels)

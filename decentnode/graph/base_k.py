@@ -116,7 +116,7 @@ class NodeGroup:
         return self._whole[round % len(self._whole)] if self._whole else {}
 
     def averages_blocks(self, round: int) -> Links:
-        """The same within each block."""
+        """Round `round` of averaging within each block, in repetition."""
         return self._blockwise[round % self.power] if self.power else {}
 
     @cached_property

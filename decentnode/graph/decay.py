@@ -46,7 +46,7 @@ class KnownDecay:
     per: Unit
     factor: float
     formula: str
-    """The same in letters, and its source."""
+    """The formula of the factor, and its source."""
     holds: Literal["", "at most ", "expected ", "mostly below "] = ""
     """Empty: exactly, in the long run."""
 
@@ -60,9 +60,9 @@ class MeasuredDecay:
     period: float | None
     """Over the first period of a graph that repeats."""
     expected_period: float | None = None
-    """The root mean square of the same: with the product P of all W of a period, |P - J|_F / sqrt(n - 1)."""
+    """Its root mean square over a period, |P - J|_F / sqrt(n - 1); P: the product of all its W."""
     worst_period: float | None = None
-    """The same for the models for which it is largest: the spectral norm of P - J."""
+    """The decay over a period for the models for which it is largest: the spectral norm of P - J."""
 
 
 def measured_decay(weighted: WeightedGraph) -> MeasuredDecay:

@@ -16,7 +16,7 @@ MOST_DRAWN = 400
 FEW = 16
 """Up to so many nodes stand on a circle in the order of their ranks, whatever their edges."""
 MANY_CHANGING = 40
-"""The same where the graph changes: no place suits the edges of all rounds."""
+"""Up to so many nodes stand on a circle where the graph changes: no place suits the edges of all rounds."""
 ITERATIONS = 300
 SEED = 0
 NEAREST = 0.7

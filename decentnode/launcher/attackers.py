@@ -31,9 +31,18 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
 
     scheme = cast(Callable[[int], Sharing], experiment.sharing)
     return Scene(
-        run, experiment.network, first.layout, settings.training, samples.dataset, samples.parts,
-        samples.assigned, experiment.graph, scheme, settings.rounds, settings.seed,
-    )  # fmt: skip
+        run=run,
+        network=experiment.network,
+        layout=first.layout,
+        training=settings.training,
+        dataset=samples.dataset,
+        parts=samples.parts,
+        assigned=samples.assigned,
+        graph=experiment.graph,
+        scheme=scheme,
+        rounds=settings.rounds,
+        seed=settings.seed,
+    )
 
 
 def passive(experiment: Experiment) -> list[PassiveAttack]:

@@ -112,9 +112,17 @@ class Launcher:
             experiment, machine, self.membership, self._assembly, self._run_state.lineage, self._is_stopping
         )
         self._reports = ReportHandler(
-            experiment.mapping.machine_of, self.membership, self._event_log, self._run_monitor,
-            self._run_state, self._late_join, self._stopping, self.evaluations, self._evaluators, screen,
-        )  # fmt: skip
+            machine_of=experiment.mapping.machine_of,
+            membership=self.membership,
+            event_log=self._event_log,
+            monitor=self._run_monitor,
+            run_state=self._run_state,
+            late_join=self._late_join,
+            stopping=self._stopping,
+            evaluations=self.evaluations,
+            evaluators=self._evaluators,
+            screen=screen,
+        )
         self._signals = 0
         self._startup = self._command = 0.0
 
@@ -177,11 +185,20 @@ class Launcher:
         self._inflow = ReportReader(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
         fork_context = ForkContext(
-            self._evaluators.snapshots, self._evaluators.board,
-            self.experiment.settings.failures.timeouts.evaluator, Reporter(write, read),
-            self.run_dir / "records", self._heartbeats, self._run_state.lineage, self.experiment,
-            self._introductions, self._start_signal, self._socket_dir, self.threads, self._credentials,
-        )  # fmt: skip
+            snapshots=self._evaluators.snapshots,
+            evaluators=self._evaluators.board,
+            patience=self.experiment.settings.failures.timeouts.evaluator,
+            reporter=Reporter(write, read),
+            records=self.run_dir / "records",
+            heartbeats=self._heartbeats,
+            lineage=self._run_state.lineage,
+            experiment=self.experiment,
+            introductions=self._introductions,
+            start=self._start_signal,
+            socket_dir=self._socket_dir,
+            threads=self.threads,
+            credentials=self._credentials,
+        )
         heard = signals_that_stop()
         # A signal between fork and handler would kill this process without its clean-up.
         signal.pthread_sigmask(signal.SIG_BLOCK, heard)
@@ -242,11 +259,15 @@ class Launcher:
         self._writers.begin(self.run_dir, [*self.evaluations.rows.values()])
         self._introductions.fill(start.introductions)
         self._observer = ModelObserver(
-            self._evaluators.snapshots, partial(self.membership.reporting, self.membership.local), machine,
-            self._vector_sender.contributions.put,
-            average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
-            self._run_monitor.ring, {*self._assembly.machines} - {*start.absent}, bool(start.late),
-        )  # fmt: skip
+            snapshots=self._evaluators.snapshots,
+            reporting=partial(self.membership.reporting, self.membership.local),
+            machine=machine,
+            send=self._vector_sender.contributions.put,
+            test=average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
+            said=self._run_monitor.ring,
+            machines={*self._assembly.machines} - {*start.absent},
+            is_late=bool(start.late),
+        )
         self._observer.start()
         # The observer may be busy at the end, and must not keep the process alive.
         leave_behind(self._observer)
@@ -433,9 +454,16 @@ class Launcher:
         saved = self._run_state.retention.newest_round if unfinished else None
         refused = self._assembly.refused + self._others.refused
         summary = summarize(
-            self.experiment, self.membership, self.evaluations, self.run_id, startup, wall, saved, refused,
-            self.threads,
-        )  # fmt: skip
+            experiment=self.experiment,
+            membership=self.membership,
+            evaluations=self.evaluations,
+            run_id=self.run_id,
+            startup=startup,
+            wall=wall,
+            resumable=saved,
+            refused=refused,
+            threads=self.threads,
+        )
         summary["attacks"] = self._attacks.close()
         self._writers.close(summary, lambda: self._stopping.is_urgent)
         # A resumed run that did not start keeps its earlier summary.

@@ -45,7 +45,7 @@ class SchedulerJob:
     label: str = ""
     """The number of the job, where all machines know it."""
     name: str = ""
-    """The same on all machines of the job, and only there, such as `Slurm job 77.0`."""
+    """A name that all machines of the job have in common, and no others, such as `Slurm job 77.0`."""
     number: int = 0
     """Chooses the ports; consecutive jobs of Slurm have consecutive ones."""
     hosts: tuple[str, ...] = ()
@@ -136,9 +136,16 @@ def _of_srun(environ: Environ) -> SchedulerJob:
     words = (environ["SLURM_JOB_ID"], step, environ.get("SLURM_RESTART_COUNT", ""))
     label = ".".join(word for word in words if word)
     return SchedulerJob(
-        "srun", label, tuple(counts), machine, label, f"Slurm job {label}",
-        _job_number(environ["SLURM_JOB_ID"], step), tuple(hosts), is_started=bool(step),
-    )  # fmt: skip
+        starter="srun",
+        identity=label,
+        processes=tuple(counts),
+        machine=machine,
+        label=label,
+        name=f"Slurm job {label}",
+        number=_job_number(environ["SLURM_JOB_ID"], step),
+        hosts=tuple(hosts),
+        is_started=bool(step),
+    )
 
 
 def _job_number(job: str, step: str) -> int:

@@ -21,9 +21,8 @@ Memo = dict[int, Any]
 """By the id of an object its copy, as `copy.deepcopy` keeps it."""
 COPIED_IN_CLOSURES = (nn.Module, Tensor, list, dict, set, types.FunctionType, types.MethodType)
 """What a function refers to may be a part of the network; all else is shared with the original."""
-
-
 COPIED_BY_TORCH = (torch.strided, torch.sparse_coo)
+"""Layouts of the tensors that `copy.deepcopy` copies."""
 
 
 class ComputedTensors(TorchFunctionMode):

@@ -128,10 +128,15 @@ class NodeEvaluation:
         # After the vector is published: on this report the observer and an evaluator read it.
         resources.reporter.send(
             Published(
-                record.rank, record.round, record.loss, self.counters.sent, elapsed, published,
-                "background" if in_background else "here" if is_tested else "none",
+                rank=record.rank,
+                round=record.round,
+                train_loss=record.loss,
+                bytes_sent=self.counters.sent,
+                seconds=elapsed,
+                published=published,
+                evaluation="background" if in_background else "here" if is_tested else "none",
             )
-        )  # fmt: skip
+        )
         if is_tested and not in_background:
             training, plan = self.training, self.plan
             training.seed_evaluation(record.round)

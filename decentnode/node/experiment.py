@@ -151,10 +151,16 @@ class Experiment:
             raise BadInput(f"evaluation.samples: {size} samples asked for, the test set has {len(samples)}")
         drawn = None if size is None else draw(samples, size, "evaluation", self.settings.seed)
         return EvaluationPlan(
-            samples, tests.every, self.settings.rounds, tests.batch_size or batch_size(self.network),
-            tests.final, drawn, tests.tested(self.graph.num_nodes), self.settings.adversary_ranks,
-            self.samples.dataset.validation,
-        )  # fmt: skip
+            samples=samples,
+            every=tests.every,
+            rounds=self.settings.rounds,
+            batch_size=tests.batch_size or batch_size(self.network),
+            final=tests.final,
+            drawn=drawn,
+            ranks=tests.tested(self.graph.num_nodes),
+            adversaries=self.settings.adversary_ranks,
+            validation=self.samples.dataset.validation,
+        )
 
     @cached_property
     def processes(self) -> tuple[HostProcess, ...]:

@@ -157,9 +157,15 @@ def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory,
         heartbeat.mark(round, Activity.RECEIVE if waits else Activity.TRAIN)
 
     return SyncContext(
-        node.rank, node.training.vector, node.exchange.endpoint.counters, mark, place, run_id,
-        failures.start_deadline, failures.deadline,
-    )  # fmt: skip
+        rank=node.rank,
+        vector=node.training.vector,
+        counters=node.exchange.endpoint.counters,
+        mark=mark,
+        place=place,
+        run_id=run_id,
+        start_deadline=failures.start_deadline,
+        deadline=failures.deadline,
+    )
 
 
 def _build(
@@ -169,10 +175,14 @@ def _build(
     experiment, heartbeats = fork_context.experiment, fork_context.heartbeats
     ranks, injector = experiment.processes[position].ranks, experiment.injector
     place = ProcessDirectory(
-        experiment.processes, position, fork_context.socket_dir, experiment.settings.failures.grace,
-        incarnation, fork_context.credentials,
-        None if injector is None else injector.interceptor(ranks, heartbeats, fork_context.reporter),
-    )  # fmt: skip
+        processes=experiment.processes,
+        own=position,
+        directory=fork_context.socket_dir,
+        grace=experiment.settings.failures.grace,
+        incarnation=incarnation,
+        credentials=fork_context.credentials,
+        interceptor=injector.interceptor(ranks, heartbeats, fork_context.reporter) if injector else None,
+    )
     communication: Communication = experiment.settings.communication.make()
     # A rejoining node may request a whole model.
     communication.prepare(place, max(experiment.most_payload_bytes, experiment.layout.nbytes))

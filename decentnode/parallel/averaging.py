@@ -124,7 +124,15 @@ def average(block: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int]
         weights = dict.fromkeys(sorted((*received, rank)), 1 / (1 + len(received)))
         start = int(own[rank].storage_offset() - block.values.storage_offset())
         try:
-            MixInput(exchanges.step, rank, weights, own[rank], received, block, start).write(means[rank])
+            MixInput(
+                step=exchanges.step,
+                rank=rank,
+                weights=weights,
+                own=own[rank],
+                received=received,
+                block=block,
+                start=start,
+            ).write(means[rank])
         except ValueError as error:
             raise exchanges.failure(error) from error
     inbox.release()

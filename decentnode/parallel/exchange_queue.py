@@ -154,7 +154,7 @@ class ExchangeQueue:
         return self._opened(self._exchange(outgoing, awaited, self._service, layout), layout)
 
     def to_others(self, content: Tensor) -> dict[int, Payload]:
-        """The same flat tensor for all other ranks."""
+        """One flat tensor as the payload for each of the other ranks."""
         return dict.fromkeys(self._others, Payload.dense(content))
 
     def living(self) -> list[int]:

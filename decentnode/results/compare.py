@@ -63,7 +63,15 @@ def _reached(row: EvaluationRow, headline: Metric) -> Reached:
     values, loss = spread_of([row], headline), spread_of([row], LOSS)
     sent = fmean(row.bytes_sent.values())
     mean, least, most = (column[0] for column in (values.mean, values.least, values.most))
-    return Reached(row.round + 1, mean, least, most, loss.mean[0], sent, row.seconds)
+    return Reached(
+        rounds=row.round + 1,
+        value=mean,
+        lowest=least,
+        highest=most,
+        loss=loss.mean[0],
+        bytes_per_node=sent,
+        seconds=row.seconds,
+    )
 
 
 def _cells(

@@ -24,7 +24,7 @@ class Metric(msgspec.Struct, frozen=True):
 
     @property
     def of_validation(self) -> "Metric":
-        """The same number on validation samples."""
+        """This metric on validation samples."""
         return msgspec.structs.replace(self, name=VALIDATION + self.name)
 
     @property

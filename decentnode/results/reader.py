@@ -146,12 +146,16 @@ def _row(line: bytes) -> EvaluationRow:
     if b'"metrics"' in line:
         return msgspec.json.decode(line, type=EvaluationRow)
     old = msgspec.json.decode(line, type=_OldRow)
-    known = old.average_model_accuracy is not None
+    average_model = {"accuracy": old.average_model_accuracy, "loss": old.average_model_loss}
     return EvaluationRow(
-        old.round, old.seconds, {"accuracy": {**old.accuracy}, "loss": old.test_loss}, old.train_loss,
-        old.bytes_sent, old.consensus_distance,
-        {"accuracy": old.average_model_accuracy, "loss": old.average_model_loss} if known else None,
-    )  # fmt: skip
+        round=old.round,
+        seconds=old.seconds,
+        metrics={"accuracy": {**old.accuracy}, "loss": old.test_loss},
+        train_loss=old.train_loss,
+        bytes_sent=old.bytes_sent,
+        consensus_distance=old.consensus_distance,
+        average_model=None if old.average_model_accuracy is None else average_model,
+    )
 
 
 def read_metrics(run_dir: StrPath) -> list[Metric]:

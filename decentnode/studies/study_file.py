@@ -151,7 +151,16 @@ class _StudyParser:
         out = self._out(keys.out or f"runs/{name}")
         self.document.raise_any()
         return PlannedStudy(
-            name, keys.base, changes, axes, tuple(variants), seeds, keys.jobs, out, keys.target, self.document
+            name=name,
+            base=keys.base,
+            changes=changes,
+            axes=axes,
+            variants=tuple(variants),
+            seeds=seeds,
+            jobs=keys.jobs,
+            out=out,
+            target=keys.target,
+            document=self.document,
         )
 
     def _out(self, text: str) -> Path:

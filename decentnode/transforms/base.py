@@ -39,7 +39,7 @@ class Context:
         return generator(self.seed, purpose, self.round, self.phase, self.sender, *more)
 
     def at(self, own: Tensor | None) -> "Context":
-        """The same context with the own signal at another point of the chain."""
+        """This context with the own signal at another point of the chain."""
         return self if own is self.own else replace(self, own=own)
 
 

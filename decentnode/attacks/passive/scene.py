@@ -36,7 +36,7 @@ class Scene:
     parts: Sequence[Tensor]
     """The training samples of each rank, as indices."""
     assigned: Sequence[Tensor]
-    """The same before an audit left some out."""
+    """The training samples of each rank before an audit left some out."""
     graph: WeightedGraph
     scheme: Callable[[int], Sharing]
     """A new scheme, as a rank has it."""

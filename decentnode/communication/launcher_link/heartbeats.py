@@ -62,7 +62,7 @@ class HeartbeatSlot:
 
     words: "memoryview[int]"
     seconds: "memoryview[float]"
-    """The same memory as times."""
+    """The memory of `words`, as times in seconds."""
 
     def mark(self, round: int, activity: Activity) -> None:
         """Marks that the node now does `activity` in this round."""

@@ -130,10 +130,24 @@ class RunMonitor:
             doing = DOING[Activity.RECEIVE] if waits_for else ""
             seconds = round(now - member.last_report, 1)
             return NodeStatus(
-                rank, member.state, member.round + going_on, doing, seconds, waits_for, member.loss
+                rank=rank,
+                state=member.state,
+                round=member.round + going_on,
+                doing=doing,
+                seconds=seconds,
+                waits_for=waits_for,
+                loss=member.loss,
             )
         seen = beat.read()
         state = "stuck" if self.watchdog.is_stuck(rank) else member.state
         # The node may have begun it after `now`.
         doing, seconds = self.watchdog.what(rank), max(0.0, round(now - seen.since, 1))
-        return NodeStatus(rank, state, seen.round, doing, seconds, self.watchdog.waits_for(rank), member.loss)
+        return NodeStatus(
+            rank=rank,
+            state=state,
+            round=seen.round,
+            doing=doing,
+            seconds=seconds,
+            waits_for=self.watchdog.waits_for(rank),
+            loss=member.loss,
+        )

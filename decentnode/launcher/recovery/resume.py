@@ -47,7 +47,7 @@ MAY_CHANGE = (
 MUST_STAY = ("communication.overlap",)
 """Exceptions below those keys, which do change numbers."""
 UNIMPORTANT = {"port": None, "trusted_network": None}
-"""The same for options of a gradient sync."""
+"""Options of a gradient sync that change no number of a model."""
 MOST_SHOWN = 5
 THREADS = range(1, 1 << 16)
 ROUNDS = range(-1, 1 << 62)

@@ -112,9 +112,17 @@ def save(
     try:
         write_durably(path, hashed_pieces())
         manifest = _Manifest(
-            SCHEMA, __version__, stamp.run_id, rank, round, stamp.incarnation, stamp.settings,
-            path.stat().st_size, digest.hexdigest(), tree,
-        )  # fmt: skip
+            schema=SCHEMA,
+            version=__version__,
+            run_id=stamp.run_id,
+            rank=rank,
+            round=round,
+            incarnation=stamp.incarnation,
+            settings=stamp.settings,
+            bytes=path.stat().st_size,
+            sha256=digest.hexdigest(),
+            state=tree,
+        )
         write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(msgspec.json.encode(manifest))])
         # A rename survives a loss of power only after its folder is synced.
         sync_folder(folder)

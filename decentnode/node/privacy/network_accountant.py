@@ -92,11 +92,17 @@ def account(
         proven[[*group], column] = inf
     fixed, more = mechanism.fixed(observers)
     return NetworkPrivacy(
-        mechanism.unit, mechanism.delta, observers, proven, fixed,
-        mechanism.published() if colluders is None else None,
-        [mechanism.spent(u, mechanism.rounds) for u in range(nodes)],
-        [mechanism.central(u) for u in range(nodes)], (*notes, *more), mechanism.doubts,
-    )  # fmt: skip
+        unit=mechanism.unit,
+        delta=mechanism.delta,
+        observers=observers,
+        proven=proven,
+        fixed=fixed,
+        published=mechanism.published() if colluders is None else None,
+        local=[mechanism.spent(u, mechanism.rounds) for u in range(nodes)],
+        central=[mechanism.central(u) for u in range(nodes)],
+        notes=(*notes, *more),
+        doubts=mechanism.doubts,
+    )
 
 
 def before_mixing(noise: float, rounds: int) -> tuple[float, float]:

@@ -101,9 +101,17 @@ class TranscriptWriter(KeptBeside):
                 continue
             sealed = source not in self._plain
             line = TranscriptLine(
-                "payload", round, phase, source, self._rank, order, message.received, payload.nbytes,
-                message.layout, sealed=sealed,
-            )  # fmt: skip
+                kind="payload",
+                round=round,
+                phase=phase,
+                source=source,
+                target=self._rank,
+                order=order,
+                seconds=message.received,
+                bytes=payload.nbytes,
+                layout=message.layout,
+                sealed=sealed,
+            )
             self._batch.lines.append(line)
             if any(one.opens(self._rank, sealed) for one in hearing):
                 # The node never waits for a slow disk.

@@ -160,12 +160,14 @@ def _joined(rows: Sequence[EvaluationRow]) -> EvaluationRow:
     names = rows[0].metrics
     averages = {name: [row.of_average(name) for row in rows] for name in names}
     return EvaluationRow(
-        rows[0].round, fmean(row.seconds for row in rows),
-        {name: join([row.metrics[name] for row in rows]) for name in names},
-        join([row.train_loss for row in rows]), join([row.bytes_sent for row in rows]),
-        _mean_of_known([row.consensus_distance for row in rows]),
-        {name: _mean_of_known(values) for name, values in averages.items()},
-    )  # fmt: skip
+        round=rows[0].round,
+        seconds=fmean(row.seconds for row in rows),
+        metrics={name: join([row.metrics[name] for row in rows]) for name in names},
+        train_loss=join([row.train_loss for row in rows]),
+        bytes_sent=join([row.bytes_sent for row in rows]),
+        consensus_distance=_mean_of_known([row.consensus_distance for row in rows]),
+        average_model={name: _mean_of_known(values) for name, values in averages.items()},
+    )
 
 
 def _mean_of_known(values: Sequence[float | None]) -> float | None:

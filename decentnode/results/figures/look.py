@@ -7,13 +7,13 @@ from dataclasses import dataclass
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
-"""The same markers, as plotly names them."""
+"""The names that plotly has for `MARKERS`."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 """As plotly names them; they tell curves apart in print without colors."""
 PATTERNS: dict[str, str | tuple[int, tuple[int, ...]]] = {
     "solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1)), "dashdot": "-.", "longdash": (0, (9, 3)),
 }  # fmt: skip
-"""The same dashes for matplotlib."""
+"""The dashes of matplotlib by their names in plotly."""
 
 
 @dataclass(frozen=True)

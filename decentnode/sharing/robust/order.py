@@ -13,7 +13,7 @@ Comparator = tuple[int, int, bool, bool]
 
 
 def pieces_of(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":
-    """The same piece of each tensor of shape (d,); all of it on a GPU."""
+    """Corresponding pieces of the tensors, each of shape (d,); all of it on a GPU."""
     size = PIECE if tensors[0].device.type == "cpu" else max(1, tensors[0].numel())
     return zip(*(torch.split(x, size) for x in tensors), strict=True)
 

@@ -183,16 +183,22 @@ def _point(variant: Variant, place: Place, headline: Metric) -> FrontierPoint:
     attack = max(curves, key=lambda name: curves[name].mean, default="")
     nothing = Interval(nan, nan, len(runs))
     return FrontierPoint(
-        variant.name, place, len(runs),
-        variant.over_seeds(lambda run: run.curve()[-1]),
-        variant.over_seeds(lambda run: _worst(run, headline)),
-        variant.over_seeds(lambda run: run.bytes_per_node[-1]),
-        variant.over_seeds(lambda run: run.seconds[-1]),
-        interval(claims.values), claims.reason, claims.unit,
-        _over_runs(results, AUDIT, "epsilon_lower"), _over_runs(results, AUDIT, "auc"),
-        attack, curves.get(attack, nothing),
-        _over_runs(results, attack, "tpr_at_1_percent") if attack else nothing,
-    )  # fmt: skip
+        name=variant.name,
+        place=place,
+        seeds=len(runs),
+        utility=variant.over_seeds(lambda run: run.curve()[-1]),
+        worst_node=variant.over_seeds(lambda run: _worst(run, headline)),
+        bytes=variant.over_seeds(lambda run: run.bytes_per_node[-1]),
+        seconds=variant.over_seeds(lambda run: run.seconds[-1]),
+        epsilon=interval(claims.values),
+        no_claim=claims.reason,
+        unit=claims.unit,
+        audited=_over_runs(results, AUDIT, "epsilon_lower"),
+        canary_auc=_over_runs(results, AUDIT, "auc"),
+        attack=attack,
+        auc=curves.get(attack, nothing),
+        tpr=_over_runs(results, attack, "tpr_at_1_percent") if attack else nothing,
+    )
 
 
 def _worst(run: Run, headline: Metric) -> float:

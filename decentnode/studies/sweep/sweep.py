@@ -187,10 +187,16 @@ class Sweep:
     def _standing(self) -> SweepStanding:
         now = time.monotonic()
         return SweepStanding(
-            self._plan.study.name, len(self._plan.directories), self._done, len(self._failed),
-            len(self._waiting), now - self._began, self._seconds_left(),
-            [self._row(forked, now) for forked, _ in self._running.values()], self._signal is not None,
-        )  # fmt: skip
+            name=self._plan.study.name,
+            total=len(self._plan.directories),
+            done=self._done,
+            failed=len(self._failed),
+            waiting=len(self._waiting),
+            seconds=now - self._began,
+            seconds_left=self._seconds_left(),
+            running=[self._row(forked, now) for forked, _ in self._running.values()],
+            stopping=self._signal is not None,
+        )
 
     def _row(self, forked: ForkedRun, now: float) -> RunningRow:
         began, done = forked.progress.get()

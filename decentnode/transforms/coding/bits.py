@@ -57,7 +57,7 @@ def padded(x: Tensor, length: int) -> Tensor:
 
 
 def operand(x: Tensor) -> Any:
-    """The same memory to compute with: on the host as an array, where numpy starts and divides faster."""
+    """The memory of `x` to compute with: on the host as an array, where numpy starts and divides faster."""
     return x.numpy() if x.device == HOST else x
 
 

@@ -29,7 +29,7 @@ SCALES, CODES = "scales", "codes"
 TILE = 1 << 16
 """Elements per step, so that intermediate results stay in the second-level cache."""
 DEVICE_TILE = 1 << 24
-"""The same on a GPU: few steps, because the start of each operation takes time."""
+"""Elements per step on a GPU: few steps, because the start of each operation takes time."""
 
 Random = np.random.Generator | Stream
 """The source of numbers for stochastic rounding: numpy on the CPU, elsewhere the same numbers."""
