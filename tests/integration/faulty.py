@@ -44,10 +44,10 @@ class RaisesAt(Paced):
 
 @dataclass
 class PushRaisesAt(PushGossip):
-    """Asynchronous push gossip that raises at rank 2 in its third round."""
+    """Asynchronous push gossip that raises at rank 2 in its third window, or later if it makes no step there."""
 
     def after_step(self, vector, view):
-        if (view.rank, view.round) == (2, 2):
+        if view.rank == 2 and view.round >= 2:
             raise RuntimeError("a defect on purpose")
         return super().after_step(vector, view)
 

@@ -107,11 +107,11 @@ def test_all_reduce_trains_one_model_whatever_its_buffers_do(networks, tmp_path)
 
 
 def test_ranks_of_the_wrapper_take_the_same_networks(networks, tmp_path):
-    import matrix
+    import model_matrix
 
     with pytest.warns(UserWarning, match="'table' got another shape|'parts.2.table' got another shape"):
         for name in ("Composite", "GrowingBuffer", "LateBuffer", "Complex"):
-            matrix.wrapped(name, tmp_path)
+            model_matrix.wrapped(name, tmp_path)
 
 
 def test_an_evaluator_is_not_given_what_it_has_no_room_for(networks, tmp_path):

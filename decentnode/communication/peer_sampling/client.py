@@ -89,12 +89,14 @@ class SamplingClient:
         # have would wait for peers that exchange with others, in each of its rounds.
         clock = AwakeClock(LOOK_INTERVAL)
         heard, due, asked = clock.now(), 0.0, -1
+        # Several questions within the grace: each answer that a block is not due yet is a sign of life.
+        pause = min(ASK_INTERVAL, self.timeouts.grace / 3)
         while not self._ended:
             now, wanted = clock.now(), self._wanted
             if wanted in self._blocks or wanted != asked:
                 heard, due, asked = now, 0.0, wanted
             if wanted not in self._blocks and wanted >= 0 and now >= due:
-                due = now + ASK_INTERVAL
+                due = now + pause
                 # Without a connection, the queue of questions becomes full.
                 with contextlib.suppress(zmq.Again):
                     dealer.send(QUESTION.pack(self.process, wanted), zmq.NOBLOCK)

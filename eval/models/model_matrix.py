@@ -1,6 +1,6 @@
 """Tries what torch allows in a network with every part of a run, and prints a table in Markdown.
 
-    python eval/models/matrix.py [NETWORK ...] [--only PART ...]
+    python eval/models/model_matrix.py [NETWORK ...] [--only PART ...]
 
 Networks are those of `networks.py`. A cell is `yes`, `no: LINE` for what is refused before the first round,
 or `FAULT: LINE`, and then the exit code is 1. Runs are forked from one process that has everything imported.
