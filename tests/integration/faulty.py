@@ -44,7 +44,7 @@ class RaisesAt(Paced):
 
 @dataclass
 class PushRaisesAt(PushGossip):
-    """Asynchronous push gossip that raises at rank 2 in its third window, or later if it makes no step there."""
+    """Asynchronous push gossip that raises at rank 2 in its first step from the third window on."""
 
     def after_step(self, vector, view):
         if view.rank == 2 and view.round >= 2:
