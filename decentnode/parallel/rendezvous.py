@@ -175,10 +175,15 @@ class StoreMeeting(RankRendezvous):
         with ExitStack() as left:
             directory = self._directory(store, notes, timeout, left)
             most = memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
-            communication.prepare(self.place(_processes(notes), directory), most)
-            endpoint = communication.endpoint(self.rank, memory)
-            others = [rank for rank in range(self.size) if rank != self.rank]
-            communication.open(others, notes[0].run_id, timeout)
+            try:
+                communication.prepare(self.place(_processes(notes), directory), most)
+                endpoint = communication.endpoint(self.rank, memory)
+                others = [rank for rank in range(self.size) if rank != self.rank]
+                communication.open(others, notes[0].run_id, timeout)
+            except BaseException:
+                # The garbage collector would wait for ever for sockets that are still open.
+                communication.close(0.0)
+                raise
             if communication.news:
                 print(communication.news, flush=True)
             return Link(endpoint, communication, timeout, left.pop_all())

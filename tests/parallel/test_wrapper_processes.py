@@ -1,19 +1,24 @@
 """DecentralizedDataParallel in processes: how they meet, what carries the models, what they say of losses."""
 
+import gc
 import os
 import re
 import runpy
+import socket
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+import zmq
 from torch import nn
 
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.core.timeouts import Timeouts
+from decentnode.errors import StartError
 from decentnode.parallel.topology import weighted_graph
 from tests.support.ensemble import Run, batches, flat, loss_of, processes, small_network
 from tests.support.troupe import free_ports
@@ -188,6 +193,25 @@ def test_a_process_that_never_comes_is_named():
     found = processes(3, lambda rank: trained(run, rank), absent=(2,))
     for rank in (0, 1):
         assert found[rank] == f"StartError: rank {rank}: ranks [2] of 3 did not arrive within 1 s"
+
+
+def test_a_start_that_fails_leaves_no_socket_open():
+    """The garbage collector ends a ZeroMQ context, which waits until its sockets are closed."""
+    port = free_ports(2)
+    communication = {"name": "zeromq", "local": "tcp", "base_port": port}
+    run = Run(options={"communication": communication, "deadline": 1.0})
+
+    def work(rank):
+        with pytest.raises(StartError) as raised:
+            run.wrap(None)
+        contexts = [one for one in gc.get_objects() if type(one) is zmq.Context and not one.closed]
+        return str(raised.value), len(contexts), [one.name for one in threading.enumerate()]
+
+    with socket.create_server(("127.0.0.1", port)):
+        results = processes(2, work)
+    in_use = f"tcp://127.0.0.1:{port} is in use by another program (key communication.base_port)"
+    assert results[0] == (in_use, 0, ["MainThread"])
+    assert results[1][1:] == (0, ["MainThread"])
 
 
 def test_processes_that_wrap_something_else_are_named():
