@@ -25,14 +25,14 @@ class ChildProcess:
         end_thread_pools()
         launcher = os.getpid()
         try:
-            self._pid = os.fork()
+            self.pid = os.fork()
         except OSError as error:
             raise StartError(f"{name} cannot be started: {error.strerror}") from error
-        if self._pid == 0:
+        if self.pid == 0:
             # First: it must not outlive a launcher that dies now.
             die_with(launcher)
             _run(work, log)
-        self.fd = os.pidfd_open(self._pid)
+        self.fd = os.pidfd_open(self.pid)
         """Readable when the process has ended."""
 
     def has_ended(self, seconds: float = 0.0) -> bool:
@@ -42,14 +42,14 @@ class ChildProcess:
     def kill(self) -> None:
         """Ends it at once, unless it has ended."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> int:
         """Kills it, and waits for its end; returns its exit code, or minus the signal that ended it."""
         self.kill()
         os.close(self.fd)
         try:
-            _, status = os.waitpid(self._pid, 0)
+            _, status = os.waitpid(self.pid, 0)
         except ChildProcessError:  # this launcher was started with SIGCHLD ignored
             return 0
         return os.waitstatus_to_exitcode(status)

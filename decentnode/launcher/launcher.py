@@ -463,6 +463,7 @@ class Launcher:
             resumable=saved,
             refused=refused,
             threads=self.threads,
+            beside_mb=self._evaluators.memory_mb,
         )
         summary["attacks"] = self._attacks.close()
         self._writers.close(summary, lambda: self._stopping.is_urgent)
