@@ -19,8 +19,11 @@ from decentnode.launcher.fork_server import die_with
 class ChildProcess:
     """The launcher's end: it learns when the process ends, and ends it."""
 
-    def __init__(self, name: str, work: Callable[[], object], log: Path) -> None:
-        """Forks a process that does `work` and exits; raises StartError. No thread may run yet."""
+    def __init__(self, name: str, work: Callable[[], object], log: Path, outlives: bool = False) -> None:
+        """Forks a process that does `work` and exits; raises StartError. No thread may run yet.
+
+        `outlives`: it is not killed when the launcher dies, so it must notice that itself.
+        """
         self.log = log
         end_thread_pools()
         launcher = os.getpid()
@@ -30,7 +33,8 @@ class ChildProcess:
             raise StartError(f"{name} cannot be started: {error.strerror}") from error
         if self.pid == 0:
             # First: it must not outlive a launcher that dies now.
-            die_with(launcher)
+            if not outlives:
+                die_with(launcher)
             _run(work, log)
         self.fd = os.pidfd_open(self.pid)
         """Readable when the process has ended."""
