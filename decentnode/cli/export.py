@@ -1,33 +1,79 @@
 """`decentnode export`: the evaluations of a run in the formats of other tools."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
+from decentnode.cli.graph import make
 from decentnode.core.atomic_files import write_durably
+from decentnode.core.registry import WRITERS
+from decentnode.core.text import counted
 from decentnode.errors import BadInput
+from decentnode.launcher.recovery.resume import RunLock
 from decentnode.results import Run, read_records
 from decentnode.results.records import RoundRecord
-from decentnode.results.writers import CsvWriter, ParquetWriter
+from decentnode.results.writers import Writer
+
+DECENTRALIZEPY = "decentralizepy"
+TABLES = {"csv": ".csv", "parquet": ".parquet"}
+"""Writers of one file, which may be elsewhere, and its ending."""
 
 
-def as_csv(run: Run, out: Path) -> list[Path]:
-    """One row for each rank and evaluation, as `Run.to_frame`."""
-    return _written(run, out.with_suffix(".csv"), CsvWriter)
+def export(directory: Path, kind: str, out: Path | None, options: Sequence[str] = ()) -> list[str]:
+    """Writes a run in one of the formats; returns lines with the paths, or with what has the run now.
+
+    `out`: the file of a table, or the folder of `decentralizepy`, instead of those in the run. `options`: of
+    a writer, as `project=mixing`; all others are those of `records.writers`, if the run has that writer.
+    Raises BadInput.
+    """
+    run = Run(directory)
+    if kind not in (DECENTRALIZEPY, *WRITERS.classes()) and ":" not in kind:
+        known = ", ".join([*WRITERS.classes(), DECENTRALIZEPY])
+        raise BadInput(f"--format: unknown format '{kind}' (known: {known})")
+    if not run.rows:
+        raise BadInput(f"{directory}: has no evaluation yet, so there is nothing to export")
+    if out and kind not in (DECENTRALIZEPY, *TABLES):
+        raise BadInput(
+            f"--out: {kind} writes no file elsewhere; see its options with: decentnode list writer"
+        )
+    if options and kind == DECENTRALIZEPY:
+        raise BadInput(f"{options[0]}: {DECENTRALIZEPY} has no options")
+    try:
+        if kind == DECENTRALIZEPY:
+            return [*map(str, as_decentralizepy(run, out or directory / DECENTRALIZEPY))]
+        if kind in TABLES:
+            path = (out or directory / "evaluations").with_suffix(TABLES[kind])
+            # From here, not from the run's directory.
+            _write(run, kind, [*options, f"file={json.dumps(str(path.absolute()))}"])
+            return [str(path)]
+        # A writer of the run may be at work in the same run of the tool.
+        run_lock = RunLock(directory)
+        try:
+            run = Run(directory)
+            _write(run, kind, [*_options_of(run, kind), *options])
+        finally:
+            run_lock.release()
+        return [f"{kind} has {counted(len(run.rows), 'evaluation')}"]
+    except OSError as error:
+        raise BadInput(f"{error.filename or out}: cannot be written: {error.strerror}") from error
 
 
-def as_parquet(run: Run, out: Path) -> list[Path]:
-    """The rows of `as_csv` as Parquet files; needs pyarrow."""
-    return _written(run, out.with_suffix(".parquet"), ParquetWriter)
-
-
-def _written(run: Run, path: Path, kind: type[CsvWriter] | type[ParquetWriter]) -> list[Path]:
-    """What the writer of that format makes of the run; a path from here, not from the run's directory."""
-    writer = kind(file=str(path.absolute()))
+def _write(run: Run, kind: str, options: Sequence[str]) -> None:
+    """Has a writer write the whole run; raises BadInput and what its library raises."""
+    writer: Writer = make(WRITERS, kind, options)
+    if lack := writer.lack():
+        raise BadInput(lack)
     writer.begin(run, run.rows)
     writer.close(run.summary)
-    return [path]
+
+
+def _options_of(run: Run, kind: str) -> Iterator[str]:
+    """The options that the first such writer of the run has, as they are given in a command."""
+    writers = (run.settings.get("records") or {}).get("writers") or []
+    found: dict[str, Any] = next((writer for writer in writers if writer.get("name") == kind), {})
+    return (f"{key}={json.dumps(value)}" for key, value in found.items() if key != "name")
 
 
 def as_decentralizepy(run: Run, out: Path) -> list[Path]:
@@ -74,24 +120,3 @@ def _totals(records: Sequence[RoundRecord], field: str) -> dict[int, int]:
     """The sum of a field up to each round, by round from 1."""
     sums = accumulate(getattr(record, field) for record in records)
     return {record.round + 1: total for record, total in zip(records, sums, strict=True)}
-
-
-FORMATS: Mapping[str, Callable[[Run, Path], list[Path]]] = {
-    "csv": as_csv, "parquet": as_parquet, "decentralizepy": as_decentralizepy
-}  # fmt: skip
-
-
-def export(directory: Path, kind: str, out: Path | None) -> list[Path]:
-    """Writes a run in one of the formats; returns the paths. Raises BadInput.
-
-    `out`: default `evaluations.csv`, `evaluations.parquet`, or the folder `decentralizepy`, in the run.
-    """
-    if kind not in FORMATS:
-        raise BadInput(f"--format: unknown format '{kind}' (known: {', '.join(FORMATS)})")
-    run = Run(directory)
-    if not run.rows:
-        raise BadInput(f"{directory}: has no evaluation yet, so there is nothing to export")
-    try:
-        return FORMATS[kind](run, out or directory / (kind if kind == "decentralizepy" else "evaluations"))
-    except OSError as error:
-        raise BadInput(f"{error.filename or out}: cannot be written: {error.strerror}") from error

@@ -122,10 +122,13 @@ def watch(
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
-    kind: Annotated[str, typer.Option("--format", help="csv, parquet or decentralizepy.")] = "csv",
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of a writer: project=mixing")
+    ] = None,
+    kind: Annotated[str, typer.Option("--format", help="decentralizepy, or a writer: csv, wandb.")] = "csv",
     out: Annotated[Path | None, typer.Option(help="A file or folder; default: in the run.")] = None,
 ) -> None:
-    """Write the evaluations of a run in the format of another tool."""
+    """Write the evaluations of a run for another tool, also of a run that was killed."""
     from decentnode.cli import export as exports
 
-    print_lines(map(str, exports.export(run, kind, out)))
+    print_lines(exports.export(run, kind, out, options or ()))

@@ -242,11 +242,11 @@ class Timeouts:
     stopped_observation: ClassVar[float] = 8.0
     """Observations after all nodes have finished, in a run that was asked to stop."""
     last_rows: ClassVar[float] = 30.0
-    """The end of a run until its writers have finished; those that have not are left behind."""
+    """The end of a run, or of its launcher, until its writers have finished; others are killed."""
     control_answer: ClassVar[float] = 3.0
     """A request to a launcher and its answer (`decentnode status`, `decentnode restart`)."""
     run_lock: ClassVar[float] = 3.0
-    """A resumed run's wait for processes of a killed launcher."""
+    """A resumed run's wait for processes of a killed launcher; `last_rows` more for its writers."""
     console_line: ClassVar[float] = 1.0
     """A line for a blocked output, until it is dropped."""
     drawing: ClassVar[float] = 60.0

@@ -19,20 +19,24 @@ from decentnode.launcher.fork_server import die_with
 class ChildProcess:
     """The launcher's end: it learns when the process ends, and ends it."""
 
-    def __init__(self, name: str, work: Callable[[], object], log: Path) -> None:
-        """Forks a process that does `work` and exits; raises StartError. No thread may run yet."""
+    def __init__(self, name: str, work: Callable[[], object], log: Path, outlives: bool = False) -> None:
+        """Forks a process that does `work` and exits; raises StartError. No thread may run yet.
+
+        `outlives`: it is not killed when the launcher dies, so it must notice that itself.
+        """
         self.log = log
         end_thread_pools()
         launcher = os.getpid()
         try:
-            self._pid = os.fork()
+            self.pid = os.fork()
         except OSError as error:
             raise StartError(f"{name} cannot be started: {error.strerror}") from error
-        if self._pid == 0:
+        if self.pid == 0:
             # First: it must not outlive a launcher that dies now.
-            die_with(launcher)
+            if not outlives:
+                die_with(launcher)
             _run(work, log)
-        self.fd = os.pidfd_open(self._pid)
+        self.fd = os.pidfd_open(self.pid)
         """Readable when the process has ended."""
 
     def has_ended(self, seconds: float = 0.0) -> bool:
@@ -42,14 +46,14 @@ class ChildProcess:
     def kill(self) -> None:
         """Ends it at once, unless it has ended."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> int:
         """Kills it, and waits for its end; returns its exit code, or minus the signal that ended it."""
         self.kill()
         os.close(self.fd)
         try:
-            _, status = os.waitpid(self._pid, 0)
+            _, status = os.waitpid(self.pid, 0)
         except ChildProcessError:  # this launcher was started with SIGCHLD ignored
             return 0
         return os.waitstatus_to_exitcode(status)

@@ -156,6 +156,7 @@ class Launcher:
             self.server.close()
             self._evaluators.close()
             self._attacks.close()
+            self._writers.close()
             if self._peer_service is not None:
                 self._peer_service.close()
             self._assembly.close()
@@ -172,6 +173,7 @@ class Launcher:
     def _fork(self) -> None:
         # First: these must not hold the pipe of the nodes open.
         self._attacks.start()
+        self._writers.start(self.run_dir, self._run_state.lock)
         self._evaluators.start(self.threads)
         self._socket_dir = name_socket_directory()
         self._peer_service = peer_service.start_service(
@@ -256,7 +258,7 @@ class Launcher:
             return
         self._run_state.begin(start)
         self.evaluations.read(is_late=bool(start.late))
-        self._writers.begin(self.run_dir, [*self.evaluations.rows.values()])
+        self._writers.begin()
         self._introductions.fill(start.introductions)
         self._observer = ModelObserver(
             snapshots=self._evaluators.snapshots,
@@ -384,9 +386,11 @@ class Launcher:
             # What is there now is all that comes.
             self.evaluations.forget(self.membership.members)
             expected, observed = {}, False
-        for row in self.evaluations.complete(expected, observed):
+        rows = self.evaluations.complete(expected, observed)
+        for row in rows:
             self.screen.evaluated(row)
-            self._writers.put(row)
+        if rows:
+            self._writers.more_rows()
         self._writers.drop_failed()
         self.screen.progress(self.membership)
 
@@ -463,12 +467,13 @@ class Launcher:
             resumable=saved,
             refused=refused,
             threads=self.threads,
+            beside_mb=self._evaluators.memory_mb,
         )
         summary["attacks"] = self._attacks.close()
-        self._writers.close(summary, lambda: self._stopping.is_urgent)
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.past is None
         self._run_monitor.conclude(self.evaluations, summary if has_begun else None)
+        self._writers.finish(lambda: self._stopping.is_urgent)
         code = exit_code(self.membership, self._stopping.signal, self._event_log.lost_results)
         self._run_monitor.close(headline(summary, code))
         return summary

@@ -9,11 +9,18 @@ from torch import Tensor
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report
 from decentnode.core.text import counted, readable_bytes
 from decentnode.launcher.control_groups import control_group, room
+from decentnode.launcher.observer.evaluators import evaluators_wanted
 from decentnode.node.experiment import Experiment
 from decentnode.training.optim.uncompiled import trial_step
 
-PROCESS_BYTES = 12 << 20
+PROCESS_BYTES = 14 << 20
 """Bytes of a host process without its nodes, measured with small models."""
+NODE_BYTES = 72 << 10
+"""Bytes of a node's objects, measured with up to 700 nodes of 99 parameters in a process."""
+EVALUATOR_BYTES = 9 << 20
+"""Bytes of a process that evaluates in the background, without its model."""
+TEMPORARY_COPIES = 2
+"""Vectors that the gradient and the optimizer's step need for a while; nodes of a process take turns."""
 FRAMES_PER_SOURCE = 2
 """Payloads per neighbor that arrive through a socket: one in use, one early."""
 WARN_ABOVE = 0.8
@@ -24,6 +31,7 @@ def bytes_needed(experiment: Experiment, machine: int) -> int:
     """Approximate bytes that a machine's nodes need beyond what is loaded, without activations."""
     ranks = experiment.mapping.ranks_of(machine)
     processes = sum(process.machine == machine for process in experiment.processes)
+    evaluators = evaluators_wanted(experiment, ranks)
     received = sum(_frames(experiment, rank, machine) for rank in ranks) * experiment.most_payload_bytes
     staging = sum(experiment.memory(rank).payload_bytes for rank in ranks)
     # Its state per neighbor may come later.
@@ -33,8 +41,11 @@ def bytes_needed(experiment: Experiment, machine: int) -> int:
     settings = experiment.settings
     copies = 4 + settings.overlap + bool(settings.evaluation.background) + experiment.coupling.one_model
     copies += _optimizer_copies(experiment)
-    node = experiment.layout.nbytes * copies + _bytes_of(sharing.state_dict())
-    return processes * PROCESS_BYTES + len(ranks) * node + received + staging
+    vector = experiment.layout.nbytes
+    node = NODE_BYTES + vector * copies + _bytes_of(sharing.state_dict())
+    process = PROCESS_BYTES + vector * TEMPORARY_COPIES
+    beside = evaluators * (EVALUATOR_BYTES + vector)
+    return processes * process + len(ranks) * node + received + staging + beside
 
 
 def _optimizer_copies(experiment: Experiment) -> int:

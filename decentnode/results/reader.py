@@ -141,6 +141,34 @@ def read_evaluations(path: StrPath) -> list[EvaluationRow]:
     return sorted(read_lines(path, EvaluationRow, _row), key=lambda row: row.round)
 
 
+class EvaluationFollower:
+    """Reads an `evaluations.jsonl` while it grows."""
+
+    def __init__(self, path: StrPath) -> None:
+        self._path = Path(path)
+        self._offset = 0
+        self._rounds: set[int] = set()
+
+    def read(self) -> list[EvaluationRow]:
+        """The rows since the last call in their order, no round twice; raises BadInput."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._offset:  # rows were discarded
+                self._offset = 0
+            file.seek(self._offset)
+            # A last line without its end is not written yet, or was cut off by a kill.
+            content = file.read().rpartition(b"\n")[0]
+        try:
+            rows = [_row(line) for line in content.split(b"\n") if line]
+        except UNDECODABLE as error:
+            raise BadInput(f"{self._path}: {NOT_OURS}: {error}") from error
+        self._offset += len(content) + bool(content)
+        rows = [row for row in rows if row.round not in self._rounds]
+        self._rounds.update(row.round for row in rows)
+        return rows
+
+
 def _row(line: bytes) -> EvaluationRow:
     """A line of any schema."""
     if b'"metrics"' in line:

@@ -166,16 +166,16 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
     sync_folder(path.parent)
 
 
-def private_megabytes() -> float:
-    """Memory of only this process, from the kernel's account, in MB; at most a second old."""
-    return _private_megabytes(os.getpid(), int(time.monotonic()))
+def private_megabytes(pid: int | None = None) -> float:
+    """Memory of only this process or another one, from the kernel's account, in MB; at most a second old."""
+    return _private_megabytes(os.getpid() if pid is None else pid, int(time.monotonic()))
 
 
 # Reading takes 8 ms, and the nodes of a process ask one after the other.
 @lru_cache(maxsize=1)
 def _private_megabytes(pid: int, second: int) -> float:
     try:
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1024

@@ -2,14 +2,20 @@
 
 import csv
 import json
+import sys
 
 import msgspec
 import pandas
 import pytest
+import yaml
 
 from decentnode.cli import app as cli
+from decentnode.core.timeouts import Timeouts
+from decentnode.launcher.recovery.resume import RunLock
 from decentnode.results.records import RoundRecord
+from decentnode.results.writers import MlflowWriter
 from tests.results.test_study import make_run
+from tests.results.test_writers import FakeMlflow
 
 
 @pytest.fixture
@@ -55,10 +61,45 @@ def test_decentralizepys_plot_scripts_find_their_keys(run):
     assert found["validation_loss"] == found["test_loss"] == {}
 
 
+def test_a_killed_run_goes_to_a_tool_with_the_options_of_its_writer(run, tmp_path, monkeypatch, capsys):
+    mlflow = FakeMlflow()
+    for name, module in mlflow.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(MlflowWriter, "lack", classmethod(lambda cls: ""))
+    (run / "summary.json").unlink()
+    # As after a kill -9 in its second evaluation, which the tool has not.
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    settings["records"] = {"writers": [{"name": "mlflow", "experiment": "mixing", "per_rank": True}]}
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert export(run, "--format", "mlflow") == 0
+    assert capsys.readouterr().out == "mlflow has 2 evaluations\n"
+    ((found,), experiments) = mlflow.runs.values(), mlflow.experiments
+    assert (found.status, experiments) == ("KILLED", ["mixing"])
+    assert mlflow.curve() == {10: 0.625, 20: 0.8875}
+    assert {metric.key for metric in found.metrics} >= {"accuracy/rank_00001"}
+    # Once more, and elsewhere: nothing twice.
+    assert export(run, "--format", "mlflow") == 0
+    assert export(run, "experiment=other", "per_rank=false", "--format", "mlflow") == 0
+    assert mlflow.curve() == {10: 0.625, 20: 0.8875} and mlflow.experiments == ["mixing", "other"]
+
+
+def test_a_run_in_progress_has_its_own_writers(run, monkeypatch, capsys):
+    monkeypatch.setattr(Timeouts, "run_lock", 0.0)
+    lock = RunLock(run)
+    assert export(run, "--format", "tensorboard") == 2
+    assert "this run is in progress; stop it first" in capsys.readouterr().err
+    lock.release()
+    assert export(run, "--format", "tensorboard", "folder=shown") == 0
+    assert len([*(run / "shown").iterdir()]) == 1
+
+
 def test_bad_input_is_one_line(run, tmp_path, capsys):
     empty = make_run(tmp_path / "empty", [])
     for words, expected in (
-        ((run, "--format", "xls"), "unknown format 'xls' (known: csv, parquet, decentralizepy)"),
+        ((run, "--format", "xls"), "unknown format 'xls' (known: csv, "),
+        ((run, "--format", "wandb", "--out", "x"), "--out: wandb writes no file elsewhere"),
+        ((run, "--format", "decentralizepy", "a=1"), "a=1: decentralizepy has no options"),
+        ((run, "colour=red"), "unknown option"),
         ((empty,), "has no evaluation yet, so there is nothing to export"),
         ((tmp_path / "none",), "not the directory of a run"),
     ):

@@ -5,19 +5,24 @@ import json
 import pandas
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from decentnode.launcher.recovery.resume import RunLock
 from decentnode.results import Run as Files
-from tests.integration.running import Run
+from tests.integration.running import Run, wait_until
 
 PLUGIN = """
-import threading
+import time
 from dataclasses import dataclass
 from decentnode.core.timeouts import Timeouts
 from decentnode.results.writers import Writer
 
+# The launcher imports this module, too.
+Timeouts.last_rows = 10.0
+
 @dataclass(kw_only=True)
 class Fails(Writer):
     def begin(self, run, rows):
-        pass
+        for row in rows:
+            self.row(row)
 
     def row(self, row):
         raise ConnectionError("no route to host")
@@ -28,13 +33,22 @@ class Fails(Writer):
 @dataclass(kw_only=True)
 class Hangs(Fails):
     def row(self, row):
-        # The others may take their time, however busy the machine; nothing waits for this one after them.
-        others = set(threading.enumerate()) - {threading.current_thread()}
-        for thread in others:
-            if thread.name.startswith("writer "):
-                thread.join()
-        Timeouts.last_rows = 0.0
-        threading.Event().wait()
+        time.sleep(1000)
+
+@dataclass(kw_only=True)
+class Late(Writer):
+    def begin(self, run, rows):
+        self.file = (run.directory / "late").open("w")
+        # As the import of a large library.
+        time.sleep(4)
+        for row in rows:
+            self.row(row)
+
+    def row(self, row):
+        print(row.round, file=self.file, flush=True)
+
+    def close(self, summary):
+        print(summary.get("nodes", "killed"), file=self.file, flush=True)
 """
 CONFIG = """
 name: written
@@ -73,6 +87,25 @@ def test_writers_fail_and_hang_alone_and_a_resume_continues_their_files(tmp_path
     assert "is dropped" not in resumed.text
     assert resumed.summary["model_hash"] == plain.summary["model_hash"]
     assert rounds_of(resumed.run_dir) == [2, 4, 6, 8]
+
+
+def test_writers_have_all_rows_when_the_launcher_is_killed(tmp_path):
+    """Also the one that has not begun to write by then."""
+    config = tmp_path / "written.yaml"
+    config.write_text(CONFIG)
+    (tmp_path / "own.py").write_text(PLUGIN)
+    words = [f"records={{writers: [{WRITERS}, 'own:Late']}}", "rounds=5000", "checkpoint={every: 100}"]
+    run = Run(tmp_path / "run", words, config=config)
+    rows = run.run_dir / "evaluations.jsonl"
+    wait_until(lambda: rows.exists() and rows.read_bytes().count(b"\n") >= 20, 60, lambda: run.text)
+    run.process.kill()
+    run.process.wait()
+    # A resume waits for its writers.
+    RunLock(run.run_dir).release()
+    rounds = rounds_of(run.run_dir)
+    assert len(rounds) >= 20
+    *late, end = (run.run_dir / "late").read_text().split()
+    assert (late, end) == ([str(round - 1) for round in rounds], "killed")
 
 
 def rounds_of(run_dir) -> list[int]:

@@ -8,8 +8,11 @@ from decentnode.communication.launcher_link.reports import Exited, Failed
 from decentnode.launcher import control_groups
 from decentnode.launcher import memory_estimate as memory
 from decentnode.launcher.memory_estimate import (
+    EVALUATOR_BYTES,
     FRAMES_PER_SOURCE,
+    NODE_BYTES,
     PROCESS_BYTES,
+    TEMPORARY_COPIES,
     MemoryEstimate,
     available_bytes,
     bytes_needed,
@@ -26,9 +29,11 @@ def experiment(*overrides):
 
 
 def of_vectors(made):
-    """What is left when processes and staging are taken away, in vectors."""
-    staging = sum(made.memory(rank).payload_bytes for rank in range(made.graph.num_nodes))
-    return (bytes_needed(made, 0) - staging - len(made.processes) * PROCESS_BYTES) / D
+    """What is left when processes, objects of nodes and staging are taken away, in vectors."""
+    nodes = made.graph.num_nodes
+    staging = sum(made.memory(rank).payload_bytes for rank in range(nodes))
+    processes = len(made.processes) * (PROCESS_BYTES + TEMPORARY_COPIES * D)
+    return (bytes_needed(made, 0) - staging - nodes * NODE_BYTES - processes) / D
 
 
 def test_a_node_needs_its_slots_gradient_snapshot_and_what_the_optimizer_keeps():
@@ -52,6 +57,19 @@ def test_payloads_that_come_through_sockets_take_memory():
         experiment(), 0
     )
     assert more == links * FRAMES_PER_SOURCE * experiment().most_payload_bytes
+
+
+def test_nodes_of_a_process_share_what_a_process_needs():
+    apart = bytes_needed(experiment(), 0)
+    process = PROCESS_BYTES + TEMPORARY_COPIES * D
+    in_pairs = bytes_needed(experiment("communication={name: zeromq, nodes_per_process: 2}"), 0)
+    assert apart - in_pairs == 8 * process
+    together = experiment("communication=inproc")
+    assert bytes_needed(together, 0) < apart - 14 * process
+    evaluated = experiment("communication=inproc", "evaluation.background=2")
+    copies = 16  # a snapshot of each node for the evaluators
+    more = bytes_needed(evaluated, 0) - bytes_needed(together, 0)
+    assert more == 2 * (EVALUATOR_BYTES + D) + copies * D
 
 
 @pytest.mark.parametrize("name", ["secure_aggregation", "gradient_tracking", "quasi_global", "none"])

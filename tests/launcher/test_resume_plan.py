@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -133,8 +134,13 @@ def test_one_start_at_a_time_writes_to_a_directory(tmp_path, monkeypatch):
     lock = RunLock(tmp_path)
     with pytest.raises(BadInput, match="this run is in progress"):
         RunLock(tmp_path)
-    lock.release()
+    # Only writers of a killed launcher hold it now.
+    lock.note_finishing()
+    ending = threading.Timer(0.3, lock.release)
+    ending.start()
     RunLock(tmp_path).release()
+    ending.join()
+    assert (tmp_path / "lock").read_bytes() == b""
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,42 @@
 """Writers that fail, hang or are slow cost a line each, and neither others' rows nor the end of the run."""
 
-import threading
+import json
+import os
+import signal
 import time
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from decentnode.config.settings import Plugin
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.launcher.report import row_writers
+from decentnode.launcher.recovery.resume import RunLock
 from decentnode.launcher.report.row_writers import RowWriters
-from decentnode.results.reader import EvaluationRow
+from decentnode.results.reader import EvaluationFollower, EvaluationRow
 from decentnode.results.writers import Writer
-
-WRITTEN: list[int] = []
-RELEASE = threading.Event()
+from tests.integration.running import wait_until
 
 
 @dataclass(kw_only=True)
 class Keeps(Writer):
-    """Keeps rounds in a list."""
+    """Keeps rounds in a file of the run's directory, and at the end the number of nodes."""
 
     def begin(self, run, rows):
-        WRITTEN.extend(row.round for row in rows)
+        self.path = run.directory / "kept"
+        self.keep(*(row.round for row in rows))
+        (run.directory / f"begun-{os.getpid()}").touch()
 
     def row(self, row):
-        WRITTEN.append(row.round)
+        self.keep(row.round)
 
     def close(self, summary):
-        WRITTEN.append(summary["nodes"])
+        self.keep(summary.get("nodes", "killed"))
+
+    def keep(self, *items):
+        with self.path.open("a") as file:
+            file.write("".join(f"{item}\n" for item in items))
 
 
 @dataclass(kw_only=True)
@@ -40,6 +47,7 @@ class Fails(Keeps):
 
     def begin(self, run, rows):
         self.fail("begin")
+        super().begin(run, rows)
 
     def row(self, row):
         self.fail("row")
@@ -47,9 +55,20 @@ class Fails(Keeps):
     def close(self, summary):
         self.fail("close")
 
+    def keep(self, *items):
+        """Nothing: the file is that of another writer."""
+
     def fail(self, method):
         if method == self.where:
             raise {"begin": BadInput("no key"), "row": OSError("disk\nfull"), "close": SystemExit(3)}[method]
+
+
+@dataclass(kw_only=True)
+class Crashes(Keeps):
+    """Dies at its first row, as by an error in the C code of a library."""
+
+    def row(self, row):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass(kw_only=True)
@@ -57,84 +76,173 @@ class Hangs(Keeps):
     """Hangs at its first row."""
 
     def row(self, row):
-        RELEASE.wait()
+        time.sleep(1000)
+
+
+@dataclass(kw_only=True)
+class Slow(Keeps):
+    """Takes as long to begin as the import of a large library."""
+
+    def begin(self, run, rows):
+        time.sleep(1.5)
+        super().begin(run, rows)
+
+
+class Started:
+    """Writers of a run without nodes."""
+
+    def __init__(self, run_dir, *plugins):
+        self.run_dir, self.told = run_dir, []
+        named = [Plugin(cls=cls, options=o, kind="writer", name=cls.__name__) for cls, o in plugins]
+        self.writers = RowWriters(named, lambda kind, text: self.told.append(f"{kind}: {text}"))
+        self.writers.start(run_dir, RunLock(run_dir))
+
+    def add(self, *rounds: int) -> None:
+        with (self.run_dir / "evaluations.jsonl").open("ab") as file:
+            file.writelines(msgspec.json.encode(row(round)) + b"\n" for round in rounds)
+        self.writers.more_rows()
+
+    def finish(self, is_urgent: bool = False) -> None:
+        (self.run_dir / "summary.json").write_text(json.dumps({"schema": 3, "nodes": 99}))
+        self.writers.finish(lambda: is_urgent)
+
+    def begin(self, working: int) -> None:
+        """Begins, and waits until so many writers have no error in it."""
+        self.writers.begin()
+        self.wait(lambda: len([*self.run_dir.glob("begun-*")]) == working)
+
+    @property
+    def kept(self) -> list[str]:
+        path = self.run_dir / "kept"
+        return path.read_text().split() if path.exists() else []
+
+    def wait(self, condition) -> None:
+        def holds():
+            self.writers.drop_failed()
+            return condition()
+
+        wait_until(holds, 20, lambda: f"{self.told} {self.kept}")
 
 
 @pytest.fixture
-def begun(tmp_path, monkeypatch):
-    monkeypatch.setattr(Timeouts, "last_rows", 0.3)
+def start(tmp_path):
     (tmp_path / "config.yaml").write_text("name: x\n")
-    WRITTEN.clear()
-    RELEASE.clear()
-    told: list[str] = []
+    (tmp_path / "logs").mkdir()
+    made = []
 
-    def begin(*plugins, rows=()):
-        named = [Plugin(cls=cls, options=o, kind="writer", name=cls.__name__) for cls, o in plugins]
-        writers = RowWriters(named, lambda kind, text: told.append(f"{kind}: {text}"))
-        writers.begin(tmp_path, rows)
-        return writers, told
+    def start(*plugins):
+        made.append(Started(tmp_path, *plugins))
+        return made[-1]
 
-    yield begin
-    RELEASE.set()
-    # A thread that is left behind makes a command of a later test end its whole process.
-    for thread in threading.enumerate():
-        if thread.name.startswith("writer "):
-            thread.join(10)
-            assert not thread.is_alive()
+    yield start
+    for started in made:
+        started.writers.close()
 
 
 def row(round: int) -> EvaluationRow:
     return EvaluationRow(round, 1.0, {"accuracy": {0: 0.5}}, {}, {})
 
 
-def test_rows_come_in_order_after_those_of_earlier_starts(begun):
-    writers, told = begun((Keeps, {}), rows=[row(2), row(4)])
-    for round in (6, 8):
-        writers.put(row(round))
-    writers.close({"nodes": 99}, lambda: False)
-    assert (WRITTEN, told) == ([2, 4, 6, 8, 99], [])
+def test_rows_come_in_order_after_those_of_earlier_starts(start):
+    started = start((Keeps, {}))
+    started.add(4, 2)
+    started.writers.begin()
+    started.wait(lambda: started.kept == ["2", "4"])
+    started.add(6)
+    started.wait(lambda: started.kept == ["2", "4", "6"])
+    started.add(8)
+    started.finish()
+    assert (started.kept, started.told) == (["2", "4", "6", "8", "99"], [])
 
 
-def test_a_writer_that_fails_is_dropped_and_named_once(begun):
-    writers, told = begun(*((Fails, {"where": where}) for where in ("begin", "row", "close")), (Keeps, {}))
-    for round in range(5):
-        writers.put(row(round))
-    limit = time.monotonic() + 20
-    while len(told) < 2 and time.monotonic() < limit:
-        writers.drop_failed()
-        time.sleep(0.01)
-    assert sorted(told) == [
+def test_a_writer_that_fails_is_dropped_and_named_once(start):
+    plugins = [(Fails, {"where": where}) for where in ("begin", "row", "close")]
+    started = start(*plugins, (Crashes, {}), (Keeps, {}))
+    started.begin(working=4)
+    started.add(*range(5))
+    started.wait(lambda: len(started.told) == 3)
+    assert sorted(started.told) == [
+        "writer: writer Crashes is dropped: killed by signal 9",
         "writer: writer Fails is dropped: OSError: disk",
         "writer: writer Fails is dropped: no key",
     ]
-    writers.close({"nodes": 7}, lambda: False)
-    assert told[2:] == ["writer: writer Fails is dropped: SystemExit: 3"]
-    assert WRITTEN == [0, 1, 2, 3, 4, 7]
+    started.finish()
+    assert started.told[3:] == ["writer: writer Fails is dropped: SystemExit: 3"]
+    assert started.kept == ["0", "1", "2", "3", "4", "99"]
 
 
-def test_a_writer_that_hangs_is_left_behind_after_the_limit(begun):
-    writers, told = begun((Hangs, {}), (Keeps, {}))
-    writers.put(row(0))
+def test_a_writer_that_hangs_is_ended_after_the_limit(start, monkeypatch):
+    monkeypatch.setattr(Timeouts, "last_rows", 2.0)
+    started = start((Hangs, {}), (Keeps, {}))
+    started.begin(working=2)
+    started.add(0)
     began = time.monotonic()
-    writers.close({"nodes": 7}, lambda: False)
-    assert 0.3 <= time.monotonic() - began < 20
-    assert (WRITTEN, len(told)) == ([0, 7], 1) and "Hangs is dropped: it had not finished in time" in told[0]
+    started.finish()
+    assert 2.0 <= time.monotonic() - began < 20
+    assert started.kept == ["0", "99"] and len(started.told) == 1
+    assert "Hangs is dropped: it had not finished in time" in started.told[0]
 
 
-def test_a_second_signal_ends_the_wait_at_once(begun, monkeypatch):
-    monkeypatch.setattr(Timeouts, "last_rows", 60.0)
-    writers, told = begun((Hangs, {}))
-    writers.put(row(0))
-    writers.close({"nodes": 7}, lambda: True)
-    assert len(told) == 1
+def test_a_second_signal_ends_the_wait_at_once(start):
+    started = start((Hangs, {}))
+    started.begin(working=1)
+    started.add(0)
+    began = time.monotonic()
+    started.finish(is_urgent=True)
+    assert len(started.told) == 1 and time.monotonic() - began < Timeouts.last_rows / 2
 
 
-def test_rows_that_wait_for_a_slow_writer_are_bounded(begun, monkeypatch):
-    monkeypatch.setattr(row_writers, "MOST_WAITING", 3)
-    writers, told = begun((Hangs, {}))
-    for round in range(9):
-        writers.put(row(round))
-    writers.drop_failed()
-    assert told == ["writer: writer Hangs is dropped: 3 evaluations wait for it"]
-    writers.close({"nodes": 7}, lambda: False)
-    assert len(told) == 1
+@pytest.mark.parametrize("cls", [Slow, Hangs])
+def test_a_writer_outlives_a_killed_launcher_until_it_has_the_rows(start, tmp_path, monkeypatch, cls):
+    """However long it takes to begin, and not for ever."""
+    monkeypatch.setattr(Timeouts, "last_rows", 20.0 if cls is Slow else 0.5)
+    pid = os.fork()
+    if pid == 0:
+        started = start((cls, {}))
+        if cls is Slow:
+            started.writers.begin()
+        else:
+            started.begin(working=1)
+        started.add(0, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    # Another start waits for the writer.
+    monkeypatch.setattr(Timeouts, "run_lock", 0.1)
+    RunLock(tmp_path).release()
+    assert (tmp_path / "kept").read_text().split() == (["0", "1", "killed"] if cls is Slow else [])
+
+
+def test_a_run_that_never_begins_has_no_writers(start):
+    started = start((Keeps, {}))
+    started.finish()
+    assert (started.kept, started.told) == ([], [])
+
+
+def test_a_writer_ends_with_a_launcher_that_dies_before_the_run_begins(start, tmp_path):
+    pid = os.fork()
+    if pid == 0:
+        start((Keeps, {}))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    RunLock(tmp_path).release()
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_follower_reads_whole_lines_once(tmp_path):
+    path = tmp_path / "evaluations.jsonl"
+    follower = EvaluationFollower(path)
+    assert follower.read() == []
+    lines = [msgspec.json.encode(row(round)) + b"\n" for round in range(4)]
+    path.write_bytes(lines[0] + lines[1] + lines[2][:9])
+    assert [found.round for found in follower.read()] == [0, 1]
+    assert follower.read() == []
+    path.write_bytes(b"".join(lines[:3]))
+    assert [found.round for found in follower.read()] == [2]
+    # A late machine has discarded rows that its nodes repeat.
+    path.write_bytes(b"".join(lines[:2]))
+    assert follower.read() == []
+    path.write_bytes(b"".join(lines))
+    assert [found.round for found in follower.read()] == [3]
+    path.write_bytes(b"".join(lines) + b"{}\n")
+    with pytest.raises(BadInput, match="not written by this version"):
+        follower.read()

@@ -310,11 +310,18 @@ def test_a_summary_counts_what_became_of_the_nodes(tmp_path) -> None:
     assert (found["startup_seconds"], found["wall_seconds"]) == (1.235, 9.877)
     accuracy = found["test"]["accuracy"]
     assert accuracy == pytest.approx({"mean": 0.7, "std": 0.1, "min": 0.6, "max": 0.8})
-    assert found["peak_memory_mb_per_node"]["max"] == 14.0
+    assert found["peak_memory_mb_per_node"]["max"] == 14.0 and found["peak_memory_mb"] == 12.0 + 14.0
     assert found["average_model"] is None
     write_atomically(tmp_path / "summary.json", found)
     assert read_object(tmp_path / "summary.json") == found
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_memory_of_nodes_that_share_a_process_counts_once(monkeypatch) -> None:
+    monkeypatch.setattr(EXPERIMENT, "home", {0: 0, 1: 0, 2: 1})
+    reports = [finished(rank, 0.8, 0.5) for rank in range(3)]
+    assert summary(*reports)["peak_memory_mb"] == 13.0 + 14.0
+    assert summary()["peak_memory_mb"] is None
 
 
 def test_what_was_refused_is_summed_up_by_reason() -> None:

@@ -53,8 +53,8 @@ class FakeWandb:
         assert self.open and step >= self.step, "W&B ignores steps that it has"
         self.kept[self.id][step], self.step = values, step + 1
 
-    def finish(self) -> None:
-        self.open = False
+    def finish(self, exit_code: int) -> None:
+        self.open, self.exit_code = False, exit_code
 
     def curve(self) -> dict[int, float]:
         (rows,) = self.kept.values()
@@ -183,6 +183,19 @@ def test_each_evaluation_is_there_at_once_and_once_also_after_a_resume(name, run
     late.begin(run, run.rows)
     late.close(run.summary)
     assert read() == [*MEANS.items()]
+
+
+def test_a_run_that_was_killed_is_not_shown_as_finished(run, fakes):
+    """Its writer gets an empty summary, and has the rows."""
+    summaries = {"KILLED": {}, "FAILED": {"finished_nodes": 1, "nodes": 2}, "FINISHED": run.summary}
+    for status, summary in summaries.items():
+        for name in fakes:
+            writer = WRITERS.find(name)()
+            writer.begin(run, run.rows)
+            writer.close(summary)
+            assert [*curve_of(name, run, fakes).items()] == [*MEANS.items()]
+        assert [one.status for one in fakes["mlflow"].runs.values()] == [status]
+        assert fakes["wandb"].exit_code == (status != "FINISHED")
 
 
 def test_tables_are_those_of_the_run(run):

@@ -67,7 +67,7 @@ def make(planned, settings=None, finished=3, **state):
     (directory.path / "run.json").write_text(json.dumps(content | state))
     summary = {
         "schema": SCHEMA, "finished_nodes": finished, "stopped_nodes": 0, "nodes": 3, "bytes_sent": 2_000,
-        "startup_seconds": 0.5, "wall_seconds": 1.5, "peak_memory_mb_per_node": {"mean": 10.0},
+        "startup_seconds": 0.5, "wall_seconds": 1.5, "peak_memory_mb": 30.0,
     }  # fmt: skip
     (directory.path / "summary.json").write_text(json.dumps(summary))
     return directory

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from decentnode.config import yaml_source
+from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.results import Study
 from decentnode.results.records import read_records
+from decentnode.studies.expansion import planned_runs
+from decentnode.studies.study_file import read_study
+from decentnode.studies.sweep.directories import RunDirectory
+from decentnode.studies.sweep.forecast import forecasts
+from decentnode.studies.sweep.plan import cost_of
 from tests.integration.running import Run, alive, descendants, start_command, wait_until
 
 PATIENCE = 100
@@ -114,6 +120,23 @@ def test_a_killed_sweep_continues_with_nothing_twice_and_nothing_lost(tmp_path, 
     assert {entry["variant"] for entry in entries} == {"gossip", "push_sum"}
     third = Sweep(tmp_path, "seeds=[0, 7]")
     assert third.wait() == 0 and "nothing to do" in third.text
+
+
+def test_the_forecast_of_memory_is_what_runs_take_however_nodes_share_processes(tmp_path, study):
+    """Within a factor of 1.5, the one of docs/studies.md for small models."""
+    variants = "inproc, zeromq, {name: zeromq, local: tcp, nodes_per_process: 4, base_port: 30560}"
+    changes = {
+        "sharing: [gossip, push_sum]": f"communication: [{variants}]", "nodes: 3": "nodes: 8",
+        "train_size: 60": "train_size: 600", "seeds: 2": "seeds: 1",
+    }  # fmt: skip
+    study(10, **changes)
+    runs = planned_runs(read_study(tmp_path / "study.yaml"))
+    expected = forecasts(runs, DatasetCache())
+    sweep = Sweep(tmp_path)
+    assert sweep.wait() == 0, sweep.text
+    for run in runs:
+        measured = cost_of(RunDirectory(run)).memory_bytes
+        assert 1 / 1.5 < expected[run.variant.name].memory_bytes / measured < 1.5, run.name
 
 
 def test_a_sweep_that_is_stopped_resumes_its_runs(tmp_path, study):

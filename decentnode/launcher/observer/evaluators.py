@@ -29,6 +29,7 @@ from decentnode.launcher.control_groups import processors
 from decentnode.node.checkpoint.packed_state import unpacked
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.host_process import TELL_STACKS
+from decentnode.results.records import private_megabytes
 
 NICENESS = 3
 """Half of the weight of a node, where both want the same processor.
@@ -39,7 +40,7 @@ _TASK = struct.Struct("<II")
 """What an evaluator is asked for: rank and round."""
 
 
-def _wanted(experiment: Experiment, local: Collection[int]) -> int:
+def evaluators_wanted(experiment: Experiment, local: Collection[int]) -> int:
     """The number of evaluators for these ranks of a machine; more than nodes are never busy."""
     given = experiment.settings.evaluation.background
     if given is True:
@@ -84,7 +85,7 @@ class EvaluatorPool:
         Nothing runs before `start`.
         """
         self._experiment = experiment
-        self._count = _wanted(experiment, local)
+        self._count = evaluators_wanted(experiment, local)
         layout, ranks = experiment.layout, sorted(local)
         self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype)
         """For the observer."""
@@ -119,6 +120,11 @@ class EvaluatorPool:
     def is_busy(self) -> bool:
         """Whether an evaluation is awaited."""
         return bool(self._waiting) or any(one.task for one in self._live)
+
+    @property
+    def memory_mb(self) -> float:
+        """Memory that only the evaluators use now, in MB."""
+        return sum(private_megabytes(one.child.pid) for one in self._live)
 
     def submit(self, published: Published) -> None:
         """Has a vector of this machine evaluated."""

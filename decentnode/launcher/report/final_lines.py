@@ -158,9 +158,9 @@ def _cost(summary: dict[str, Any]) -> Lines:
         yield "sent, received", f"{sent}, {received}; {each} sent per node"
     startup, wall = (readable_seconds(summary[f"{part}_seconds"]) for part in ("startup", "wall"))
     yield "time", f"{wall}, after {startup} to start"
-    memory = summary["peak_memory_mb_per_node"]
-    if memory:
-        yield "memory per node", f"{memory['mean']:.1f} MB, at most {memory['max']:.1f} MB"
+    memory, by_node = summary["peak_memory_mb"], summary["peak_memory_mb_per_node"]
+    if memory and by_node:
+        yield "memory", f"{memory:.1f} MB, at most {by_node['max']:.1f} MB in a node's process"
 
 
 def _losses(summary: dict[str, Any], run_dir: Path) -> Lines:

@@ -1,98 +1,169 @@
-"""Passes evaluations to the writers of a run, each in a thread that may fail or hang alone."""
+"""Has the evaluations of a run written for other tools, by processes that may fail, hang or be slow alone.
 
+Each writer is a process, which reads what is new in `evaluations.jsonl` whenever the launcher notifies it. So
+a library that takes seconds to import, or a slow server, loses no evaluation. When the launcher is killed,
+a writer still writes all rows of the file, and ends within a limit.
+"""
+
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import Full, Queue
-from typing import Any
 
 from decentnode.config.settings import Plugin
-from decentnode.core.process_setup import leave_behind
-from decentnode.core.text import counted
+from decentnode.core.polling import ready
+from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.results.reader import EvaluationRow
+from decentnode.launcher.child_process import ChildProcess
+from decentnode.launcher.recovery.resume import RunLock
+from decentnode.results.reader import EvaluationFollower
 from decentnode.results.run import Run
 from decentnode.results.writers import Writer
 
-MOST_WAITING = 1000
-"""Evaluations that wait for a slow writer, before it is dropped."""
+BEGIN, ROWS, END = b"b", b"r", b"e"
+"""What the launcher notifies a writer of: the run is described, the file has more rows, the run has ended."""
+MOST_PROBLEM_BYTES = 1000
 POLL_INTERVAL = 0.05
 Say = Callable[[str, str], object]
 """Records and shows an event, of a kind and with a text."""
 
 
-class WriterThread(threading.Thread):
-    """Calls one writer; nobody waits for it but `RowWriters.close`."""
+class WriterProcess:
+    """The launcher's end of the process of one writer."""
 
-    def __init__(self, name: str, writer: Writer, run: Run, rows: Sequence[EvaluationRow]) -> None:
-        super().__init__(name=f"writer {name}", daemon=True)
-        self.problem = ""
-        """Why it has ended early, in one line."""
-        self.waiting: Queue[EvaluationRow | dict[str, Any]] = Queue(MOST_WAITING)
-        """Rows, and last the summary."""
-        self._writer = writer
-        self._run = run
-        self._rows = list(rows)
+    def __init__(self, plugin: Plugin, run_dir: Path, run_lock: RunLock, log: Path) -> None:
+        """Forks the process; raises StartError. No thread may run yet."""
+        self.name = plugin.name
+        told, self._notices = os.pipe()
+        self._problems, problems = os.pipe()
+        # A writer that hangs must not block the launcher; one that ended has said what it had to say.
+        os.set_blocking(self._notices, False)
+        os.set_blocking(self._problems, False)
+        launcher = os.getpid()
 
-    def run(self) -> None:
-        """Writes until the summary comes, or the first error, which is of another library."""
-        try:
-            self._writer.begin(self._run, self._rows)
-            while isinstance(item := self.waiting.get(), EvaluationRow):
-                self._writer.row(item)
-                if self.problem:  # dropped meanwhile, so no summary comes
-                    return
-            self._writer.close(item)
-        except BaseException as error:
-            text = next(iter(str(error).splitlines()), "")
-            # An error of ours says enough without its class.
-            is_ours = isinstance(error, BadInput) and text
-            self.problem = text if is_ours else f"{type(error).__name__}: {text}".rstrip(": ")
+        def work() -> None:
+            # It may outlive the launcher, and then must not keep what that held, such as the lock of a sweep.
+            kept = {0, 1, 2, told, problems, run_lock.fileno()}
+            for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208 - numbers
+                with contextlib.suppress(OSError):  # that of the listing
+                    os.close(fd)
+            try:
+                _follow(plugin, run_dir, run_lock, told, launcher)
+            except BaseException as error:  # whatever the library raises
+                text = next(iter(str(error).splitlines()), "")
+                # An error of ours says enough without its class.
+                is_ours = isinstance(error, BadInput) and text
+                problem = text if is_ours else f"{type(error).__name__}: {text}".rstrip(": ")
+                os.write(problems, problem.encode()[:MOST_PROBLEM_BYTES])
+                raise
+
+        self.child = ChildProcess(f"writer {self.name}", work, log, outlives=True)
+        os.close(told)
+        os.close(problems)
+
+    def notify(self, notice: bytes) -> None:
+        """Passes a notice on; never waits."""
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._notices, notice)
+
+    def close(self) -> str:
+        """Kills the process unless it has ended; returns in one line why it failed, or an empty text."""
+        status, problem = self.child.close(), b""
+        with contextlib.suppress(BlockingIOError):
+            problem = os.read(self._problems, MOST_PROBLEM_BYTES)
+        os.close(self._notices)
+        os.close(self._problems)
+        return problem.decode(errors="replace") or (how_it_ended(status) if status else "")
 
 
 class RowWriters:
-    """All writers of a run; without plug-ins, and before `begin`, it does nothing."""
+    """All writers of a run; without plug-ins it does nothing."""
 
     def __init__(self, plugins: Sequence[Plugin], say: Say) -> None:
-        """Starts no thread, because the fork server is not forked yet."""
         self._plugins = plugins
         self._say = say
-        self._threads: list[WriterThread] = []
+        self._live: list[WriterProcess] = []
 
-    def begin(self, run_dir: Path, rows: Sequence[EvaluationRow]) -> None:
-        """Starts the threads; `rows`: the evaluations so far."""
-        for plugin in self._plugins:
-            # A description of its own, because it caches what it reads from files.
-            thread = WriterThread(plugin.name, plugin.make(), Run(run_dir), rows)
-            # A library may hang, also at the exit of the process.
-            leave_behind(thread)
-            thread.start()
-            self._threads.append(thread)
+    def start(self, run_dir: Path, run_lock: RunLock) -> None:
+        """Forks the writers; raises StartError. No thread may run yet."""
+        for index, plugin in enumerate(self._plugins):
+            log = run_dir / f"logs/writer-{index}.log"
+            self._live.append(WriterProcess(plugin, run_dir, run_lock, log))
 
-    def put(self, item: EvaluationRow | dict[str, Any]) -> None:
-        """Passes a row on, or the summary as the last item; never waits."""
-        for thread in self._threads:
-            try:
-                thread.waiting.put_nowait(item)
-            except Full:
-                thread.problem = f"{counted(MOST_WAITING, 'evaluation')} wait for it"
+    def begin(self) -> None:
+        """Has the writers start: `run.json` is written, and the file of evaluations has what it keeps."""
+        self._notify(BEGIN)
+
+    def more_rows(self) -> None:
+        """Has the writers read the file of evaluations again."""
+        self._notify(ROWS)
 
     def drop_failed(self) -> None:
-        """Reports each writer that has failed in one line, and passes it no more rows."""
-        for thread in [thread for thread in self._threads if thread.problem]:
-            self._threads.remove(thread)
-            self._say("writer", f"{thread.name} is dropped: {thread.problem}")
+        """Reports each writer that has failed in one line."""
+        for writer in [writer for writer in self._live if writer.child.has_ended()]:
+            self._live.remove(writer)
+            if problem := writer.close():
+                self._say("writer", f"writer {writer.name} is dropped: {problem}")
 
-    def close(self, summary: dict[str, Any], is_urgent: Callable[[], bool]) -> None:
-        """Waits until all have finished, at most for the limit, or until it is urgent."""
-        self.put(summary)
+    def finish(self, is_urgent: Callable[[], bool]) -> None:
+        """Waits until all have finished, at most for the limit, or until it is urgent.
+
+        `evaluations.jsonl` and `summary.json` are complete.
+        """
+        self._notify(END)
         limit = time.monotonic() + Timeouts.last_rows
-        while any(t.is_alive() for t in self._threads) and not is_urgent() and time.monotonic() < limit:
-            time.sleep(POLL_INTERVAL)
-        for thread in self._threads:
-            if thread.is_alive() and not thread.problem:
-                thread.problem = "it had not finished in time; its last rows may be missing"
         self.drop_failed()
-        self._threads = []
+        while self._live and not is_urgent() and time.monotonic() < limit:
+            time.sleep(POLL_INTERVAL)
+            self.drop_failed()
+        for writer in self._live:
+            why = "it had not finished in time; its last rows may be missing"
+            self._say("writer", f"writer {writer.name} is dropped: {why}")
+        self.close()
+
+    def close(self) -> None:
+        """Ends all writers at once."""
+        for writer in self._live:
+            writer.close()
+        self._live.clear()
+
+    def _notify(self, notice: bytes) -> None:
+        for writer in self._live:
+            writer.notify(notice)
+
+
+def _follow(plugin: Plugin, run_dir: Path, run_lock: RunLock, notices: int, launcher: int) -> None:
+    """Writes rows as they come until the run ends; after the launcher's death, those that are in the file."""
+    alive = os.pidfd_open(launcher)
+    if os.getppid() != launcher:  # it died before that, and its number may be another's
+        return
+
+    def limit() -> None:
+        ready([alive])
+        run_lock.note_finishing()
+        time.sleep(Timeouts.last_rows)
+        # A library may hang.
+        os._exit(1)
+
+    threading.Thread(target=limit, daemon=True).start()
+
+    def heard() -> bytes:
+        """Waits for notices; empty when all were read and the launcher has died."""
+        # Other processes of the launcher may have the pipe for a moment longer.
+        return os.read(notices, 1 << 16) if notices in ready([notices, alive]) else b""
+
+    # Some runs end before they begin.
+    if BEGIN not in (latest := heard()):
+        return
+    writer: Writer = plugin.make()
+    follower = EvaluationFollower(run_dir / "evaluations.jsonl")
+    writer.begin(Run(run_dir), sorted(follower.read(), key=lambda row: row.round))
+    while latest and END not in latest:
+        latest = heard()
+        for row in follower.read():
+            writer.row(row)
+    # A new description: the first one may have read an earlier summary.
+    writer.close(Run(run_dir).summary if latest else {})

@@ -232,18 +232,25 @@ def summarize(
     resumable: int | None = None,
     refused: Counter[str] = NOTHING,
     threads: int = 1,
+    beside_mb: float = 0.0,
 ) -> dict[str, Any]:
     """The summary of a run as this machine knows it; `resumable`: the round after which all were saved.
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
-    reason, in addition to the nodes; `threads`: of torch in each process of this machine.
+    reason, in addition to the nodes; `threads`: of torch in each process of this machine; `beside_mb`:
+    memory of the processes that evaluate for them.
     """
     settings = experiment.settings
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
     lost = membership.ranks(MemberState.LOST)
     last = evaluations.rows[max(evaluations.rows)] if evaluations.rows else None
     tests = _last_tests(last, finished, settings.rounds)
+    # Each node reports its whole process.
+    by_process: dict[int, float] = {}
+    for rank, report in finished.items():
+        position = experiment.home[rank]
+        by_process[position] = max(by_process.get(position, 0.0), report.memory_mb)
     found = {metric.name: spread(tests.get(metric.name, {})) for metric in experiment.metrics}
     return {
         "schema": SCHEMA,
@@ -282,6 +289,7 @@ def summarize(
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
         "privacy": _privacy(experiment, finished, lost),
+        "peak_memory_mb": sum(by_process.values()) + beside_mb if finished else None,
         "peak_memory_mb_per_node": spread({rank: f.memory_mb for rank, f in finished.items()}),
     }
 

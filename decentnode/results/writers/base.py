@@ -15,9 +15,9 @@ from decentnode.results.run import Run
 class Writer(ABC):
     """Writes the evaluations of a run while it goes on, for another tool.
 
-    The launcher of machine 0 calls it in a thread of its own: `begin`, `row` for each further evaluation,
+    The launcher of machine 0 runs it in a process of its own: `begin`, `row` for each further evaluation,
     `close`. What a method raises is shown in one line, and ends the writer but not the run. Libraries are
-    imported in `begin`, because the launcher forks before that.
+    imported in `begin`, so the other processes of the run have none of them.
     """
 
     needs: ClassVar[tuple[str, str]] = ("", "")
@@ -38,7 +38,7 @@ class Writer(ABC):
 
     @abstractmethod
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Ends after the last row; `summary`: the content of `summary.json`."""
+        """Ends after the last row; `summary`: the content of `summary.json`, empty if the run was killed."""
 
     @classmethod
     def lack(cls) -> str:
@@ -91,3 +91,8 @@ def start_of(run: Run) -> float:
     The configuration is written then, and kept by a resume; this process's clock may have jumped since.
     """
     return (run.directory / "config.yaml").stat().st_mtime
+
+
+def is_whole(summary: Mapping[str, Any]) -> bool:
+    """Whether all nodes of a run have finished; `summary` is that of `Writer.close`."""
+    return bool(summary) and summary.get("finished_nodes") == summary.get("nodes")

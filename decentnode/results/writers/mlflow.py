@@ -9,7 +9,7 @@ from decentnode.core.registry import WRITERS
 from decentnode.results.extra import need
 from decentnode.results.reader import EvaluationRow
 from decentnode.results.run import FINISHED, Run
-from decentnode.results.writers.base import Writer, hyperparameters, scalars, start_of
+from decentnode.results.writers.base import Writer, hyperparameters, is_whole, scalars, start_of
 
 RUN_ID = "decentnode.run_id"
 """The tag by which a resumed run finds its run of MLflow."""
@@ -64,9 +64,11 @@ class MlflowWriter(Writer):
             self._client.log_batch(self._id, metrics=metrics[first : first + MOST_METRICS])
 
     def close(self, summary: Mapping[str, Any]) -> None:
+        if not summary:
+            self._client.set_terminated(self._id, "KILLED")
+            return
         self._client.set_tag(self._id, "decentnode.model_hash", str(summary.get("model_hash")))
-        is_whole = summary.get("finished_nodes") == summary.get("nodes")
-        self._client.set_terminated(self._id, FINISHED.upper() if is_whole else "FAILED")
+        self._client.set_terminated(self._id, FINISHED.upper() if is_whole(summary) else "FAILED")
 
     @property
     def _experiment_id(self) -> str:

@@ -9,7 +9,7 @@ from decentnode.errors import BadInput
 from decentnode.results.extra import need
 from decentnode.results.reader import EvaluationRow
 from decentnode.results.run import Run
-from decentnode.results.writers.base import Writer, scalars
+from decentnode.results.writers.base import Writer, is_whole, scalars
 
 Mode = Literal["online", "offline", "disabled"]
 
@@ -63,7 +63,8 @@ class WandbWriter(Writer):
 
     def close(self, summary: Mapping[str, Any]) -> None:
         self._wandb_run.summary.update(_plain(summary))
-        self._wandb_run.finish()
+        # W&B shows a run with another code than 0 as failed.
+        self._wandb_run.finish(exit_code=0 if is_whole(summary) else 1)
         # Its service is a process, and none may outlive the run.
         need("wandb", "wandb").teardown()
 

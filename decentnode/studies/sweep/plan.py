@@ -53,7 +53,7 @@ class SweepPlan:
 
     def note(self, directory: RunDirectory) -> Cost:
         """Records and returns what a finished run took."""
-        cost = _cost_of(directory)
+        cost = cost_of(directory)
         self._costs.setdefault(directory.planned.variant.name, []).append(cost)
         return cost
 
@@ -137,14 +137,15 @@ class SweepPlan:
         yield "  bytes from the payloads of those exchanges and the graph, memory from the sizes of the model"
 
 
-def _cost_of(directory: RunDirectory) -> Cost:
+def cost_of(directory: RunDirectory) -> Cost:
+    """What a finished run took; nan for what its summary does not have."""
     try:
         summary = read_object(directory.path / "summary.json")
     except BadInput:
         return Cost()
-    entry, memory = read_entry(directory.path), summary.get("peak_memory_mb_per_node") or {}
+    entry, memory = read_entry(directory.path), summary.get("peak_memory_mb")
     seconds = (entry and entry.wall_seconds) or summary["startup_seconds"] + summary["wall_seconds"]
-    return Cost(seconds, summary["bytes_sent"], memory.get("mean", nan) * summary["nodes"] * MB)
+    return Cost(seconds, summary["bytes_sent"], nan if memory is None else memory * MB)
 
 
 def _mean(values: Sequence[float]) -> float:
