@@ -276,7 +276,9 @@ class Launcher:
         self._reports.observer = self._observer
         self.membership.start(self._run_state.lineage.round)
         past = self._run_state.past
-        self._began = time.monotonic() - (past.seconds if past else 0.0)
+        # A late machine goes on with the time of the run: what it saved itself ends before it was away.
+        before = start.seconds if start.late else past.seconds if past else 0.0
+        self._began = time.monotonic() - before
         self._startup = seconds_since_process_start()
         self._command = time.monotonic() - self._startup
         self.run_id = start.run_id

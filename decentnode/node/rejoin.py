@@ -53,7 +53,7 @@ def bring_back(
         communication.start_at(round)
     for node in nodes:
         _undo(node, lineage, round)
-        # A machine that joins late may know an earlier time than the checkpoint.
+        # Not before its checkpoint: after a resume the machines' times differ a little.
         node.set_elapsed(max(node.records.seconds, lineage.seconds))
         node.course.start_at(round)
         print(f"rank {node.rank} is back from round {round + 1} on", flush=True)

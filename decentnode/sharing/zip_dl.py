@@ -28,8 +28,10 @@ class ZipDl(Gossip):
     Z_iv = Y_iv - 1/(|N_i| w_vi) sum_u w_ui Y_iu,   so that sum_v w_vi Z_iv = 0
     x_v <- sum_i w_vi (y_i + Z_iv),   the own Z_vv included
 
-    The mean of all models is that without noise, up to rounding, unless a payload is lost. A neighbor sees
-    y_i + Z_iv, whose noise has the variance of `variance`. All neighbors together can average it out, and
+    Where no payload of an edge arrives, the own noise cancels that of the others: w_vv Z_vv = -sum_i w_iv
+    Z_vi over the i that arrived, w_vv with the weights of the others. So the mean of all models is that
+    without noise, up to rounding, but for what a lost edge costs. A neighbor sees y_i + Z_iv, whose noise has
+    the variance of `variance`. All neighbors together can average it out, and
     what stays is that of the own Z_ii. |N_i| counts the v with w_vi > 0; for others Z_iv = Y_iv.
     """
 
@@ -38,13 +40,15 @@ class ZipDl(Gossip):
     takes_correction: ClassVar = False
     protects: ClassVar = True
     sends_one_payload: ClassVar = False
-    mean: ClassVar = "keeps the mean of all models, unless a payload is lost"
+    mean: ClassVar = "keeps the mean of all models"
     wire: ClassVar = "deg * b d"
 
     sigma: PositiveFloat
     generator: Generator = "secure"
     _own: Tensor | None = field(default=None, init=False, repr=False)
     """y_i + Z_ii, from `outgoing` until `mix`."""
+    _sent_models: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    """y_i + Z_iv by v, of the last `outgoing`."""
 
     def check_chain(self, chain: Chain) -> None:
         if chain.transforms:
@@ -56,10 +60,16 @@ class ZipDl(Gossip):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         noise = self._noise(vector, view)
         self._own = noise.pop(view.rank).add_(vector)
-        return {v: Payload.dense(z.add_(vector)) for v, z in noise.items()}
+        self._sent_models = {v: z.add_(vector) for v, z in noise.items()}
+        return {v: Payload.dense(y) for v, y in self._sent_models.items()}
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         own = vector if self._own is None else self._own
+        if incoming.keys() < self._sent_models.keys():
+            weight = self.weights(view, dict.fromkeys(incoming, vector))[view.rank]
+            own = vector.clone()
+            for v in incoming:
+                own.sub_(self._sent_models[v] - vector, alpha=view.outgoing_weights[v] / weight)
         super().mix(own, incoming, view, out)
         self._own = None
 

@@ -89,6 +89,8 @@ class Outcome:
     """The rows of events.jsonl."""
     models: dict[int, Any] = field(default_factory=dict)
     """The vectors of the nodes that finished, float64, by rank."""
+    logs: dict[int, str] = field(default_factory=dict)
+    """What the nodes printed, by the first rank of each process."""
 
     @cached_property
     def finished(self) -> set[int]:
@@ -284,6 +286,10 @@ def _read(folder: Path) -> dict[str, Any]:
         with contextlib.suppress(OSError):
             lines = (folder / "run" / f"{name}.jsonl").read_text().splitlines()
             found[name] = [json.loads(line) for line in lines]
+    found["logs"] = {
+        int(path.stem): path.read_text(errors="replace")
+        for path in sorted((folder / "run" / "logs").glob("[0-9]*.log"))
+    }
     found["records"] = {
         int(path.stem): read_records(path) for path in sorted((folder / "run" / "records").glob("*.jsonl"))
     }

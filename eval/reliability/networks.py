@@ -42,22 +42,22 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
 
-def lay_cable() -> None:
+def lay_cable(names: tuple[str, str] = NAMESPACES) -> None:
     """Two namespaces with a link between them."""
-    remove()
-    for name in NAMESPACES:
+    remove(names)
+    for name in names:
         ip("netns", "add", name)
-    east, west = NAMESPACES
+    east, west = names
     ip("link", "add", "eth0", "netns", east, "type", "veth", "peer", "name", "eth0", "netns", west)
-    for name, address in zip(NAMESPACES, ADDRESSES, strict=True):
+    for name, address in zip(names, ADDRESSES, strict=True):
         ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
         ip("-n", name, "link", "set", "eth0", "up")
         ip("-n", name, "link", "set", "lo", "up")
 
 
-def remove() -> None:
+def remove(names: tuple[str, str] = NAMESPACES) -> None:
     """Takes both namespaces away, and what is in them."""
-    for name in NAMESPACES:
+    for name in names:
         subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
@@ -75,10 +75,12 @@ def overrides(options: argparse.Namespace) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def start(folder: Path, words: tuple[str, ...]) -> list[subprocess.Popen[bytes]]:
+def start(
+    folder: Path, words: tuple[str, ...], names: tuple[str, str] = NAMESPACES
+) -> list[subprocess.Popen[bytes]]:
     """The command on both machines."""
     runs = []
-    for name in NAMESPACES:
+    for name in names:
         command = [sys.executable, "-m", "decentnode", "run", str(TINY), *words, f"run_dir={folder / name}"]
         with (folder / f"{name}.txt").open("wb") as out:
             inside = ["ip", "netns", "exec", name, *command]

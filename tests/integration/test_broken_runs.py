@@ -162,6 +162,22 @@ def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp
     assert f"round {struck + 1}: continuing without rank 2" in logs[3]
 
 
+def test_sums_stay_while_a_graph_is_partitioned_and_while_messages_are_late():
+    """Two of the cells of conservation.py: edges that are dropped and come back, and none that is."""
+    import conservation
+    from _runs import run_all
+
+    cells = [
+        conservation.Cell("zip_dl", "partition", "memory"),
+        conservation.Cell("gradient_tracking", "pause", "memory"),
+    ]
+    by_name = {cell.trial.name: cell for cell in cells}
+    for outcome in run_all([cell.trial for cell in cells], jobs=2):
+        verdict = conservation.judge(by_name[outcome.trial.name], outcome)
+        assert verdict.wrong == [], f"{outcome.trial.reproducer}\n{outcome.text}"
+        assert verdict.unexplained < 1e-12
+
+
 def test_a_node_that_comes_back_lacks_no_record_that_a_full_disk_has_delayed():
     from _runs import Trial, faults, run
 

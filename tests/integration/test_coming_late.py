@@ -105,6 +105,8 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
     third = start(tmp_path, 2, 30600)
     started.append(third)
     take_part(third, 10)
+    began = rounds_of(third, 4)[0]
+    assert_same_time(first, third)
     wait_until(lambda: list(third.run_dir.glob("checkpoints/00005/*.json")), 40, lambda: third.text)
     third.process.kill()
     third.process.wait()
@@ -113,6 +115,8 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
     third = Run(third.run_dir, verb="resume")
     started.append(third)
     take_part(third, done + 1)
+    assert_same_time(first, third)
+    assert rounds_of(third, 4)[0] == began, "its records of before are those of before"
     assert "has its checkpoint of round" in (third.run_dir / "logs" / "00005.log").read_text()
     first.process.send_signal(signal.SIGTERM)
     assert [run.wait() for run in (first, second, third)] == [143] * 3, first.text
@@ -188,6 +192,14 @@ def test_a_machine_whose_nodes_share_a_process_takes_part_after_the_start(tmp_pa
 def rounds_of(run: Run, rank: int) -> list[RoundRecord]:
     path = run.run_dir / "records" / f"{rank:05d}.jsonl"
     return read_records(path) if path.exists() else []
+
+
+def assert_same_time(run: Run, late: Run) -> None:
+    """The nodes of a late machine have the time of the run, not that since they began themselves."""
+    others = {record.round: record.seconds for record in rounds_of(run, 0)}
+    apart = [abs(r.seconds - others[r.round]) for r in rounds_of(late, 4)[-20:] if r.round in others]
+    # Of rounds one of which was slow here or there, the difference says less.
+    assert apart and min(apart) < 0.5, apart
 
 
 def take_part(run: Run, first: int) -> None:

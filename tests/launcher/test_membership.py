@@ -571,7 +571,7 @@ class TestLate:
         while len(admitted) < count and time.monotonic() < limit:
             for note in host.receive(timeout=0.1):
                 if isinstance(note, Join) and host.is_newcomer(note.machine):
-                    admitted.append(host.admit(note, 1, [2], objection))
+                    admitted.append(host.admit(note, 1, [2], objection, seconds=12.5))
         return admitted
 
     def test_a_machine_gets_the_start_of_the_run_that_is_under_way(self):
@@ -582,6 +582,7 @@ class TestLate:
             found = late.result(10.0)
             assert not meeting.assemblies[0].is_newcomer(1)
         assert (found.run_id, found.late, found.absent, found.introductions) == (start.run_id, 1, [2], {})
+        assert (start.seconds, found.seconds) == (0.0, 12.5)
 
     def test_a_run_that_was_begun_on_another_machine_is_known_by_its_id(self):
         with Meeting(2, "at_least 2") as meeting:

@@ -3,7 +3,7 @@
 import torch
 
 from decentnode.graph.families import Ring
-from decentnode.sharing import DeepSqueeze, Gossip, PowerGossip
+from decentnode.sharing import ChocoPerEdge, DeepSqueeze, Gossip, PowerGossip, ZipDl
 from decentnode.sharing.power_gossip import blocks
 from decentnode.testing import Lockstep
 from decentnode.transforms.sparsify.top_k import TopK
@@ -65,3 +65,17 @@ def test_power_gossip_moves_the_sum_once_by_the_part_of_the_difference_that_it_s
             D = block.matrix(expected)
             D.copy_(D @ p @ p.T)
     nodes.check(expected)
+
+
+def test_choco_per_edge_moves_the_sum_once_by_the_difference_of_the_copies():
+    nodes = OneWay(lambda: ChocoPerEdge(gamma=0.3), lambda: (TopK(0.5),))
+    nodes.run(LOST_IN + 1)
+    copies = nodes.schemes[MIXES]._copies
+    nodes.check(0.3 * W * (copies.theirs[GIVES_UP] - copies.own[GIVES_UP]))
+
+
+def test_zip_dl_moves_the_sum_once_and_its_noise_cancels_without_the_edge():
+    nodes = OneWay(lambda: ZipDl(sigma=1.0))
+    nodes.run(LOST_IN + 1)
+    given_up, mixed = (nodes.schemes[rank]._sent_models for rank in (GIVES_UP, MIXES))
+    nodes.check(W * (given_up[MIXES] - mixed[GIVES_UP]))

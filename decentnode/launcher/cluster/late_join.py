@@ -70,7 +70,8 @@ class LateJoin:
         there = active | self.membership.silent(Timeouts.machine_gone)
         absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
         times = self._times[machine] + 1
-        if not self.assembly.admit(join, times, absent, self._objection(machine, times)):
+        objection = self._objection(machine, times)
+        if not self.assembly.admit(join, times, absent, objection, seconds=self.lineage.seconds):
             return []
         # A refused attempt does not count.
         self._times[machine] = times

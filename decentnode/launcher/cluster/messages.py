@@ -72,6 +72,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """The number of this machine's late joins; 0: it is here from the start."""
     starts: list[Round] = []
     """The rounds after which the run was started, this one included."""
+    seconds: Annotated[float, msgspec.Meta(ge=0.0, le=1e9)] = 0.0
+    """Seconds since the start of the run, for a machine that joins late: its own clock cannot tell."""
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="refuse"):

@@ -142,8 +142,11 @@ class Rendezvous:
         """Whether a machine's launcher is not the one that received the start."""
         return self._started.get(machine) != self._routes.get(machine)
 
-    def admit(self, join: Join, late: int, absent: list[int], objection: str) -> bool:
-        """Sends the start to a late machine, or refuses it alone so that it may try again."""
+    def admit(self, join: Join, late: int, absent: list[int], objection: str, seconds: float = 0.0) -> bool:
+        """Sends the start to a late machine, or refuses it alone so that it may try again.
+
+        `seconds`: since the start of the run.
+        """
         assert self._start is not None, "only machine 0 is asked, after the start"
         own_run = join.run_id in ("", f"{self._start.run_id:016x}")
         run_id = self._greeting.run_id if own_run else join.run_id
@@ -157,7 +160,7 @@ class Rendezvous:
         self._joins[join.machine] = join
         start = msgspec.structs.replace(
             # A late machine receives no handshakes: its nodes rejoin without them.
-            self._start, introductions={}, signatures={}, absent=absent, late=late
+            self._start, introductions={}, signatures={}, absent=absent, late=late, seconds=seconds
         )  # fmt: skip
         self.send(start, join.machine)
         return True
