@@ -26,6 +26,8 @@ LEFT_OUT = {"asynchronous"}
 SEEDED = {
     "dp_sgd": ["training.privacy.generator=seeded"],
     "zip_dl": ["sharing.generator=seeded"],
+    "muffliato": ["sharing.generator=seeded"],
+    "reference": ["training.privacy.generator=seeded"],
 }
 LIMIT = 120
 """Seconds of one run, with its start."""

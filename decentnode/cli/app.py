@@ -88,17 +88,17 @@ def resume(
     from decentnode.launcher.cluster.scheduler import part_of
     from decentnode.launcher.recovery.resume import ResumePlan
 
-    past = ResumePlan(part_of(run, job, overrides or ()), overrides or (), accept_code_change)
-    launch(past.settings, past.config, overrides or (), past)
+    resume_plan = ResumePlan(part_of(run, job, overrides or ()), overrides or (), accept_code_change)
+    launch(resume_plan.settings, resume_plan.config, overrides or (), resume_plan)
 
 
 def launch(
-    settings: "Settings", config: Path, overrides: Sequence[str], past: "ResumePlan | None" = None
+    settings: "Settings", config: Path, overrides: Sequence[str], resume_plan: "ResumePlan | None" = None
 ) -> NoReturn:
-    """Runs this machine's part and exits with its exit code; `past`: the run to resume."""
+    """Runs this machine's part and exits with its exit code; `resume_plan`: the run to resume."""
     from decentnode.launcher.start import run_here
 
-    raise typer.Exit(run_here(settings, config, overrides, past))
+    raise typer.Exit(run_here(settings, config, overrides, resume_plan))
 
 
 @app.command()

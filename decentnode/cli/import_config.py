@@ -115,10 +115,13 @@ def write_relative(values: dict[str, Any], key: Sequence[str | int], path: Path,
         container[key[-1]] = text if is_named else f"./{text}"
 
 
-def comments(made: "Conversion", config: Path) -> list[str]:
+def comments(conversion: "Conversion", config: Path) -> list[str]:
     """The comment lines of the result: its source, and what is missing or different in it."""
     lines = [f"From {config.name} of decentralizepy, by decentnode import."]
-    for head, found in (("Without a counterpart:", made.missing), ("Not quite the same:", made.notes)):
+    for head, found in (
+        ("Without a counterpart:", conversion.missing),
+        ("Not quite the same:", conversion.notes),
+    ):
         lines += [head, *(f"  {line}" for line in found)] if found else []
     return [f"# {printable(line)}" for line in lines]
 
@@ -135,13 +138,13 @@ def write(text: str, out: Path) -> None:
     say(f"{out}")
 
 
-def summary(made: "Conversion", config: Path) -> list[str]:
+def summary(conversion: "Conversion", config: Path) -> list[str]:
     """What a person has to look at, one line each."""
     lines = []
-    if keys := made.missing_keys:
+    if keys := conversion.missing_keys:
         lines.append(f"{config}: {counted(len(keys), 'key')} without a counterpart: {', '.join(keys)}")
-    if made.notes:
-        count = counted(len(made.notes), "key")
+    if conversion.notes:
+        count = counted(len(conversion.notes), "key")
         lines.append(
             f"{config}: {count} not quite the same here; the comments of the result say what differs"
         )

@@ -54,14 +54,14 @@ def report(
         yield f"picture            {draw}"
 
 
-def _tables(found: NetworkPrivacy) -> dict[str, Matrix]:
-    tables = {"proven": found.proven, "fixed": found.fixed, "published": found.published}
+def _tables(privacy: NetworkPrivacy) -> dict[str, Matrix]:
+    tables = {"proven": privacy.proven, "fixed": privacy.fixed, "published": privacy.published}
     return {name: table for name, table in tables.items() if table is not None}
 
 
-def _of_pairs(found: NetworkPrivacy, settings: Settings) -> Iterator[str]:
+def _of_pairs(privacy: NetworkPrivacy, settings: Settings) -> Iterator[str]:
     """By the distance of the pairs, for each of the figures: the least, the median and the most."""
-    tables = _tables(found)
+    tables = _tables(privacy)
     apart = _distances(WeightedGraph(settings.graph.make(), settings.weights.make()))
     yield f"{'':>8} {'':>7}" + "".join(f" {name:^32}" for name in tables)
     yield f"{'distance':>8} {'pairs':>7}" + f" {'least':>10} {'median':>10} {'most':>10}" * len(tables)
@@ -73,12 +73,12 @@ def _of_pairs(found: NetworkPrivacy, settings: Settings) -> Iterator[str]:
         yield line
 
 
-def _of_colluders(found: NetworkPrivacy) -> Iterator[str]:
-    tables = _tables(found)
-    group = [*found.observers[0]]
+def _of_colluders(privacy: NetworkPrivacy) -> Iterator[str]:
+    tables = _tables(privacy)
+    group = [*privacy.observers[0]]
     yield f"of each node, for ranks {', '.join(map(str, group))} together"
     yield f"{'rank':>8}" + "".join(f" {name:>10}" for name in tables)
-    for rank in range(len(found.proven)):
+    for rank in range(len(privacy.proven)):
         if rank not in group:
             yield f"{rank:>8}" + "".join(f" {table[rank, 0]:10.4g}" for table in tables.values())
 

@@ -179,11 +179,11 @@ def _random_models(nodes: int, reach: float, seed: int) -> Tensor:
     return torch.from_numpy((random.random(shape) - 0.5) * REACH_USED * reach)
 
 
-def mix(nodes: Sequence[Sharing], graph: WeightedGraph, models: Tensor, round: int) -> Tensor:
+def mix(schemes: Sequence[Sharing], graph: WeightedGraph, models: Tensor, round: int) -> Tensor:
     """One round of communication of all nodes; returns the new models, shape (n, d)."""
     mixed = torch.empty_like(models)
-    views = {rank: graph.view(rank, round) for rank in range(len(nodes))}
-    share_all(dict(enumerate(nodes)), dict(enumerate(models)), views, dict(enumerate(mixed)))
+    views = {rank: graph.view(rank, round) for rank in range(len(schemes))}
+    share_all(dict(enumerate(schemes)), dict(enumerate(models)), views, dict(enumerate(mixed)))
     return mixed
 
 

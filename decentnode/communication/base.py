@@ -156,8 +156,8 @@ class Inbox(dict[int, Payload]):
         came: dict[int, Payload] = {}
         self.missing = dict(handle.missing)
         # In rank order, so sums do not depend on the order of arrival.
-        for source in sorted(handle.arrived):
-            payload, error = handle.arrived[source].read(layout)
+        for source in sorted(handle.messages):
+            payload, error = handle.messages[source].read(layout)
             if payload is not None:
                 endpoint.counters.count_received(payload)
                 came[source] = payload
@@ -308,14 +308,14 @@ class Communication(ABC):
         return ""
 
     @abstractmethod
-    def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
+    def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         """Binds the sockets that peers connect to; called once, after the fork.
 
         `most_bytes`: the largest payload that any peer may send. Raises StartError.
         """
 
     @abstractmethod
-    def endpoint(self, rank: int, memory: BufferSpec) -> Endpoint:
+    def endpoint(self, rank: int, buffer_spec: BufferSpec) -> Endpoint:
         """The endpoint of a local node; all are created before `open`."""
 
     @abstractmethod

@@ -24,7 +24,7 @@ class LocalMessage(Message):
     """The sender's map: by reader the last number that is invalidated for it."""
 
     @property
-    def is_void(self) -> bool:
+    def is_invalidated(self) -> bool:
         return self.void.get(self.reader, -1) >= self.seq
 
     def _parse(self, layout: Layout) -> Payload:
@@ -34,17 +34,17 @@ class LocalMessage(Message):
 class LocalEndpoint(Endpoint):
     """One node's end; its peers' mailboxes are in the same process."""
 
-    def __init__(self, rank: int, memory: BufferSpec, peers: dict[int, "LocalEndpoint"]) -> None:
+    def __init__(self, rank: int, buffer_spec: BufferSpec, endpoints: dict[int, "LocalEndpoint"]) -> None:
         self.rank = rank
         self.counters = ByteCounters()
         self.mailbox = Mailbox(rank, self)
-        self.mailbox.parts = memory.parts
+        self.mailbox.parts = buffer_spec.parts
         self.refused = self.mailbox.refused
         self.messages = self.mailbox.messages
         self._void: dict[int, int] = {}
-        self._peers = peers
+        self._endpoints = endpoints
         self._seq = 0
-        self.slots = memory.slots()
+        self.slots = buffer_spec.slots()
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, deadline: float,
@@ -57,14 +57,14 @@ class LocalEndpoint(Endpoint):
             self.counters.count_sent(payload, len(targets))
             for target in targets:
                 message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
-                self._peers[target].mailbox.deliver(self.rank, key, message)
+                self._endpoints[target].mailbox.deliver(self.rank, key, message)
         return handle
 
     def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
         if self.why_lost(target) is None:
             self.counters.count_sent(payload, 1)
             message = LocalMessage(self.rank, number, payload.layout.hash, payload, target, {})
-            self._peers[target].mailbox.messages.put(tag, message)
+            self._endpoints[target].mailbox.messages.put(tag, message)
 
     def why_lost(self, peer: int) -> PeerError | None:
         # With a record, which a node of this process that ends is noted in.
@@ -72,20 +72,20 @@ class LocalEndpoint(Endpoint):
             return self.mailbox.peers[peer].error
 
     def acknowledge(self, source: int, message: Message) -> None:
-        self._peers[source].mailbox.acknowledged(self.rank, message.seq)
+        self._endpoints[source].mailbox.acknowledged(self.rank, message.seq)
 
-    def make_void(self, peer: int) -> None:
+    def invalidate(self, peer: int) -> None:
         self._void[peer] = self._seq
 
     def introduce(self, peer: Peer) -> None:
-        mailbox = self._peers[peer.rank].mailbox
+        mailbox = self._endpoints[peer.rank].mailbox
         if mailbox.ended:
             last = mailbox.sent_last[0] if mailbox.sent_last else -1
             peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last, mailbox.failed))
 
     def leave(self, failed: bool = False) -> None:
         self.mailbox.ended, self.mailbox.failed = True, failed
-        for peer in self._peers.values():
+        for peer in self._endpoints.values():
             # One that has not met this node finds it ended when it does.
             if self.rank in peer.mailbox.peers:
                 peer.mailbox.depart(self.rank, self.mailbox.sent_last, failed)
@@ -101,11 +101,11 @@ class InProcess(Communication):
 
     _endpoints: dict[int, LocalEndpoint] = field(default_factory=dict, init=False, repr=False)
 
-    def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
+    def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         """Nothing to bind."""
 
-    def endpoint(self, rank: int, memory: BufferSpec) -> Endpoint:
-        self._endpoints[rank] = LocalEndpoint(rank, memory, self._endpoints)
+    def endpoint(self, rank: int, buffer_spec: BufferSpec) -> Endpoint:
+        self._endpoints[rank] = LocalEndpoint(rank, buffer_spec, self._endpoints)
         return self._endpoints[rank]
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:

@@ -15,7 +15,7 @@ class MessageInterceptor(ABC):
     """When a delayed message is due, on the clock of `time.monotonic`; infinity: none is delayed."""
 
     @abstractmethod
-    def sift(self, message: Received, now: float) -> list[Received]:
+    def filter_messages(self, message: Received, now: float) -> list[Received]:
         """The messages to deliver now that this one has arrived."""
 
     @abstractmethod

@@ -54,7 +54,7 @@ class Commands:
         if self.fd >= 0:
             os.eventfd_write(self.fd, 1)
 
-    def obey(self) -> None:
+    def run_commands(self) -> None:
         """Runs all waiting commands."""
         os.eventfd_read(self.fd)
         while self._waiting:

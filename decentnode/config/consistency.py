@@ -35,7 +35,7 @@ TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((8, 8)), 0),))
 """A model for trial chains."""
 
 
-class Injected(Protocol):
+class InjectedFault(Protocol):
     """A fault to inject, which checks itself."""
 
     def defects(
@@ -44,7 +44,7 @@ class Injected(Protocol):
         """Pairs of an option, or "" for the whole fault, and its defect in such a run."""
 
 
-class Adverse(Protocol):
+class CheckedAdversary(Protocol):
     """An adversary, which checks itself."""
 
     active: bool
@@ -272,33 +272,35 @@ def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> 
         document.add(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
 
 
-def why_not_taken_back(sharing: Sharing, coupling: GradientSync | None = None) -> str:
+def why_not_taken_back(sharing: Sharing, gradient_sync: GradientSync | None = None) -> str:
     """Why a lost node cannot rejoin under this scheme; empty when it can."""
-    if coupling is not None and coupling.one_model:
-        return f"{name_of(coupling)} cannot continue without a node"
+    if gradient_sync is not None and gradient_sync.one_model:
+        return f"{name_of(gradient_sync)} cannot continue without a node"
     taken = sharing.tolerates_loss and sharing.takes_back
     return "" if taken else f"{name_of(sharing)} does not let lost nodes rejoin"
 
 
 def _private(
-    document: Document, coupling: GradientSync, sharing: Sharing, training: TrainingSettings
+    document: Document, gradient_sync: GradientSync, sharing: Sharing, training: TrainingSettings
 ) -> None:
     if training.privacy is not None and sharing.needs_local_loss:
         what = f"{name_of(sharing)} mixes by losses of a node's samples, and no noise covers those; use a "
         document.add(("sharing",), what + "scheme that sees models alone, or leave out training.privacy")
-    if training.privacy is not None and name_of(coupling) != "local":
-        what = f"makes the steps of each node private by itself, but {name_of(coupling)} sends gradients "
+    if training.privacy is not None and name_of(gradient_sync) != "local":
+        what = (
+            f"makes the steps of each node private by itself, but {name_of(gradient_sync)} sends gradients "
+        )
         document.add(("training", "privacy"), what + "within them; use training.name: local")
 
 
 def _one_model(
-    document: Document, coupling: GradientSync, sharing: Sharing, failures: FailureSettings,
+    document: Document, gradient_sync: GradientSync, sharing: Sharing, failures: FailureSettings,
     communication: Communication, mapping: Mapping, overlap: bool,
 ) -> None:  # fmt: skip
     """With one common model there is nothing to share, and no node may be missing."""
-    if not coupling.one_model:
+    if not gradient_sync.one_model:
         return
-    name = name_of(coupling)
+    name = name_of(gradient_sync)
     if sharing.sends != "nothing":
         document.add(
             ("sharing",), f"{name} keeps one model on all nodes, so nothing is left to share; use none"
@@ -325,12 +327,12 @@ def _one_model(
 
 
 def _same_steps(
-    document: Document, coupling: GradientSync, training: TrainingSettings, graph: Graph
+    document: Document, gradient_sync: GradientSync, training: TrainingSettings, graph: Graph
 ) -> None:  # fmt: skip
     """Nodes that step together need the same number of steps, and of evaluations in each."""
-    if not coupling.one_model:
+    if not gradient_sync.one_model:
         return
-    name = name_of(coupling)
+    name = name_of(gradient_sync)
     for key in ("steps_per_round", "epochs_per_round"):
         value = getattr(training, key)
         if isinstance(value, tuple) and len(set(value)) > 1:
@@ -370,7 +372,7 @@ def _weights(document: Document, graph: Graph, weights: Mixing) -> None:
 
 
 def _faults(
-    document: Document, faults: Sequence[Injected], graph: Graph, communication: Communication,
+    document: Document, faults: Sequence[InjectedFault], graph: Graph, communication: Communication,
     mapping: Mapping, rounds: int,
 ) -> None:  # fmt: skip
     for index, fault in enumerate(faults):
@@ -385,17 +387,17 @@ def _one_process(document: Document, communication: Communication, mapping: Mapp
 
 
 def _ports_of_training(
-    document: Document, coupling: GradientSync, communication: Communication, mapping: Mapping
+    document: Document, gradient_sync: GradientSync, communication: Communication, mapping: Mapping
 ) -> None:
-    if coupling.port is None or len(mapping.machines) == 1:
+    if gradient_sync.port is None or len(mapping.machines) == 1:
         return
     key = ("training", "port")
-    if coupling.port == mapping.rendezvous_port:
-        document.add(key, f"{coupling.port} is mapping.rendezvous_port; take another")
+    if gradient_sync.port == mapping.rendezvous_port:
+        document.add(key, f"{gradient_sync.port} is mapping.rendezvous_port; take another")
         return
     for option, ports in communication.ports(mapping.machines[0].nodes, several=True).items():
-        if coupling.port in ports:
-            what = f"{coupling.port} is one of the ports from communication.{option} on; take another"
+        if gradient_sync.port in ports:
+            what = f"{gradient_sync.port} is one of the ports from communication.{option} on; take another"
             document.add(key, what)
 
 
@@ -418,12 +420,12 @@ def _members(document: Document, communication: Communication, graph: Graph) -> 
 
 
 def _trust(
-    document: Document, communication: Communication, coupling: GradientSync, mapping: Mapping
+    document: Document, communication: Communication, gradient_sync: GradientSync, mapping: Mapping
 ) -> None:
     """Payloads in a process group are neither encrypted nor authenticated."""
     addresses = [machine.address for machine in mapping.machines]
     listening = [i for i, machine in enumerate(mapping.machines) if machine.listen]
-    if listening and (communication.has_group or coupling.port is not None):
+    if listening and (communication.has_group or gradient_sync.port is not None):
         behind = "gloo and NCCL bind the addresses that others use; use zeromq and training.name: local"
         document.add(("mapping", "machines", listening[0], "listen"), behind)
     what = (
@@ -432,7 +434,7 @@ def _trust(
     )
     if communication.crosses_network(addresses):
         document.add(("communication", "trusted_network"), f"{what} zeromq")
-    if coupling.crosses_network(addresses):
+    if gradient_sync.crosses_network(addresses):
         document.add(("training", "trusted_network"), f"{what} training.name: local")
 
 
@@ -449,7 +451,9 @@ def _ports(document: Document, communication: Communication, mapping: Mapping) -
         uses |= dict.fromkeys(ports, "has another use")
 
 
-def _adversaries(document: Document, adversaries: Sequence[Adverse], graph: Graph, sharing: Sharing) -> None:
+def _adversaries(
+    document: Document, adversaries: Sequence[CheckedAdversary], graph: Graph, sharing: Sharing
+) -> None:
     seen: dict[int, int] = {}
     for index, attack in enumerate(adversaries):
         for option, line in attack.defects(graph, sharing):

@@ -99,15 +99,15 @@ class SchemaBuilder:
         section["properties"] |= shared
         return section
 
-    def plugin(self, kind: Registry, default: str = "", generic: Schema | None = None) -> Schema:
+    def plugin(self, registry: Registry, default: str = "", generic: Schema | None = None) -> Schema:
         """A plug-in by its name alone, or a mapping whose `name` selects the other keys."""
-        classes = kind.classes()
+        classes = registry.classes()
         named = {"anyOf": [{"enum": list(classes)}, {"pattern": ":"}]}
-        if kind.kind == "graph":
+        if registry.kind == "graph":
             named["anyOf"].append({"pattern": f"^{GRAPH_FILE}$"})
         choices = []
         for name, cls in classes.items():
-            options = self.object(parameters_for(kind, cls), {"name": {"const": name}} | (generic or {}))
+            options = self.object(parameters_for(registry, cls), {"name": {"const": name}} | (generic or {}))
             # Without `required` the condition also holds without a name, which means the default.
             asked = [] if name == default else ["name"]
             choices.append(

@@ -58,12 +58,12 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
     """The TCP ports that `machine` will bind; none for a run on one machine over shared memory or ipc."""
     mapping: Mapping = settings.mapping.make()
     address, several = mapping.machines[machine].bound, len(mapping.machines) > 1
-    coupling: GradientSync = settings.coupling.make()
+    gradient_sync: GradientSync = settings.gradient_sync.make()
     needed = []
     if several and machine == 0:
         needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port", machine))
-    if several and coupling.port is not None and machine == mapping.machine_of(0):
-        needed.append(Ports(address, coupling.port, 1, "training.port", machine))
+    if several and gradient_sync.port is not None and machine == mapping.machine_of(0):
+        needed.append(Ports(address, gradient_sync.port, 1, "training.port", machine))
     graph: Graph = settings.graph.make()
     if machine == 0 and (port := graph.service_port(len(mapping.machines))) is not None:
         needed.append(Ports(address, port, 1, "graph.port", machine))

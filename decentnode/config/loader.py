@@ -78,7 +78,7 @@ def resolved(settings: Settings) -> dict[str, Any]:
     found: dict[str, Any] = plain({f.name: getattr(settings, f.name) for f in fields(settings)})
     for name in DATASET_KEYS:
         found["dataset"][name] = found.pop(name)
-    found["training"] = found.pop("coupling") | found["training"]
+    found["training"] = found.pop("gradient_sync") | found["training"]
     found["task"] = found["training"].pop("task")
     found["training"]["mix_buffers"] = found.pop("mix_buffers")
     found["communication"]["overlap"] = found.pop("overlap")

@@ -47,15 +47,15 @@ def put(document: Document, name: str, value: Any, source: SourceLocation) -> No
         document.defects.append(Defect(source, words, str(misfit)))
         return
     _forget(document, key)
-    document.places[key] = source
+    document.locations[key] = source
     # Reading a document may complete its values, and several documents may have this one.
     container[key[-1]] = copy.deepcopy(value)
 
 
 def _forget(document: Document, key: Key) -> None:
     """Removes the places of a value that is replaced."""
-    for old in [place for place in document.places if place[: len(key)] == key]:
-        del document.places[old]
+    for old in [place for place in document.locations if place[: len(key)] == key]:
+        del document.locations[old]
 
 
 def _reach(document: Document, words: Sequence[str], source: SourceLocation) -> tuple[Any, Key]:
@@ -66,7 +66,7 @@ def _reach(document: Document, words: Sequence[str], source: SourceLocation) -> 
         inner = container[part] if isinstance(part, int) else container.get(part)
         key = (*key, part)
         if inner is None:
-            document.places[key] = source
+            document.locations[key] = source
             inner = container[part] = {}
         elif isinstance(inner, str):
             # The short form of a plug-in: only its name.

@@ -72,29 +72,29 @@ class PluginParser:
 
     def folder_of(self, key: Key) -> Path:
         """The folder of the file in which the value stands: the document's, or that of one of its bases."""
-        base = self.document.place(key).file
+        base = self.document.location(key).file
         return Path(base).resolve().parent if base else self.folder
 
     def plugin(
-        self, key: Key, kind: Registry, default: str = "", generic: Iterable[str] = ()
+        self, key: Key, registry: Registry, default: str = "", generic: Iterable[str] = ()
     ) -> Plugin | None:
         """The plug-in at `key`, with checked options; `generic` keys are valid for its whole kind."""
-        name, section = self._named(key, kind, default)
-        cls = self._find(key, kind, name) if name else None
+        name, section = self._named(key, registry, default)
+        cls = self._find(key, registry, name) if name else None
         if cls is None:
             return None
-        parameters = parameters_for(kind, cls)
+        parameters = parameters_for(registry, cls)
         own = {option: value for option, value in section.items() if option not in generic}
         if takes_any(cls):
             parameters = {option: (Any, None) for option in own} | dict(parameters)
         # Most keys of `training` are valid for every name.
-        what = "key" if kind.kind == "training" else f"option of {name}"
+        what = "key" if registry.kind == "training" else f"option of {name}"
         options = self.options(key, own, parameters, what, [*parameters, *generic])
         if options is None:
             return None
         if not is_dataclass(cls):
             options = plain_defaults(parameters) | {option: _tupled(options[option]) for option in own}
-        return Plugin(cls=cls, options=options, kind=kind.kind, name=name, run_seed=self._run_seed)
+        return Plugin(cls=cls, options=options, kind=registry.kind, name=name, run_seed=self._run_seed)
 
     def attempt(self, key: Key, make: Callable[[], T]) -> T | None:
         """The result of `make`; None when it raises BadInput: its lines become defects at `key`."""
@@ -137,7 +137,7 @@ class PluginParser:
 
     def _path(self, key: Key, hint: Any, value: Any) -> Any:
         """The absolute path; relative to the file, else to the current folder (overrides: vice versa)."""
-        folders, place = [self.folder, Path.cwd()], self.document.place(key)
+        folders, place = [self.folder, Path.cwd()], self.document.location(key)
         if place.override:
             folders.reverse()
         if place.file:
@@ -156,13 +156,13 @@ class PluginParser:
             self.document.add(key, f"no such file: {' or '.join(places)}{meant}")
         return type(value)(found or candidates[0])
 
-    def _named(self, key: Key, kind: Registry, default: str) -> tuple[str, Mapping[str, Any]]:
+    def _named(self, key: Key, registry: Registry, default: str) -> tuple[str, Mapping[str, Any]]:
         """Name and options of the plug-in at `key`; an empty name when there is none."""
         section = self.get(key)
         if isinstance(section, str):
             section = {"name": section}
         if section is None and not default:
-            self.document.add(key, f"missing; name one of: {kind.names}")
+            self.document.add(key, f"missing; name one of: {registry.names}")
             return "", {}
         if not isinstance(section, dict | None):
             self.document.add(key, f"must be a name, or a mapping with its options, not {show(section)}")
@@ -171,26 +171,26 @@ class PluginParser:
         name = options.pop("name", None) or default
         if not isinstance(name, str) or not name:
             wrong = f"must be a name, not {show(name)}" if name else "missing"
-            self.document.add((*key, "name"), f"{wrong}; name one of: {kind.names}")
+            self.document.add((*key, "name"), f"{wrong}; name one of: {registry.names}")
             return "", {}
-        if kind.kind == "graph" and re.fullmatch(GRAPH_FILE, name):
-            self.document.places[(*key, "path")] = self.document.place((*key, "name"))
+        if registry.kind == "graph" and re.fullmatch(GRAPH_FILE, name):
+            self.document.locations[(*key, "path")] = self.document.location((*key, "name"))
             return "file", {"path": name, **options}
         return name, options
 
-    def _find(self, key: Key, kind: Registry, name: str) -> type | None:
+    def _find(self, key: Key, registry: Registry, name: str) -> type | None:
         where = (*key, "name") if isinstance(self.get(key), dict) else key
         if ":" in name:
             import_from(Path.cwd(), self.folder_of(where))
         try:
-            cls = kind.find(name)
+            cls = registry.find(name)
         except BadInput as error:
             instead = removed(key, name)
             self.document.add(where, *([instead] if instead else error.defects))
             return None
-        if ":" in name and isinstance(cls, type) and not issubclass(cls, kind.bases):
-            wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in kind.bases)
-            self.document.add(where, f"'{name}' is no {kind.kind}; it must be a subclass of {wanted}")
+        if ":" in name and isinstance(cls, type) and not issubclass(cls, registry.bases):
+            wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in registry.bases)
+            self.document.add(where, f"'{name}' is no {registry.kind}; it must be a subclass of {wanted}")
             return None
         return cls
 
@@ -201,7 +201,7 @@ class PluginParser:
             return key, line
         parts = key_of(match[1])
         for where in ((*key, *parts), parts):
-            if where in self.document.places:
+            if where in self.document.locations:
                 return where, match[2]
         return key, line
 
@@ -211,15 +211,15 @@ def _tupled(value: Any) -> Any:
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
-def parameters_for(kind: Registry, cls: type) -> Parameters:
+def parameters_for(registry: Registry, cls: type) -> Parameters:
     """The options of a class of that kind.
 
     What is wrapped, because it does not derive from the kind's own base, has the options of that base, too.
     """
-    if isinstance(kind, TorchClasses):
-        return kind.parameters(cls)
-    own, base = parameters_of(cls), kind.bases[0]
-    if takes_run_seed(kind.kind, cls):
+    if isinstance(registry, TorchClasses):
+        return registry.parameters(cls)
+    own, base = parameters_of(cls), registry.bases[0]
+    if takes_run_seed(registry.kind, cls):
         own["seed"] = (own["seed"][0] | None, None)
     if isinstance(cls, type) and issubclass(cls, base):
         return own

@@ -59,13 +59,13 @@ CLASS_KEYS = ("optimizer", "scheduler", "loss", "augmentation", "privacy")
 class SectionParser:
     """Reads all sections; `made` has an instance of every section without a defect."""
 
-    reader: PluginParser
+    parser: PluginParser
     made: dict[str, Any] = field(default_factory=dict)
 
     @property
     def document(self) -> Document:
         """The document that is read, with the defects found so far."""
-        return self.reader.document
+        return self.parser.document
 
     def read(self) -> dict[str, Any]:
         """The arguments of Settings by name; those with a defect are None or missing."""
@@ -101,52 +101,52 @@ class SectionParser:
     def _scalars(self) -> dict[str, Any]:
         parameters = scalar_parameters(Path(self.document.file).stem)
         # A null is the same as no entry, so that an override can remove an entry.
-        given = {name: value for name in SCALARS if (value := self.reader.get((name,))) is not None}
+        given = {name: value for name in SCALARS if (value := self.parser.get((name,))) is not None}
         if isinstance(given.get("security"), dict):
             del given["security"]
-        found = self.reader.options((), given, parameters, "key", SECTIONS) or {}
+        found = self.parser.options((), given, parameters, "key", SECTIONS) or {}
         self.made |= {name: found.get(name) for name in ("machine", "rounds")}
         if isinstance(run_dir := found.get("run_dir"), str):
             try:
                 found["run_dir"] = str(expanded(run_dir))
             except ValueError as error:
                 self.document.add(("run_dir",), f"no usable path: {show(run_dir)}: {error}")
-        if isinstance(self.reader.get(("security",)), dict):
+        if isinstance(self.parser.get(("security",)), dict):
             found["security"] = self._settings(("security",), KeyFolder)
         return found
 
     def _settings(self, key: Key, cls: type, **plugins: tuple[Plugin | None, ...]) -> Any:
         """The settings of a section; `plugins`: the values of its keys that were read already."""
-        section, known = self.reader.get(key), list(parameters_of(cls))
+        section, known = self.parser.get(key), list(parameters_of(cls))
         if not isinstance(section, dict | None):
             self.document.add(key, f"must be a mapping with {', '.join(known)}, not {show(section)}")
             return None
         own = {name: value for name, value in (section or {}).items() if name not in plugins}
         parameters = {name: given for name, given in parameters_of(cls).items() if name not in plugins}
-        options = self.reader.options(key, own, parameters, "key", known)
-        made = None if options is None else self.reader.attempt(key, lambda: cls(**options, **plugins))
+        options = self.parser.options(key, own, parameters, "key", known)
+        made = None if options is None else self.parser.attempt(key, lambda: cls(**options, **plugins))
         self.made[str(key[-1])] = made
         return made
 
     def _plugin(
-        self, key: Key, kind: Registry, default: str = "", generic: tuple[str, ...] = ()
+        self, key: Key, registry: Registry, default: str = "", generic: tuple[str, ...] = ()
     ) -> Plugin | None:
         """A plug-in that was also instantiated: an error of its constructor is a defect of its section."""
-        plugin = self.reader.plugin(key, kind, default, generic)
+        plugin = self.parser.plugin(key, registry, default, generic)
         if plugin:
-            self.made[kind.kind] = self.reader.attempt(key, lambda: _tried(plugin))
+            self.made[registry.kind] = self.parser.attempt(key, lambda: _tried(plugin))
         return plugin
 
     def _validation(self) -> ValidationSettings | None:
         key = ("dataset", "validation")
         found: ValidationSettings | None = None
-        if self.reader.get(key) is not None:
+        if self.parser.get(key) is not None:
             found = self._settings(key, ValidationSettings)
         return found
 
     def _time_model(self) -> TimeModelSettings | None:
         key = ("time_model",)
-        if isinstance(name := self.reader.get(key), str):
+        if isinstance(name := self.parser.get(key), str):
             self.document.value["time_model"] = {"name": name}
         found: TimeModelSettings | None = self._settings(key, TimeModelSettings)
         return found
@@ -154,15 +154,15 @@ class SectionParser:
     def _pace(self) -> PaceSettings | None:
         key = ("training", "pace")
         found: PaceSettings | None = None
-        if self.reader.get(key) is not None:
+        if self.parser.get(key) is not None:
             found = self._settings(key, PaceSettings)
         return found
 
     def _mapping(self) -> Plugin | None:
         graph: Graph | None = self.made.get("graph")
-        if self.reader.get(("mapping",)) is None and graph is not None:
+        if self.parser.get(("mapping",)) is None and graph is not None:
             self.document.value["mapping"] = default_mapping(graph)
-        elif self.reader.get(("mapping",)) is None:
+        elif self.parser.get(("mapping",)) is None:
             return None
         return self._plugin(("mapping",), registry.MAPPINGS, "linear")
 
@@ -177,25 +177,25 @@ class SectionParser:
 
     def _communication(self) -> dict[str, Any]:
         key = ("communication",)
-        section = self.reader.get(key)
+        section = self.parser.get(key)
         given = section if isinstance(section, dict) else {}
         own = {name: value for name, value in given.items() if name in COMMUNICATION_KEYS}
-        options = self.reader.options(key, own, communication_parameters(), "key", COMMUNICATION_KEYS) or {}
+        options = self.parser.options(key, own, communication_parameters(), "key", COMMUNICATION_KEYS) or {}
         self.made |= options
         plugin = self._plugin(key, registry.COMMUNICATIONS, "zeromq", COMMUNICATION_KEYS)
         return {"communication": plugin, **options}
 
-    def _plugins(self, key: Key, kind: Registry) -> tuple[Plugin | None, ...]:
+    def _plugins(self, key: Key, registry: Registry) -> tuple[Plugin | None, ...]:
         """A list of plug-ins, by default empty; `made` gets all or none, under the key's last word."""
-        given = self.reader.get(key) or []
+        given = self.parser.get(key) or []
         if not isinstance(given, list):
             self.document.add(key, f"must be a list of {key[-1]}, not {show(given)}")
             return ()
         found, made = [], []
         for index in range(len(given)):
-            self.made[kind.kind] = None
-            found.append(self._plugin((*key, index), kind))
-            made.append(self.made.pop(kind.kind))
+            self.made[registry.kind] = None
+            found.append(self._plugin((*key, index), registry))
+            made.append(self.made.pop(registry.kind))
         self.made[str(key[-1])] = made if None not in made else None
         return tuple(found)
 
@@ -205,7 +205,7 @@ class SectionParser:
 
     def _training(self, task: Plugin | None) -> dict[str, Any]:
         key = ("training",)
-        section = self.reader.get(key)
+        section = self.parser.get(key)
         if not isinstance(section, dict):
             wanted = "a mapping with optimizer and steps_per_round or epochs_per_round"
             missing = f"missing; it must be {wanted}"
@@ -214,35 +214,35 @@ class SectionParser:
         classes = self._classes(key)
         parameters = training_parameters()
         shared = (*parameters, *CLASS_KEYS, "pace")
-        coupling = self._plugin(key, registry.TRAININGS, "local", shared)
-        self.made["coupling"] = self.made.pop("training", None)
+        gradient_sync = self._plugin(key, registry.TRAININGS, "local", shared)
+        self.made["gradient_sync"] = self.made.pop("training", None)
         own = {name: value for name, value in section.items() if name in parameters}
-        options = self.reader.options(key, own, parameters, "key", list(parameters))
+        options = self.parser.options(key, own, parameters, "key", list(parameters))
         # Without a key that is misspelt, what the others say together may be wrong for that reason alone.
         pace = self._pace()
-        if options is None or coupling is None:
+        if options is None or gradient_sync is None:
             return {}
         mix_buffers = self.made["mix_buffers"] = options.pop("mix_buffers")
         if task:
             options["task"] = task
-        training = self.reader.attempt(key, lambda: TrainingSettings(**classes, **options, pace=pace))
+        training = self.parser.attempt(key, lambda: TrainingSettings(**classes, **options, pace=pace))
         self.made["training"] = training
-        return {"coupling": coupling, "training": training, "mix_buffers": mix_buffers}
+        return {"gradient_sync": gradient_sync, "training": training, "mix_buffers": mix_buffers}
 
     def _classes(self, key: Key) -> dict[str, Any]:
-        optimizer = self.reader.plugin((*key, "optimizer"), OPTIMIZERS)
+        optimizer = self.parser.plugin((*key, "optimizer"), OPTIMIZERS)
         task: Task | None = self.made.get("task")
-        loss = self.reader.plugin((*key, "loss"), LOSSES, task.default_loss if task else "CrossEntropyLoss")
+        loss = self.parser.plugin((*key, "loss"), LOSSES, task.default_loss if task else "CrossEntropyLoss")
         scheduler = None
-        if self.reader.get((*key, "scheduler")) is not None:
-            scheduler = self.reader.plugin((*key, "scheduler"), SCHEDULERS)
+        if self.parser.get((*key, "scheduler")) is not None:
+            scheduler = self.parser.plugin((*key, "scheduler"), SCHEDULERS)
         # One with a defect is left out, so that the rest can be checked.
         augmentation = tuple(filter(None, self._plugins((*key, "augmentation"), registry.AUGMENTATIONS)))
         privacy = None
-        if self.reader.get((*key, "privacy")) is not None:
+        if self.parser.get((*key, "privacy")) is not None:
             privacy = self._plugin((*key, "privacy"), registry.PRIVACIES)
             privacy = privacy if self.made.get("privacy") else None
-        attempt, made = self.reader.attempt, None
+        attempt, made = self.parser.attempt, None
         if optimizer:
             made = attempt((*key, "optimizer"), lambda: try_optimizer(optimizer))
         if scheduler and made:
@@ -258,7 +258,7 @@ class SectionParser:
     @property
     def _schedule(self) -> tuple[int, str]:
         """The steps of the schedule that can be tried, and what one of them is."""
-        if self.reader.get(("training", "schedule_step")) == "step":
+        if self.parser.get(("training", "schedule_step")) == "step":
             return MOST_TRIAL_STEPS, "step"
         return min(self.made.get("rounds") or 1, MOST_TRIAL_STEPS), "round"
 

@@ -229,7 +229,7 @@ class Settings:
     """What changes the training samples of each rank, in this order."""
     validation: ValidationSettings | None = None
     model: Plugin
-    coupling: Plugin
+    gradient_sync: Plugin
     """The gradient sync: `training.name` and its options."""
     training: TrainingSettings
     """Steps and epochs per round are one number for all ranks or one for each."""

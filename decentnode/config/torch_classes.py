@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decentnode.config.settings import Plugin
 from decentnode.config.type_check import parameters_of
-from decentnode.core.registry import Registry, guess, is_own
+from decentnode.core.registry import Registry, guess, is_third_party
 from decentnode.core.text import first_line
 from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput
@@ -123,7 +123,7 @@ def try_loss(loss: Plugin, task: Task) -> None:
     network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid())
     objective = Objective(network, loss.make(), task)
     # A user's own loss or task may need another number of classes.
-    if ":" in loss.name or is_own(task) or not task.labels_are_classes:
+    if ":" in loss.name or is_third_party(task) or not task.labels_are_classes:
         return
     try:
         _, value = objective(Batch((torch.eye(2),), torch.tensor([0, 1])))

@@ -84,17 +84,17 @@ class SourceLocation:
 class Defect:
     """One thing to correct, as the user's message."""
 
-    place: SourceLocation
+    location: SourceLocation
     key: Key
     what: str
 
     def render(self, file: str) -> str:
         """`file:line key: what`, or `command line: key: what` with the key as it was typed."""
-        if self.place.override is None:
-            where = f"{self.place.file or file}:{self.place.line}"
+        if self.location.override is None:
+            where = f"{self.location.file or file}:{self.location.line}"
             where += f" {key_text(self.key)}" if self.key else ""
         else:
-            where = f"command line: {key_text(max(self.key, self.place.override, key=len))}"
+            where = f"command line: {key_text(max(self.key, self.location.override, key=len))}"
         return printable(f"{where}: {self.what}")
 
 
@@ -104,22 +104,22 @@ class Document:
 
     file: str
     value: Any = None
-    places: dict[Key, SourceLocation] = field(default_factory=dict)
+    locations: dict[Key, SourceLocation] = field(default_factory=dict)
     defects: list[Defect] = field(default_factory=list)
     unreadable: set[Key] = field(default_factory=set)
     bases: list[str] = field(default_factory=list)
     """The files that it extends, the nearest first."""
 
-    def place(self, key: Key) -> SourceLocation:
+    def location(self, key: Key) -> SourceLocation:
         """The place of the value; for a missing one, the start of the section around it."""
-        while key and key not in self.places:
+        while key and key not in self.locations:
             key = key[:-1]
-        return self.places.get(key, SourceLocation(1))
+        return self.locations.get(key, SourceLocation(1))
 
     def add(self, key: Key, *what: str) -> None:
         """Adds defects of the value at `key`; an unreadable value has its defect already."""
         if key not in self.unreadable:
-            self.defects += [Defect(self.place(key), key, line) for line in what]
+            self.defects += [Defect(self.location(key), key, line) for line in what]
 
     def lines(self) -> list[str]:
         """All defects in the file's order, then those of its bases, those of the command line last.
@@ -135,7 +135,11 @@ class Document:
                 if not d.what.startswith("missing;")
                 or not any(parent == d.key[:-1] and f"'{d.key[-1]}'?" in what for parent, what in misspelt)
             ),
-            key=lambda d: (d.place.override is not None, order.get(d.place.file, len(order)), d.place.line),
+            key=lambda d: (
+                d.location.override is not None,
+                order.get(d.location.file, len(order)),
+                d.location.line,
+            ),
         )
         return list(dict.fromkeys(defect.render(self.file) for defect in ordered))
 
@@ -176,7 +180,7 @@ def read_value(text: str, document: Document, key: Key) -> Any:
         node = _compose(text)
         return _Builder(document, override=key).value(node, key)
     except _Unreadable as error:
-        document.places[key] = SourceLocation(0, key)
+        document.locations[key] = SourceLocation(0, key)
         document.add(key, error.what)
         document.unreadable.add(key)
         return None
@@ -291,7 +295,7 @@ class _Builder:
             raise _Unreadable(_line(node), f"aliases make this too large; at most {MOST_VALUES} values")
         if len(key) > MOST_DEPTH:
             raise _Unreadable(_line(node), f"nested deeper than {MOST_DEPTH} levels")
-        self.document.places[key] = SourceLocation(line or _line(node), self.override)
+        self.document.locations[key] = SourceLocation(line or _line(node), self.override)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, key)
         if isinstance(node, yaml.SequenceNode):
@@ -306,7 +310,7 @@ class _Builder:
                 continue
             place = SourceLocation(_line(name_node), self.override)
             if name in found:
-                first = self.document.places[(*key, name)].line
+                first = self.document.locations[(*key, name)].line
                 what = "this key appears twice" + ("" if self.override else f"; the first is in line {first}")
                 self.document.defects.append(Defect(place, (*key, name), what))
             else:

@@ -1,4 +1,4 @@
-"""The clock that all nodes wait on, so virtual time can replace real time in one place."""
+"""The clock that nodes read and wait on, and one without the time in which its process was suspended."""
 
 import asyncio
 import os

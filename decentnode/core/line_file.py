@@ -39,7 +39,7 @@ class LineFile:
         self.lost = 0
         """Lines that did not fit into memory either."""
         self._warn = warn
-        self._warnings = RateLimiter()
+        self._limiter = RateLimiter()
         self._fd: int | None = None
         self._pending = bytearray()
         self._doubt: OSError | None = None
@@ -92,7 +92,7 @@ class LineFile:
         return f"{self.path}: its last lines could not be written ({missing} missing): {reason}"
 
     def _complain(self, problem: str) -> None:
-        if self._warnings.allows():
+        if self._limiter.allows():
             self._warn(f"{self.path} {problem}")
 
     def _write(self) -> OSError | None:

@@ -1,13 +1,13 @@
 """Plug-ins by name: one registry per kind, and `module:Class` for code outside this package.
 
 A plug-in is a dataclass: its fields are its YAML options, and the first line of its docstring describes it.
-One decorator registers it: `@SHARING.register("gossip")`.
+A decorator registers it, `@SHARING.register("gossip")`, when its package is imported on first use.
 """
 
 import difflib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from inspect import isfunction
 from pathlib import Path
 from typing import TypeVar, cast
@@ -109,7 +109,13 @@ def name_of(plugin: object) -> str:
     return str(named.get("registered_name", cls.__name__))
 
 
-def is_own(plugin: object) -> bool:
+def refuse_old_hooks(cls: type, renamed: Mapping[str, str]) -> None:
+    """Raises TypeError if the class defines a method of a plug-in by its name before version 0.2."""
+    for name in sorted(renamed.keys() & vars(cls).keys()):
+        raise TypeError(f"{cls.__name__}.{name} is called {renamed[name]} since version 0.2")
+
+
+def is_third_party(plugin: object) -> bool:
     """Whether its class comes from outside this package."""
     return type(plugin).__module__.partition(".")[0] != "decentnode"
 

@@ -254,11 +254,11 @@ class Dataset(ABC):
             raise DatasetError(*defects)
         return whole
 
-    def drawn(self, whole: LoadedDataset, seed: int) -> LoadedDataset:
+    def drawn(self, dataset: LoadedDataset, seed: int) -> LoadedDataset:
         """As many of these samples as `train_size` and `test_size` specify; raises DatasetError."""
-        train = draw(whole.train, self.available(self.train_size, whole.train), "train", seed)
-        test = draw(whole.test, self.available(self.test_size, whole.test), "test", seed)
-        return replace(whole, train=train, test=test)
+        train = draw(dataset.train, self.available(self.train_size, dataset.train), "train", seed)
+        test = draw(dataset.test, self.available(self.test_size, dataset.test), "test", seed)
+        return replace(dataset, train=train, test=test)
 
     def available(self, size: int | None, samples: Samples) -> int | None:
         """A number of samples that is asked for; of a generated sample at most all."""

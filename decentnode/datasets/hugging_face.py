@@ -39,7 +39,7 @@ class _State(msgspec.Struct):
     """What is in state.json."""
 
     data_files: list[_ArrowFile] = msgspec.field(name="_data_files")
-    indices: list[_ArrowFile] | None = msgspec.field(name="_indices_data_files", default=None)
+    index_files: list[_ArrowFile] | None = msgspec.field(name="_indices_data_files", default=None)
 
 
 class _Feature(msgspec.Struct):
@@ -264,15 +264,15 @@ def list_lengths(column: Any) -> NDArray[np.int64]:
     return np.asarray(column.value_lengths()).astype(np.int64)
 
 
-def with_groups(found: LoadedDataset, groups: Sequence[Array] | None) -> LoadedDataset:
+def with_groups(dataset: LoadedDataset, groups: Sequence[Array] | None) -> LoadedDataset:
     """The samples of `found`, in groups."""
     if groups is None:
-        return found
+        return dataset
     train, test = (
         replace(part, groups=torch.from_numpy(of))
-        for part, of in zip((found.train, found.test), groups, strict=True)
+        for part, of in zip((dataset.train, dataset.test), groups, strict=True)
     )
-    return replace(found, train=train, test=test)
+    return replace(dataset, train=train, test=test)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -284,7 +284,7 @@ def _files(folder: Path) -> list[Path]:
         raise DatasetError(f"dataset.path: {state}: not written by save_to_disk: {error}") from error
     except OSError as error:
         raise DatasetError(f"dataset.path: {state}: {error.strerror}") from error
-    if found.indices:
+    if found.index_files:
         raise DatasetError(f"dataset.path: {folder}: its rows are selected; call flatten_indices() first")
     names = [file.filename for file in found.data_files]
     if outside := [name for name in names if Path(name).name != name]:

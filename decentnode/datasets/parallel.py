@@ -115,12 +115,12 @@ class Parallel(Dataset):
                 )
         return files
 
-    def _prepare(self, folder: Path, pairs: list[list[TextFile]]) -> None:
+    def _prepare(self, folder: Path, file_pairs: list[list[TextFile]]) -> None:
         """Writes the tokenizer, and the ids of both parts."""
-        texts = chain.from_iterable(file.texts() for file in pairs[0][:2])
+        texts = chain.from_iterable(file.texts() for file in file_pairs[0][:2])
         tokenizer = byte_pairs.trained(texts, self.vocabulary)
         write_durably(folder / TOKENIZER, [tokenizer.to_str().encode()])
-        for name, (source, target, *_) in zip(("train", "test"), pairs, strict=True):
+        for name, (source, target, *_) in zip(("train", "test"), file_pairs, strict=True):
             rows = list[tuple[int, int, int]]()
             write_durably(folder / f"{name}.ids", self._ids(tokenizer, source, target, rows))
             if not rows:
@@ -130,10 +130,10 @@ class Parallel(Dataset):
             write_durably(folder / f"{name}.npy", [table.getvalue()])
 
     def _ids(
-        self, tokenizer: Any, source: TextFile, target: TextFile, rows: list[tuple[int, int, int]]
+        self, tokenizer: Any, source_file: TextFile, target_file: TextFile, rows: list[tuple[int, int, int]]
     ) -> Iterator[bytes]:
         """The ids of all pairs; adds the length of source and target, and the line, of each to `rows`."""
-        lines = enumerate(zip(source.texts(), target.texts(), strict=True))
+        lines = enumerate(zip(source_file.texts(), target_file.texts(), strict=True))
         for some in in_groups((line for line in lines if all(line[1])), LINES_AT_A_TIME):
             numbers, pairs = zip(*some, strict=True)
             sides = (byte_pairs.encoded(tokenizer, side) for side in zip(*pairs, strict=True))
@@ -162,12 +162,12 @@ class Parallel(Dataset):
             vocabulary=vocabulary,
         )
 
-    def _with_groups(self, parts: list[Samples], pairs: list[list[TextFile]]) -> list[Samples]:
+    def _with_groups(self, parts: list[Samples], file_pairs: list[list[TextFile]]) -> list[Samples]:
         """The parts, whose groups are numbers of lines, with the documents of these lines."""
         if self.documents is None:
             return [replace(part, groups=None) for part in parts]
         names = list[NDArray[np.str_]]()
-        for part, files in zip(parts, pairs, strict=True):
+        for part, files in zip(parts, file_pairs, strict=True):
             assert part.groups is not None
             names.append(np.array(list(files[2].texts()))[part.groups.numpy()])
         groups = torch.from_numpy(np.unique(np.concatenate(names), return_inverse=True)[1])

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.core.registry import SKEWS, is_own, name_of
+from decentnode.core.registry import SKEWS, is_third_party, name_of
 from decentnode.core.rng import generator
 from decentnode.datasets.base import LoadedDataset, Samples, defects_of
 from decentnode.datasets.ragged import dense
@@ -98,7 +98,7 @@ def apply(
                     if values is not before:
                         changes.write(name, rows, values)
     result = replace(dataset, train=changes.samples)
-    if any(map(is_own, skews)) and (wrong := list(defects_of(result))):
+    if any(map(is_third_party, skews)) and (wrong := list(defects_of(result))):
         raise DatasetError(*(f"dataset.skew: {defect}" for defect in wrong))
     return result, chosen
 

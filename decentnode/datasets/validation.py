@@ -7,7 +7,7 @@ import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from decentnode.core.registry import is_own
+from decentnode.core.registry import is_third_party
 from decentnode.core.rng import generator
 from decentnode.datasets.base import LoadedDataset, Samples
 from decentnode.datasets.partition import Partition
@@ -62,7 +62,7 @@ def split_rows(
     """The parts of `partition` over these rows of the samples, as rows of the samples; None: over all."""
     if rows is None:
         return partition.split(samples, num_nodes, seed)
-    among = samples.subset(rows) if is_own(partition) else _outline(samples, rows)
+    among = samples.subset(rows) if is_third_party(partition) else _outline(samples, rows)
     return [rows[part] for part in partition.split(among, num_nodes, seed)]
 
 

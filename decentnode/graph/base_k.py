@@ -176,9 +176,9 @@ def simple_base(members: Sequence[int], most: int) -> Rounds:
     ]
 
 
-def _part_in_round(parts: list[NodeGroup], index: int, round: int, alone: int) -> Links:
+def _part_in_round(groups: list[NodeGroup], index: int, round: int, alone: int) -> Links:
     """The edges of one part in one round; in the first `alone` rounds parts average within themselves."""
-    part, later = parts[index], [member for part in parts[index + 1 :] for member in part.members]
+    part, later = groups[index], [member for part in groups[index + 1 :] for member in part.members]
     since = round - alone - index
     if round < alone or (since >= 0 and not later):
         return part.averages(round)

@@ -6,7 +6,7 @@ resumed node would request another round than its neighbors did.
 
 from collections.abc import Iterable
 
-from decentnode.core.registry import is_own, name_of
+from decentnode.core.registry import is_third_party, name_of
 from decentnode.errors import DecentnodeError, GraphError
 from decentnode.graph.base import Adjacency, Graph, neighbor_lists, transpose
 from decentnode.graph.connectivity import why_disconnected
@@ -21,7 +21,7 @@ def check_declared(graph: Graph) -> None:
     The first rounds of some ranks must repeat after its period. Edges must have both directions unless it is
     directed. Where it has a period, all nodes must reach each other within it.
     """
-    if not is_own(graph):
+    if not is_third_party(graph):
         return
     if graph.period is None:
         doubts(graph)  # raises GraphError for defects of any round
@@ -33,7 +33,7 @@ def check_declared(graph: Graph) -> None:
 
 def doubts(graph: Graph) -> list[str]:
     """Why the first rounds of a graph without a period do not connect all nodes, one line each."""
-    if not is_own(graph) or graph.period is not None or graph.num_nodes > MOST_RANKS:
+    if not is_third_party(graph) or graph.period is not None or graph.num_nodes > MOST_RANKS:
         return []
     reasons = _rifts(graph, range(MOST_ROUNDS))
     return [f"graph {name_of(graph)}: in its first {MOST_ROUNDS} rounds {reason}" for reason in reasons]

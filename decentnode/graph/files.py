@@ -99,12 +99,12 @@ def _node_count(lines: list[Line], defects: Defects) -> tuple[int, int, list[Lin
     return number, nodes, lines[start + 1 :]
 
 
-def _guess_type(path: str, nodes: int, body: list[Line]) -> FileType:
+def _guess_type(path: str, nodes: int, body_lines: list[Line]) -> FileType:
     """By suffix; otherwise two words on every line mean edges, unless there is one line for each node."""
     known = SUFFIXES.get(Path(path).suffix)
     if known:
         return known
-    lines = filled(body)
+    lines = filled(body_lines)
     if any(len(line.words) != 2 for line in lines):
         return "adjacency"
     if len(lines) != nodes:
@@ -112,9 +112,9 @@ def _guess_type(path: str, nodes: int, body: list[Line]) -> FileType:
     raise GraphError(f"{path}: may be edges or adjacency; choose with 'type', or name it .edges or .adj")
 
 
-def _read_edges(body: Sequence[Line], nodes: int, defects: Defects) -> Edges:
+def _read_edges(body_lines: Sequence[Line], nodes: int, defects: Defects) -> Edges:
     edges: Edges = {}
-    for line in filled(body):
+    for line in filled(body_lines):
         if len(line.words) != 2:
             defects.add(line.number, f"an edge is two ranks 'i j', not {quoted(' '.join(line.words))}")
             continue
@@ -124,15 +124,15 @@ def _read_edges(body: Sequence[Line], nodes: int, defects: Defects) -> Edges:
     return edges
 
 
-def _read_adjacency(body: Sequence[Line], nodes: int, defects: Defects) -> Edges:
+def _read_adjacency(body_lines: Sequence[Line], nodes: int, defects: Defects) -> Edges:
     edges: Edges = {}
-    for rank, line in enumerate(body[:nodes]):
+    for rank, line in enumerate(body_lines[:nodes]):
         for neighbor in ranks(line, line.words, nodes, defects):
             _add_edge(edges, rank, neighbor, line, defects)
-    if len(body) < nodes:
-        last = body[-1].number if body else 1
-        defects.add(last, f"the file ends after {len(body)} of {nodes} nodes; each node has its line")
-    for line in filled(body[nodes:]):
+    if len(body_lines) < nodes:
+        last = body_lines[-1].number if body_lines else 1
+        defects.add(last, f"the file ends after {len(body_lines)} of {nodes} nodes; each node has its line")
+    for line in filled(body_lines[nodes:]):
         defects.add(line.number, f"a line after those of all {nodes} nodes; remove it or correct n")
     return edges
 

@@ -200,19 +200,19 @@ def contraction(weighted: WeightedGraph) -> float | None:
     return float(np.linalg.norm(W - 1 / n, 2))
 
 
-def largest_singular_value(w: SparseWeights) -> float:
+def largest_singular_value(weights: SparseWeights) -> float:
     """The spectral norm of W - J by Lanczos (1950) on its Gram matrix, from below.
 
     Unlike power iteration it is accurate where the largest values lie close together, as in large sparse
     graphs. All earlier directions are kept and subtracted again, because rounding adds them.
     """
-    basis = np.zeros((KRYLOV_STEPS, w.nodes))
+    basis = np.zeros((KRYLOV_STEPS, weights.nodes))
     tridiagonal = np.zeros((KRYLOV_STEPS, KRYLOV_STEPS))
-    x = generator(0, "lanczos").standard_normal(w.nodes)
+    x = generator(0, "lanczos").standard_normal(weights.nodes)
     x /= np.linalg.norm(x)
     for k in range(KRYLOV_STEPS):
         basis[k] = x
-        x = w.gram(x)
+        x = weights.gram(x)
         tridiagonal[k, k] = basis[k] @ x
         for _ in range(2):  # rounding in the first subtraction leaves a rest, which the second removes
             x -= basis[: k + 1].T @ (basis[: k + 1] @ x)

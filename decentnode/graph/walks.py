@@ -75,8 +75,8 @@ class Mobility(Stepwise):
         random = generator(self.seed, "mobility_start")
         return Walk(random.random((self.nodes, 2)), random.random((self.nodes, 2)))
 
-    def following(self, state: "Walk", random: np.random.Generator) -> "Walk":
-        return state.step(self.speed, random)
+    def following(self, walk: "Walk", random: np.random.Generator) -> "Walk":
+        return walk.step(self.speed, random)
 
 
 class Walk(NamedTuple):

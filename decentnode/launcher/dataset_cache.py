@@ -16,20 +16,20 @@ class DatasetCache:
     """All samples, by the settings that decide which they are."""
 
     def __init__(self) -> None:
-        self._found: dict[str, LoadedDataset] = {}
+        self._datasets: dict[str, LoadedDataset] = {}
 
     def of(self, settings: Settings) -> LoadedDataset:
         """The samples of a run, read if they are not here; raises BadInput."""
         key = key_of(settings)
-        if key not in self._found:
+        if key not in self._datasets:
             dataset: Dataset = settings.dataset.make()
-            self._found[key] = dataset.whole(settings.seed)
-        return self._found[key]
+            self._datasets[key] = dataset.whole(settings.seed)
+        return self._datasets[key]
 
-    def keep(self, needed: Iterable[Settings]) -> None:
+    def keep(self, settings: Iterable[Settings]) -> None:
         """Forgets all samples that none of these runs needs."""
-        keys = set(map(key_of, needed))
-        self._found = {key: samples for key, samples in self._found.items() if key in keys}
+        keys = set(map(key_of, settings))
+        self._datasets = {key: samples for key, samples in self._datasets.items() if key in keys}
 
 
 def key_of(settings: Settings) -> str:

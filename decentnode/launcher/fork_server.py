@@ -120,7 +120,7 @@ def _serve(fork_context: ForkContext, positions: list[int], lifeline: int, is_ma
         os.write(is_made, b"y")
         os.close(is_made)
         # Before any child is forked: a reading end in a child would hide the death of the launcher.
-        fork_context.reporter.let_go_of_the_reading_end()
+        fork_context.reporter.close_reading_end()
         ForkServerProcess(fork_context, positions, lifeline).serve()
     finally:
         shutil.rmtree(fork_context.socket_dir, ignore_errors=True)
@@ -160,7 +160,7 @@ class ForkServerProcess:
             if self._wake in readable:
                 os.read(self._wake, 4096)
             if self._lifeline in readable:
-                self._obey(os.read(self._lifeline, 1))
+                self._run_command(os.read(self._lifeline, 1))
             self._reap()
 
     def _fork(self, position: int, status: int | None = None) -> None:
@@ -187,7 +187,7 @@ class ForkServerProcess:
             run_host(self._fork_context, position, incarnation)
         self._running[pid] = position, incarnation
 
-    def _obey(self, command: bytes) -> None:
+    def _run_command(self, command: bytes) -> None:
         """Runs a command of the launcher, or ends all if the launcher has ended."""
         # A pipe at its end stays readable, so it must not be polled again.
         if not command:
@@ -238,7 +238,7 @@ class ForkServerProcess:
         ranks = fork_context.experiment.processes[position].ranks
         activities = {fork_context.heartbeats.of(rank).read().activity for rank in ranks}
         # A failure before the start cancels the run, and a graceful stop ends it.
-        has_begun = bool(fork_context.lineage.message_id) and not self._is_over
+        has_begun = bool(fork_context.identity.message_id) and not self._is_over
         # A node that has finished cannot repeat its rounds with neighbors that have left.
         return has_begun and fork_context.heartbeats.last_round == GO_ON and Activity.END not in activities
 

@@ -61,8 +61,8 @@ class Launcher:
     """One machine's part of a run, from the fork to the summary."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, screen: LiveConsole, past: ResumePlan | None = None,
-        job: str = "", threads: int | None = None,
+        self, experiment: Experiment, machine: int, console: LiveConsole,
+        resume_plan: ResumePlan | None = None, job: str = "", threads: int | None = None,
     ) -> None:  # fmt: skip
         """Makes the run directory, or uses that of a resumed run; raises BadInput. Nothing runs yet.
 
@@ -72,19 +72,19 @@ class Launcher:
         self.experiment, self.machine = experiment, machine
         given, here = experiment.settings.training.threads, len(experiment.mapping.ranks_of(machine))
         # In this order: the configuration, the number that the run began with, code, environment, processors.
-        kept = past.threads if past else None
+        kept = resume_plan.threads if resume_plan else None
         self.threads = given if given != "auto" else kept or threads or default_threads(here)
-        self.screen = screen
+        self.console = console
         self._credentials = preflight.credentials(experiment.settings, machine)
-        self.run_dir = past.run_dir if past else make_run_directory(experiment, machine)
-        self._run_state = RunState(experiment, machine, self.run_dir, past, job, self.threads)
+        self.run_dir = resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine)
+        self._run_state = RunState(experiment, machine, self.run_dir, resume_plan, job, self.threads)
         home = {position: process.ranks for position, process in enumerate(experiment.processes)}
         nodes, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
         self._heartbeats = HeartbeatBoard(sorted(local))
         self.membership = MembershipTable(nodes, home, local, machine == 0, self._heartbeats)
         self.run_id = 0
-        self._introductions = HandshakeBoard(experiment.graph.num_nodes)
-        self._event_log = EventLog(self.run_dir / "events.jsonl", screen.line)
+        self._handshakes = HandshakeBoard(experiment.graph.num_nodes)
+        self._event_log = EventLog(self.run_dir / "events.jsonl", console.line)
         self._run_monitor = RunMonitor(
             experiment, machine, self.run_dir, self._heartbeats, self.membership, self._event_log
         )
@@ -93,23 +93,28 @@ class Launcher:
         )
         self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.say)
         self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.say)
-        self._peer_service: ChildProcess | None = None
+        self._peer_service_process: ChildProcess | None = None
         writers = () if machine else experiment.settings.records.writers
         self._writers = RowWriters(writers, self._event_log.say)
-        self._assembly = Rendezvous(
+        self._rendezvous = Rendezvous(
             experiment.mapping, machine, self._run_state.greeting(), self._credentials,
             experiment.settings.failures,
         )  # fmt: skip
-        self._vector_sender = VectorSender(machine, 8 * experiment.layout.numel, self._assembly.send)
-        self._others = RemoteMachines(
-            experiment, machine, self.membership, self._assembly.last_heard, self._event_log.say
+        self._vector_sender = VectorSender(machine, 8 * experiment.layout.numel, self._rendezvous.send)
+        self._remote_machines = RemoteMachines(
+            experiment, machine, self.membership, self._rendezvous.last_heard, self._event_log.say
         )
-        self._stopping = GracefulStop(
-            self._heartbeats, machine, self._others.present, self._assembly.send,
+        self._graceful_stop = GracefulStop(
+            self._heartbeats, machine, self._remote_machines.present, self._rendezvous.send,
             experiment.settings.failures.stop_deadline,
         )  # fmt: skip
         self._late_join = LateJoin(
-            experiment, machine, self.membership, self._assembly, self._run_state.lineage, self._is_stopping
+            experiment,
+            machine,
+            self.membership,
+            self._rendezvous,
+            self._run_state.identity,
+            self._is_stopping,
         )
         self._reports = ReportHandler(
             machine_of=experiment.mapping.machine_of,
@@ -118,10 +123,10 @@ class Launcher:
             monitor=self._run_monitor,
             run_state=self._run_state,
             late_join=self._late_join,
-            stopping=self._stopping,
+            graceful_stop=self._graceful_stop,
             evaluations=self.evaluations,
             evaluators=self._evaluators,
-            screen=screen,
+            console=console,
         )
         self._signals = 0
         self._startup = self._command = 0.0
@@ -139,7 +144,7 @@ class Launcher:
                     raise
             while self._unresolved() and not self._is_stopping():
                 until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
-                self._watch(min(self._others.pause, until_exit, self.screen.interval))
+                self._watch(min(self._remote_machines.pause, until_exit, self.console.interval))
             if self._is_stopping():
                 self._let_go()
             wall = time.monotonic() - self._began if self.run_id else 0.0
@@ -147,7 +152,7 @@ class Launcher:
             self._complete_attacks()
             summary = self._sum_up(wall)
         except BaseException as error:
-            self.screen.close()
+            self.console.close()
             self._run_monitor.close(str(error) if isinstance(error, DecentnodeError) else "")
             raise
         finally:
@@ -157,15 +162,15 @@ class Launcher:
             self._evaluators.close()
             self._attacks.close()
             self._writers.close()
-            if self._peer_service is not None:
-                self._peer_service.close()
-            self._assembly.close()
+            if self._peer_service_process is not None:
+                self._peer_service_process.close()
+            self._rendezvous.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
-        code = exit_code(self.membership, self._stopping.signal, self._event_log.lost_results)
+        code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
         # After the server: figures take time, and all node processes have ended by now.
         are_wanted = self.experiment.settings.evaluation.figures and self.evaluations.rows
         pictures = make_figures(self.run_dir) if are_wanted and not self._is_stopping() else Pictures()
-        self.screen.ended(summary, self.run_dir, pictures, code)
+        self.console.ended(summary, self.run_dir, pictures, code)
         return code
 
     # Before the first round.
@@ -176,7 +181,7 @@ class Launcher:
         self._writers.start(self.run_dir, self._run_state.lock)
         self._evaluators.start(self.threads)
         self._socket_dir = name_socket_directory()
-        self._peer_service = peer_service.start_service(
+        self._peer_service_process = peer_service.start_service(
             self.experiment, self.machine, self.run_dir, self._socket_dir, self._credentials
         )
         read, write = os.pipe()
@@ -184,7 +189,7 @@ class Launcher:
         # user who has much memory in pipes; nodes then wait for this process where it is busy.
         with contextlib.suppress(OSError):
             fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._inflow = ReportReader(read)
+        self._report_reader = ReportReader(read)
         self._start_signal = os.eventfd(0, os.EFD_SEMAPHORE)
         fork_context = ForkContext(
             snapshots=self._evaluators.snapshots,
@@ -193,9 +198,9 @@ class Launcher:
             reporter=Reporter(write, read),
             records=self.run_dir / "records",
             heartbeats=self._heartbeats,
-            lineage=self._run_state.lineage,
+            identity=self._run_state.identity,
             experiment=self.experiment,
-            introductions=self._introductions,
+            handshakes=self._handshakes,
             start=self._start_signal,
             socket_dir=self._socket_dir,
             threads=self.threads,
@@ -219,15 +224,15 @@ class Launcher:
         self._run_monitor.ring()
         # A closed terminal may send SIGHUP twice, and a session that ends sends it after SIGTERM.
         self._signals += not (self._signals and signum is signal.SIGHUP)
-        self._stopping.ask(signum)
+        self._graceful_stop.ask(signum)
         if self._signals > 1 or not self.run_id:
             self._end_at_once()
 
     def _is_stopping(self) -> bool:
-        return self._stopping.signal is not None
+        return self._graceful_stop.signal is not None
 
     def _end_at_once(self) -> None:
-        self._stopping.is_urgent = True
+        self._graceful_stop.is_urgent = True
         self.server.kill()
 
     def _gather(self) -> None:
@@ -253,13 +258,13 @@ class Launcher:
         if self._credentials is not None:
             prove_guard(self._credentials)
         # All processes are ready, so their handshakes are written.
-        start = self._assembly.meet(self._introductions.said(), deadline, self._is_stopping)
+        start = self._rendezvous.meet(self._handshakes.said(), deadline, self._is_stopping)
         if self._is_stopping():
             return
         self._run_state.begin(start)
         self.evaluations.read(is_late=bool(start.late))
         self._writers.begin()
-        self._introductions.fill(start.introductions)
+        self._handshakes.fill(start.handshakes)
         self._observer = ModelObserver(
             snapshots=self._evaluators.snapshots,
             reporting=partial(self.membership.reporting, self.membership.local),
@@ -267,35 +272,35 @@ class Launcher:
             send=self._vector_sender.contributions.put,
             test=average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
             said=self._run_monitor.ring,
-            machines={*self._assembly.machines} - {*start.absent},
+            machines={*self._rendezvous.machines} - {*start.absent},
             is_late=bool(start.late),
         )
         self._observer.start()
         # The observer may be busy at the end, and must not keep the process alive.
         leave_behind(self._observer)
         self._reports.observer = self._observer
-        self.membership.start(self._run_state.lineage.round)
-        past = self._run_state.past
+        self.membership.start(self._run_state.identity.round)
+        resume_plan = self._run_state.resume_plan
         # A late machine goes on with the time of the run: what it saved itself ends before it was away.
-        before = start.seconds if start.late else past.seconds if past else 0.0
+        before = start.seconds if start.late else resume_plan.seconds if resume_plan else 0.0
         self._began = time.monotonic() - before
         self._startup = seconds_since_process_start()
         self._command = time.monotonic() - self._startup
         self.run_id = start.run_id
         # All shared memory is written before the start signal, which the nodes wait for.
-        self._run_state.lineage.begin(self._began)
+        self._run_state.identity.begin(self._began)
         self._run_monitor.begin(self._began)
         self._late_join.begin(start, self.server, self._start_signal)
-        self.screen.began(experiment, self._startup)
+        self.console.began(experiment, self._startup)
         if self._run_state.news:
-            self.screen.line(self._run_state.news)
+            self.console.line(self._run_state.news)
         self._log_differences()
-        self._reports.mark_lost(sorted(self._run_state.lineage.absent), "has not come yet")
+        self._reports.mark_lost(sorted(self._run_state.identity.absent), "has not come yet")
 
     def _log_differences(self) -> None:
         """Logs which machines run other code than this one, and may."""
-        while self._assembly.news:
-            self._event_log.say("code", self._assembly.news.pop(0))
+        while self._rendezvous.news:
+            self._event_log.say("code", self._rendezvous.news.pop(0))
 
     # While the nodes run.
 
@@ -307,52 +312,55 @@ class Launcher:
 
     def _watch(self, timeout: float) -> None:
         """Processes what nodes and machines have sent; waits at most `timeout` seconds for it."""
-        fds = [*self._evaluators.descriptors, *([self._peer_service.fd] if self._peer_service else [])]
-        if not self._inflow.closed:
-            fds.append(self._inflow.fd)
+        fds = [
+            *self._evaluators.descriptors,
+            *([self._peer_service_process.fd] if self._peer_service_process else []),
+        ]
+        if not self._report_reader.closed:
+            fds.append(self._report_reader.fd)
         if self.run_id:
-            fds += self._assembly.descriptors
+            fds += self._rendezvous.descriptors
             # ZeroMQ descriptors are edge-triggered: messages may be waiting although none is readable.
-            timeout = 0.0 if self._assembly.has_messages else timeout
+            timeout = 0.0 if self._rendezvous.has_messages else timeout
         self._run_monitor.wait(fds, timeout)
-        if self._peer_service is not None and self._peer_service.has_ended():
-            self._peer_service.close()
-            log, self._peer_service = self._peer_service.log, None
+        if self._peer_service_process is not None and self._peer_service_process.has_ended():
+            self._peer_service_process.close()
+            log, self._peer_service_process = self._peer_service_process.log, None
             text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {log}"
             self._event_log.say("communication", text)
         # The nodes first: they publish what is evaluated.
-        found = [*self._inflow.read(), *self._evaluators.reports()]
+        found = [*self._report_reader.read(), *self._evaluators.reports()]
         self._reports.take_own([*found, *self._run_monitor.watchdog.check(time.monotonic())])
-        if self._inflow.closed:
+        if self._report_reader.closed:
             # The fork server died without a report: its children died with it.
             active = self.membership.local.intersection(self.membership.active)
             self._reports.take_own(Failed(rank, UNSEEN_END) for rank in sorted(active))
             self.membership.ended.update(self.membership.here)
         if self.run_id:
             self._exchange_with_machines()
-            self._stopping.advance()
-            is_alone = self._others.is_left_alone(Timeouts.machine_gone)
-            if problem := self._run_state.tend(self._others.lost, is_alone, self._assembly.send):
+            self._graceful_stop.advance()
+            is_alone = self._remote_machines.is_left_alone(Timeouts.machine_gone)
+            if problem := self._run_state.tend(self._remote_machines.lost, is_alone, self._rendezvous.send):
                 self._event_log.say("checkpoint", problem)
             self._end_hung_nodes()
             if not self._is_stopping():
-                self._run_monitor.waits.tell(self._event_log, time.monotonic())
+                self._run_monitor.stragglers.tell(self._event_log, time.monotonic())
             self._show_progress()
 
     def _exchange_with_machines(self) -> None:
         now = time.monotonic()
         # Machine 0 keeps its reports: it writes the summary.
         unsent = self._reports.unsent if self.machine else []
-        if self._others.is_relay_due(bool(unsent), now):
-            self._assembly.send(messages.RelayedReports(self.machine, unsent))
+        if self._remote_machines.is_relay_due(bool(unsent), now):
+            self._rendezvous.send(messages.RelayedReports(self.machine, unsent))
         self._reports.unsent = []
-        notes = self._assembly.receive()
-        self._others.hear(notes)
+        notes = self._rendezvous.receive()
+        self._remote_machines.hear(notes)
         # Checked before use: another launcher may be faulty or of another run.
-        notes = list(filter(self._others.admits, notes))
-        for note in self._vector_sender.exchange(notes, self._others.listening):
+        notes = list(filter(self._remote_machines.admits, notes))
+        for note in self._vector_sender.exchange(notes, self._remote_machines.listening):
             if isinstance(note, messages.RelayedReports):
-                for report in self._others.reports(note):
+                for report in self._remote_machines.reports(note):
                     self._reports.take(report)
             elif isinstance(note, Contribution | messages.VectorAck):
                 self._observer.take(note)
@@ -363,13 +371,13 @@ class Launcher:
             elif isinstance(note, messages.CheckpointsCommitted):
                 self._run_state.retention.settle(note.round, note.kept)
             else:
-                self._stopping.take(note)
+                self._graceful_stop.take(note)
         # After the messages: a machine that has just reported is not silent.
-        for report in self._others.forget_silent(now):
+        for report in self._remote_machines.forget_silent(now):
             self._reports.take(report)
         # After all messages, because they may have changed the set of machines.
-        self._observer.expect(self._others.observing)
-        self._observer.is_alone = self._others.is_left_alone()
+        self._observer.expect(self._remote_machines.observing)
+        self._observer.is_alone = self._remote_machines.is_left_alone()
 
     def _end_hung_nodes(self) -> None:
         """Kills processes that hang, or outlive their nodes, so every run ends."""
@@ -390,11 +398,11 @@ class Launcher:
             expected, observed = {}, False
         rows = self.evaluations.complete(expected, observed)
         for row in rows:
-            self.screen.evaluated(row)
+            self.console.evaluated(row)
         if rows:
             self._writers.more_rows()
         self._writers.drop_failed()
-        self.screen.progress(self.membership)
+        self.console.progress(self.membership)
 
     # After the last round.
 
@@ -402,22 +410,22 @@ class Launcher:
         """Ends the nodes of all machines after one round; kills those that take too long."""
         # Taken before the stop, to report how many of them were killed.
         here = self.membership.local.intersection(self.membership.active)
-        if not self._stopping.is_urgent:
+        if not self._graceful_stop.is_urgent:
             saved = self._run_state.saved_by_all
             rest = "No checkpoint exists yet: if nodes are killed, the run is lost."
             rest = rest if saved is None else f"After a kill, resume continues at round {saved + 2}."
-            most = f"Nodes that need more than {self._stopping.deadline:g} s are killed"
+            most = f"Nodes that need more than {self._graceful_stop.deadline:g} s are killed"
             text = f"stopping after the current round. {most}; a second Ctrl-C kills all at once. {rest}"
             self._event_log.say("stop", text)
-        while self._unresolved() and not self._stopping.is_urgent:
+        while self._unresolved() and not self._graceful_stop.is_urgent:
             self._watch(STOP_POLL_INTERVAL)
-            if self._stopping.is_overdue:
+            if self._graceful_stop.is_overdue:
                 self._end_at_once()
         limit = time.monotonic() + Timeouts.killed
         while self.membership.local & set(self.membership.active) and time.monotonic() < limit:
             self._watch(STOP_POLL_INTERVAL)
         killed = here.difference(self.membership.ranks(MemberState.FINISHED, MemberState.STOPPED))
-        if killed and self._stopping.is_urgent and self.run_id:
+        if killed and self._graceful_stop.is_urgent and self.run_id:
             saved = self._run_state.saved_by_all
             rest = "no checkpoint of all nodes to resume from (checkpoint.every)"
             rest = rest if saved is None else f"resume continues at round {saved + 2}"
@@ -432,16 +440,16 @@ class Launcher:
         within = Timeouts.last_observation if not self._is_stopping() else Timeouts.stopped_observation
         clock = AwakeClock(POLL_INTERVAL)
         limit = clock.now() + within
-        while (self._observer.is_alive() or self._evaluators.is_busy) and not self._stopping.is_urgent:
+        while (self._observer.is_alive() or self._evaluators.is_busy) and not self._graceful_stop.is_urgent:
             # Evaluations end by themselves: an evaluator without progress is killed.
             if clock.now() > limit and not (self._evaluators.is_busy and not self._is_stopping()):
                 break
             self._watch(POLL_INTERVAL)
-        self._vector_sender.exchange((), self._others.listening)  # the observer's last contributions
+        self._vector_sender.exchange((), self._remote_machines.listening)  # the observer's last contributions
         self._show_progress(is_last=True)
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
-            self.screen.line(f"mean model and consensus distance are not available: {why}")
+            self.console.line(f"mean model and consensus distance are not available: {why}")
 
     def _complete_attacks(self) -> None:
         """Waits for the attacks on the last rounds, until a signal."""
@@ -454,11 +462,11 @@ class Launcher:
         """Writes the summary, and sends machine 0 what it may not know yet."""
         # The reports of its nodes' ends may have been lost with a broken connection.
         last_words = self.membership.last_words() if self.machine else []
-        self._assembly.send(messages.RelayedReports(self.machine, [*self._reports.unsent, *last_words]))
+        self._rendezvous.send(messages.RelayedReports(self.machine, [*self._reports.unsent, *last_words]))
         startup = max(self._startup, self._heartbeats.last_to_begin - self._command)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
         saved = self._run_state.retention.newest_round if unfinished else None
-        refused = self._assembly.refused + self._others.refused
+        refused = self._rendezvous.refused + self._remote_machines.refused
         summary = summarize(
             experiment=self.experiment,
             membership=self.membership,
@@ -473,9 +481,9 @@ class Launcher:
         )
         summary["attacks"] = self._attacks.close()
         # A resumed run that did not start keeps its earlier summary.
-        has_begun = self.run_id or self._run_state.past is None
+        has_begun = self.run_id or self._run_state.resume_plan is None
         self._run_monitor.conclude(self.evaluations, summary if has_begun else None)
-        self._writers.finish(lambda: self._stopping.is_urgent)
-        code = exit_code(self.membership, self._stopping.signal, self._event_log.lost_results)
+        self._writers.finish(lambda: self._graceful_stop.is_urgent)
+        code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
         self._run_monitor.close(headline(summary, code))
         return summary

@@ -25,7 +25,7 @@ def check_group(settings: Settings, machine: int) -> None:
     communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
     if defect := communication.defect(settings.device, ranks):
         raise BadInput(f"communication.backend: {defect}")
-    if defect := settings.coupling.make().defect(settings.device, len(ranks)):
+    if defect := settings.gradient_sync.make().defect(settings.device, len(ranks)):
         raise BadInput(f"training.backend: {defect}")
 
 

@@ -26,13 +26,13 @@ from decentnode.node.late_imports import import_compiler, import_for_nodes
 
 
 def run_here(
-    settings: Settings, config: Path, overrides: Sequence[str], past: ResumePlan | None = None,
-    whole: LoadedDataset | None = None, screen: Callable[[TextIO], LiveConsole] = screen_for,
+    settings: Settings, config: Path, overrides: Sequence[str], resume_plan: ResumePlan | None = None,
+    dataset: LoadedDataset | None = None, screen: Callable[[TextIO], LiveConsole] = screen_for,
 ) -> ExitCode:  # fmt: skip
     """Runs this machine's part; returns its exit code, or raises what prevented the start.
 
-    `past`: the run to resume; `whole`: all samples, where they are loaded; `config` and `overrides`: where
-    the settings are from, for errors.
+    `resume_plan`: the run to resume; `whole_dataset`: all samples, where they are loaded; `config` and
+    `overrides`: where the settings are from, for errors.
     """
     check_kernel()
     # Nodes are forked from this process, so it computes on one thread.
@@ -50,10 +50,10 @@ def run_here(
         shortage = preflight.file_shortage(settings, machine)
         for line in filter(None, [shortage, sample_notice(settings), *doubts(settings.graph.make())]):
             print(line, file=sys.stderr)
-        experiment = Experiment.from_settings(settings, whole)
+        experiment = Experiment.from_settings(settings, dataset)
         import_for_nodes(settings)
         if dry_round.is_needed(settings):
-            found = dry_round.check(experiment, saves=past is not None)
+            found = dry_round.check(experiment, saves=resume_plan is not None)
             for line in found.notices:
                 print(line, file=sys.stderr)
             if found.uses_compiler:
@@ -66,7 +66,7 @@ def run_here(
             graph.draw_ahead(range(experiment.settings.rounds))
         threads = plugin_threads() or imported
         launcher = Launcher(
-            experiment, machine, screen(sys.stdout), past, job=job.name if job else "", threads=threads
+            experiment, machine, screen(sys.stdout), resume_plan, job=job.name if job else "", threads=threads
         )
     return launcher.run()
 

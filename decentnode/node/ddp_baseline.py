@@ -79,18 +79,18 @@ class DDPBaseline(GradientSync):
         return Shard(samples, parts[rank], seed, rank, epoch_size=min(sizes))
 
     def connect(self, context: SyncContext) -> Reducer:
-        meeting = torch_groups.StoreRendezvous(context.place, NAME, self.port, context.run_id)
+        rendezvous = torch_groups.StoreRendezvous(context.directory, NAME, self.port, context.run_id)
         device = context.vector.values.device
-        store = meeting.store(context.start_deadline, opens=True)
-        own = backend_choice.facts_of(device, context.place.process.machine, takes_part=True)
+        store = rendezvous.store(context.start_deadline, opens=True)
+        capabilities = backend_choice.facts_of(device, context.directory.process.machine, takes_part=True)
         choose = BackendChoice(self.backend, self.share_gpu, "training.backend")
-        plan = meeting.plan(store, own, choose, context.start_deadline)
+        plan = rendezvous.plan(store, capabilities, choose, context.start_deadline)
         backend = plan.backend or "gloo"
         print(f"{NAME}: {backend} carries the gradients: {plan.reason}", flush=True)
         prepare_nccl(context.rank, self.share_gpu, settings={})
-        group = meeting.open(store, backend, device, context.deadline)
-        roll_call = MissingRanks(meeting.store(context.deadline), context.rank, len(meeting.ranks))
-        return DDPReducer(self, context, group, roll_call)
+        group = rendezvous.open(store, backend, device, context.deadline)
+        missing_ranks = MissingRanks(rendezvous.store(context.deadline), context.rank, len(rendezvous.ranks))
+        return DDPReducer(self, context, group, missing_ranks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +117,10 @@ class DDPReducer(Reducer):
     """Averages the gradients of all nodes in every backward pass; names missing ranks when that fails."""
 
     rehearses = True
-    options: DDPBaseline
+    baseline: DDPBaseline
     context: SyncContext
     group: dist.ProcessGroup
-    roll_call: MissingRanks
+    missing_ranks: MissingRanks
     _round: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
@@ -138,8 +138,8 @@ class DDPReducer(Reducer):
                 module, sorted(kept)
             )
             self._module = DistributedDataParallel(
-                module, process_group=self.group, bucket_cap_mb=self.options.bucket_mb,
-                find_unused_parameters=self.options.find_unused_parameters,
+                module, process_group=self.group, bucket_cap_mb=self.baseline.bucket_mb,
+                find_unused_parameters=self.baseline.find_unused_parameters,
             )  # fmt: skip
         return self._module
 
@@ -151,10 +151,10 @@ class DDPReducer(Reducer):
         most = dist.AllreduceOptions()
         most.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
         self.group.allreduce([length], most).wait()
-        own = torch.zeros(int(length), dtype=torch.uint8, device=device)
-        own[: len(content)].copy_(content)
-        found = [torch.zeros_like(own) for _ in range(self.group.size())]
-        self.group.allgather([found], [own]).wait()
+        capabilities = torch.zeros(int(length), dtype=torch.uint8, device=device)
+        capabilities[: len(content)].copy_(content)
+        found = [torch.zeros_like(capabilities) for _ in range(self.group.size())]
+        self.group.allgather([found], [capabilities]).wait()
         texts = (bytes(one.tolist()).rstrip(b"\0") for one in found)
         return set(chain.from_iterable(msgspec.json.decode(text, type=list[str]) for text in texts))
 
@@ -169,7 +169,7 @@ class DDPReducer(Reducer):
                 unused = "the network leaves parameters out of its loss"
                 why = f"{unused}; write training.find_unused_parameters: true"
             elif torch_groups.is_of_collective(error):
-                why = f"all-reduce failed{self.roll_call.verdict()} ({torch_groups.reason(error)})"
+                why = f"all-reduce failed{self.missing_ranks.verdict()} ({torch_groups.reason(error)})"
             else:
                 raise
             raise RunFailed(f"rank {self.context.rank}, {when}: {why}") from error
@@ -183,7 +183,7 @@ class DDPReducer(Reducer):
         if not self._module.require_backward_grad_sync:
             super().backward(loss)
             return
-        self.roll_call.progress += 1
+        self.missing_ranks.progress += 1
         if self._round < 0:
             super().backward(loss)
             return
@@ -197,7 +197,7 @@ class DDPReducer(Reducer):
     def mean(self, round: int, step: int, total: float, samples: float) -> float:
         sums = torch.tensor([total, samples], dtype=torch.float64, device=self.context.vector.values.device)
         # Counted before the collective, so a rank that never starts it is behind in the roll call.
-        self.roll_call.progress += 1
+        self.missing_ranks.progress += 1
         with self.step(round, step):
             self.context.mark(round, True)
             self.group.allreduce([sums]).wait()
@@ -206,7 +206,7 @@ class DDPReducer(Reducer):
         return total / samples
 
     def close(self) -> None:
-        self.roll_call.close()
+        self.missing_ranks.close()
 
 
 def _is_sent(buffer: Tensor | None) -> bool:

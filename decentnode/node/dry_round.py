@@ -156,9 +156,9 @@ class DryNodes:
         self.schemes = {rank: experiment.sharing(rank) for rank in self.ranks}
         network = copied(experiment.network)
         self.vector = Vector(network, experiment.layout, experiment.memory(self.ranks[0]).slots())
-        introductions = {rank: scheme.introduction() for rank, scheme in self.schemes.items()}
+        handshakes = {rank: scheme.handshake() for rank, scheme in self.schemes.items()}
         for scheme in self.schemes.values():
-            scheme.meet({rank: said for rank, said in introductions.items() if said})
+            scheme.receive_handshakes({rank: said for rank, said in handshakes.items() if said})
             scheme.begin(self.vector.values)
         self.models = {rank: self.vector.values.clone() for rank in self.ranks}
         training, layout = experiment.settings.training, experiment.layout

@@ -87,7 +87,7 @@ class NodeResources:
     records: Path
     """The folder of their records, in that of the run."""
     heartbeats: HeartbeatBoard
-    lineage: RunIdentity
+    identity: RunIdentity
 
     def report_disk(self, rank: int, text: str) -> None:
         """Reports in one line what a disk refused."""
@@ -160,7 +160,7 @@ class NodeEvaluation:
         if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
             return False
         try:
-            beside = packed(training.beside.state_dict())
+            beside = packed(training.module_state.state_dict())
         except (UnknownKind, BadTensors):
             # The node has what no other process can have.
             return False

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +39,9 @@ from decentnode.models.base import (
 )
 from decentnode.models.module_copies import copied
 from decentnode.models.module_state import ModuleState, changes_itself
-from decentnode.node.asynchronous.loop import async_node, check_schedules, exchange_class
+from decentnode.node.asynchronous.loop import AsyncNode, check_schedules
+from decentnode.node.asynchronous.messages import MessageExchange
+from decentnode.node.asynchronous.schedule import LiveSchedule, schedule_for
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
 from decentnode.node.checkpoint.packed_state import most_bytes
 from decentnode.node.checkpoint.privacy_journal import PrivacyJournal
@@ -48,7 +49,7 @@ from decentnode.node.child_answers import answer_of
 from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, NodeResources, is_due
 from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
-from decentnode.node.node import Node
+from decentnode.node.node import Node, RoundExchange
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.node.privacy.plans import plans_of, shortened
 from decentnode.node.recording.model_records import ModelRecords
@@ -96,15 +97,17 @@ class Experiment:
         return cls.from_settings(config.load(path, overrides))
 
     @classmethod
-    def from_settings(cls, settings: Settings, whole: LoadedDataset | None = None) -> "Experiment":
+    def from_settings(cls, settings: Settings, whole_dataset: LoadedDataset | None = None) -> "Experiment":
         """Loads what the settings name; raises BadInput. `whole`: all samples, where they are loaded."""
         # First, because it is cheap and loading may take minutes.
         check_device(settings.device)
         dtype = DTYPES[settings.training.dtype]
-        samples = RunSamples.load(settings, settings.graph.make().num_nodes, whole)
+        samples = RunSamples.load(settings, settings.graph.make().num_nodes, whole_dataset)
         graph = samples.weighted_graph(settings)
         dataset = samples.dataset
-        _ = settings.coupling.make().shard(dataset.train, samples.parts, settings.seed, 0)  # raises BadInput
+        _ = settings.gradient_sync.make().shard(
+            dataset.train, samples.parts, settings.seed, 0
+        )  # raises BadInput
         network = initial_model(
             settings.model.make(), dataset.shape, dataset.num_classes, settings.seed, dtype,
             dataset.train.zeros(2),
@@ -194,10 +197,10 @@ class Experiment:
         return max(layout.max_bytes if layout else 0 for layout in layouts)
 
     @cached_property
-    def coupling(self) -> GradientSync:
+    def gradient_sync(self) -> GradientSync:
         """The gradient sync of the run."""
-        coupling: GradientSync = self.settings.coupling.make()
-        return coupling
+        gradient_sync: GradientSync = self.settings.gradient_sync.make()
+        return gradient_sync
 
     @cached_property
     def injector(self) -> FaultInjector | None:
@@ -262,7 +265,9 @@ class Experiment:
 
     def shard(self, rank: int) -> Shard:
         """The training samples of a node."""
-        shard = self.coupling.shard(self.samples.dataset.train, self.samples.parts, self.settings.seed, rank)
+        shard = self.gradient_sync.shard(
+            self.samples.dataset.train, self.samples.parts, self.settings.seed, rank
+        )
         return replace(shard, least_batch=self.least_batch)
 
     def met_first(self, ranks: Sequence[int]) -> set[int]:
@@ -286,16 +291,16 @@ class Experiment:
         sharing = on_overlay(scheme_of(self, rank), self.graph)
         # Between steps, other nodes of the same event loop get their turn.
         pause = (lambda: clock.sleep(0)) if shares_process else None
-        course = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
+        scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
         if self.injector is not None:
-            course.heartbeat = self.injector.heartbeat(rank, course.heartbeat, resources.reporter)
+            scheduler.heartbeat = self.injector.heartbeat(rank, scheduler.heartbeat, resources.reporter)
         trains = partial(self.graph.graph.trains, rank)
         slowed = settings.training.pace
         pace = None if slowed is None else slowed.of_rank(rank, self.graph.num_nodes, settings.seed, clock)
         # In the asynchronous loop a slow node answers while it sleeps.
         waits = None if sharing.asynchronous else pace
         journal = PrivacyJournal(run, rank)
-        hooks = Hooks(sharing.adjust_gradient, pause, course.heartbeat.beat, waits, trains, journal.spend)
+        hooks = Hooks(sharing.adjust_gradient, pause, scheduler.heartbeat.beat, waits, trains, journal.spend)
         plan, shard = self.privacy[rank] if self.privacy else None, self.shard(rank)
         foreign = settings.has_foreign_plugins
         training = Training(network, vector, settings.training, shard, hooks, plan, seeds_all=foreign)
@@ -305,17 +310,18 @@ class Experiment:
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
         if not sharing.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
-        exchanger = exchange_class(sharing)(
-            endpoint, sharing, clock, reporter, course.heartbeat, failures.timeouts, stop
+        exchange_class: type[RoundExchange] = MessageExchange if sharing.asynchronous else RoundExchange
+        exchange = exchange_class(
+            endpoint, sharing, clock, reporter, scheduler.heartbeat, failures.timeouts, stop
         )
         if sharing.gives_model:
             # Only neighbors in the graph may have the model.
-            exchanger.may_fetch = self.graph.graph.partners(rank).__contains__
+            exchange.may_fetch = self.graph.graph.partners(rank).__contains__
         warn = partial(resources.report_disk, rank)
         transcript = writer_for(run, rank, settings, self.mapping, sharing, warn)
         beside: list[KeptBeside] = [journal]
         if transcript is not None:
-            exchanger.tap = transcript.take
+            exchange.tap = transcript.take
             beside.append(transcript)
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
@@ -323,16 +329,33 @@ class Experiment:
         records = Records(resources.records, rank, warn, beside)
         evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources, clock, records)
         checkpoints = NodeCheckpoints(
-            resources.lineage, settings.checkpoint.every, reporter, rank, course, records
+            resources.identity, settings.checkpoint.every, reporter, rank, scheduler, records
         )
         adaptation = (AdaptWhileCommunicating if settings.overlap else AdaptThenCombine)(
-            training, course.heartbeat, clock
+            training, scheduler.heartbeat, clock
         )
-        parts: tuple[Any, ...] = (rank, training, adaptation, self.graph, sharing, exchanger, evaluation)
-        parts = (*parts, records, course, checkpoints)
-        if sharing.asynchronous:
-            return async_node(parts, settings, pace, run, warn)
-        return Node(*parts)
+        node_class: Callable[..., Node] = Node
+        if isinstance(sharing, AsyncSharing) and isinstance(exchange, MessageExchange):
+            # Before the first message of a faster peer.
+            exchange.listen(settings.time_model.schedule == "replay")
+            live = LiveSchedule(sharing, exchange, pace)
+            node_class = partial(
+                AsyncNode,
+                schedule=schedule_for(settings, rank, live, run, warn),
+                seconds=settings.time_model.seconds_per_round,
+            )
+        return node_class(
+            rank=rank,
+            training=training,
+            adaptation=adaptation,
+            graph=self.graph,
+            sharing=sharing,
+            exchange=exchange,
+            evaluation=evaluation,
+            records=records,
+            scheduler=scheduler,
+            checkpoints=checkpoints,
+        )
 
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
         device = device_for(self.settings.device, self.mapping.local_rank(rank))
@@ -360,7 +383,7 @@ class Experiment:
 def check_batches(experiment: Experiment) -> None:
     """Raises BadInput if a node's batches are too small for the model's batch norm, or for its samples."""
     least, training = experiment.least_batch, experiment.settings.training
-    training.check(experiment.samples.dataset.train, least, experiment.coupling.one_model)
+    training.check(experiment.samples.dataset.train, least, experiment.gradient_sync.one_model)
     for rank in range(experiment.graph.num_nodes):
         if 0 < experiment.shard(rank).size < least:
             raise BadInput(

@@ -33,7 +33,7 @@ from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment
 from decentnode.node.node import Node
-from decentnode.node.rejoin import bring_back, met_again
+from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.results.records import private_megabytes
 from decentnode.training.gradient_sync import SyncContext
 
@@ -46,7 +46,7 @@ class ForkContext(NodeResources):
     """What a host process inherits from its launcher."""
 
     experiment: Experiment
-    introductions: HandshakeBoard
+    handshakes: HandshakeBoard
     start: int
     """An eventfd that counts start signals, one for each host process."""
     socket_dir: str
@@ -90,8 +90,8 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         # Before anything that may take long: the silence of the previous process does not count.
         for heartbeat in map(fork_context.heartbeats.of, ranks):
             heartbeat.mark(heartbeat.read().round, Activity.START)
-    place, communication, nodes = _build(fork_context, position, incarnation)
-    if experiment.settings.training.compile and not experiment.coupling.one_model:
+    directory, communication, nodes = _build(fork_context, position, incarnation)
+    if experiment.settings.training.compile and not experiment.gradient_sync.one_model:
         # Before this process is ready: neighbors would wait for a round in which it compiled.
         for node in nodes:
             node.training.rehearse()
@@ -101,9 +101,9 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     else:
         _start_together(fork_context, position, nodes)
     _ask_for_views(fork_context, position)
-    absent = fork_context.lineage.absent
+    absent = fork_context.identity.absent
     met_first = sorted(experiment.met_first(ranks) - absent)
-    run_id = fork_context.lineage.message_id
+    run_id = fork_context.identity.message_id
     # The run id is known only now: the machines agree on it at the rendezvous.
     communication.open(met_first, run_id, deadline, absent)
     if communication.news:
@@ -113,12 +113,14 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         if incarnation:
             others, seed = {*ranks, *absent}, experiment.settings.seed
             peers = {
-                rank: met_again(experiment.graph.graph, rank, others, seed, incarnation) for rank in ranks
+                rank: rejoin_peers(experiment.graph.graph, rank, others, seed, incarnation) for rank in ranks
             }
-            bring_back(nodes, peers, communication, fork_context.lineage, deadline)
+            rejoin_nodes(nodes, peers, communication, fork_context.identity, deadline)
         for node in nodes:
             node.training.join(
-                experiment.coupling.connect(sync_context(experiment.settings.failures, node, place, run_id))
+                experiment.gradient_sync.connect(
+                    sync_context(experiment.settings.failures, node, directory, run_id)
+                )
             )
         codes = asyncio.run(_run_nodes(nodes, fork_context))
         if ExitCode.OK in codes:
@@ -149,9 +151,11 @@ def _ask_for_views(fork_context: ForkContext, position: int) -> None:
     graph.connect(SamplingClient(endpoint, position, limits, tell, fork_context.credentials).start())
 
 
-def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory, run_id: int) -> SyncContext:
+def sync_context(
+    failures: FailureSettings, node: Node, directory: ProcessDirectory, run_id: int
+) -> SyncContext:
     """What the gradient sync of a node needs."""
-    heartbeat = node.course.heartbeat
+    heartbeat = node.scheduler.heartbeat
 
     def mark(round: int, waits: bool) -> None:
         heartbeat.mark(round, Activity.RECEIVE if waits else Activity.TRAIN)
@@ -161,7 +165,7 @@ def sync_context(failures: FailureSettings, node: Node, place: ProcessDirectory,
         vector=node.training.vector,
         counters=node.exchange.endpoint.counters,
         mark=mark,
-        place=place,
+        directory=directory,
         run_id=run_id,
         start_deadline=failures.start_deadline,
         deadline=failures.deadline,
@@ -174,7 +178,7 @@ def _build(
     """This process among all, with its transport and its nodes."""
     experiment, heartbeats = fork_context.experiment, fork_context.heartbeats
     ranks, injector = experiment.processes[position].ranks, experiment.injector
-    place = ProcessDirectory(
+    directory = ProcessDirectory(
         processes=experiment.processes,
         own=position,
         directory=fork_context.socket_dir,
@@ -185,25 +189,25 @@ def _build(
     )
     communication: Communication = experiment.settings.communication.make()
     # A rejoining node may request a whole model.
-    communication.prepare(place, max(experiment.most_payload_bytes, experiment.layout.nbytes))
+    communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
     shares = len(ranks) > 1
-    return place, communication, [experiment.build(r, fork_context, communication, shares) for r in ranks]
+    return directory, communication, [experiment.build(r, fork_context, communication, shares) for r in ranks]
 
 
 def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:
     """Reports that the nodes are ready, waits for the start signal, processes all handshakes, and resumes."""
     for node in nodes:
-        fork_context.introductions.fill({node.rank: node.sharing.introduction()})
+        fork_context.handshakes.fill({node.rank: node.sharing.handshake()})
     # After the handshakes are written: the launcher collects them when all processes are ready.
     fork_context.reporter.send(reports.Ready(position, os.getpid()))
     os.eventfd_read(fork_context.start)
-    everybody, lineage = fork_context.introductions.said(), fork_context.lineage
+    everybody, identity = fork_context.handshakes.said(), fork_context.identity
     for node in nodes:
-        node.sharing.meet(everybody)
-        if lineage.round != FROM_THE_START:
+        node.sharing.receive_handshakes(everybody)
+        if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
-            node.restore(checkpoint.read(lineage.directory, node.rank, lineage.round, device).state)
-        node.set_elapsed(lineage.seconds)
+            node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device).state)
+        node.set_elapsed(identity.seconds)
 
 
 async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitCode]:
@@ -221,7 +225,7 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
             if problem := node.records.close():
                 reporter.send(reports.DiskProblem(node.rank, problem[:500], lost=True))
         rounds = node.round + 1
-        is_whole = rounds == node.course.rounds
+        is_whole = rounds == node.scheduler.rounds
         reporter.send(_finished(node, rounds) if is_whole else reports.Stopped(node.rank, rounds))
         return ExitCode.OK
     except Exception as error:
@@ -229,7 +233,7 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
         where = f"round {node.round + 1}" if node.round >= 0 else "before its first round"
         return _explain(fork_context, node.rank, error, f"rank {node.rank}, {where}: ")
     finally:
-        node.training.tie.close()
+        node.training.reducer.close()
         # Also after a failure: LEAVE spares the peers their deadline.
         node.exchange.endpoint.leave(failed)
 

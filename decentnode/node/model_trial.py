@@ -54,7 +54,7 @@ class ModelTrial:
         """Raises BadInput, or what a plug-in raises, for the first defect."""
         experiment = self.experiment
         node = self._new()
-        if experiment.coupling.one_model:
+        if experiment.gradient_sync.one_model:
             self._check_gradients(node)
         trained = {name: p.requires_grad for name, p in node.module.named_parameters()}
         with doing("be trained for two steps"):
@@ -86,20 +86,20 @@ class ModelTrial:
         plan = experiment.privacy[rank] if experiment.privacy else None
         return Training(network, Vector(network, layout, slots), settings, experiment.shard(rank), plan=plan)
 
-    def _train(self, node: Training, round: int) -> None:
+    def _train(self, training: Training, round: int) -> None:
         async def steps() -> None:
-            tally = node.begin(round)
-            if node.private is not None:
-                node.private.begin(STEPS)
+            tally = training.begin(round)
+            if training.private is not None:
+                training.private.begin(STEPS)
             for _ in range(STEPS):
-                await node.step(tally)
+                await training.step(tally)
 
         asyncio.run(steps())
 
-    def _check_gradients(self, node: Training) -> None:
+    def _check_gradients(self, training: Training) -> None:
         """Checks what a gradient sync needs of each gradient."""
-        unused, coupling = node.rehearse_alone().unused, self.experiment.coupling
-        if unused and not getattr(coupling, "find_unused_parameters", True):
+        unused, gradient_sync = training.rehearse_alone().unused, self.experiment.gradient_sync
+        if unused and not getattr(gradient_sync, "find_unused_parameters", True):
             raise BadInput(
                 f"training.find_unused_parameters: the model does not use '{min(unused)}' in its loss; set "
                 "true, or remove it"
@@ -142,16 +142,16 @@ class ModelTrial:
         tests, size = self.experiment.samples.dataset.test, self.experiment.plan.batch_size
         return tests.subset(torch.arange(min(len(tests), size + len(tests) % size)))
 
-    def _record(self, node: Training) -> None:
+    def _record(self, training: Training) -> None:
         try:
-            content_of_model(node.module)
+            content_of_model(training.module)
         except UnknownKind as error:
             raise BadInput(f"records.models: the model cannot be recorded: {error}") from error
 
-    def _saved(self, node: Training) -> bytes | None:
+    def _saved(self, training: Training) -> bytes | None:
         """The state of a node as in a checkpoint; None if none can hold it."""
         try:
-            return packed({"vector": node.vector.values, "training": node.state_dict()})
+            return packed({"vector": training.vector.values, "training": training.state_dict()})
         except (UnknownKind, BadTensors) as error:
             self._report(f"checkpoint: a node cannot be saved, so no run could be resumed: {error}")
             return None
@@ -164,9 +164,9 @@ class ModelTrial:
         self._train(node, 1)
         return node
 
-    def _resume(self, node: Training, saved: bytes) -> None:
+    def _resume(self, training: Training, saved: bytes) -> None:
         resumed = self._resumed(saved)
-        if _is_same(node, resumed):
+        if _is_same(training, resumed):
             return
         if not _is_same(resumed, self._resumed(saved)):
             self.notices.append(
@@ -175,10 +175,10 @@ class ModelTrial:
                 "numpy.random or random"
             )
             return
-        where, is_generator = _differing(node.module, resumed.module)
+        where, is_generator = _differing(training.module, resumed.module)
         kept = f"keeps {where} in a plain attribute" if where else "depends on what is no buffer"
         advice = "draw from torch, numpy.random or random, which are seeded" if is_generator else ADVICE
-        name = type(node.module).__name__
+        name = type(training.module).__name__
         self._report(f"model: {name} {kept}, so a resumed run would be another run; {advice}")
 
     def _evaluate_elsewhere(self, content: bytes, tests: Samples, scores: dict[str, float]) -> None:
@@ -188,7 +188,7 @@ class ModelTrial:
             return
         test, saved = vector_test(experiment), unpacked(content)
         test.load(saved["vector"])
-        test.beside.load_state_dict(saved["training"]["module"])
+        test.module_state.load_state_dict(saved["training"]["module"])
         self._new().seed_evaluation(0)
         if not equal(test.run(tests, experiment.plan.batch_size), scores):
             what = "scores of the model are others in another process, which lacks a plain attribute"
@@ -217,9 +217,9 @@ def doing(what: str) -> Iterator[None]:
         raise BadInput(f"model: it cannot {what}: {why}") from error
 
 
-def _is_same(one: Training, other: Training) -> bool:
-    return torch.equal(one.vector.values, other.vector.values) and equal(
-        one.beside.state_dict(), other.beside.state_dict()
+def _is_same(training: Training, other_training: Training) -> bool:
+    return torch.equal(training.vector.values, other_training.vector.values) and equal(
+        training.module_state.state_dict(), other_training.module_state.state_dict()
     )
 
 

@@ -39,7 +39,7 @@ PROGRESS_INTERVAL = 0.25
 
 @dataclass
 class Node:
-    """One node of the run. Its collaborators are passed in; nothing here reads a configuration."""
+    """One node of the run. Its components are passed in; nothing here reads a configuration."""
 
     rank: int
     training: Training
@@ -49,7 +49,7 @@ class Node:
     exchange: "RoundExchange"
     evaluation: NodeEvaluation
     records: Records
-    course: RoundScheduler
+    scheduler: RoundScheduler
     checkpoints: NodeCheckpoints
     round: int = field(default=-1, init=False)
     """The round that was started last."""
@@ -59,14 +59,14 @@ class Node:
         # A node that continues from a checkpoint has the state of the scheme from there.
         if self.round < 0:
             self.sharing.begin(self.training.vector.values)
-        while (round := await self.course.after(self.round)) is not None:
+        while (round := await self.scheduler.after(self.round)) is not None:
             # The learning rate schedule counts rounds, or their steps, also those that this node skipped.
             self.training.skip(range(self.round + 1, round))
             await self.run_round(round)
         await self._make_up()
         self.checkpoints.at_the_end(self.round, self.snapshot)
         # Last: a process with a node that has ended is not restarted.
-        self.course.heartbeat.mark(self.round, Activity.END)
+        self.scheduler.heartbeat.mark(self.round, Activity.END)
 
     async def run_round(self, round: int) -> None:
         """Train, get this round's view, share (send, receive, mix), evaluate, record.
@@ -79,13 +79,13 @@ class Node:
         await self.graph.prepare(self.rank, round)
         if not self.graph.static:
             # Before the local steps: links open while they run.
-            self.exchange.endpoint.foresee(self.graph.foreseen(self.rank, round, self.course.rounds))
+            self.exchange.endpoint.foresee(self.graph.foreseen(self.rank, round, self.scheduler.rounds))
         learning_rate = await adaptation.before(round)
         view = self.graph.view(self.rank, round, learning_rate)
         self.exchange.begin(round, vector.values, adaptation.meanwhile)
         await self.sharing.share(vector.values, view, self.exchange, vector.spare)
         # Checked after the mix, because peers may invalidate the memory while it is read.
-        if self.exchange.is_sound():
+        if self.exchange.is_valid():
             self.sharing.accept(vector.values, view, vector.spare)
         else:
             # The mix is discarded: the node keeps its own model, and the scheme its state.
@@ -97,7 +97,7 @@ class Node:
         record.loss, record.steps = adaptation.report.loss, adaptation.report.steps
         record.epsilon = adaptation.report.epsilon
         record.train_seconds = adaptation.seconds
-        self.course.heartbeat.mark(round, Activity.EVALUATE)
+        self.scheduler.heartbeat.mark(round, Activity.EVALUATE)
         await self.evaluation.after(record)
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(clock.now() - began, record)
@@ -109,8 +109,8 @@ class Node:
 
         The record of that round exists; the launcher knows whether the evaluation's row does.
         """
-        if self.evaluation.round < self.round and self.round + 1 == self.course.rounds:
-            self.course.heartbeat.mark(self.round, Activity.EVALUATE)
+        if self.evaluation.round < self.round and self.round + 1 == self.scheduler.rounds:
+            self.scheduler.heartbeat.mark(self.round, Activity.EVALUATE)
             await self.evaluation.after(RoundRecord(self.rank, self.round, loss=self.training.loss))
 
     def snapshot(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class RoundExchange:
         self._round, self._phase, self._seconds = round, 0, 0.0
         self._meanwhile = meanwhile
         self._heard: set[int] = set()
-        self._missed: dict[int, PeerError] = {}
+        self._peer_errors: dict[int, PeerError] = {}
         self._inbox: Inbox | None = None
         self._sound = True
         for peer in self.endpoint.admit(round):
@@ -199,7 +199,7 @@ class RoundExchange:
         # Before the first exchange: from here on the vector is not written until the mix.
         self.endpoint.offer(model, self.may_fetch)
 
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether no payload was invalidated before it was mixed; acknowledges all payloads.
 
         Peers may time out on a node that was suspended, and write the memory that it reads. Such a mix is
@@ -237,7 +237,7 @@ class RoundExchange:
         self._heartbeat.mark(self._round, Activity.MIX)
         self._inbox = inbox = Inbox(handle, layout, self.endpoint)
         if self.tap is not None:
-            self.tap(self._round, self._phase, inbox, handle.arrived)
+            self.tap(self._round, self._phase, inbox, handle.messages)
         self._phase += 1
         self._heard.update(inbox)
         for error in inbox.missing.values():
@@ -256,13 +256,13 @@ class RoundExchange:
         record.exchange_seconds = self._seconds
         record.mix_seconds = seconds - self._seconds
         record.heard = len(self._heard)
-        record.late = [peer for peer, error in self._missed.items() if isinstance(error, PeerTimeout)]
-        record.lost = [peer for peer in self._missed if peer not in record.late]
+        record.late = [peer for peer, error in self._peer_errors.items() if isinstance(error, PeerTimeout)]
+        record.lost = [peer for peer in self._peer_errors if peer not in record.late]
         record.refused = self._take_refusals()
         record.attacker_weight = weight = self._sharing.watched_weight
         if weight is not None:
             self._attacker_weights.append(weight)
-        for peer in self._heard - self._missed.keys():
+        for peer in self._heard - self._peer_errors.keys():
             # A refused payload does not drop the edge, so no agreement announces that the peer rejoins.
             if isinstance(self.missing.get(peer), ProtocolError):
                 self.note_back(peer)
@@ -313,7 +313,7 @@ class RoundExchange:
     def continue_without(self, error: PeerError) -> None:
         """Continues without a peer; raises RunFailed where the settings do not."""
         peer, rank = error.peer, self.endpoint.rank
-        self._missed[peer] = error
+        self._peer_errors[peer] = error
         # Reported once per loss, not in every round.
         if peer in self.missing:
             return

@@ -20,7 +20,7 @@ PASSES = 10
 """Requests to each neighbor for its model."""
 
 
-def met_again(graph: Graph, rank: int, others: set[int], seed: int, incarnation: int) -> set[int]:
+def rejoin_peers(graph: Graph, rank: int, others: set[int], seed: int, incarnation: int) -> set[int]:
     """Peers that a restarted node asks for a round and a model: all but `others`, or some of them.
 
     With the rest it agrees on a round when a round needs them.
@@ -32,9 +32,9 @@ def met_again(graph: Graph, rank: int, others: set[int], seed: int, incarnation:
     return set(random.choice(peers, ASKED_AGAIN, replace=False).tolist())
 
 
-def bring_back(
+def rejoin_nodes(
     nodes: Sequence[Node], peers: Mapping[int, Iterable[int]], communication: Communication,
-    lineage: RunIdentity, deadline: float,
+    identity: RunIdentity, deadline: float,
 ) -> None:  # fmt: skip
     """Gives each node a model, and all of them the round to continue in; raises StartError.
 
@@ -45,27 +45,27 @@ def bring_back(
     own = {node.rank for node in nodes}
     elsewhere = {node.rank: sorted(set(peers[node.rank]) - own) for node in nodes}
     if any(elsewhere.values()):
-        _find_models(nodes, elsewhere, communication, lineage, deadline)
+        _find_models(nodes, elsewhere, communication, identity, deadline)
         # Models first, the round last: peers wait for this node from the agreed round on.
         round = communication.come_back(elsewhere, deadline)
     else:
-        round = _resume(nodes, lineage) + 1
+        round = _resume(nodes, identity) + 1
         communication.start_at(round)
     for node in nodes:
-        _undo(node, lineage, round)
+        _undo(node, identity, round)
         # Not before its checkpoint: after a resume the machines' times differ a little.
-        node.set_elapsed(max(node.records.seconds, lineage.seconds))
-        node.course.start_at(round)
+        node.set_elapsed(max(node.records.seconds, identity.seconds))
+        node.scheduler.start_at(round)
         print(f"rank {node.rank} is back from round {round + 1} on", flush=True)
 
 
-def _resume(nodes: Sequence[Node], lineage: RunIdentity) -> int:
+def _resume(nodes: Sequence[Node], identity: RunIdentity) -> int:
     """Restores all nodes to the newest round that each has a valid checkpoint of; returns that round."""
-    saved = [set(checkpoint.rounds(lineage.directory, node.rank)) for node in nodes]
+    saved = [set(checkpoint.rounds(identity.directory, node.rank)) for node in nodes]
     for round in sorted(set.intersection(*saved), reverse=True):
         try:
             # All are read before any node is restored: all must continue after one round.
-            found = [_read(node, lineage, round) for node in nodes]
+            found = [_read(node, identity, round) for node in nodes]
         except BadCheckpoint as error:
             print(f"{error}; the round before it is tried", flush=True)
             continue
@@ -80,17 +80,17 @@ def _resume(nodes: Sequence[Node], lineage: RunIdentity) -> int:
     return FROM_THE_START
 
 
-def _read(node: Node, lineage: RunIdentity, round: int) -> Checkpoint:
+def _read(node: Node, identity: RunIdentity, round: int) -> Checkpoint:
     """One checkpoint; raises BadCheckpoint, also for a checkpoint of another run."""
-    found = checkpoint.read(lineage.directory, node.rank, round, node.exchange.endpoint.device)
-    if found.stamp.run_id != lineage.stamp.run_id:
+    found = checkpoint.read(identity.directory, node.rank, round, node.exchange.endpoint.device)
+    if found.stamp.run_id != identity.stamp.run_id:
         raise BadCheckpoint(f"rank {node.rank}: its checkpoint of round {round + 1} is of another run")
     return found
 
 
 def _find_models(
     nodes: Sequence[Node], peers: Mapping[int, Sequence[int]], communication: Communication,
-    lineage: RunIdentity, deadline: float,
+    identity: RunIdentity, deadline: float,
 ) -> None:  # fmt: skip
     """Restores each node from its last checkpoint of a round that its neighbors have reached, or gives it a
     model.
@@ -98,10 +98,10 @@ def _find_models(
     That is a neighbor's model if one is sent, otherwise that of another node of this process, otherwise the
     initial model.
     """
-    saved = [round for node in nodes for round in checkpoint.rounds(lineage.directory, node.rank)]
+    saved = [round for node in nodes for round in checkpoint.rounds(identity.directory, node.rank)]
     # Before any agreement on a round: to read checkpoints and fetch models may take long.
     before = communication.locate(peers, max(saved), deadline) if saved else 0
-    restored = {node.rank for node in nodes if _restored(node, lineage, before)}
+    restored = {node.rank for node in nodes if _restored(node, identity, before)}
     lacking = [node for node in nodes if node.rank not in restored]
     fetched = _fetch_models(lacking, peers, communication, deadline)
     givers = [node for node in nodes if node.rank in (fetched or restored)]
@@ -116,10 +116,10 @@ def _find_models(
 
 
 def _fetch_models(
-    lacking: Iterable[Node], peers: Mapping[int, Sequence[int]], communication: Communication, deadline: float
+    nodes: Iterable[Node], peers: Mapping[int, Sequence[int]], communication: Communication, deadline: float
 ) -> set[int]:
     """Requests models from the neighbors of these nodes; returns the ranks that received one."""
-    asking = {node.rank: node for node in lacking if node.sharing.gives_model}
+    asking = {node.rank: node for node in nodes if node.sharing.gives_model}
     # Every node's first neighbor, then every node's second: a late answer is used at the node's next turn. A
     # neighbor that rejoins itself answers only when it takes part.
     turns = sorted((turn, rank, peer) for rank in asking for turn, peer in enumerate(peers[rank]))
@@ -141,32 +141,32 @@ def _take_model(node: Node, model: Tensor, giver: int) -> None:
     print(f"rank {node.rank} has the model of rank {giver}", flush=True)
 
 
-def _restored(node: Node, lineage: RunIdentity, before: int) -> bool:
+def _restored(node: Node, identity: RunIdentity, before: int) -> bool:
     """Whether a checkpoint of this run from before round `before` was loaded."""
     device = node.exchange.endpoint.device
     try:
-        found = checkpoint.newest(lineage.directory, node.rank, device, before=before)
+        found = checkpoint.newest(identity.directory, node.rank, device, before=before)
     except BadInput as error:
         print(f"{error}; a neighbor's model is taken", flush=True)
         return False
     # Only the run must match: its checkpoints outlive restarts.
-    if found is None or found.stamp.run_id != lineage.stamp.run_id:
+    if found is None or found.stamp.run_id != identity.stamp.run_id:
         return False
     _go_on(node, found)
     return True
 
 
-def _go_on(node: Node, found: Checkpoint) -> None:
-    node.restore(found.state)
-    print(f"rank {node.rank} has its checkpoint of round {found.round + 1}", flush=True)
+def _go_on(node: Node, checkpoint: Checkpoint) -> None:
+    node.restore(checkpoint.state)
+    print(f"rank {node.rank} has its checkpoint of round {checkpoint.round + 1}", flush=True)
 
 
-def _undo(node: Node, lineage: RunIdentity, round: int) -> None:
+def _undo(node: Node, identity: RunIdentity, round: int) -> None:
     """Discards the node's work of `round` and later, which it repeats with the others.
 
     It had continued alone in another partition, or the others continued from an earlier round.
     """
-    if node.round >= round and not _restored(node, lineage, round):
+    if node.round >= round and not _restored(node, identity, round):
         # All peers that were as far are lost. The neighbors wait for a model now, and this one is valid.
         node.round = round - 1
     try:

@@ -43,13 +43,13 @@ class RunSamples:
     """The parts before an audit left some samples out."""
 
     @classmethod
-    def load(cls, settings: Settings, nodes: int, whole: LoadedDataset | None = None) -> "RunSamples":
+    def load(cls, settings: Settings, nodes: int, whole_dataset: LoadedDataset | None = None) -> "RunSamples":
         """What the settings name, for so many nodes; raises BadInput. `whole`: all samples, if loaded."""
         source: Dataset = settings.dataset.make()
         seed = settings.seed
         # A dataset from outside may draw from any of the global generators.
         with seeded(seed, "dataset"):
-            drawn = source.drawn(source.whole(seed) if whole is None else whole, seed)
+            drawn = source.drawn(source.whole(seed) if whole_dataset is None else whole_dataset, seed)
         dataset, rows = hold_out(drawn.to(DTYPES[settings.training.dtype]), settings.validation, seed)
         if not len(dataset.test):
             raise BadInput("dataset: the test set is empty, so no model can be evaluated")

@@ -69,7 +69,7 @@ def _memory_of(tensor: Tensor) -> Tensor:
 
 def average_all(engine: MixingEngine) -> float:
     """Writes the mean of all ranks' blocks into the spare slots; returns the own model's distance from it."""
-    exchanges, blocks = engine.exchanges, engine.blocks
+    exchanges, blocks = engine.exchanges, engine.buckets
     engine.start()  # else a forward pass on one rank alone would have made other exchanges
     launched = exchanges.launched
     # A release acknowledges all exchanges before it, so none of them may be in flight.
@@ -89,10 +89,10 @@ def average_all(engine: MixingEngine) -> float:
     return distance(blocks)
 
 
-def check_finite(blocks: Sequence[BucketMemory], exchanges: ExchangeQueue, living: Sequence[int]) -> None:
+def check_finite(buckets: Sequence[BucketMemory], exchanges: ExchangeQueue, living: Sequence[int]) -> None:
     """Raises RunFailed, with the name, on all ranks if the model of any live rank is not finite."""
     own = torch.zeros(3, dtype=torch.float64)  # the block, the element, and its value if it is not finite
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(buckets):
         if found := first_not_finite(block.values):
             own = torch.tensor([number, *found], dtype=torch.float64)
             break
@@ -103,18 +103,18 @@ def check_finite(blocks: Sequence[BucketMemory], exchanges: ExchangeQueue, livin
     for j in living:
         place, index, value = said.get(j, (0.0, 0.0, 0.0))
         if not math.isfinite(value):
-            name = blocks[int(place)].name_at(int(index))
+            name = buckets[int(place)].name_at(int(index))
             raise exchanges.failure(ValueError(not_finite(j, value, name)))
 
 
-def average(block: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int]) -> None:
+def average(bucket: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int]) -> None:
     """Writes the mean of a block over the live ranks into its spare slot, which no rank may read meanwhile.
 
     Each rank sums its share of the elements and sends the means to all: 2 (n - 1) / n vectors are sent. If a
     rank is lost meanwhile, its share keeps this rank's own values, with a warning.
     """
-    own, means = _shares(block.values, living), _shares(block.spare, living)
-    layout = dense_layout(own[living[0]].numel(), block.bucket.dtype)
+    own, means = _shares(bucket.values, living), _shares(bucket.spare, living)
+    layout = dense_layout(own[living[0]].numel(), bucket.bucket.dtype)
     rank, others = exchanges.rank, [j for j in living if j != exchanges.rank]
     takes_part = rank in own
     outgoing = {j: Payload.dense(own[j]) for j in others} if takes_part else {}
@@ -122,7 +122,7 @@ def average(block: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int]
     if takes_part:
         received = {j: payload["vector"] for j, payload in inbox.items()}
         weights = dict.fromkeys(sorted((*received, rank)), 1 / (1 + len(received)))
-        start = int(own[rank].storage_offset() - block.values.storage_offset())
+        start = int(own[rank].storage_offset() - bucket.values.storage_offset())
         try:
             MixInput(
                 step=exchanges.step,
@@ -130,7 +130,7 @@ def average(block: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int]
                 weights=weights,
                 own=own[rank],
                 received=received,
-                block=block,
+                bucket=bucket,
                 start=start,
             ).write(means[rank])
         except ValueError as error:
@@ -152,11 +152,11 @@ def _shares(flat: Tensor, ranks: Sequence[int]) -> dict[int, Tensor]:
     return {j: flat[start : start + length] for j, start in starts.items()}
 
 
-def distance(blocks: Sequence[BucketMemory]) -> float:
+def distance(buckets: Sequence[BucketMemory]) -> float:
     """The Euclidean norm of the difference between current and spare values, over all parameters."""
     squares = [
         float((block.values.double() - block.spare.double()).square().sum())
-        for block in blocks
+        for block in buckets
         if not block.bucket.is_buffers
     ]
     return math.sqrt(math.fsum(squares))

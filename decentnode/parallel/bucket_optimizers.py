@@ -27,14 +27,14 @@ class BucketOptimizer:
     """The optimizer of one bucket, with its schedule."""
 
     def __init__(
-        self, block: BucketMemory, make: Factory, schedule: Callable[[Optimizer], LRScheduler] | None
+        self, bucket: BucketMemory, factory: Factory, schedule: Callable[[Optimizer], LRScheduler] | None
     ) -> None:
         named = [
             (entry.name, tensor)
-            for entry, tensor in zip(block.bucket.entries, block.tensors, strict=True)
+            for entry, tensor in zip(bucket.bucket.entries, bucket.tensors, strict=True)
             if isinstance(tensor, nn.Parameter)
         ]
-        self.optimizer = _made(make, named)
+        self.optimizer = _made(factory, named)
         self.names = {id(parameter): name for name, parameter in named}
         self.parameters = [parameter for _, parameter in named]
         self.chosen = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -114,11 +114,11 @@ def copied(state: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _made(make: Factory, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
-    if not callable(make):
-        raise BadInput(f"optimizer: must be a function that makes one of parameters, not {told(make)}")
+def _made(factory: Factory, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+    if not callable(factory):
+        raise BadInput(f"optimizer: must be a function that makes one of parameters, not {told(factory)}")
     try:
-        optimizer = make(named)
+        optimizer = factory(named)
     except ValueError as error:
         last = f" to '{named[-1][0]}'" if len(named) > 1 else ""
         raise BadInput(f"the optimizer factory, given '{named[0][0]}'{last}: {error}") from error
@@ -162,14 +162,14 @@ class AllBuckets(Optimizer):
     _step_supports_amp_scaling = True  # so that a scaler calls `step` even if nothing may be stepped
 
     def __init__(
-        self, parts: Sequence[BucketOptimizer], update: Callable[[Tensor | None, bool], None]
+        self, optimizers: Sequence[BucketOptimizer], update: Callable[[Tensor | None, bool], None]
     ) -> None:
         """`update` makes the step of all buckets, given the scale of the gradients and whether to skip."""
         # Some schedules read the optimizer's options there.
-        defaults = parts[0].optimizer.defaults if parts else {}
+        defaults = optimizers[0].optimizer.defaults if optimizers else {}
         super().__init__([{"params": [nn.Parameter(torch.empty(0))]}], defaults)
-        self.param_groups = [group for part in parts for group in part.optimizer.param_groups]
-        self.parts = parts
+        self.param_groups = [group for part in optimizers for group in part.optimizer.param_groups]
+        self.optimizers = optimizers
         self._update = update
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -187,9 +187,9 @@ class AllBuckets(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """State and options of each parameter by its name; `model.state_dict()` has them, too."""
-        return {name: state for part in self.parts for name, state in part.by_name().items()}
+        return {name: state for part in self.optimizers for name, state in part.by_name().items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`, also with other buckets; raises BadInput."""
-        for part in self.parts:
+        for part in self.optimizers:
             part.load_by_name(state_dict)

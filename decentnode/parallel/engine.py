@@ -27,14 +27,14 @@ class MixingEngine:
 
     def __init__(
         self,
-        blocks: Sequence[BucketMemory],
+        buckets: Sequence[BucketMemory],
         optimizers: Sequence[BucketOptimizer],
         graph: WeightedGraph,
         exchanges: ExchangeQueue,
         options: Options,
     ) -> None:
         """The optimizers belong to the first blocks; the other blocks hold buffers."""
-        self.blocks = blocks
+        self.buckets = buckets
         self.optimizers = optimizers
         self.exchanges = exchanges
         self.options = options
@@ -46,7 +46,7 @@ class MixingEngine:
         """Whether a step has started and not ended: the other ranks wait for the rest of it."""
         self.joint = False
         """Whether all ranks announce in each step whether they have a batch for it."""
-        self.mixed = [i for i, b in enumerate(blocks) if not b.bucket.is_buffers or options.buffers == "mix"]
+        self.mixed = [i for i, b in enumerate(buckets) if not b.bucket.is_buffers or options.buffers == "mix"]
         """The blocks that are mixed in every step, in order."""
         self._graph = graph
         self._view = self._next_view = graph.view(exchanges.rank, 0)
@@ -60,9 +60,9 @@ class MixingEngine:
     def start(self) -> None:
         """Sends x(t) if that is still due: at the very first step, and after a change."""
         self.exchanges.step = self.step
-        if self.publishes_early and not self.exchanges.flying and not self.begun:
+        if self.publishes_early and not self.exchanges.handles and not self.begun:
             for i in self.mixed:
-                self.blocks[i].take_in()
+                self.buckets[i].take_in()
             self.launch_all()
 
     def withdraw(self) -> None:
@@ -75,7 +75,7 @@ class MixingEngine:
         self.exchanges.drop_all()
         # Ranks at different steps time out here; otherwise they would mix models of different steps.
         self.exchanges.settle([])
-        for block in self.blocks:
+        for block in self.buckets:
             block.take_in()
 
     def launch_all(self) -> None:
@@ -90,10 +90,10 @@ class MixingEngine:
             self._strength = self.options.strength(self.step)
         i = self.mixed[self.updated]
         if self.publishes_early:
-            self._adapt_while_combining(self.blocks[i], i, skip)
+            self._adapt_while_combining(self.buckets[i], i, skip)
         else:
-            self.blocks[i].take_in()
-            if not self.blocks[i].bucket.is_buffers:
+            self.buckets[i].take_in()
+            if not self.buckets[i].bucket.is_buffers:
                 self._make_step(i, skip)
             if self.exchanges.is_full:
                 self._combine_next()
@@ -104,7 +104,7 @@ class MixingEngine:
         while self.updated < len(self.mixed):
             self.update_next(skip)
         if not self.publishes_early:
-            while self.exchanges.flying:
+            while self.exchanges.handles:
                 self._combine_next()
         self._end_step()
 
@@ -132,7 +132,7 @@ class MixingEngine:
             if self.publishes_early:
                 self.exchanges.drop(i)
             elif self.exchanges.is_full:
-                self.exchanges.drop(next(iter(self.exchanges.flying)))
+                self.exchanges.drop(next(iter(self.exchanges.handles)))
             self._pass_on(i)
         if not self.publishes_early:
             self.exchanges.drop_all()
@@ -161,32 +161,32 @@ class MixingEngine:
         self.updated += 1
 
     def _launch(self, i: int, view: View) -> None:
-        self.exchanges.launch(i, self.blocks[i].payload, view.targets, view.sources)
+        self.exchanges.launch(i, self.buckets[i].payload, view.targets, view.sources)
 
-    def _adapt_while_combining(self, block: BucketMemory, i: int, skip: bool) -> None:
-        with self._mixture(block, i) as mixture:
-            if block.bucket.is_buffers:
+    def _adapt_while_combining(self, bucket: BucketMemory, i: int, skip: bool) -> None:
+        with self._mixture(bucket, i) as mixture:
+            if bucket.bucket.is_buffers:
                 # The own buffer, changed by the forward pass, has the own weight, so that a variance stays
                 # positive.
-                block.take_in(spare=True)
-                self._mix(mixture.mix_into, block.spare)
-                block.flip()
+                bucket.take_in(spare=True)
+                self._mix(mixture.mix_into, bucket.spare)
+                bucket.flip()
             elif skip or self.optimizers[i].by_gradient_alone:
                 # The step reads no parameters, so it may start from W x(t): one pass over memory less.
-                self._mix(mixture.write, block.spare)
-                block.flip()
+                self._mix(mixture.write, bucket.spare)
+                bucket.flip()
                 self._make_step(i, skip)
             else:
                 # The step must start from x(t), which neighbors still read in the other slot: step on a copy.
-                block.spare.copy_(block.values)
-                block.flip()
+                bucket.spare.copy_(bucket.values)
+                bucket.flip()
                 self._make_step(i, skip)
-                self._mix(mixture.add_change, block.values)
+                self._mix(mixture.add_change, bucket.values)
 
     def _combine_next(self) -> None:
         # The first in flight, because a release acknowledges all exchanges before it.
-        i = next(iter(self.exchanges.flying))
-        block = self.blocks[i]
+        i = next(iter(self.exchanges.handles))
+        block = self.buckets[i]
         with self._mixture(block, i) as mixture:
             self._mix(mixture.write, block.spare)
         block.flip()
@@ -196,14 +196,14 @@ class MixingEngine:
             self.optimizers[i].step()
 
     @contextmanager
-    def _mixture(self, block: BucketMemory, i: int) -> Iterator[MixInput]:
+    def _mixture(self, bucket: BucketMemory, i: int) -> Iterator[MixInput]:
         """The inputs of a block's mix. Releases their memory at the end, also after an error.
 
         Raises RunFailed when that memory was invalidated meanwhile.
         """
-        inbox = self.exchanges.collect(i, block.payload.layout)
+        inbox = self.exchanges.collect(i, bucket.payload.layout)
         try:
-            yield self._weighed(block, inbox)
+            yield self._weighed(bucket, inbox)
         finally:
             sound = self.exchanges.release(inbox)
         if not sound:
@@ -212,13 +212,13 @@ class MixingEngine:
                 "timed out on it; a longer deadline is needed"
             )
 
-    def _weighed(self, block: BucketMemory, inbox: Inbox) -> MixInput:
+    def _weighed(self, bucket: BucketMemory, inbox: Inbox) -> MixInput:
         received = {j: payload["vector"] for j, payload in inbox.items()}
         rank, a = self._view.rank, self._strength
         weights = live_weights(self._view.weights, rank, received)
         if a != 1:
             weights = {j: a * w + (1 - a) * (j == rank) for j, w in weights.items()}
-        mixture = MixInput(self.step, rank, dict(weights), block.values, received, block)
+        mixture = MixInput(self.step, rank, dict(weights), bucket.values, received, bucket)
         if self.options.before_mixing is not None:
             self.options.before_mixing(mixture)
             # The Triton kernel would misread number types of numpy and torch.

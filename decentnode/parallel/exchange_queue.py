@@ -43,7 +43,7 @@ class ExchangeQueue:
         self.rank = endpoint.rank
         self.step = 0
         """The step in messages."""
-        self.flying: dict[int, ExchangeHandle] = {}
+        self.handles: dict[int, ExchangeHandle] = {}
         """Exchanges that were started and not collected, by part, in their order."""
         self._others = [j for j in range(size) if j != self.rank]
         self._service = parts - 1
@@ -53,9 +53,9 @@ class ExchangeQueue:
         self._waiting: deque[Launch] = deque()
         """Launched exchanges that start when fewer are in flight, in their order."""
         self._round, self._last_part = -1, self._service
-        self._announcement: ExchangeHandle | None = None
+        self._announcement_handle: ExchangeHandle | None = None
         """The exchange of all ranks' flags, until it is released."""
-        self._flags: Inbox | None = None
+        self._flags_inbox: Inbox | None = None
         """What it brought, once that was read."""
         self._before: frozenset[int] = frozenset()
         """The parts that were in flight when that exchange started: they are released first."""
@@ -63,12 +63,12 @@ class ExchangeQueue:
     @property
     def is_full(self) -> bool:
         """Whether the next launch must wait until an exchange is collected and released."""
-        return len(self.flying) >= self._most
+        return len(self.handles) >= self._most
 
     @property
     def launched(self) -> set[int]:
         """The parts that were launched and not collected."""
-        return {*self.flying, *(part for part, *_ in self._waiting)}
+        return {*self.handles, *(part for part, *_ in self._waiting)}
 
     def launch(self, part: int, payload: Payload, targets: Sequence[int], sources: Sequence[int]) -> None:
         """Starts the exchange of one part, now or as soon as earlier ones leave room."""
@@ -78,7 +78,9 @@ class ExchangeQueue:
     def _begin_waiting(self) -> None:
         while self._waiting and not self.is_full:
             part, payload, targets, sources = self._waiting.popleft()
-            self.flying[part] = self._exchange(dict.fromkeys(targets, payload), sources, part, payload.layout)
+            self.handles[part] = self._exchange(
+                dict.fromkeys(targets, payload), sources, part, payload.layout
+            )
 
     def collect(self, part: int, layout: Layout) -> Inbox:
         """Waits for a launched exchange and returns its payloads; pass them to `release` after reading.
@@ -87,8 +89,8 @@ class ExchangeQueue:
         """
         if part not in self._before:
             self.end_announcement()
-        inbox = self._opened(self.flying[part], layout)
-        del self.flying[part]
+        inbox = self._opened(self.handles[part], layout)
+        del self.handles[part]
         return inbox
 
     def release(self, inbox: Inbox) -> bool:
@@ -99,52 +101,54 @@ class ExchangeQueue:
 
     def drop(self, part: int) -> None:
         """Receives the next part and discards it; does nothing where it was collected."""
-        if part in self.flying:
+        if part in self.handles:
             if part not in self._before:
                 self.end_announcement()
-            self._wait(self.flying[part])
-            self.flying.pop(part).release()
+            self._wait(self.handles[part])
+            self.handles.pop(part).release()
             self._begin_waiting()
 
     def drop_all(self) -> None:
         """Receives and discards what is in flight, so that its senders continue; cancels waiting launches."""
         self._waiting.clear()
-        for handle in self.flying.values():
+        for handle in self.handles.values():
             self._wait(handle)
-        for part in list(self.flying):
-            self.flying.pop(part).release()
+        for part in list(self.handles):
+            self.handles.pop(part).release()
         self.end_announcement()
 
     def announce(self, has_batch: bool) -> None:
         """Starts to send all ranks whether this one has a batch for the step; all do so in each step."""
         self.end_announcement()  # that of the step before: by now its flags have mostly arrived
         flag = torch.full((1,), has_batch, dtype=torch.uint8, device=self.endpoint.device)
-        self._before = frozenset(self.flying)
-        self._announcement = self._exchange(self.to_others(flag), self._others, self._service, FLAG)
+        self._before = frozenset(self.handles)
+        self._announcement_handle = self._exchange(self.to_others(flag), self._others, self._service, FLAG)
 
     def any_has_batch(self) -> bool:
         """Whether another rank has a batch for the announced step; waits for all ranks. Raises RunFailed.
 
         Nothing is released: parts that were launched before may not have been collected.
         """
-        assert self._announcement is not None
-        self._flags = self._opened(self._announcement, FLAG)
-        return any(bool(payload["vector"].item()) for payload in self._flags.values())
+        assert self._announcement_handle is not None
+        self._flags_inbox = self._opened(self._announcement_handle, FLAG)
+        return any(bool(payload["vector"].item()) for payload in self._flags_inbox.values())
 
     def end_announcement(self) -> None:
         """Waits for the flags of all ranks and releases them, unless that is done; older parts come first."""
-        if self._announcement is None:
+        if self._announcement_handle is None:
             return
-        flags = self._opened(self._announcement, FLAG) if self._flags is None else self._flags
-        self._announcement = self._flags = None
+        flags = (
+            self._opened(self._announcement_handle, FLAG) if self._flags_inbox is None else self._flags_inbox
+        )
+        self._announcement_handle = self._flags_inbox = None
         self._before = frozenset()
         flags.release()
 
     def release_arrived(self) -> None:
         """For the end: releases what has arrived, and waits for nothing."""
-        for part in list(self.flying):
-            if self.flying[part].done:
-                self.flying.pop(part).release()
+        for part in list(self.handles):
+            if self.handles[part].done:
+                self.handles.pop(part).release()
 
     def with_all(
         self, outgoing: Mapping[int, Payload], sources: Iterable[int] | None, layout: Layout

@@ -27,13 +27,13 @@ class MixInput:
     """x_i of this bucket, as the neighbors received it."""
     received: dict[int, Tensor]
     """By rank; in memory of the neighbors."""
-    block: BucketMemory
+    bucket: BucketMemory
     start: int = 0
     """The offset of these values in the block."""
 
     def named(self, rank: int) -> dict[str, Tensor]:
         """The tensors of a neighbor, or of this rank, by their names in the module."""
-        return {entry.name: entry.view(self._of(rank)) for entry in self.block.bucket.entries}
+        return {entry.name: entry.view(self._of(rank)) for entry in self.bucket.bucket.entries}
 
     def write(self, out: Tensor) -> None:
         """out <- sum_j w_ij x_j, in rank order; raises ValueError, with a rank, for values not finite."""
@@ -72,7 +72,7 @@ class MixInput:
         for j in self.weights:
             values = self._of(j)
             if found := first_not_finite(values):
-                where = self.block.name_at(self.start + found[0])
+                where = self.bucket.name_at(self.start + found[0])
                 raise ValueError(not_finite(j, found[1], where))
 
 

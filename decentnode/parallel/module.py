@@ -79,7 +79,7 @@ class DecentralizedDataParallel(nn.Module):
         topology: Topology = "ring",
         *,
         weights: str | Mapping[str, Any] | Mixing | None = None,
-        meeting: RankRendezvous | None = None,
+        rendezvous: RankRendezvous | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -87,18 +87,20 @@ class DecentralizedDataParallel(nn.Module):
         chosen = Options.read(options)
         if chosen.keep_freed_memory:
             keep_freed_memory()
-        meeting = meeting or StoreMeeting.from_environment(chosen.deadline)
-        graph = weighted_graph(topology, weights, meeting.size)
+        rendezvous = rendezvous or StoreMeeting.from_environment(chosen.deadline)
+        graph = weighted_graph(topology, weights, rendezvous.size)
         plan = Plan.of(module, int(chosen.bucket_mb * 1e6), chosen.buffers != "local")
-        link, endpoint = joined(meeting, plan, graph, chosen, module)
-        self.rank, self.size = meeting.rank, meeting.size
+        link, endpoint = joined(rendezvous, plan, graph, chosen, module)
+        self.rank, self.size = rendezvous.rank, rendezvous.size
         tolerant, parts = chosen.on_loss == "continue", len(plan.buckets) + 1
-        exchanges = ExchangeQueue(endpoint, meeting.size, parts, chosen.deadline, tolerant, chosen.in_flight)
+        exchanges = ExchangeQueue(
+            endpoint, rendezvous.size, parts, chosen.deadline, tolerant, chosen.in_flight
+        )
         # Before any exchange, so that an error below disconnects this rank, too.
         self._close = weakref.finalize(self, _end, link, exchanges)
         # From here on the module's trainable parameters are views of the first slot.
         blocks = [BucketMemory(bucket, module, endpoint.slots) for bucket in plan.buckets]
-        if chosen.broadcast and meeting.size > 1:
+        if chosen.broadcast and rendezvous.size > 1:
             dense = [t for t in (*module.parameters(), *module.buffers()) if t.layout is torch.strided]
             averaging.broadcast(dense, endpoint.slots[1], exchanges)
         trained = [b for b in blocks if not b.bucket.is_buffers]
@@ -248,7 +250,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @torch.no_grad()
     def _flip(self) -> None:
-        for block in self._engine.blocks:
+        for block in self._engine.buckets:
             block.flip()
 
     # Saving.
@@ -308,7 +310,7 @@ class DecentralizedDataParallel(nn.Module):
             if self._ended_early or self._backward.is_open:
                 # The others have made this step, and wait for payloads that this rank has not sent.
                 self._engine.abandon()
-            self._begin_anew()
+            self._restart()
             self._engine.withdraw()
             self._give_shapes(state_dict)
         return super().load_state_dict(state_dict, strict)
@@ -343,7 +345,7 @@ class DecentralizedDataParallel(nn.Module):
 
     def _register_hooks(self) -> None:
         for i, part in enumerate(self._engine.optimizers):
-            for parameter in self._engine.blocks[i].tensors:
+            for parameter in self._engine.buckets[i].tensors:
                 hook = partial(self._note_gradient, i)
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
             part.clear()
@@ -414,7 +416,7 @@ class DecentralizedDataParallel(nn.Module):
                 "it; load a saved state on all ranks"
             )
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """Discards a backward pass that ended early, and gradients without a step."""
         self._backward = BackwardState()
         self._expect_all()
@@ -451,11 +453,11 @@ class DecentralizedDataParallel(nn.Module):
 
 
 def joined(
-    meeting: RankRendezvous, plan: Plan, graph: WeightedGraph, options: Options, module: nn.Module
+    rendezvous: RankRendezvous, plan: Plan, graph: WeightedGraph, options: Options, module: nn.Module
 ) -> tuple[Link, Endpoint]:
     """Connects this rank to all others; returns the link, and its endpoint on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    said = max(averaging.VERDICT.max_bytes, meeting.size)  # or the live ranks: see ExchangeQueue.living
+    said = max(averaging.VERDICT.max_bytes, rendezvous.size)  # or the live ranks: see ExchangeQueue.living
     memory = BufferSpec(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
     parameters = xxhash.xxh3_64_hexdigest(plan.describe().encode())
     terms = {"version": __version__, "topology": digest(graph), "parameters": parameters}
@@ -463,7 +465,7 @@ def joined(
         terms[name] = str(getattr(options, name))
     chosen = "zeromq" if options.communication == "auto" else options.communication
     communication: Communication = made(COMMUNICATIONS, chosen, {})
-    link = meeting.join(communication, terms, memory, options.deadline)
+    link = rendezvous.join(communication, terms, memory, options.deadline)
     endpoint = link.endpoint
     if endpoint.device != device:
         endpoint = DeviceStaging(endpoint, memory)

@@ -74,7 +74,9 @@ class RankRendezvous(ABC):
     size: int
 
     @abstractmethod
-    def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
+    def join(
+        self, communication: Communication, terms: Terms, buffer_spec: BufferSpec, timeout: float
+    ) -> Link:
         """Connects to all ranks; raises StartError with the ranks that do not join or differ.
 
         Raises BadInput where the transport does not support this kind of rendezvous.
@@ -103,8 +105,10 @@ class ThreadRanks(RankRendezvous):
     size: int
     hall: Hall
 
-    def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
-        endpoint = self.hall.communication.endpoint(self.rank, memory)
+    def join(
+        self, communication: Communication, terms: Terms, buffer_spec: BufferSpec, timeout: float
+    ) -> Link:
+        endpoint = self.hall.communication.endpoint(self.rank, buffer_spec)
         self.hall.terms[self.rank] = terms
         try:
             self.hall.barrier.wait(timeout)
@@ -165,7 +169,9 @@ class StoreMeeting(RankRendezvous):
         store = _store_at(address, port, rank, timeout)
         return cls(rank, size, store, (address, port))
 
-    def join(self, communication: Communication, terms: Terms, memory: BufferSpec, timeout: float) -> Link:
+    def join(
+        self, communication: Communication, terms: Terms, buffer_spec: BufferSpec, timeout: float
+    ) -> Link:
         means = {**terms, "communication": name_of(communication)}
         own = RankRecord(means, machine_id(), *self._addresses(), secrets.randbits(63))
         if self.size == 1:
@@ -174,10 +180,10 @@ class StoreMeeting(RankRendezvous):
         notes = [own] if store is None else self._exchange_notes(store, own, communication, timeout)
         with ExitStack() as left:
             directory = self._directory(store, notes, timeout, left)
-            most = memory.vector_elements * memory.vector_dtype.itemsize + memory.payload_bytes
+            most = buffer_spec.vector_elements * buffer_spec.vector_dtype.itemsize + buffer_spec.payload_bytes
             try:
                 communication.prepare(self.place(_processes(notes), directory), most)
-                endpoint = communication.endpoint(self.rank, memory)
+                endpoint = communication.endpoint(self.rank, buffer_spec)
                 others = [rank for rank in range(self.size) if rank != self.rank]
                 communication.open(others, notes[0].run_id, timeout)
             except BaseException:
@@ -193,11 +199,11 @@ class StoreMeeting(RankRendezvous):
         return ProcessDirectory(processes, self.rank, str(directory))
 
     def _exchange_notes(
-        self, store: Any, own: RankRecord, communication: Communication, timeout: float
+        self, store: Any, own_record: RankRecord, communication: Communication, timeout: float
     ) -> list[RankRecord]:
         """The records of all ranks, which agree; raises StartError, and BadInput on all of them."""
         store.set_timeout(timedelta(seconds=timeout))
-        store.set(f"note/{self.rank}", json.dumps(asdict(own)))
+        store.set(f"note/{self.rank}", json.dumps(asdict(own_record)))
         keys = [f"note/{rank}" for rank in range(self.size)]
         missing: list[int] = []
         try:
@@ -206,7 +212,7 @@ class StoreMeeting(RankRendezvous):
             compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
             if communication.one_process:  # raised here: the store stays until all ranks can raise it
                 what = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
-                raise BadInput(f"communication: {own.terms['communication']} {what}")
+                raise BadInput(f"communication: {own_record.terms['communication']} {what}")
             return notes
         except RuntimeError as error:
             missing = [rank for rank, key in enumerate(keys) if not _is_there(store, key)]
@@ -219,9 +225,9 @@ class StoreMeeting(RankRendezvous):
             with contextlib.suppress(RuntimeError):
                 stores.part(store, self.size - len(missing), waits, Timeouts.store_farewell)
 
-    def _directory(self, store: Any, notes: list[RankRecord], timeout: float, left: ExitStack) -> Path:
+    def _directory(self, store: Any, records: list[RankRecord], timeout: float, left: ExitStack) -> Path:
         """This machine's folder for sockets; `left` removes it if this rank made it, or that one has died."""
-        first = min(rank for rank, note in enumerate(notes) if note.machine == notes[self.rank].machine)
+        first = min(rank for rank, note in enumerate(records) if note.machine == records[self.rank].machine)
         if first != self.rank:
             try:
                 directory = Path(store.get(f"directory/{first}").decode())
@@ -288,11 +294,11 @@ def machine_id() -> str:
     return " ".join((boot, socket.gethostname(), *spaces))
 
 
-def _processes(notes: list[RankRecord]) -> tuple[HostProcess, ...]:
+def _processes(records: list[RankRecord]) -> tuple[HostProcess, ...]:
     """The places of all ranks. The store's machine may know itself only by a loopback address."""
-    seen = next((note.master for note in notes if not is_loopback(note.master)), "")
+    seen = next((note.master for note in records if not is_loopback(note.master)), "")
     machines: dict[str, list[int]] = {}
-    for rank, note in enumerate(notes):
+    for rank, note in enumerate(records):
         machines.setdefault(note.machine, []).append(rank)
     numbers = {machine: number for number, machine in enumerate(machines)}
     return tuple(
@@ -302,7 +308,7 @@ def _processes(notes: list[RankRecord]) -> tuple[HostProcess, ...]:
             (rank,),
             seen if seen and is_loopback(note.address) else note.address,
         )
-        for rank, note in enumerate(notes)
+        for rank, note in enumerate(records)
     )
 
 

@@ -88,33 +88,33 @@ def digest(graph: WeightedGraph) -> str:
     return state.hexdigest()
 
 
-def made(kind: Registry, named: str | Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+def made(registry: Registry, named: str | Mapping[str, Any], given: Mapping[str, Any]) -> Any:
     """The plug-in of that name; `given` are options for plug-ins that have them."""
     options = {"name": named} if isinstance(named, str) else dict(named)
     name = options.pop("name", None)
     if not isinstance(name, str):
-        raise BadInput(f"{kind.kind}: a mapping names its plug-in under 'name'")
-    cls = kind.find(name)
+        raise BadInput(f"{registry.kind}: a mapping names its plug-in under 'name'")
+    cls = registry.find(name)
     parameters = parameters_of(cls)
     for option in options:
         if option not in parameters:
-            raise BadInput(f"{kind.kind} {name}: {option}: {unknown('option', option, list(parameters))}")
+            raise BadInput(f"{registry.kind} {name}: {option}: {unknown('option', option, list(parameters))}")
     usual = {option: value for option, value in given.items() if option in parameters}
     for option, (hint, default) in parameters.items():
         if default is REQUIRED and option not in {**usual, **options}:
-            raise BadInput(f"{kind.kind} {name}: {option}: missing; it must be {describe(hint)}")
+            raise BadInput(f"{registry.kind} {name}: {option}: missing; it must be {describe(hint)}")
         if hint == Port and default is not REQUIRED:
             usual.setdefault(option, job_port(default))
     for option, value in options.items():
         try:
             usual[option] = typed(parameters[option][0], value)
         except TypeMismatch as unfit:
-            where = f"{kind.kind} {name}: {option}"
+            where = f"{registry.kind} {name}: {option}"
             raise BadInput(*(f"{where}: {problem}" for problem in unfit.problems.values())) from unfit
     try:
         return cls(**usual)
     except TypeError as error:
-        raise BadInput(f"{kind.kind} {name}: {error}") from error
+        raise BadInput(f"{registry.kind} {name}: {error}") from error
 
 
 def _matrix(content: Any, size: int) -> NDArray[np.float64]:

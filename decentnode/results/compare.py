@@ -52,15 +52,15 @@ def compare(runs: Sequence[RunCurves], target: float | None = None) -> Iterator[
     yield from _aligned([headings, *cells], "to -" if wanted is None else f"to {wanted:g}{headline.unit}")
 
 
-def _reached_by_all(curves: Sequence[Sequence["Reached"]], headline: Metric) -> float | None:
+def _reached_by_all(reached: Sequence[Sequence["Reached"]], metric: Metric) -> float | None:
     """The best value that every curve reaches, rounded to one that is easier to reach."""
-    finite = [[one.value for one in curve if isfinite(one.value)] for curve in curves]
-    best = [headline.best(values) for values in finite if values]
-    return headline.easier(headline.worst(best)) if best else None
+    finite = [[one.value for one in curve if isfinite(one.value)] for curve in reached]
+    best = [metric.best(values) for values in finite if values]
+    return metric.easier(metric.worst(best)) if best else None
 
 
-def _reached(row: EvaluationRow, headline: Metric) -> Reached:
-    values, loss = spread_of([row], headline), spread_of([row], LOSS)
+def _reached(row: EvaluationRow, metric: Metric) -> Reached:
+    values, loss = spread_of([row], metric), spread_of([row], LOSS)
     sent = fmean(row.bytes_sent.values())
     mean, least, most = (column[0] for column in (values.mean, values.least, values.most))
     return Reached(
@@ -75,7 +75,7 @@ def _reached(row: EvaluationRow, headline: Metric) -> Reached:
 
 
 def _cells(
-    run: RunCurves, curve: Sequence[Reached], first: float | None, wanted: float | None
+    run: RunCurves, reached: Sequence[Reached], first: float | None, wanted: float | None
 ) -> tuple[str, ...]:
     if run.outcome is not None:
         ended, unknown = run.outcome, ("-",) * 5
@@ -87,9 +87,9 @@ def _cells(
             *_cost(ended),
             *unknown[:FROM_START],
         )
-    last, reaches = curve[-1], run.headline.reaches
-    there = next((one for one in curve if wanted is not None and reaches(one.value, wanted)), None)
-    at_most = AT_MOST if there is curve[0] and there.rounds > 1 else ""
+    last, reaches = reached[-1], run.headline.reaches
+    there = next((one for one in reached if wanted is not None and reaches(one.value, wanted)), None)
+    at_most = AT_MOST if there is reached[0] and there.rounds > 1 else ""
     to_target = ("-",) * FROM_START
     if there is not None:
         to_target = tuple(f"{at_most}{cell}" for cell in (str(there.rounds), *_cost(there)))
@@ -102,8 +102,8 @@ def _cells(
     )  # fmt: skip
 
 
-def _cost(one: Reached | Outcome) -> tuple[str, str]:
-    return readable_bytes(one.bytes_per_node), readable_seconds(one.seconds)
+def _cost(outcome: Reached | Outcome) -> tuple[str, str]:
+    return readable_bytes(outcome.bytes_per_node), readable_seconds(outcome.seconds)
 
 
 def _aligned(rows: Sequence[Sequence[str]], heading: str) -> Iterator[str]:

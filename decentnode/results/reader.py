@@ -109,9 +109,9 @@ class CodeVersion(msgspec.Struct, frozen=True):
     package: str = ""
     """SHA-256 over this package's own sources; empty where an earlier release did not record it."""
 
-    def is_same(self, other: "CodeVersion") -> bool:
+    def is_same(self, other_version: "CodeVersion") -> bool:
         """Whether it is the same code, whatever git says of it."""
-        return (self.digest, self.package) == (other.digest, other.package)
+        return (self.digest, self.package) == (other_version.digest, other_version.package)
 
 
 def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None = None) -> list[T]:

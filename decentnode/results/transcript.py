@@ -67,7 +67,7 @@ class Transcript:
         self._position = 0
         self._file = 0
         """The inode of the file of lines, which a node replaces when it repeats rounds."""
-        self.rounds: dict[int, list[TranscriptLine]] = {}
+        self.lines: dict[int, list[TranscriptLine]] = {}
         """The payloads of each round, in the order of their arrival."""
         self.complete = -1
         """The last round of which all is known."""
@@ -88,7 +88,7 @@ class Transcript:
         """Reads the lines that are new; raises BadInput for a file that is no transcript."""
         for line in self._new_lines():
             if line.kind == "payload":
-                self.rounds.setdefault(line.round, []).append(line)
+                self.lines.setdefault(line.round, []).append(line)
             else:
                 self.complete = max(self.complete, line.round)
                 self.ended = line.kind == "end"
@@ -110,7 +110,7 @@ class Transcript:
         with path.open("rb") as file:
             if (inode := os.fstat(file.fileno()).st_ino) != self._file:
                 self._file, self._position = inode, 0
-                self.rounds.clear()
+                self.lines.clear()
             file.seek(self._position)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
@@ -128,7 +128,7 @@ def cut_back(run: Path, rank: int, round: int) -> None:
     if not transcript.exists:
         return
     transcript.advance()
-    kept = [line for r, lines in sorted(transcript.rounds.items()) if r <= round for line in lines]
+    kept = [line for r, lines in sorted(transcript.lines.items()) if r <= round for line in lines]
     marks = [TranscriptLine("round", min(round, transcript.complete))] if round >= 0 else []
     encode = msgspec.json.encode
     write_durably(lines_path(run, rank), [encode(line) + b"\n" for line in [*kept, *marks]])

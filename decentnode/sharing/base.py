@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Layout, NotFinite, Payload, PayloadError
-from decentnode.core.registry import name_of
+from decentnode.core.registry import name_of, refuse_old_hooks
 from decentnode.core.state import Stateful
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput, RunFailed
@@ -38,6 +38,10 @@ class SharingBase(Stateful, ABC):
 
     Class variables declare what it needs. A combination that cannot work is refused before the start.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, {"introduction": "handshake", "meet": "receive_handshakes"})
 
     asynchronous: ClassVar[bool] = False
     """Whether it sends single messages between local steps (`time_model: asynchronous`), not in rounds."""
@@ -95,7 +99,7 @@ class SharingBase(Stateful, ABC):
     chain: Chain
     seed: int
     samples: int = 1
-    """The number of this node's training samples, set before `introduction`."""
+    """The number of this node's training samples, set before `handshake`."""
     refusals: list[Refusal]
     """Payloads that were not used; the node reports and clears them."""
     watched: frozenset[int] = frozenset()
@@ -155,12 +159,12 @@ class SharingBase(Stateful, ABC):
     def fit(self, graph: WeightedGraph) -> None:
         """Receives the graph once, after `bind`, to compute what follows from all of W."""
 
-    def introduction(self) -> bytes:
+    def handshake(self) -> bytes:
         """What all nodes must know of this one before round 0, such as a public key; at most 64 bytes."""
         return b""
 
-    def meet(self, introductions: Mapping[int, bytes]) -> None:
-        """Receives, before `begin`, the introductions by rank, its own included; empty ones are left out."""
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
+        """Receives, before `begin`, the handshakes by rank, its own included; empty ones are left out."""
 
     def begin(self, vector: Tensor) -> None:
         """Receives, before round 0, the model that all nodes start from, shape (d,); copy it to keep it."""

@@ -52,7 +52,9 @@ class Cesar(MaskedSums):
     )
     mean: ClassVar = "keeps the mean of all models where all nodes select the same coordinates"
 
-    _sources: dict[int, Selection] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _source_selections: dict[int, Selection] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     """What the sources of this round select, from the exchanges before until `mix`."""
 
     def check_chain(self, chain: Chain) -> None:
@@ -99,7 +101,7 @@ class Cesar(MaskedSums):
         payload = next(iter(self._encoded(vector, view).values()), None)
         others: dict[int, dict[int, Selection]] = {}
         if payload is None:
-            own, self._sources = np.zeros(0, np.bool_), {}
+            own, self._source_selections = np.zeros(0, np.bool_), {}
         elif self.phases == 1:
             own, others = self._drawn(view)
         else:
@@ -116,7 +118,7 @@ class Cesar(MaskedSums):
         """What this node and the other senders to each target select by the seed."""
         near = {view.rank, *view.sources, *(c for r in view.targets for c in view.co_senders[r])}
         drawn = {c: self._selection(None, view, c) for c in near}
-        self._sources = {a: drawn[a] for a in view.sources}
+        self._source_selections = {a: drawn[a] for a in view.sources}
         return drawn[view.rank], {r: {c: drawn[c] for c in view.co_senders[r]} for r in view.targets}
 
     def _selection(self, payload: Payload | None, view: View, sender: int) -> Selection:
@@ -130,7 +132,7 @@ class Cesar(MaskedSums):
         return selection
 
     async def _selections(
-        self, payload: Payload, own: Selection, view: View, exchange: Exchange
+        self, payload: Payload, own_selection: Selection, view: View, exchange: Exchange
     ) -> dict[int, dict[int, Selection]]:
         """By target what each of those that it has heard selects of `own`."""
         selected, marks = self._layouts[:2]
@@ -139,27 +141,31 @@ class Cesar(MaskedSums):
         sources = self._read(incoming, view, lambda a, payload: self._selection(payload, view, a))
         notices = {a: Payload.of(marks, {"marks": self._notice(a, sources, view)}) for a in view.sources}
         answers = await exchange(notices, view.targets)
-        others = self._read(answers, view, lambda r, payload: self._told(payload["marks"], own, r, view))
-        self._sources = sources
+        others = self._read(
+            answers, view, lambda r, payload: self._told(payload["marks"], own_selection, r, view)
+        )
+        self._source_selections = sources
         return others
 
-    def _notice(self, sender: int, sources: Mapping[int, Selection], view: View) -> Tensor:
+    def _notice(self, sender: int, selections: Mapping[int, Selection], view: View) -> Tensor:
         """For each other sender, ascending: whether it is there, and a bit for each of its coordinates."""
-        if sender not in sources:
+        if sender not in selections:
             return torch.zeros(0, dtype=torch.uint8)
         parts = []
         for c in view.sources:
             if c == sender:
                 continue
-            parts.append(np.array([c in sources], np.uint8))
-            if c in sources:
-                parts.append(np.packbits(sources[c][sources[sender]]))
+            parts.append(np.array([c in selections], np.uint8))
+            if c in selections:
+                parts.append(np.packbits(selections[c][selections[sender]]))
         return torch.from_numpy(np.concatenate(parts)) if parts else torch.zeros(0, dtype=torch.uint8)
 
-    def _told(self, marks: Tensor, own: Selection, receiver: int, view: View) -> dict[int, Selection]:
+    def _told(
+        self, marks: Tensor, own_selection: Selection, receiver: int, view: View
+    ) -> dict[int, Selection]:
         """The selections behind `_notice`, within the own one."""
-        received, count, position = marks.cpu().numpy(), int(own.sum()), 0
-        found = {view.rank: own}
+        received, count, position = marks.cpu().numpy(), int(own_selection.sum()), 0
+        found = {view.rank: own_selection}
         for c in view.co_senders[receiver]:
             if c == view.rank:
                 continue
@@ -172,23 +178,30 @@ class Cesar(MaskedSums):
             position += bits.size
             if bits.size != -(-count // 8):
                 raise PayloadError(f"{received.size} bytes are too few for the selections of others")
-            found[c] = np.zeros_like(own)
-            found[c][own] = np.unpackbits(bits, count=count).astype(np.bool_)
+            found[c] = np.zeros_like(own_selection)
+            found[c][own_selection] = np.unpackbits(bits, count=count).astype(np.bool_)
         return found
 
     def _masked(
-        self, values: Tensor, own: Selection, selections: Mapping[int, Selection], receiver: int, view: View
+        self,
+        values: Tensor,
+        own_selection: Selection,
+        selections: Mapping[int, Selection],
+        receiver: int,
+        view: View,
     ) -> Payload:
         """The values that enough of the senders to a receiver have selected, under masks."""
         layout = self._layouts[-1]
         others = {c: chosen for c, chosen in selections.items() if c != view.rank}
-        number = sum((chosen.astype(np.int32) for chosen in others.values()), np.zeros(own.shape, np.int32))
-        shared = own & (number >= self.least_senders - 1)
+        number = sum(
+            (chosen.astype(np.int32) for chosen in others.values()), np.zeros(own_selection.shape, np.int32)
+        )
+        shared = own_selection & (number >= self.least_senders - 1)
         payload = Payload.empty(layout, values=int(shared.sum()))
         if not shared.any():
             return payload
         y, coordinates = payload["values"], torch.from_numpy(np.flatnonzero(shared))
-        x = values[torch.from_numpy(shared[own])]
+        x = values[torch.from_numpy(shared[own_selection])]
         self._mask(x, receiver, view, len(others) + 1, [], y, coordinates)
         for c, chosen in others.items():
             places = torch.from_numpy(chosen[shared])
@@ -199,7 +212,7 @@ class Cesar(MaskedSums):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         """Adds the sums on the coordinates at which all that selected them have arrived."""
-        selections = self._sources
+        selections = self._source_selections
         own = self.chain.to_basis(vector)
         n = own.numel()
         number = sum((chosen.astype(np.int32) for chosen in selections.values()), np.zeros(n, np.int32))

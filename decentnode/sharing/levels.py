@@ -92,13 +92,13 @@ class Levels(Sharing):
         for scheme, level in zip(self.schemes, graph.levels, strict=False):
             scheme.fit(level)
 
-    def introduction(self) -> bytes:
+    def handshake(self) -> bytes:
         return self.samples.to_bytes(8, "little")
 
-    def meet(self, introductions: Mapping[int, bytes]) -> None:
-        self._introductions = introductions
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
+        self._handshakes = handshakes
         if isinstance(self._inner, ServerSharing):
-            self._inner.meet(introductions)
+            self._inner.receive_handshakes(handshakes)
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
@@ -144,13 +144,15 @@ class Levels(Sharing):
                 await exchange({}, ())
             return
         if isinstance(self._outer, ServerSharing):
-            self._outer.meet({head: self._samples_of(ranks) for head, ranks in view.clusters.items()})
+            self._outer.receive_handshakes(
+                {head: self._samples_of(ranks) for head, ranks in view.clusters.items()}
+            )
         model = out.clone()
         await self._outer.share(model, view, exchange, out)
         self._outer.accept(model, view, out)
 
     def _samples_of(self, ranks: Sequence[int]) -> bytes:
-        found = (int.from_bytes(self._introductions[rank], "little") for rank in ranks)
+        found = (int.from_bytes(self._handshakes[rank], "little") for rank in ranks)
         return sum(found).to_bytes(8, "little")
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
@@ -178,13 +180,13 @@ def _transforms(level: str, given: Mapping[str, Any] | str) -> list[Transform]:
     return [_made(f"{level}.transforms[{index}]", TRANSFORMS, one) for index, one in enumerate(listed)]
 
 
-def _made(where: str, kind: Registry, given: Mapping[str, Any] | str) -> Any:
+def _made(where: str, registry: Registry, given: Mapping[str, Any] | str) -> Any:
     """The plug-in with its options; raises BadInput with a line for each defect."""
     options = {"name": given} if isinstance(given, str) else dict(given)
     name = options.pop("name", None)
     if not isinstance(name, str):
-        raise BadInput(f"{where}.name: missing; name one of: {kind.names}")
-    cls = kind.find(name)
+        raise BadInput(f"{where}.name: missing; name one of: {registry.names}")
+    cls = registry.find(name)
     hints = get_type_hints(cls, include_extras=True)
     known = [field.name for field in fields(cls) if field.init]
     lines = []

@@ -116,11 +116,11 @@ class Shatter(Sharing):
         second = Layout((Field("packets", torch.uint8, degree * bundle, variable=True),), Form.BYTES)
         self._layouts = first, second
 
-    def introduction(self) -> bytes:
+    def handshake(self) -> bytes:
         return self._private.public_key().public_bytes_raw()
 
-    def meet(self, introductions: Mapping[int, bytes]) -> None:
-        self._public = dict(introductions)
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
+        self._public = dict(handshakes)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return self._layouts[phase]
@@ -222,9 +222,9 @@ class Shatter(Sharing):
         return Payload.of(self._layouts[phase], {"packets": filled})
 
 
-def use_key(scheme: Shatter, key: bytes) -> None:
+def use_key(shatter: Shatter, key: bytes) -> None:
     """Makes a scheme decrypt with this private key, to read again what a node has received."""
-    scheme._private, scheme.own_key = X25519PrivateKey.from_private_bytes(key), key
+    shatter._private, shatter.own_key = X25519PrivateKey.from_private_bytes(key), key
 
 
 def deal(source: RandomSource, neighbors: Sequence[int], chunks: int, each: int) -> dict[int, list[int]]:

@@ -77,9 +77,9 @@ def _planned(study: PlannedStudy, variant: PlannedVariant, seed: int, settings: 
     return PlannedRun(variant, seed, own, study.base)
 
 
-def _document(base: Document, changes: Iterable[Change]) -> Document:
+def _document(base_document: Document, changes: Iterable[Change]) -> Document:
     """The base with these changes; each run draws figures of its own only where one of them says so."""
-    document = copy.deepcopy(base)
+    document = copy.deepcopy(base_document)
     for change in changes:
         command_line.put(document, change.key, change.value, change.source)
     section = document.value.get("evaluation", {})
@@ -100,10 +100,10 @@ def _told(defects: dict[str, list[str]], variants: int) -> list[str]:
     return lines[:MOST_SHOWN]
 
 
-def _check_different(study: PlannedStudy, found: dict[str, Settings]) -> None:
+def _check_different(study: PlannedStudy, all_settings: dict[str, Settings]) -> None:
     """Raises BadInput if two variants would be the same run."""
     seen: dict[str, str] = {}
-    for name, settings in found.items():
+    for name, settings in all_settings.items():
         key = json.dumps(config.resolved(replace(settings, name="run")), sort_keys=True)
         if key in seen:
             what = f"the variants '{seen[key]}' and '{name}' have the same settings; leave one out"
@@ -111,13 +111,13 @@ def _check_different(study: PlannedStudy, found: dict[str, Settings]) -> None:
         seen[key] = name
 
 
-def _check_one_machine(study: PlannedStudy, found: dict[str, Settings]) -> None:
-    for name, settings in found.items():
+def _check_one_machine(study: PlannedStudy, all_settings: dict[str, Settings]) -> None:
+    for name, settings in all_settings.items():
         if (machines := len(settings.mapping.make().machines)) > 1:
             what = f"a sweep runs on one machine, and {name} is for {machines}; list one in mapping.machines"
             raise _wrong(study, "base", what)
 
 
 def _wrong(study: PlannedStudy, key: str, what: str) -> ConfigError:
-    place = study.document.place((key,))
+    place = study.document.location((key,))
     return ConfigError(Defect(place, (key,), what).render(study.document.file))

@@ -115,11 +115,11 @@ def _apply(document: Document, override: str) -> None:
 
 @dataclass
 class _StudyParser:
-    reader: PluginParser
+    parser: PluginParser
 
     @property
     def document(self) -> Document:
-        return self.reader.document
+        return self.parser.document
 
     def read(self) -> PlannedStudy:
         parameters = parameters_of(StudyKeys)
@@ -128,7 +128,7 @@ class _StudyParser:
             what = f"a key of the configuration; a study changes it below set (command line: set.{name}=...)"
             self.document.add((name,), what)
             del given[name]
-        found = self.reader.options((), given, parameters, "key", list(parameters))
+        found = self.parser.options((), given, parameters, "key", list(parameters))
         self.document.raise_any()
         assert found is not None, "otherwise there was a defect"
         keys = StudyKeys(**found)
@@ -207,7 +207,7 @@ class _StudyParser:
         return StudyAxis(name, tuple(levels)) if levels else None
 
     def _range(self, key: Key, section: dict[str, Any]) -> list[float]:
-        found = self.reader.options(key, section, RANGE, "key", list(RANGE))
+        found = self.parser.options(key, section, RANGE, "key", list(RANGE))
         if found is None:
             return []
         try:
@@ -225,7 +225,7 @@ class _StudyParser:
         return Level(label, tuple(self._change(own[key], key, value) for key, value in changes.items()))
 
     def _change(self, place: Key, key: str, value: Any) -> Change:
-        return Change(key, value, replace(self.document.place(place), file=self.document.file))
+        return Change(key, value, replace(self.document.location(place), file=self.document.file))
 
     def _check_changes(self, keys: StudyKeys, axes: Sequence[StudyAxis]) -> None:
         """No key is changed twice in a run, and none that the sweep itself sets."""

@@ -19,29 +19,29 @@ TRACKERS: Mapping[type[Sharing], tuple[str, str]] = {GradientTracking: ("_y", "_
 """The attributes of a scheme's tracker and of its last gradient."""
 
 
-def tracker_gap(network: Lockstep) -> Tensor:
+def tracker_gap(lockstep: Lockstep) -> Tensor:
     """sum_i y_i - sum_i g_i, shape (d,): zero after every step and every round of gradient tracking."""
-    scheme = network.schemes[0]
+    scheme = lockstep.schemes[0]
     names = next((names for cls, names in TRACKERS.items() if isinstance(scheme, cls)), None)
     if names is None:
         raise ValueError(f"{name_of(scheme)} tracks no gradients; gradient_tracking and beer do")
-    trackers, gradients = (torch.stack(network.state(name)).sum(0) for name in names)
+    trackers, gradients = (torch.stack(lockstep.state(name)).sum(0) for name in names)
     return trackers - gradients
 
 
-def push_weights(network: Lockstep) -> Tensor:
+def push_weights(lockstep: Lockstep) -> Tensor:
     """The weights w_i of push-sum, shape (n,), float64: positive, and their sum stays n."""
-    if not isinstance(network.schemes[0], PushSum):
-        raise ValueError(f"{name_of(network.schemes[0])} has no push-sum weights; push_sum has")
-    return torch.tensor(network.state("_w"), dtype=torch.float64)
+    if not isinstance(lockstep.schemes[0], PushSum):
+        raise ValueError(f"{name_of(lockstep.schemes[0])} has no push-sum weights; push_sum has")
+    return torch.tensor(lockstep.state("_w"), dtype=torch.float64)
 
 
-def residuals(network: Lockstep) -> Tensor:
+def residuals(lockstep: Lockstep) -> Tensor:
     """The part of each node's signal that compression has not sent, shape (n, d); it must stay bounded.
 
     x_i - h_i for choco, the error e_i of deep_squeeze, else that of `error_feedback` in the chain.
     """
-    pairs = zip(network.schemes, network.models, strict=True)
+    pairs = zip(lockstep.schemes, lockstep.models, strict=True)
     return torch.stack([_residual(scheme, model) for scheme, model in pairs])
 
 

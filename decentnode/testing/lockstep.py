@@ -77,9 +77,9 @@ class Lockstep:
         ]
         for scheme in self.schemes:
             scheme.fit(self.weighted)
-        introductions = {i: scheme.introduction() for i, scheme in enumerate(self.schemes)}
+        handshakes = {i: scheme.handshake() for i, scheme in enumerate(self.schemes)}
         for scheme, model in zip(self.schemes, self.models, strict=True):
-            scheme.meet({i: said for i, said in introductions.items() if said})
+            scheme.receive_handshakes({i: said for i, said in handshakes.items() if said})
             scheme.begin(model)
         self._views: dict[int, View] = {}
         self._phase = 0

@@ -74,7 +74,7 @@ class VectorTest:
         """`load` changes the network of the objective."""
         self._objective = objective
         self._layout = layout
-        self.beside = ModuleState(objective.module, [entry.name for entry in layout.entries])
+        self.module_state = ModuleState(objective.module, [entry.name for entry in layout.entries])
         """What the network has beside a vector, to be loaded before a test."""
 
     def load(self, vector: Tensor) -> None:

@@ -25,7 +25,7 @@ class SyncContext:
     """The byte counters of the node; synchronized gradients count as sent and received."""
     mark: Callable[[int, bool], None]
     """Marks in the heartbeat of the node, by round, that it waits for others (true) or trains (false)."""
-    place: Any
+    directory: Any
     """The host processes of the run (`communication.base.ProcessDirectory`)."""
     run_id: int
     start_deadline: float

@@ -124,7 +124,7 @@ class Training:
         self.settings = settings
         self.shard = shard
         self.hooks = hooks
-        self.tie = Reducer()
+        self.reducer = Reducer()
         self.loss: float | None = None
         """The mean over the samples of the last round."""
         self.minibatches = settings.make_minibatches(shard)
@@ -135,7 +135,7 @@ class Training:
             self.minibatches = self.private.minibatches
         self.scaler = settings.scaler()
         self.augmentation: list[Augmentation] = [one.make() for one in settings.augmentation]
-        self.beside = ModuleState(module, [entry.name for entry in vector.layout.entries])
+        self.module_state = ModuleState(module, [entry.name for entry in vector.layout.entries])
         """What the network has beside the vector."""
         self._loss_state = ModuleState(self.objective.loss)
         self.optimizer: Optimizer = settings.make_optimizer(settings.trained(module))
@@ -158,11 +158,13 @@ class Training:
         only_mixes = round % self.settings.train_every or not self.hooks.trains(round)
         return 0.0 if only_mixes else self.learning_rate
 
-    def join(self, tie: Reducer) -> None:
+    def join(self, reducer: Reducer) -> None:
         """Connects the steps to those of other nodes before the first step; raises DecentnodeError."""
-        self.tie = tie
-        self.objective.use(tie.wrap(self.module, self.rehearse_alone() if tie.rehearses else Rehearsed()))
-        if tie.rehearses:
+        self.reducer = reducer
+        self.objective.use(
+            reducer.wrap(self.module, self.rehearse_alone() if reducer.rehearses else Rehearsed())
+        )
+        if reducer.rehearses:
             self.rehearse()
 
     def rehearse_alone(self) -> Rehearsed:
@@ -199,14 +201,14 @@ class Training:
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """A context in which the network trains, and which it leaves as it was."""
-        beside, vector = copied_state(self.beside), self.vector.trained.clone()
+        beside, vector = copied_state(self.module_state), self.vector.trained.clone()
         self.module.train()
         yield
         # Buffers that are mixed are in the vector.
         self.vector.take_in()
         self.vector.trained.copy_(vector)
         self.vector.gradient.zero_()
-        self.beside.load_state_dict(beside)
+        self.module_state.load_state_dict(beside)
 
     def rehearse(self) -> None:
         """Computes two gradients, because some defects only appear in the second; restores the network.
@@ -216,8 +218,8 @@ class Training:
         batches = self.minibatches.trials() if self.settings.compile else [self.minibatches.trial()]
         with self._unchanged():
             for batch in [batch for batch in batches for _ in range(2)]:
-                with self.tie.step(-1, -1):
-                    self.tie.backward(self.objective(batch)[1])
+                with self.reducer.step(-1, -1):
+                    self.reducer.backward(self.objective(batch)[1])
 
     async def train(self, round: int) -> TrainReport:
         """Makes this round's steps, and those of the schedule; raises RunFailed when a loss is not finite."""
@@ -299,7 +301,7 @@ class Training:
         def closure() -> Tensor:
             self._seed(seed)
             self.vector.gradient.zero_()
-            with self.tie.step(round, step):
+            with self.reducer.step(round, step):
                 loss = compute(batches)
             self.vector.take_in()
             if self.scaler is not None and not self.scaler.unscale(self.vector.gradient):
@@ -336,11 +338,11 @@ class Training:
         losses, shares = [], self.objective.shares(batches)
         for index, (batch, share) in enumerate(shares, start=1):
             is_last = index == len(shares)
-            with nullcontext() if is_last else self.tie.partial():
+            with nullcontext() if is_last else self.reducer.partial():
                 loss = self.objective(batch)[1]
                 loss = loss if share == 1.0 else share * loss
                 losses.append(loss.detach())
-                self.tie.backward(loss if self.scaler is None else self.scaler.scale * loss)
+                self.reducer.backward(loss if self.scaler is None else self.scaler.scale * loss)
             if not is_last:
                 self._beat()
         return sum(losses[1:], losses[0])
@@ -369,7 +371,7 @@ class Training:
                     f"{self.learning_rate:g} or training.clip_norm would help"
                 )
         total = sum(map(self.objective.total, values, sizes))
-        return self.tie.mean(round, len(sizes) - 1, total, sum(sizes))
+        return self.reducer.mean(round, len(sizes) - 1, total, sum(sizes))
 
     def _place(self, round: int, step: int) -> str:
         return f"rank {self.shard.rank}, round {round + 1}, step {step + 1}"
@@ -392,7 +394,7 @@ class Training:
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
             "scaler": self.scaler.state_dict() if self.scaler else {},
             "minibatches": self.minibatches.state_dict(),
-            "module": self.beside.state_dict(),
+            "module": self.module_state.state_dict(),
             "loss_module": self._loss_state.state_dict(),
             "loss": self.loss,
             "private": self.private.state_dict() if self.private else {},
@@ -410,10 +412,10 @@ class Training:
         self.minibatches.load_state_dict(state["minibatches"])
         self.loss = state.get("loss")
         if "module" in state:
-            self.beside.load_state_dict(state["module"])
+            self.module_state.load_state_dict(state["module"])
             self._loss_state.load_state_dict(state["loss_module"])
         else:
-            self.beside.load_buffers(state["buffers"])
+            self.module_state.load_buffers(state["buffers"])
 
 
 def _kinds(module: nn.Module) -> dict[str, object]:

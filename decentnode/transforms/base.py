@@ -79,9 +79,9 @@ class Transform(Stateful, ABC):
     it calls `layout`."""
     parameters: ParameterLayout | None = None
     """The parameters that the signal consists of; None after a stage that changes the basis."""
-    incoming: Layout
+    input_layout: Layout
     """The layout of what it encodes; the chain sets it before it calls `layout`."""
-    outgoing: Layout
+    output_layout: Layout
     """What `layout` returned."""
 
     @property
@@ -109,7 +109,7 @@ class Transform(Stateful, ABC):
         self.parameters = parameters
 
     @abstractmethod
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         """The layout of `encode`'s output for the layout `incoming`; called once, first. Raises BadInput."""
 
     def begin(self, signal: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from decentnode.transforms.base import Context, Transform, values_field
 class Wrapper(Transform):
     """A transform around all that follow it, which are a chain of their own: it receives their output."""
 
-    rest: "Chain"
+    rest_of_chain: "Chain"
 
 
 class Chain(Stateful):
@@ -62,27 +62,27 @@ class Chain(Stateful):
             transform.bind(parameters)
             if self.layouts[-1].form is Form.DENSE:
                 dimension = values_field(self.layouts[-1]).elements
-            transform.dimension, transform.incoming = dimension, self.layouts[-1]
+            transform.dimension, transform.input_layout = dimension, self.layouts[-1]
             transform.selects_all = selects_all
             if isinstance(transform, Wrapper):
                 elements = self.layouts[-1].fields[0].elements
                 rest = transforms[len(bound) + 1 :]
-                transform.rest = Chain(rest, elements, dtype, parameters, index + 1)
+                transform.rest_of_chain = Chain(rest, elements, dtype, parameters, index + 1)
             where = f"transforms[{index}] {name_of(transform)}"
             if transform.needs_float32 and dtype in HALVES:
                 raise BadInput(f"{where} {needs_float32(dtype)}")
             try:
-                transform.outgoing = transform.layout(self.layouts[-1])
+                transform.output_layout = transform.layout(self.layouts[-1])
             except BadInput as error:
                 raise BadInput(*(f"{where} {what}" for what in error.defects)) from None
-            self.layouts.append(transform.outgoing)
+            self.layouts.append(transform.output_layout)
             bound.append(transform)
             if transform.emits is Form.SPARSE:
-                sent = values_field(transform.outgoing)
-                is_whole = sent.elements == dimension and not transform.outgoing.has_indices
+                sent = values_field(transform.output_layout)
+                is_whole = sent.elements == dimension and not transform.output_layout.has_indices
                 # A selection by a seed never has indices.
                 selects_all = is_whole and transform.depends_on_signal
-            elif transform.outgoing is transform.incoming:
+            elif transform.output_layout is transform.input_layout:
                 # A coder of indices that had nothing to do; a second one is a mistake as ever.
                 selects_all = False
             if isinstance(transform, Wrapper):

@@ -37,25 +37,25 @@ class ErrorFeedback(Wrapper):
     wire: ClassVar = "as what follows"
     state: ClassVar = ("_residual",)
 
-    def layout(self, incoming: Layout) -> Layout:
-        if not self.rest.transforms:
+    def layout(self, input_layout: Layout) -> Layout:
+        if not self.rest_of_chain.transforms:
             raise BadInput("corrects the transforms after it, and there are none; add one, such as sign")
-        for transform in self.rest.stages:
+        for transform in self.rest_of_chain.stages:
             if isinstance(transform, Wrapper):
                 raise BadInput(f"corrects what {name_of(transform)} after it corrects already")
             if isinstance(transform, TopK) and transform.remembers:
                 raise BadInput("keeps what top_k by change leaves out in mind twice: select by magnitude")
-        self._residual = torch.zeros(self.dimension, dtype=accumulator(incoming.fields[0].dtype))
-        return self.rest.layout
+        self._residual = torch.zeros(self.dimension, dtype=accumulator(input_layout.fields[0].dtype))
+        return self.rest_of_chain.layout
 
     def begin(self, signal: Tensor) -> Tensor:
         self._residual = torch.zeros_like(signal, dtype=accumulator(signal.dtype))
-        self.rest.begin(signal)
+        self.rest_of_chain.begin(signal)
         return signal
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         v = self._residual.add_(payload[VECTOR])
-        sent = self.rest.encode(v, context)
+        sent = self.rest_of_chain.encode(v, context)
         self._residual = v.sub_(self._decoded(sent.to(v.device), context))
         return sent
 
@@ -64,4 +64,4 @@ class ErrorFeedback(Wrapper):
         return Payload.dense(self._decoded(payload, context))
 
     def _decoded(self, payload: Payload, context: Context) -> Tensor:
-        return self.rest.decode(payload, context.at(None))
+        return self.rest_of_chain.decode(payload, context.at(None))

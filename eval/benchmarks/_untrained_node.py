@@ -95,16 +95,16 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     sharing.bind(layout, case.nodes, Chain([], case.elements), 1)
     never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
     board = EvaluatorBoard(SnapshotBuffers([], 1), 0)
-    heartbeats, lineage = HeartbeatBoard([rank]), RunIdentity(case.directory, "")
+    heartbeats, identity = HeartbeatBoard([rank]), RunIdentity(case.directory, "")
     resources = NodeResources(
-        SnapshotBuffers([rank], 1), board, PATIENCE, reporter, case.directory, heartbeats, lineage
+        SnapshotBuffers([rank], 1), board, PATIENCE, reporter, case.directory, heartbeats, identity
     )
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     course = RoundScheduler(case.rounds, endpoint, heartbeats, clock)
     exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[PATIENCE] * 4))
     records = Records(case.directory, rank)
     evaluation = NodeEvaluation(never, training, endpoint.counters, resources, clock, records)
-    checkpoints = NodeCheckpoints(lineage, 0, reporter, rank, course, records)
+    checkpoints = NodeCheckpoints(identity, 0, reporter, rank, course, records)
     adaptation = AdaptThenCombine(training, course.heartbeat, clock)
     return Node(
         rank,

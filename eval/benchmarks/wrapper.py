@@ -212,7 +212,7 @@ class Wire(MessageInterceptor):
     def next_release(self) -> float:  # type: ignore[override]
         return self._held[0][0] if self._held else float("inf")
 
-    def sift(self, message: Received, now: float) -> list[Received]:
+    def filter_messages(self, message: Received, now: float) -> list[Received]:
         header = Header.unpack(header_bytes(message[0][0]))
         if header.kind not in (Kind.PAYLOAD, Kind.NOTICE) or not self.seconds_per_byte:
             return [message]
@@ -244,7 +244,7 @@ def overlap(case: Case, rank: int) -> dict[str, list[float]]:
     inputs = batch_of(alone, rank)
     meeting = SlowMeeting.from_environment(LIMIT)
     model = DecentralizedDataParallel(
-        together, plain_sgd, "ring", meeting=meeting, bucket_mb=4e-6 * case.elements / 4, deadline=LIMIT
+        together, plain_sgd, "ring", rendezvous=meeting, bucket_mb=4e-6 * case.elements / 4, deadline=LIMIT
     )
     found: dict[str, list[float]] = {"alone": [], "together": []}
     for _ in range(case.repeats):

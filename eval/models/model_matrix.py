@@ -175,7 +175,7 @@ def train(module: nn.Module, seat: RankRendezvous, path: Path, resumes: bool) ->
     draw = torch.Generator().manual_seed(seat.rank)
     batches = [torch.rand(6 - step % 3, 1, 8, 8, generator=draw) for step in range(6)]
     model = DecentralizedDataParallel(
-        module, lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), "ring", meeting=seat, deadline=20.0
+        module, lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), "ring", rendezvous=seat, deadline=20.0
     )
     if resumes:
         model.load_state_dict(torch.load(path, weights_only=True))

@@ -59,7 +59,7 @@ class Party:
         self._count_arrivals()
 
     def _count_arrivals(self) -> None:
-        reception = self.endpoint._sockets._reception
+        reception = self.endpoint._sockets._receiver
         accept, take = reception._accept, reception.take
 
         def counting(messages: list[Received]) -> None:
@@ -78,7 +78,7 @@ class Party:
         other = 1 - self.rank
         while round <= last:
             if self.rank == 0 and last == 2**31:
-                last = self._obey(round, last)
+                last = self._run_command(round, last)
             began = time.monotonic()
             slot = self.endpoint.slots[round % 2].fill_(float(self.rank + round % 1000))
             if self.rank == 0:
@@ -98,7 +98,7 @@ class Party:
             round += 1
         return {"rounds": round, "slowest": slowest, "wrong": wrong}
 
-    def _obey(self, round: int, last: int) -> int:
+    def _run_command(self, round: int, last: int) -> int:
         while self.orders.poll():
             if self.orders.recv() == "end":
                 last = round + 2
@@ -127,7 +127,7 @@ def host(place: ProcessDirectory, base_port: int, run_id: int, orders: Connectio
     party.transport.open([1 - place.own], run_id, 10.0)
     result = asyncio.run(party.exchange_until_told())
     result |= party._account(result["rounds"])
-    result["mailbox"] = {"parked": len(party.endpoint.mailbox._parked._messages)}
+    result["mailbox"] = {"parked": len(party.endpoint.mailbox._early._messages)}
     party.endpoint.leave()
     party.transport.close(2.0)
     orders.send(result)

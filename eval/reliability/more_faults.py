@@ -19,7 +19,7 @@ class Hang(NodeFault):
     seconds: PositiveFloat | None = None
     """null: for ever."""
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         time.sleep(self.seconds if self.seconds is not None else 1e9)
 
 
@@ -27,7 +27,7 @@ class Hang(NodeFault):
 class Raise(NodeFault):
     """The node ends with an exception, and says goodbye (the injected errors of torchft, 2024)."""
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         raise RuntimeError("an injected fault")
 
 
@@ -41,11 +41,11 @@ class FullDisk(NodeFault):
 
     activity: ActivityName = "evaluate"
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
 
-    def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
+    def lift(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
@@ -54,7 +54,7 @@ class FullDisk(NodeFault):
 class Duplicate(MessageFault):
     """The message comes twice (netem's duplicate, Hemminger, 2005)."""
 
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+    def inject(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
         return [message, message]
 
 
@@ -65,7 +65,7 @@ class Reorder(MessageFault):
     seconds: PositiveFloat = 1.0
     """How long it is held back at most where no other one comes."""
 
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+    def inject(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
         hold(message, now + self.seconds, overtaken=True)
         return []
 
@@ -76,7 +76,7 @@ class Corrupt(MessageFault):
 
     bits: Positive = 1
 
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+    def inject(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
         buffers = [memoryview(frame.buffer).cast("B") for frame in message[0] if len(frame)]
         ends = np.cumsum([len(buffer) for buffer in buffers])
         for place in draw.integers(int(ends[-1]) if len(ends) else 0, size=self.bits if len(ends) else 0):

@@ -156,7 +156,7 @@ class Attacker:
         self._rounds = 0
         misled = replace(credentials, public=(KeyPair.make().public,))
         self._guards: dict[str, Callable[[zmq.Socket[bytes]], None]] = {
-            "unknown key": lambda s: replace(credentials, own=KeyPair.make()).guard_client(s, 0),
+            "unknown key": lambda s: replace(credentials, own_keys=KeyPair.make()).guard_client(s, 0),
             "wrong server key": lambda s: misled.guard_client(s, 0),
             "other rank": lambda s: credentials.guard_client(s, 0),
             "other run": lambda s: credentials.guard_client(s, 0),

@@ -161,7 +161,7 @@ def test_a_wrong_weight_moves_what_it_weighs():
     torch.testing.assert_close(honest, x.mean(0).expand(n, -1), rtol=0, atol=1e-14)
     client = Lockstep(FedAvg, Federated(n), x, weights=Uniform()).schemes[2]
     client.samples = 20
-    assert claim.wrap(client).introduction() == (60).to_bytes(8, "little")
+    assert claim.wrap(client).handshake() == (60).to_bytes(8, "little")
     assert [*claim.defects(Federated(n), FedAvg())] == []
     (line,) = [line for _, line in claim.defects(Ring(n), Gossip())]
     assert line.startswith("gossip sends no weight; use scaling")

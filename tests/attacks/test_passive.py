@@ -192,12 +192,12 @@ def test_a_transcript_has_what_neighbors_sent(tmp_path, sharing):
         assert torch.equal(told[0].models[1], told[0].models[3])
     eavesdropped = Transcript(tmp_path, 2)
     eavesdropped.advance()
-    assert {line.source for lines in eavesdropped.rounds.values() for line in lines} == {1}
+    assert {line.source for lines in eavesdropped.lines.values() for line in lines} == {1}
     assert eavesdropped.ended and eavesdropped.complete == 1
     cut_back(tmp_path, 2, 0)
     again = Transcript(tmp_path, 2)
     again.advance()
-    assert list(again.rounds) == [0] and again.complete == 0 and not again.ended
+    assert list(again.lines) == [0] and again.complete == 0 and not again.ended
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_hidden_payloads_tell_the_mean_and_no_more(tmp_path, sharing, graph):
     attacker = Attacker(scene_of(experiment, tmp_path), attack, tmp_path)
     results = [*attacker.advance()]
     assert [one.victim for one in results] == [1, 2, 3, None]
-    (model, *others) = attacker.last.models.values()
+    (model, *others) = attacker.last_sight.models.values()
     torch.testing.assert_close(model, torch.full_like(model, 2.0), rtol=0, atol=1e-4)
     assert all(torch.equal(model, other) for other in others)
 
@@ -231,7 +231,7 @@ def test_an_eavesdropper_of_encrypted_links_sees_sizes_and_times(tmp_path):
     finish(Nodes(experiment, tmp_path / "records").begin().run(0, 2))
     transcript = Transcript(tmp_path, 1)
     transcript.advance()
-    lines = [line for lines in transcript.rounds.values() for line in lines]
+    lines = [line for lines in transcript.lines.values() for line in lines]
     assert len(lines) == 4 and all(line.offset == -1 and line.bytes and line.seconds for line in lines)
     (found,) = attacked(experiment, tmp_path, passive(experiment))
     assert found.attack == "linkability_timing" and found.chance == 1 / 3

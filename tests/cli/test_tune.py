@@ -95,7 +95,7 @@ def test_the_smaller_of_two_that_are_about_as_fast_is_chosen():
 
 
 @pytest.mark.long
-def test_on_the_measured_ring_gamma_is_what_algorithms_md_says(settings, monkeypatch):
+def test_on_the_measured_ring_gamma_is_below_the_cliff(settings, monkeypatch):
     """Ring of 8, top 10 %: 0.2 is good, 0.4 does not converge in the end."""
     monkeypatch.setattr(tuning, "ROUNDS", 100)
     *table, last = report(settings())

@@ -111,10 +111,16 @@ def test_survivors_of_a_group_continue_over_zeromq(stage):
     rounds = in_rounds(Ring(4), 40, PATIENT, signal_oneself(0, 2, signal.SIGKILL))
 
     async def part(actor: Actor):
-        before = actor.endpoint.formation.group
+        before = actor.endpoint.group_membership.group
         missing, _ = await rounds(actor)
-        carried = [list(by_target) for by_target in actor.endpoint._carried.values()]
-        return before.members, sorted(missing), actor.endpoint.formation.group, carried[-1], before.is_broken
+        carried = [list(by_target) for by_target in actor.endpoint._unconfirmed.values()]
+        return (
+            before.members,
+            sorted(missing),
+            actor.endpoint.group_membership.group,
+            carried[-1],
+            before.is_broken,
+        )
 
     results = play(stage, 4, part, MEMORY, absent=[0]).results
     everybody = (0, 1, 2, 3)
@@ -148,7 +154,7 @@ def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(roun
     """It lies in the reader's memory, and the sender, who is not answered, has nothing left to send."""
 
     def break_up(actor, round):
-        formation = actor.endpoint.formation
+        formation = actor.endpoint.group_membership
         if actor.rank == 1 and round == 0:
             time.sleep(0.5)
             formation.break_up(formation.group, "a wire fell out")
@@ -159,7 +165,7 @@ def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(roun
 
 def test_a_reader_that_was_not_heard_says_again_what_it_has_read():
     async def part(actor: Actor):
-        endpoint, sockets = actor.endpoint, actor.endpoint._sockets
+        endpoint, sockets = actor.endpoint, actor.endpoint._io_thread
         outgoing = {} if actor.rank else {1: Payload.dense(endpoint.slots[0])}
         if actor.rank == 1:
             sockets.dispatch = lambda messages: None
@@ -256,7 +262,7 @@ JUNK = [
 async def attacked(actor: Actor):
     """Rank 0 is sent junk by a stranger who stands beside rank 1, between two honest exchanges."""
     exchanges = in_rounds(Ring(2), 3, PATIENT)
-    sockets = actor.communication._sockets
+    sockets = actor.communication._io_thread
     first = await exchanges(actor)
     if actor.rank == 1:
         await asyncio.to_thread(send_junk, sockets._links._endpoint_of(0))
@@ -305,7 +311,7 @@ while time.monotonic() < limit:
 
 async def flooded(actor: Actor):
     """Somebody sends rank 0 messages without a pause while rank 1 owes it a payload."""
-    sockets = actor.communication._sockets
+    sockets = actor.communication._io_thread
     await in_rounds(Ring(2), 2, PATIENT)(actor)
     if actor.rank == 1:
         flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets._links._endpoint_of(0)])
@@ -329,9 +335,9 @@ def test_who_sends_without_a_pause_does_not_put_off_the_deadlines():
 
 async def uninvited(actor: Actor):
     """Rank 2, which is no neighbor of rank 0, sends it payloads of rounds that are far away."""
-    sockets = actor.communication._sockets
+    sockets = actor.communication._io_thread
     if actor.rank == 0:
-        sockets._reception.peers[0] = frozenset({1})
+        sockets._receiver.peers[0] = frozenset({1})
     missing, _ = await in_rounds(Chain(3), 2, PATIENT)(actor)
     body, limit = bytes(4000), time.monotonic() + 5.0
     for round in range(4) if actor.rank == 2 else ():
@@ -339,7 +345,7 @@ async def uninvited(actor: Actor):
         sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
     while actor.rank == 0 and actor.refused.total() < 4 and time.monotonic() < limit:
         await asyncio.sleep(0.01)
-    return missing, actor.refused, len(sockets.mailboxes[actor.rank]._parked._messages)
+    return missing, actor.refused, len(sockets.mailboxes[actor.rank]._early._messages)
 
 
 @pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
@@ -351,7 +357,7 @@ def test_what_a_node_sends_that_is_no_neighbor_is_not_kept(stage):
 
 async def pushy(actor: Actor):
     """Rank 0 asks rank 1 for its model, which sends an empty one first; and so does rank 2, unasked."""
-    sockets = actor.communication._sockets
+    sockets = actor.communication._io_thread
     await in_rounds(Chain(3), 1, PATIENT)(actor)
     if actor.rank == 0:
         assert sockets.fetch(0, 1, 0.01) is None
@@ -369,7 +375,7 @@ async def pushy(actor: Actor):
 
 async def insatiable(actor: Actor):
     """Rank 1 asks rank 0 for its model again and again."""
-    sockets, given = actor.communication._sockets, []
+    sockets, given = actor.communication._io_thread, []
     mailbox = sockets.mailboxes[actor.rank]
     mailbox.transport.give_model = lambda: given.extend(mailbox.take_wanting())
     await in_rounds(Ring(2), 1, PATIENT)(actor)
@@ -399,7 +405,7 @@ async def corrupted(actor: Actor):
     """What rank 1 sends to rank 0 in round 0 has one wrong bit; in round 1 it has none."""
     other, found = 1 - actor.rank, []
     if actor.rank == 1:
-        links = actor.endpoint._sockets._links
+        links = actor.endpoint._io_thread._links
         links.send = flip_first_payload(links.send)
     for round in range(2):
         outgoing = {other: Payload.dense(torch.ones(1000))}
@@ -435,7 +441,7 @@ async def overwritten(actor: Actor):
     """Rank 1 changes its model while it is sent, as one may who has all throw that exchange away."""
     other, slot = 1 - actor.rank, actor.endpoint.slots[0].fill_(1.0)
     if actor.rank == 1:
-        links = actor.endpoint._sockets._links
+        links = actor.endpoint._io_thread._links
         links.send = flip_first_payload(links.send)
     handle = actor.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG, LAYOUT)
     if actor.rank == 1:

@@ -214,7 +214,7 @@ def test_a_vector_in_a_slot_is_read_where_it_lies(stage):
 
 async def what_links_carry(actor: Actor):
     """The kinds of messages that wake socket threads in ten rounds after the first two."""
-    links, carried = actor.endpoint._sockets._links, Counter()
+    links, carried = actor.endpoint._io_thread._links, Counter()
     send = links.send
 
     def counting(messages, opens=True):
@@ -258,7 +258,7 @@ async def a_long_wait(actor: Actor):
         said.add((kind.name, sender, peer))
         return tell(thread, kind, sender, peer, key, seq)
 
-    actor.communication._sockets.failure_detector._tell = partial(listening, actor.communication._sockets)
+    actor.communication._io_thread.failure_detector._tell = partial(listening, actor.communication._io_thread)
     IoThread.tell = listening
     neighbors = RING.targets(actor.rank, 0)
     actor.endpoint.foresee(neighbors)

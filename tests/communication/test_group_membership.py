@@ -30,9 +30,9 @@ class Name:
 class Factory:
     """One rank's end of the store of a town; waits for ranks that are `dead` as long as it may."""
 
-    def __init__(self, town, rank, choose):
-        self.town, self.rank, self.choose = town, rank, choose
-        self.meeting = SimpleNamespace(ranks=range(len(town.facts)))
+    def __init__(self, town, rank, backend_choice):
+        self.town, self.rank, self.backend_choice = town, rank, backend_choice
+        self.rendezvous = SimpleNamespace(ranks=range(len(town.facts)))
 
     def plan(self, seconds):
         limit = time.monotonic() + seconds
@@ -40,7 +40,7 @@ class Factory:
             time.sleep(0.01)
         if self.town.deaf:
             raise StartError(f"rank {self.rank}: {sorted(self.town.deaf)} did not arrive")
-        if (plan := self.choose(self.town.facts)).error:
+        if (plan := self.backend_choice(self.town.facts)).error:
             raise StartError(plan.error)
         return plan
 

@@ -63,7 +63,7 @@ def made(tmp_path):
 def need(sockets, *ranks):
     sockets.need(0, ranks)
     sockets._commands.post(lambda: None)
-    sockets._commands.obey()
+    sockets._commands.run_commands()
 
 
 def test_the_bound_follows_from_what_the_coming_rounds_need_and_never_shrinks():
@@ -152,7 +152,7 @@ def test_attached_segments_are_bounded_and_attached_again():
     known.most = KEPT
     before = open_files()
     for rank, segment in enumerate(segments):
-        known.learn([segment.public], [rank])
+        known.learn([segment.shared], [rank])
     assert open_files() - before == KEPT
     first = known.of(0)
     for rank in range(1, NODES):
@@ -160,10 +160,10 @@ def test_attached_segments_are_bounded_and_attached_again():
     assert known.of(0) is not first and open_files() - before <= KEPT + 1, (
         "a message may still be in the first"
     )
-    segments[0].make_void(3, 7)
+    segments[0].invalidate(3, 7)
     assert first.words[-1 - 3] == known.of(0).words[-1 - 3] == 7
     with pytest.raises(WireError):
-        known.learn([segments[1].public], [0])
+        known.learn([segments[1].shared], [0])
     known.forget(0)
     with pytest.raises(WireError):
         known.of(0)

@@ -37,7 +37,7 @@ class Strangers(Company):
         met = self.graph.met_in(endpoint.rank, [round])
         endpoint.foresee(met)
         assert endpoint._unsaid <= met, "others were told before the local steps of this round"
-        self.links[endpoint.rank] += len(endpoint._sockets.linked()) < NODES - 1
+        self.links[endpoint.rank] += len(endpoint._io_thread.linked()) < NODES - 1
 
 
 @pytest.fixture

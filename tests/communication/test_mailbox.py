@@ -21,7 +21,7 @@ from decentnode.errors import PeerLeft, PeerLost, PeerTimeout, RunFailed
 @dataclass(frozen=True)
 class Letter:
     seq: int
-    is_void: bool = False
+    is_invalidated: bool = False
 
     def read(self, layout):
         raise NotImplementedError
@@ -87,7 +87,7 @@ def test_done_when_every_source_was_heard(hand):
     assert not handle.done
     hand.box.deliver(2, key(0), Letter(1))
     assert handle.done
-    assert handle.arrived == {1: Letter(1), 2: Letter(1)}
+    assert handle.messages == {1: Letter(1), 2: Letter(1)}
     assert handle.missing == {}
 
 
@@ -134,8 +134,8 @@ def test_an_acknowledgement_of_the_present_does_not_free_what_others_still_read(
 def test_later_messages_are_parked_and_given_out_in_their_exchange(hand):
     hand.box.deliver(1, key(1), Letter(2))
     hand.box.deliver(1, key(0), Letter(1))
-    assert hand.open(key(0), sources=[1]).arrived == {1: Letter(1)}
-    assert hand.open(key(1), sources=[1]).arrived == {1: Letter(2)}
+    assert hand.open(key(0), sources=[1]).messages == {1: Letter(1)}
+    assert hand.open(key(1), sources=[1]).messages == {1: Letter(2)}
 
 
 def test_phases_are_told_apart(hand):
@@ -143,15 +143,15 @@ def test_phases_are_told_apart(hand):
     handle = hand.open(key(0, 0), sources=[1])
     assert not handle.done
     hand.box.deliver(1, key(0, 0), Letter(1))
-    assert handle.arrived == {1: Letter(1)}
-    assert hand.open(key(0, 1), sources=[1]).arrived == {1: Letter(2)}
+    assert handle.messages == {1: Letter(1)}
+    assert hand.open(key(0, 1), sources=[1]).messages == {1: Letter(2)}
 
 
 def test_a_duplicate_is_dropped(hand):
     handle = hand.open(key(0), sources=[1, 2])
     hand.box.deliver(1, key(0), Letter(1))
     hand.box.deliver(1, key(0), Letter(9))
-    assert handle.arrived == {1: Letter(1)}
+    assert handle.messages == {1: Letter(1)}
     assert not handle.done
     assert hand.box.refused == {"repeated": 1}
 
@@ -167,7 +167,7 @@ def test_a_message_of_a_stranger_does_not_enter_an_exchange(hand):
     handle = hand.open(key(0), sources=[1])
     hand.box.deliver(7, key(0), Letter(1))
     hand.box.deliver(1, key(0), Letter(1))
-    assert handle.arrived == {1: Letter(1)}
+    assert handle.messages == {1: Letter(1)}
     assert hand.box.refused == {"unexpected source": 1}
 
 
@@ -203,7 +203,7 @@ def test_a_lost_peer_ends_waiting_for_it_as_source_and_as_reader(hand):
     hand.box.lose(1, lost)
     assert handle.done
     assert handle.missing == {1: lost}
-    assert handle.arrived == {2: Letter(1)}
+    assert handle.messages == {2: Letter(1)}
 
 
 def test_a_lost_peer_is_missing_in_every_later_exchange_and_its_first_reason_stays(hand):
@@ -221,7 +221,7 @@ def test_what_a_lost_peer_had_sent_still_counts(hand):
     hand.box.deliver(1, key(0), Letter(1))
     hand.box.lose(1, PeerLeft(1, 0))
     handle = hand.open(key(0), sources=[1])
-    assert handle.arrived == {1: Letter(1)}
+    assert handle.messages == {1: Letter(1)}
     assert handle.missing == {}
 
 
@@ -321,7 +321,7 @@ def test_time_in_which_this_process_stood_still_adds_to_that_of_a_peer_that_is_b
     hand.open(key(5), sources=[1], timeout=10.0)
     hand.box.note_waiting(1, key(4))
     now.time += 1000
-    hand.box.forgive(1000)
+    hand.box.extend_deadlines(1000)
     now.time += Timeouts.peer_behind(10) + 5
     hand.box.note_waiting(1, key(4))
     assert accused(hand.box, now.time) == set()
@@ -334,7 +334,7 @@ def test_time_in_which_this_process_stood_still_is_forgiven(hand, now, heard):
     if heard:
         now.time += 5
         hand.box.note_waiting(1, key(0))
-    hand.box.forgive(60.0)
+    hand.box.extend_deadlines(60.0)
     assert accused(hand.box, now.time + 69) == set()
     assert accused(hand.box, now.time + 71) == {1}
 
@@ -433,7 +433,7 @@ def test_awaiting_is_woken_from_another_thread(alone):
 
     sender = threading.Timer(0.02, box.deliver, (1, key(0), Letter(1)))
     sender.start()
-    assert asyncio.run(asyncio.wait_for(receive(), 5.0)).arrived == {1: Letter(1)}
+    assert asyncio.run(asyncio.wait_for(receive(), 5.0)).messages == {1: Letter(1)}
     sender.join()
 
 
@@ -469,7 +469,7 @@ def test_many_threads_deliver_at_once_without_losing_a_message(hand):
         handle = hand.open(key(round), sources=range(1, senders + 1), targets=[1])
         assert handle.finish_within(5.0)
         hand.box.acknowledged(1, hand.seq)
-        assert sorted(handle.arrived) == list(range(1, senders + 1))
+        assert sorted(handle.messages) == list(range(1, senders + 1))
     for thread in threads:
         thread.join()
     assert not hand.box.refused
@@ -481,7 +481,7 @@ def test_what_a_peer_that_was_given_up_had_sent_for_later_rounds_is_not_mixed(ha
     hand.box.drop_edge(1, PeerTimeout(1, "silent"))
     assert hand.acknowledged == [(1, 2)]  # its memory is free again
     later = hand.open(key(1), sources=[1])
-    assert later.arrived == {}
+    assert later.messages == {}
     assert set(later.missing) == {1}
 
 
@@ -489,7 +489,7 @@ def test_what_a_dead_peer_had_sent_for_later_rounds_still_counts(hand):
     hand.open(key(0), sources=[1])
     hand.box.deliver(1, key(1), Letter(2))
     hand.box.lose(1, PeerLost(1, "died"))
-    assert set(hand.open(key(1), sources=[1]).arrived) == {1}
+    assert set(hand.open(key(1), sources=[1]).messages) == {1}
 
 
 def test_a_later_payload_shows_that_an_earlier_one_was_lost(hand):
@@ -507,7 +507,7 @@ def test_what_a_peer_sent_before_it_left_is_waited_for_and_nothing_later(hand):
     hand.box.depart(1, key(3))
     assert not handle.done
     hand.box.deliver(1, key(3), Letter(4))
-    assert handle.done and set(handle.arrived) == {1}
+    assert handle.done and set(handle.messages) == {1}
     assert set(hand.open(key(4), sources=[1]).missing) == {1}
 
 
@@ -519,7 +519,7 @@ def test_what_a_peer_sent_for_an_exchange_still_to_begin_is_waited_for_after_it_
     handle = hand.open(key(4), sources=[1], targets=[1])
     assert not handle.done and hand.box.is_read()
     hand.box.deliver(1, key(4), Letter(4))
-    assert handle.done and set(handle.arrived) == {1}
+    assert handle.done and set(handle.messages) == {1}
     assert set(hand.open(key(5), sources=[1]).missing) == {1}
 
 
@@ -592,7 +592,7 @@ def test_of_who_is_lost_only_what_came_before_counts(hand):
     hand.box.deliver(2, key(1), Letter(4))
     handle = hand.open(key(1), sources=[1, 2])
     assert handle.done
-    assert (set(handle.arrived), set(handle.missing)) == ({1}, {2})
+    assert (set(handle.messages), set(handle.missing)) == ({1}, {2})
     assert hand.box.refused == {"unexpected source": 1}
 
 
@@ -601,7 +601,7 @@ def test_what_comes_before_word_that_its_sender_is_back_counts(hand):
     hand.box.deliver(1, key(3), Letter(4))
     assert hand.box.readmit(1, 3)
     assert hand.box.admit(3) == [1]
-    assert set(hand.open(key(3), sources=[1]).arrived) == {1}
+    assert set(hand.open(key(3), sources=[1]).messages) == {1}
 
 
 def test_what_a_process_had_sent_ahead_that_another_one_replaces_is_dropped(hand):
@@ -612,7 +612,7 @@ def test_what_a_process_had_sent_ahead_that_another_one_replaces_is_dropped(hand
     assert hand.box.readmit(1, 1) and hand.box.admit(1) == [1]
     handle = hand.open(key(1), sources=[1])
     hand.box.deliver(1, key(1), Letter(9))
-    assert [message.seq for message in handle.arrived.values()] == [9]
+    assert [message.seq for message in handle.messages.values()] == [9]
 
 
 def test_two_that_wait_for_each_other_do_not_ask_without_a_pause(hand):

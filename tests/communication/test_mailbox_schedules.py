@@ -99,7 +99,7 @@ def test_an_exchange_is_done_neither_early_nor_late(events):
     for _, box, handle, ledger in play(events):
         if handle is not None:
             assert handle.done == ledger.done
-            assert set(handle.arrived) == ledger.arrived
+            assert set(handle.messages) == ledger.arrived
             assert handle.awaited == ledger.awaited
         assert box.is_read() == (not ledger.unread)
 
@@ -114,7 +114,7 @@ def test_every_message_is_used_waits_or_is_counted(events):
         if handle is not None:
             handles[handle.seq] = handle
     if box is not None:
-        used = sum(len(handle.arrived) for handle in handles.values())
-        waiting = sum(map(len, box._parked._messages.values()))
+        used = sum(len(handle.messages) for handle in handles.values())
+        waiting = sum(map(len, box._early._messages.values()))
         refused = sum(count for reason, count in box.refused.items() if reason != "acknowledgement")
         assert used + waiting + refused == delivered

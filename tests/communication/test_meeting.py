@@ -27,7 +27,7 @@ class FirstHelloLost(MessageInterceptor):
     def __init__(self):
         self.lost = 0
 
-    def sift(self, message, now):
+    def filter_messages(self, message, now):
         if message[0][0].bytes[6] == Kind.HELLO and not self.lost:
             self.lost += 1
             return []
@@ -63,7 +63,7 @@ def host():
 @pytest.mark.parametrize("loses", [0, 1])
 def test_a_hello_that_was_lost_is_said_again(host, loses, incarnation, monkeypatch):
     """Of the one that comes later, or of the one that is there already and hears it."""
-    monkeypatch.setattr(hello_barrier, "GREETING_INTERVAL", 0.1)
+    monkeypatch.setattr(hello_barrier, "HELLO_INTERVAL", 0.1)
     pair = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(2))
     sieves = [FirstHelloLost() if rank == loses else None for rank in range(2)]
     there = host(pair, 1, interceptor=sieves[1])
@@ -74,14 +74,14 @@ def test_a_hello_that_was_lost_is_said_again(host, loses, incarnation, monkeypat
 
 def test_a_loss_ends_the_wait_at_the_barrier_at_once(host, monkeypatch):
     """Not only when a silent process is greeted again."""
-    monkeypatch.setattr(hello_barrier, "GREETING_INTERVAL", 60.0)
+    monkeypatch.setattr(hello_barrier, "HELLO_INTERVAL", 60.0)
     pair = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(2))
-    sockets = host(pair, 0)._sockets
+    sockets = host(pair, 0)._io_thread
     sockets.start()
-    waiter = threading.Thread(target=sockets._meeting.wait, args=({1}, 60.0, lambda process: None))
+    waiter = threading.Thread(target=sockets._hello_barrier.wait, args=({1}, 60.0, lambda process: None))
     waiter.start()
     limit = time.monotonic() + 5.0
-    while not sockets._meeting._changed._waiters and time.monotonic() < limit:
+    while not sockets._hello_barrier._changed._waiters and time.monotonic() < limit:
         time.sleep(0.001)
     sockets._links.lost.add(1)
     sockets.post(lambda: sockets._lose_process(1))

@@ -76,7 +76,7 @@ class End(Transport):
 
     def mix(self):
         if self.handle is not None:
-            self.edge.mixed[self.rank][self.handle.key[0]] = bool(self.handle.arrived)
+            self.edge.mixed[self.rank][self.handle.key[0]] = bool(self.handle.messages)
             self.handle.release()
             self.handle = None
 
@@ -91,7 +91,7 @@ class End(Transport):
             self.protocol.is_seeking,
             sorted(self.sent),
         ]
-        arrived = sorted(self.handle.arrived) if self.handle is not None else None
+        arrived = sorted(self.handle.messages) if self.handle is not None else None
         return [
             self.linked,
             *own,
@@ -99,7 +99,7 @@ class End(Transport):
             box.ended,
             box.ahead,
             box.upcoming,
-            sorted(box._parked._messages),
+            sorted(box._early._messages),
         ] + [getattr(peer, name) for name in COMPARED]
 
     def receive(self, header):

@@ -196,7 +196,7 @@ def test_a_forked_writer_notices_that_the_reader_is_gone():
     reporter = Reporter(write, read)
     child = os.fork()
     if child == 0:
-        reporter.let_go_of_the_reading_end()
+        reporter.close_reading_end()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         status = 1
         while reporter.send(Failed(1, "x" * 2000)):

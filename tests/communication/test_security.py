@@ -100,7 +100,7 @@ class Tap:
 
 def attack(endpoint, own):
     """All that somebody beside machine 1 can try; `own` are its credentials."""
-    unknown = replace(own, own=KeyPair.make())
+    unknown = replace(own, own_keys=KeyPair.make())
     misled = replace(own, public=(KeyPair.make().public,))
     knock(endpoint, lambda dealer: None, forged(1))
     knock(endpoint, lambda dealer: unknown.guard_client(dealer, 0), forged(1))
@@ -119,7 +119,7 @@ COUNTED = Counter({"unknown key": 1, "identity": 2, "run id": 1, "handshake": 3,
 
 async def attacked(actor: Actor):
     """Machine 1 attacks rank 0 between two exchanges; what rank 0 gets in the last one, and has refused."""
-    rank, sockets = actor.rank, actor.communication._sockets
+    rank, sockets = actor.rank, actor.communication._io_thread
     others = [other for other in range(3) if other != rank]
 
     async def swap(key):
@@ -129,10 +129,10 @@ async def attacked(actor: Actor):
 
     await swap((0, 0, 0))
     if rank == 1:
-        endpoint = actor.communication.tcp_endpoint(sockets.place, 0)
-        act = attack if sockets.place.credentials else attack_plain
-        await asyncio.to_thread(act, endpoint, sockets.place.credentials)
-    elif rank == 0 and sockets.place.credentials:
+        endpoint = actor.communication.tcp_endpoint(sockets.directory, 0)
+        act = attack if sockets.directory.credentials else attack_plain
+        await asyncio.to_thread(act, endpoint, sockets.directory.credentials)
+    elif rank == 0 and sockets.directory.credentials:
         limit = time.monotonic() + 8.0
         while not actor.refused >= COUNTED and time.monotonic() < limit:
             await asyncio.sleep(0.02)
@@ -200,7 +200,7 @@ class TestGatekeeper:
 
     def test_who_is_not_on_the_list_is_refused(self):
         keys = credentials(2)
-        assert self.deliver(keys[0], replace(keys[1], own=KeyPair.make())) == ([], ["unknown key"])
+        assert self.deliver(keys[0], replace(keys[1], own_keys=KeyPair.make())) == ([], ["unknown key"])
 
     def test_a_machine_that_was_taken_off_the_list_is_refused(self):
         keys = credentials(3)

@@ -37,10 +37,10 @@ def memory(name, flags):
 
 def test_a_segment_is_attached_once_however_often_it_is_announced(segment):
     known = AttachedSegments()
-    known.learn([segment.public], [3])
+    known.learn([segment.shared], [3])
     first, before = known.of(3), descriptors()
     for _ in range(100):
-        known.learn([segment.public] * 3, [3])
+        known.learn([segment.shared] * 3, [3])
     assert known.of(3) is first
     assert descriptors() == before
     segment.slots[0].fill_(1.5)
@@ -49,18 +49,18 @@ def test_a_segment_is_attached_once_however_often_it_is_announced(segment):
 
 def test_other_memory_of_the_same_rank_is_refused_until_it_was_forgotten(segment):
     known, other = AttachedSegments(), Segment(3, BufferSpec(200), 5)
-    known.learn([segment.public], [3])
+    known.learn([segment.shared], [3])
     with pytest.raises(WireError, match=r"^hello$"):
-        known.learn([other.public], [3])
+        known.learn([other.shared], [3])
     known.forget(3)
-    known.learn([other.public], [3])
+    known.learn([other.shared], [3])
     other.close()
     with pytest.raises(WireError, match=r"^notice without shared memory$"):
         known.of(4)
 
 
 def test_a_rank_of_another_process_is_refused(segment):
-    assert reason(segment.public, ranks=(1, 2)) == "hello"
+    assert reason(segment.shared, ranks=(1, 2)) == "hello"
 
 
 def test_what_is_no_segment_is_refused_at_once(segment, tmp_path):
@@ -86,11 +86,11 @@ def test_what_is_no_segment_is_refused_at_once(segment, tmp_path):
     [{"pid": -1}, {"pid": 2**40}, {"fd": -1}, {"fd": 2**40}, {"size": 0}, {"size": -1}, {"size": 2**62}],
 )
 def test_numbers_that_lead_nowhere_are_refused(segment, change):
-    fields = {"rank": 3, "pid": os.getpid(), "fd": segment.public.fd, "size": segment.public.size} | change
+    fields = {"rank": 3, "pid": os.getpid(), "fd": segment.shared.fd, "size": segment.shared.size} | change
     assert reason(SharedSegment(**fields)) == "shared memory cannot be attached"
 
 
 def test_nobody_can_shorten_memory_that_others_read(segment):
-    for size in (0, segment.public.size - 1, segment.public.size + 1):
+    for size in (0, segment.shared.size - 1, segment.shared.size + 1):
         with pytest.raises(PermissionError):
-            os.ftruncate(segment.public.fd, size)
+            os.ftruncate(segment.shared.fd, size)

@@ -22,7 +22,7 @@ def after_a_mix_of(numbers, experiment, directory):
     """State and model of rank 1, three rounds after one in which it read other numbers, or its peers' own."""
     nodes = Nodes(experiment, directory).begin().run(0, 3)
     node = nodes.nodes[1]
-    honest, is_sound = node.sharing.mix, node.exchange.is_sound
+    honest, is_sound = node.sharing.mix, node.exchange.is_valid
 
     def mix(vector, incoming, view, out):
         torn = {}
@@ -37,9 +37,9 @@ def after_a_mix_of(numbers, experiment, directory):
         is_sound()
         return False
 
-    node.sharing.mix, node.exchange.is_sound = mix, find_it_torn
+    node.sharing.mix, node.exchange.is_valid = mix, find_it_torn
     nodes.run(3, 4)
-    del node.sharing.mix, node.exchange.is_sound
+    del node.sharing.mix, node.exchange.is_valid
     nodes.run(4, 7)
     return node.snapshot()["node"], nodes.models
 

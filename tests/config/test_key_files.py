@@ -61,7 +61,7 @@ class TestFiles:
         assert len({one.public for one in loaded}) == 1
         for machine, one in enumerate(loaded):
             assert one.machine == machine
-            assert one.public[machine] == one.own.public == zmq.curve_public(one.own.secret)
+            assert one.public[machine] == one.own_keys.public == zmq.curve_public(one.own_keys.secret)
 
     def test_all_keys_differ(self, folder):
         listed = keys.load_manifest(folder, 3).machines
@@ -88,7 +88,7 @@ class TestFiles:
 
     def test_no_secret_is_shown(self, folder):
         loaded = keys.load_credentials(folder, 0, 3)
-        assert loaded.own.secret.decode() not in repr(loaded)
+        assert loaded.own_keys.secret.decode() not in repr(loaded)
 
     def test_keys_are_replaced_only_when_asked_to(self, folder):
         before = keys.secret_file(folder, 2).read_bytes()

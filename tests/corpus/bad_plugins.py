@@ -213,8 +213,8 @@ class Code(Transform):
     accepts: ClassVar = frozenset({Form.DENSE})
     emits: ClassVar = Form.DENSE
 
-    def layout(self, incoming):
-        return incoming
+    def layout(self, input_layout):
+        return input_layout
 
     def encode(self, payload, context):
         return Payload.dense(payload["vector"].clone())
@@ -249,8 +249,8 @@ class Undecided(Code):
 
 
 class Shapes(Code):
-    def layout(self, incoming):
-        return incoming.shape
+    def layout(self, input_layout):
+        return input_layout.shape
 
 
 @dataclass

@@ -151,7 +151,7 @@ def test_models_of_rounds_that_are_done_again_are_those_of_a_straight_run(run):
     for rank in (1, 2):
         heard = Transcript(folder, rank)
         heard.advance()
-        assert heard.ended and {r: len(lines) for r, lines in heard.rounds.items()} == dict.fromkeys(
+        assert heard.ended and {r: len(lines) for r, lines in heard.lines.items()} == dict.fromkeys(
             range(6), 1
         )
     assert len(files[folder]) == 8 and files[folder] == files[run.run_dir]

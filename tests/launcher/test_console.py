@@ -116,7 +116,7 @@ def test_a_run_that_is_judged_by_its_loss_says_so(output) -> None:
         "  test loss          0.9700 ± 0.0045, from 0.9611 to 0.9806",
         "  average model      0.5000",
     ]
-    dashboard = Dashboard("trial", 40, began=0.0, headline=LOSS)
+    dashboard = Dashboard("trial", 40, began=0.0, metric=LOSS)
     dashboard.evaluated(ROW)
     dashboard.update(Standing(), now=1.0)
     assert "0.2000 to 0.3000" in (text := shown(dashboard, 1.0)) and "accuracy" not in text

@@ -288,14 +288,14 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
     shown = []
     event_log = EventLog(tmp_path / "events.jsonl", shown.append)
     monitor = RunMonitor.__new__(RunMonitor)
-    monitor._event_log, monitor.waits, monitor.watchdog = event_log, StragglerTracker(), MagicMock()
+    monitor._event_log, monitor.stragglers, monitor.watchdog = event_log, StragglerTracker(), MagicMock()
     members, parts = MembershipTable(range(6), {}), {"event_log": event_log, "monitor": monitor}
     waiting = Waiting(3, 9, [5], 4.0, "training for 5 s")
     reports = PeerMissing(3, 9, 5, "silent for 2 s"), Stuck(5, 9, "training", 61.0), waiting
     report_to(members, *reports, **parts)
-    monitor.waits.tell(event_log, time.monotonic())
-    monitor.waits.tell(event_log, time.monotonic())
-    parts["stopping"] = SimpleNamespace(signal=signal.SIGTERM)
+    monitor.stragglers.tell(event_log, time.monotonic())
+    monitor.stragglers.tell(event_log, time.monotonic())
+    parts["graceful_stop"] = SimpleNamespace(signal=signal.SIGTERM)
     report_to(members, PeerMissing(4, 9, 5, "left"), **parts)
     event_log.close()
     assert event_log.lost_results == []

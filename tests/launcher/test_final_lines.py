@@ -62,8 +62,8 @@ def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_
     """How the others end only machine 0 learns."""
     desk = Desk(tmp_path, machine=1)
     desk.launcher._reports.take(last)
-    desk.launcher._stopping.ask(signal.SIGTERM)
-    assert exit_code(desk.launcher.membership, desk.launcher._stopping.signal) is code
+    desk.launcher._graceful_stop.ask(signal.SIGTERM)
+    assert exit_code(desk.launcher.membership, desk.launcher._graceful_stop.signal) is code
 
 
 def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():
@@ -95,8 +95,8 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
     launcher = desk.launcher
     for report in [Checkpointed(rank, round) for round in saved for rank in range(6)]:
         launcher._reports.take(report)
-    launcher._stopping.ask(signal.SIGTERM)
-    launcher._stopping.deadline = -1.0
+    launcher._graceful_stop.ask(signal.SIGTERM)
+    launcher._graceful_stop.deadline = -1.0
     last_words = [Stopped(rank, 24) for rank in ended]
     launcher.server = SimpleNamespace(
         kill=lambda: last_words.extend(Failed(rank, "killed") for rank in {0, 1} - set(ended))
@@ -108,7 +108,7 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
 
     launcher._watch = watch
     launcher._let_go()
-    said = launcher.screen.output.getvalue().splitlines()
+    said = launcher.console.output.getvalue().splitlines()
     lost = "No checkpoint exists yet: if nodes are killed, the run is lost."
     rest = "After a kill, resume continues at round 23." if saved else lost
     assert said[0] == (

@@ -40,7 +40,7 @@ def serve(reporter, gate, lifeline, forks, error):
 
     os.fork, fork_server.run_host = fork_or_raise, run_host
     fork_context = SimpleNamespace(
-        reporter=reporter, heartbeats=HeartbeatBoard([0, 1, 2]), lineage=SimpleNamespace(message_id=5),
+        reporter=reporter, heartbeats=HeartbeatBoard([0, 1, 2]), identity=SimpleNamespace(message_id=5),
         experiment=SimpleNamespace(
             processes=[SimpleNamespace(ranks=(0, 1)), SimpleNamespace(ranks=(2,))],
             settings=SimpleNamespace(failures=SimpleNamespace(restart=SimpleNamespace(attempts=1))),

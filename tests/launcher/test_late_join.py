@@ -32,7 +32,7 @@ class Recorded:
     def is_newcomer(self, machine):
         return machine != 1
 
-    def admit(self, join, late, absent, objection):
+    def admit(self, join, late, absent, objection, seconds):
         self.objections.append(objection)
         if not objection:
             self.admitted.append((join.machine, late, absent))
@@ -55,9 +55,9 @@ class Desk:
         self.membership = MembershipTable(range(6), {i: (i,) for i in range(6)})
         self.membership.start()
         self.recorded, self.is_stopping = Recorded(), False
-        self.lineage = RunIdentity(directory, "", 6)
+        self.identity = RunIdentity(directory, "", 6)
         self.late = LateJoin(
-            experiment, machine, self.membership, self.recorded, self.lineage, lambda: self.is_stopping
+            experiment, machine, self.membership, self.recorded, self.identity, lambda: self.is_stopping
         )
         self.late.server = self.recorded
 
@@ -77,14 +77,14 @@ def desk(experiment, tmp_path):
 
 def test_a_machine_that_was_absent_comes_and_all_learn_it(desk):
     desk.late.begin(Start(7, absent=[2]), desk.recorded, os_eventfd())
-    assert desk.lineage.absent == {3, 4, 5}
+    assert desk.identity.absent == {3, 4, 5}
     desk.take(*(Failed(rank, "has not come yet") for rank in (3, 4, 5)))
     reports = desk.late.answer(join(2))
     back = [Restarted(position, None, 16) for position in (3, 4, 5)]
     assert reports == back and desk.recorded.admitted == [(2, 1, [])]
     assert desk.recorded.sent == [(RelayedReports(0, back), 1)]
     desk.take(*reports)
-    assert desk.lineage.absent == set() and desk.membership.active == list(range(6))
+    assert desk.identity.absent == set() and desk.membership.active == list(range(6))
 
 
 def test_a_machine_that_comes_again_first_loses_its_nodes(desk):

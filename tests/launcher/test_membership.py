@@ -142,11 +142,11 @@ class Meeting:
         self.assemblies = {}
         self._pool = ThreadPoolExecutor(count)
 
-    def come(self, machine, deadline=10.0, is_stopped=lambda: False, introductions=None, **changes):
+    def come(self, machine, deadline=10.0, is_stopped=lambda: False, handshakes=None, **changes):
         """Has a machine come to the meeting; the future gives what was agreed on."""
         assembly = Rendezvous(self.mapping, machine, greeting(machine, **changes), failures=self.failures)
         self.assemblies[machine] = assembly
-        return self._pool.submit(assembly.meet, introductions or {}, deadline, is_stopped)
+        return self._pool.submit(assembly.meet, handshakes or {}, deadline, is_stopped)
 
     def wait_for(self, machine):
         """Until machine 0 knows that this one has come."""
@@ -326,16 +326,16 @@ class TestMeeting:
     def test_what_a_machine_has_said_that_has_left_again_does_not_count(self):
         with Meeting(3, "at_least 4", grace=30.0) as meeting:
             gone = threading.Event()
-            host = meeting.come(0, introductions={0: b"zero"})
-            first = meeting.come(1, is_stopped=gone.is_set, introductions={2: b"one"})
+            host = meeting.come(0, handshakes={0: b"zero"})
+            first = meeting.come(1, is_stopped=gone.is_set, handshakes={2: b"one"})
             meeting.wait_for(1)
             self.leave(meeting, 1, gone, first)
-            last = meeting.come(2, introductions={4: b"two"})
+            last = meeting.come(2, handshakes={4: b"two"})
             meeting.wait_for(2)
             host_failures = meeting.assemblies[0]._failures
             meeting.assemblies[0]._failures = replace(host_failures, grace=0.0)
             assert host.result(10.0).absent == last.result(10.0).absent == [1]
-            assert last.result().introductions == {0: b"zero", 4: b"two"}
+            assert last.result().handshakes == {0: b"zero", 4: b"two"}
 
     def test_a_machine_that_is_slow_and_heard_again_begins_with_the_others(self):
         with Meeting(3) as meeting:
@@ -350,46 +350,46 @@ class TestMeeting:
         said = {rank: bytes([rank]) * 32 for rank in range(6)}
         with Meeting(3) as meeting:
             futures = [
-                meeting.come(m, introductions={rank: said[rank] for rank in meeting.mapping.ranks_of(m)})
+                meeting.come(m, handshakes={rank: said[rank] for rank in meeting.mapping.ranks_of(m)})
                 for m in (2, 0, 1)
             ]
-            assert [future.result(10.0).introductions for future in futures] == [said] * 3
+            assert [future.result(10.0).handshakes for future in futures] == [said] * 3
 
     def test_a_thousand_keys_fit_into_the_meeting(self):
         mapping = Linear((Machine("127.0.0.1", 1), Machine("127.0.0.2", 1023)), free_ports(1))
         said = {rank: secrets.token_bytes(32) for rank in range(1024)}
         with Meeting(2) as meeting:
             meeting.mapping = mapping
-            zero = meeting.come(0, introductions={0: said[0]})
-            one = meeting.come(1, introductions={rank: said[rank] for rank in range(1, 1024)})
+            zero = meeting.come(0, handshakes={0: said[0]})
+            one = meeting.come(1, handshakes={rank: said[rank] for rank in range(1, 1024)})
             assert zero.result(10.0) == one.result(10.0)
-            assert zero.result().introductions == said
+            assert zero.result().handshakes == said
 
     def test_no_machine_speaks_for_the_nodes_of_another(self):
         with Meeting(3) as meeting:
-            liar = meeting.come(1, introductions={0: b"false", 2: b"true", 4: b"false", 9: b"none"})
-            others = [meeting.come(0, introductions={0: b"zero"}), meeting.come(2)]
+            liar = meeting.come(1, handshakes={0: b"false", 2: b"true", 4: b"false", 9: b"none"})
+            others = [meeting.come(0, handshakes={0: b"zero"}), meeting.come(2)]
             expected = {0: b"zero", 2: b"true"}
-            assert [future.result(10.0).introductions for future in (liar, *others)] == [expected] * 3
+            assert [future.result(10.0).handshakes for future in (liar, *others)] == [expected] * 3
 
     def test_of_a_machine_that_starts_again_the_last_word_counts(self, monkeypatch):
         monkeypatch.setattr(Timeouts, "machine_twin", 0.0)
         with Meeting(3) as meeting:
             host, gone = meeting.come(0), threading.Event()
-            first = meeting.come(1, is_stopped=gone.is_set, introductions={2: b"old", 3: b"old"})
+            first = meeting.come(1, is_stopped=gone.is_set, handshakes={2: b"old", 3: b"old"})
             time.sleep(0.3)
             gone.set()
             assert refusal(first) == "the run was stopped on machine 1"
             meeting.assemblies[1].close()
             time.sleep(0.3)
-            second, limit = meeting.come(1, introductions={2: b"new"}), time.monotonic() + 10
+            second, limit = meeting.come(1, handshakes={2: b"new"}), time.monotonic() + 10
             # Were the last one heard before it, the start would go to where the first one answered.
             joins = meeting.assemblies[0]._joins
-            while joins[1].introductions != {2: b"new"} and time.monotonic() < limit:
+            while joins[1].handshakes != {2: b"new"} and time.monotonic() < limit:
                 time.sleep(0.01)
             last = meeting.come(2)
             assert host.result(10.0) == second.result(10.0) == last.result(10.0)
-            assert last.result().introductions[2] == b"new"
+            assert last.result().handshakes[2] == b"new"
 
     def test_a_run_goes_on_after_the_newest_round_that_all_ranks_have(self):
         """Whatever a machine says of the ranks of others."""
@@ -448,7 +448,7 @@ class TestMeeting:
 
     def test_one_machine_alone_keeps_what_its_nodes_say(self):
         alone = Rendezvous(mapping_of(1), 0, greeting(0))
-        assert alone.meet({0: b"zero"}, 0.0, lambda: False).introductions == {0: b"zero"}
+        assert alone.meet({0: b"zero"}, 0.0, lambda: False).handshakes == {0: b"zero"}
 
     def test_a_port_in_use_is_named_with_its_key(self):
         with Meeting(2) as meeting:
@@ -576,12 +576,12 @@ class TestLate:
 
     def test_a_machine_gets_the_start_of_the_run_that_is_under_way(self):
         with Meeting(3, "at_least 2") as meeting:
-            start = meeting.come(0, introductions={0: b"zero"}).result(10.0)
+            start = meeting.come(0, handshakes={0: b"zero"}).result(10.0)
             late = meeting.come(1)
             assert self.welcome(meeting) == [True]
             found = late.result(10.0)
             assert not meeting.assemblies[0].is_newcomer(1)
-        assert (found.run_id, found.late, found.absent, found.introductions) == (start.run_id, 1, [2], {})
+        assert (found.run_id, found.late, found.absent, found.handshakes) == (start.run_id, 1, [2], {})
         assert (start.seconds, found.seconds) == (0.0, 12.5)
 
     def test_a_run_that_was_begun_on_another_machine_is_known_by_its_id(self):

@@ -58,7 +58,7 @@ def test_who_was_started_again_does_not_hang_for_what_its_process_did_before(des
 def test_processes_that_ended_with_their_server_are_not_waited_for(desk):
     read, write = os.pipe()
     os.close(write)
-    desk.launcher._inflow = launcher.ReportReader(read)
+    desk.launcher._report_reader = launcher.ReportReader(read)
     desk.launcher._reports.take(LAST_WORDS["stopped"])
     desk.launcher.run_id = 0
     desk.launcher._watch(0.0)

@@ -71,7 +71,7 @@ class Desk:
         self.launcher.run_id = 1
         self.launcher.membership.start()
         self.launcher.membership.pids = {0: os.getpid()}
-        self.assembly = self.launcher._assembly
+        self.assembly = self.launcher._rendezvous
         self.assembly.receive, self.assembly.send = self._receive, self._send
         self.launcher._vector_sender = VectorSender(
             machine, 8 * self.launcher.experiment.layout.numel, self._send
@@ -131,7 +131,7 @@ def test_a_launcher_speaks_for_its_own_nodes_alone(desk, report, reason):
     assert desk.launcher.membership.active == list(range(6))
     assert desk.launcher.membership.pids == before
     assert desk.launcher.membership.members[2].round == 3, "what it says of its own node counts"
-    assert desk.launcher._others.refused == {reason: 2}
+    assert desk.launcher._remote_machines.refused == {reason: 2}
     assert desk.launcher._run_state.retention.newest_round is None
     assert desk.events.count('"refused"') == 1
 
@@ -149,7 +149,7 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     )
     assert desk.state(2) is MemberState.RUNNING
     assert desk.state(3) is MemberState.RUNNING
-    assert desk.launcher._others.refused == {"identity": 2}
+    assert desk.launcher._remote_machines.refused == {"identity": 2}
 
 
 def test_a_checkpoint_of_another_machine_changes_nothing(tmp_path):
@@ -191,7 +191,7 @@ def test_what_cannot_be_part_of_an_observation_is_refused(desk):
     none, distance = PartialSum(1, 4, 0, b""), PartialDistance(1, 3, 1, float("nan"))
     desk.hear(right[0], *wrong, right[1], none, distance)
     assert taken == [PartialSum(1, 3, 1, right[0].content * 2), none, distance]
-    assert desk.launcher._others.refused == {"range": len(wrong)}
+    assert desk.launcher._remote_machines.refused == {"range": len(wrong)}
 
 
 def test_a_mean_of_another_size_is_refused(tmp_path):
@@ -199,7 +199,7 @@ def test_a_mean_of_another_size_is_refused(tmp_path):
     right, wrong = pieces(desk, 0, 0)
     desk.hear(right[0], *wrong, right[1])
     assert desk.launcher._observer.taken == [MeanVector(3, right[0].content * 2)]
-    assert desk.launcher._others.refused == {"range": len(wrong)}
+    assert desk.launcher._remote_machines.refused == {"range": len(wrong)}
 
 
 MOST = (1 << 62) - 1
@@ -208,27 +208,27 @@ MOST = (1 << 62) - 1
 
 @pytest.mark.parametrize("round", [ROUNDS, BIG, MOST])
 def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round):
-    stopping = desk.launcher._stopping
+    stopping = desk.launcher._graceful_stop
     desk.hear(*(StopRequest(machine, 15, 4) for machine in (1, 2)), StopRequest(1, 15, round))
     stopping._asked -= 1.0
     stopping.advance()
     assert desk.launcher._heartbeats.last_round == 4
-    assert desk.launcher._others.refused == {"range": 1}
+    assert desk.launcher._remote_machines.refused == {"range": 1}
     assert "ignored reports from machine 1 about what the run does not have" in desk.events
 
 
 @pytest.mark.parametrize("round", [-1, 0, ROUNDS - 1])
 def test_every_round_of_the_run_may_be_announced_also_none(desk, round):
     desk.hear(StopRequest(1, 15, round))
-    assert desk.launcher._stopping._announced == {1: round}
-    assert not desk.launcher._others.refused
+    assert desk.launcher._graceful_stop._announced == {1: round}
+    assert not desk.launcher._remote_machines.refused
 
 
 def test_machine_0_names_no_last_round_that_the_run_does_not_have(tmp_path):
     desk = Desk(tmp_path, machine=1)
     desk.hear(Pause(15), Pause(15, ROUNDS), Pause(15, MOST))
     assert desk.launcher._heartbeats.last_round == UNDECIDED
-    assert desk.launcher._others.refused == {"range": 2}
+    assert desk.launcher._remote_machines.refused == {"range": 2}
     desk.hear(Pause(15, -1))
     assert desk.launcher._heartbeats.last_round == -1
 
@@ -237,7 +237,7 @@ def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_pa
     desk = Desk(tmp_path, machine=1)
     retention = desk.launcher._run_state.retention
     desk.hear(CheckpointsCommitted(ROUNDS, 4), CheckpointsCommitted(9, MOST))
-    assert (retention.settled, desk.launcher._others.refused) == (-1, {"range": 2})
+    assert (retention.settled, desk.launcher._remote_machines.refused) == (-1, {"range": 2})
     desk.hear(CheckpointsCommitted(9, -1))
     assert (retention.settled, retention.kept) == (9, -1)
     desk.hear(CheckpointsCommitted(ROUNDS - 1, 9))
@@ -246,11 +246,11 @@ def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_pa
 
 def test_a_launcher_sleeps_until_a_relay_is_due_or_a_machine_counts_as_silent(desk):
     desk.hear()
-    assert RELAY_INTERVAL - 1.0 < desk.launcher._others.pause <= RELAY_INTERVAL
+    assert RELAY_INTERVAL - 1.0 < desk.launcher._remote_machines.pause <= RELAY_INTERVAL
     desk.assembly.last_heard[2] -= Timeouts.machine_silent - 0.5
-    assert 0.0 < desk.launcher._others.pause <= 0.5
+    assert 0.0 < desk.launcher._remote_machines.pause <= 0.5
     desk.assembly.last_heard[2] -= 1.0
-    assert desk.launcher._others.pause > 0.5, "it is silent already"
+    assert desk.launcher._remote_machines.pause > 0.5, "it is silent already"
 
 
 class TestSilence:
@@ -262,12 +262,12 @@ class TestSilence:
         desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
         self.silence(desk, 2)
         assert desk.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5]
-        assert desk.launcher._others.present() == {0, 1}
+        assert desk.launcher._remote_machines.present() == {0, 1}
         desk.hear(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
         assert desk.launcher.membership.ranks(MemberState.LOST) == [4], "this one had ended"
         assert desk.launcher.membership.members[4].error == "ValueError: no"
         assert desk.launcher.membership.members[3].restarts == 0
-        assert desk.launcher._others.present() == {0, 1, 2}
+        assert desk.launcher._remote_machines.present() == {0, 1, 2}
         self.silence(desk, 2)
         assert desk.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
         assert "machine 2 reconnected" in desk.events
@@ -283,16 +283,16 @@ class TestSilence:
 
     def test_a_launcher_that_was_started_anew_does_not_bring_the_nodes_of_the_old_one_back(self, desk):
         self.silence(desk, 1)
-        desk.launcher._others.hear([Join(1, "", "", "")])
+        desk.launcher._remote_machines.hear([Join(1, "", "", "")])
         assert desk.state(2) is MemberState.LOST
 
     def test_a_machine_whose_last_node_was_started_again_is_watched_again(self, desk):
         position = desk.launcher.experiment.home[2]
         desk.hear(RelayedReports(1, [Exited(position, -9)]))
-        assert desk.launcher._others.present() == {0, 2}
+        assert desk.launcher._remote_machines.present() == {0, 2}
         desk.hear(RelayedReports(1, [Restarted(position, -9, 1)]))
         desk.hear(RelayedReports(1, []))
-        assert desk.launcher._others.present() == {0, 1, 2}
+        assert desk.launcher._remote_machines.present() == {0, 1, 2}
 
     def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_is_heard(self, desk):
         observer = desk.launcher._observer
@@ -307,11 +307,11 @@ class TestSilence:
 
     def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, desk, monkeypatch):
         self.silence(desk, 1)
-        assert desk.launcher._others.lost == set()
+        assert desk.launcher._remote_machines.lost == set()
         desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
-        assert desk.launcher._others.lost == {4}
+        assert desk.launcher._remote_machines.lost == {4}
         monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
-        assert desk.launcher._others.lost == {2, 4}
+        assert desk.launcher._remote_machines.lost == {2, 4}
 
     def contribute(self, desk, content):
         """Who gets what the observer has made."""
@@ -340,7 +340,7 @@ class TestSilence:
         desk = Desk(tmp_path, machine=1)
         self.silence(desk, 0)
         assert desk.launcher._observer.is_alone
-        assert not desk.launcher._others.is_left_alone(Timeouts.machine_gone)
+        assert not desk.launcher._remote_machines.is_left_alone(Timeouts.machine_gone)
         desk.hear(RelayedReports(0, []))
         assert not desk.launcher._observer.is_alone
 
@@ -348,7 +348,7 @@ class TestSilence:
 def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(desk):
     for rank, peers in ((0, [1]), (1, [3]), (2, [1])):
         desk.launcher._reports.take(Waiting(rank, 5, peers, 4.0, "training for 4 s"))
-    desk.launcher._run_monitor.waits.tell(desk.launcher._event_log, time.monotonic())
+    desk.launcher._run_monitor.stragglers.tell(desk.launcher._event_log, time.monotonic())
     lines = [line for line in desk.events.splitlines() if '"waiting"' in line]
     assert len(lines) == 1
     assert "ranks 1, 0 and 2 waiting for 4 s in round 6, for rank 3" in lines[0]
@@ -372,10 +372,10 @@ def test_nodes_of_an_earlier_start_that_live_on_are_not_taken_for_those_of_this_
     """Their messages carry another id, while files carry that of the run."""
     there = desk.launcher
     start = Start(run_id=7, incarnation=2, absent=[1, 2])
-    monkeypatch.setattr(there._assembly, "meet", lambda *_: start)
+    monkeypatch.setattr(there._rendezvous, "meet", lambda *_: start)
     there.server, there._start_signal = None, os.eventfd(0)
     there._meet()
     there._observer.finish()
     os.close(there._start_signal)
-    assert there._run_state.lineage.message_id == 9
-    assert there.run_id == there._run_state.lineage.stamp.run_id == 7
+    assert there._run_state.identity.message_id == 9
+    assert there.run_id == there._run_state.identity.stamp.run_id == 7

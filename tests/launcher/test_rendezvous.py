@@ -74,7 +74,7 @@ def test_machines_with_keys_meet():
         futures = [meeting.come(machine) for machine in (1, 0, 2)]
         assert len({future.result(10.0).run_id for future in futures}) == 1
         said = {rank: bytes([rank]) for rank in range(3)}
-        assert [future.result().introductions for future in futures] == [said] * 3
+        assert [future.result().handshakes for future in futures] == [said] * 3
 
 
 def signed(meeting):
@@ -92,7 +92,7 @@ def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
         futures = [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
         assert len({future.result(10.0).run_id for future in futures}) == 1
         said = {rank: bytes([rank]) for rank in range(3)}
-        assert [future.result().introductions for future in futures] == [said] * 3
+        assert [future.result().handshakes for future in futures] == [said] * 3
 
 
 def come_to_a_liar(meeting, monkeypatch, lie):
@@ -108,8 +108,8 @@ def come_to_a_liar(meeting, monkeypatch, lie):
 @pytest.mark.parametrize("lie", [{2: b"another key"}, {}], ids=["changed", "left out"])
 def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
     def change(start):
-        said = {rank: what for rank, what in start.introductions.items() if rank != 2} | lie
-        return msgspec.structs.replace(start, run_id=7, introductions=said)
+        said = {rank: what for rank, what in start.handshakes.items() if rank != 2} | lie
+        return msgspec.structs.replace(start, run_id=7, handshakes=said)
 
     with Meeting(3) as meeting:
         futures = come_to_a_liar(meeting, monkeypatch, change)
@@ -122,12 +122,12 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
 @pytest.mark.parametrize(
     ("lie", "said"),
     [
-        ({"introductions": {-1: b"another key"}}, "words of nodes that are not here"),
-        ({"introductions": {3: b"another key"}}, "words of nodes that are not here"),
-        ({"introductions": {0: b"another key"}, "late": 1}, "words of nodes that are not here"),
+        ({"handshakes": {-1: b"another key"}}, "words of nodes that are not here"),
+        ({"handshakes": {3: b"another key"}}, "words of nodes that are not here"),
+        ({"handshakes": {0: b"another key"}, "late": 1}, "words of nodes that are not here"),
         ({"absent": [2]}, "words of nodes that are not here"),
-        ({"introductions": {}, "absent": [2]}, r"would start without machine 2 .* \(key failures.start\)"),
-        ({"introductions": {}, "absent": [9, 1]}, r"would start without machine 1 .* \(key failures.start\)"),
+        ({"handshakes": {}, "absent": [2]}, r"would start without machine 2 .* \(key failures.start\)"),
+        ({"handshakes": {}, "absent": [9, 1]}, r"would start without machine 1 .* \(key failures.start\)"),
     ],
 )
 def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, lie, said):
@@ -135,8 +135,8 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
 
     def change(start):
         false = dict(lie)
-        if false.get("introductions") and not false.get("late"):
-            false["introductions"] = start.introductions | false["introductions"]
+        if false.get("handshakes") and not false.get("late"):
+            false["handshakes"] = start.handshakes | false["handshakes"]
         return msgspec.structs.replace(start, **false)
 
     with Meeting(3) as meeting:
@@ -168,7 +168,7 @@ def test_a_stranger_is_not_heard():
         plain = zmq.Context()
         dealer = plain.socket(zmq.DEALER)
         dealer.connect(meeting.endpoint)
-        unknown = LauncherChannel(meeting.endpoint, 1, replace(meeting.keys[1], own=KeyPair.make()))
+        unknown = LauncherChannel(meeting.endpoint, 1, replace(meeting.keys[1], own_keys=KeyPair.make()))
         content = msgspec.msgpack.encode(RelayedReports(1, []))
         dealer.send(content)
         unknown.send(content)
@@ -213,7 +213,7 @@ def test_who_is_not_on_the_list_learns_it_before_the_deadline():
     with Meeting(2) as meeting:
         host = meeting.come(0, deadline=1.0)
         began = time.monotonic()
-        stranger = meeting.come(1, replace(meeting.keys[1], own=KeyPair.make()), deadline=60.0)
+        stranger = meeting.come(1, replace(meeting.keys[1], own_keys=KeyPair.make()), deadline=60.0)
         with pytest.raises(StartError, match="does not have this machine's key on its list"):
             stranger.result(30.0)
         assert time.monotonic() - began < 30.0

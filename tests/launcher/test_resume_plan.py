@@ -313,7 +313,7 @@ def test_a_run_that_cannot_say_which_one_it_is_does_not_start(tmp_path, unwritab
 
 
 def test_nodes_read_what_the_machines_agreed_on(tmp_path):
-    lineage = RunIdentity(tmp_path, "ab")
-    assert lineage.round == -1
-    lineage.settle(1 << 61, 3, 17)
-    assert (lineage.round, lineage.stamp.run_id, lineage.stamp.incarnation) == (17, 1 << 61, 3)
+    identity = RunIdentity(tmp_path, "ab")
+    assert identity.round == -1
+    identity.settle(1 << 61, 3, 17)
+    assert (identity.round, identity.stamp.run_id, identity.stamp.incarnation) == (17, 1 << 61, 3)

@@ -35,10 +35,10 @@ def late(tmp_path):
     state = {"schema": SCHEMA, "run_id": f"{7:016x}", "incarnation": 1}
     (tmp_path / "run.json").write_text(json.dumps(state))
     found = RunState(Experiment.from_yaml(config), 1, tmp_path, ResumePlan(tmp_path))
-    found.lineage.settle(7, 1)
+    found.identity.settle(7, 1)
     for rank in RANKS:
         for round in (1, 4, 9):
-            checkpoint.save(found.lineage.directory, rank, round, {"seconds": 1.5}, found.lineage.stamp)
+            checkpoint.save(found.identity.directory, rank, round, {"seconds": 1.5}, found.identity.stamp)
         lines = [json.dumps({"rank": rank, "round": round}) + "\n" for round in range(10)]
         (tmp_path / "records" / f"{rank:05d}.jsonl").write_text("".join(lines))
     rows = [EvaluationRow(round, 0.0, {}, {}, {}) for round in (1, 3, 5, 7, 9)]
@@ -48,7 +48,7 @@ def late(tmp_path):
 
 
 def saved(found, rank):
-    return checkpoint.rounds(found.lineage.directory, rank)
+    return checkpoint.rounds(found.identity.directory, rank)
 
 
 def test_a_machine_whose_own_nodes_have_finished_goes_back_with_the_others(late, tmp_path):
@@ -94,7 +94,7 @@ def test_what_others_have_undone_since_goes_before_a_late_machine_begins(late, t
     state = json.loads((tmp_path / "run.json").read_text())
     digest = Experiment.from_yaml(tmp_path / "config.yaml").samples.digest
     assert (state["incarnation"], state["dataset"]) == (2, digest)
-    assert (late.lineage.round, late.news) == (-1, "")
+    assert (late.identity.round, late.news) == (-1, "")
 
 
 def test_a_machine_that_missed_several_starts_goes_back_to_the_earliest(late, tmp_path):

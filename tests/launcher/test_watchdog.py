@@ -145,7 +145,7 @@ def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machin
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(2 * DEADLINE + 1.5)
     machine.watchdog.check_soon()
-    machine.watchdog.begin_anew(3)
+    machine.watchdog.restart(3)
     assert [*machine.watchdog.hung(machine.now)] == [0, 1, 2, 4, 5, 6, 7]
     machine.pass_time(DEADLINE - 1)
     assert not machine.watchdog.is_stuck(3)

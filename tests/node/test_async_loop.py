@@ -174,7 +174,7 @@ def test_a_peer_that_leaves_in_order_is_asked_no_more_and_is_no_loss(tmp_path, m
     monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: PeerLeft(peer, 2))
     for error in list(exchange.lost()):
         exchange.continue_without(error)
-    assert exchange.missing.keys() == {1, 3} and not exchange._missed and not exchange.unfinished
+    assert exchange.missing.keys() == {1, 3} and not exchange._peer_errors and not exchange.unfinished
     assert not list(scheme.awaited) and scheme._live(exchange._view) == []
     assert not list(exchange.lost())
     events = [PeerLeft(3, 2), PeerLeft(3, 2, failed=True), PeerLost(3, "link broken"), Back(3)]
@@ -190,7 +190,7 @@ def test_a_neighbor_of_an_earlier_window_that_leaves_in_order_is_awaited_no_more
     monkeypatch.setattr(exchange.endpoint, "why_lost", lambda peer: PeerLeft(peer, 2))
     (error,) = exchange.lost()
     exchange.continue_without(error)
-    assert error.peer == 2 and not list(scheme.awaited) and not exchange._missed
+    assert error.peer == 2 and not list(scheme.awaited) and not exchange._peer_errors
     assert not list(exchange.lost())
 
 

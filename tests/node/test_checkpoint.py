@@ -363,17 +363,17 @@ def test_tensors_for_whose_manifest_there_is_no_room_do_not_stay(tmp_path, monke
     ]  # fmt: skip
 
 
-def checkpoints_of(lineage, records, said):
+def checkpoints_of(identity, records, said):
     """Those of rank 3 after every tenth round, in a run that is stopped."""
     course = SimpleNamespace(heartbeat=SimpleNamespace(mark=lambda *_: None), is_cut_short=True)
-    return checkpointing.NodeCheckpoints(lineage, 10, SimpleNamespace(send=said.append), 3, course, records)
+    return checkpointing.NodeCheckpoints(identity, 10, SimpleNamespace(send=said.append), 3, course, records)
 
 
 def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monkeypatch):
     said = []
-    lineage = checkpointing.RunIdentity(tmp_path, STAMP.settings)
-    lineage.settle(STAMP.run_id, STAMP.incarnation)
-    saved = checkpoints_of(lineage, Records(tmp_path, 3), said)
+    identity = checkpointing.RunIdentity(tmp_path, STAMP.settings)
+    identity.settle(STAMP.run_id, STAMP.incarnation)
+    saved = checkpoints_of(identity, Records(tmp_path, 3), said)
     for round in (9, 19, 29):
         saved.after(round, lambda: {"of": 1})
     with monkeypatch.context() as readonly:
@@ -405,8 +405,8 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_
         sync(fd)
 
     monkeypatch.setattr(line_file.os, "fdatasync", look)
-    lineage = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
-    checkpoints_of(lineage, records, []).after(9, dict)
+    identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
+    checkpoints_of(identity, records, []).after(9, dict)
     assert found == [(True, [])]
     assert checkpoint.rounds(tmp_path / "saved", 3) == [9]
 
@@ -424,8 +424,8 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "write_durably", lambda path, pieces: path.write_bytes(b"".join(pieces)))
     records = Records(tmp_path, 3)
     records.write(RoundRecord(3, 9), ByteCounters())
-    lineage = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
-    saved = checkpoints_of(lineage, records, said)
+    identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
+    saved = checkpoints_of(identity, records, said)
     saved.after(9, dict)
     assert checkpoint.rounds(tmp_path / "saved", 3) == []
     (complaint,) = said

@@ -15,7 +15,9 @@ from decentnode.communication.launcher_link.reports import FaultInjected, Report
 from decentnode.config import loader as config
 from decentnode.errors import ConfigError
 from decentnode.node.faults import Crash, Drop, MessageDelay, NetworkPartition, Slow, Stop
+from decentnode.node.faults.base import NodeFault
 from decentnode.node.faults.injector import FaultInjector
+from decentnode.sharing.gossip import Gossip
 from eval.reliability.more_faults import Corrupt, Duplicate, FullDisk, Hang, Raise, Reorder
 
 RUN_ID = 7
@@ -37,7 +39,7 @@ class Stage:
         return self.inflow.read()
 
     def pass_on(self, message, now: float = 0.0):
-        return [summary(passed) for passed in self.interceptor.sift((message, False), now)]
+        return [summary(passed) for passed in self.interceptor.filter_messages((message, False), now)]
 
 
 def message(
@@ -156,7 +158,7 @@ def test_bits_are_flipped_where_the_seed_says(bits):
     for _ in range(2):
         frames = writable(message())
         before = [bytes(frame.buffer) for frame in frames]
-        ((after, _),) = Stage(Corrupt(bits=bits)).interceptor.sift((frames, False), 0.0)
+        ((after, _),) = Stage(Corrupt(bits=bits)).interceptor.filter_messages((frames, False), 0.0)
         flips = sum(
             (a ^ b).bit_count()
             for old, frame in zip(before, after, strict=True)
@@ -177,7 +179,7 @@ def test_every_part_of_a_message_may_be_corrupted():
     for seq in range(60):
         frames = writable(message(seq=seq))
         before = [bytes(frame.buffer) for frame in frames]
-        stage.interceptor.sift((frames, False), 0.0)
+        stage.interceptor.filter_messages((frames, False), 0.0)
         struck |= {i for i, frame in enumerate(frames) if bytes(frame.buffer) != before[i]}
     assert struck == {0, 1}
 
@@ -263,7 +265,7 @@ def test_a_node_dies_once_in_its_round_and_not_again_when_it_comes_back():
 def test_a_process_stands_still_and_goes_on_without_leaving_a_child():
     def play() -> None:
         began = time.monotonic()
-        Stop(seconds=0.3).strike()
+        Stop(seconds=0.3).inject()
         assert time.monotonic() - began >= 0.3
         with pytest.raises(ChildProcessError):
             os.waitpid(-1, 0)
@@ -282,7 +284,7 @@ def test_what_continues_a_process_ends_with_it():
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        Stop(seconds=600.0).strike()
+        Stop(seconds=600.0).inject()
         os._exit(0)
     os.close(write)
     os.waitpid(child, os.WUNTRACED)
@@ -306,7 +308,7 @@ def test_a_slow_node_takes_its_factor_and_shows_that_it_lives():
 
 def test_a_node_hangs_as_long_as_said():
     began = time.monotonic()
-    Hang(seconds=0.1).strike()
+    Hang(seconds=0.1).inject()
     assert time.monotonic() - began >= 0.1
 
 
@@ -397,3 +399,10 @@ def test_faults_are_saved_with_the_run(tmp_path):
     again = config.load(tmp_path / "x.yaml")
     assert again.faults == settings.faults
     assert [type(fault.make()) for fault in again.faults] == [NetworkPartition, Crash, Stop]
+
+
+def test_a_plugin_with_a_hook_of_an_earlier_version_learns_its_new_name():
+    with pytest.raises(TypeError, match=r"^Old\.relent is called lift since version 0\.2$"):
+        type("Old", (NodeFault,), {"relent": None})
+    with pytest.raises(TypeError, match=r"^Old\.meet is called receive_handshakes since version 0\.2$"):
+        type("Old", (Gossip,), {"meet": None})

@@ -9,7 +9,7 @@ import torch
 from decentnode.communication.launcher_link.reports import Rejoined
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
-from decentnode.node.rejoin import bring_back
+from decentnode.node.rejoin import rejoin_nodes
 from decentnode.results.records import read_records
 from tests.support.in_process import Nodes
 
@@ -88,14 +88,14 @@ class Returned:
             if round in saved:
                 gone.saved()
         gone.nodes[0].records.close()
-        self.directory, self.said = gone.lineage.directory, []
+        self.directory, self.said = gone.identity.directory, []
         self.path = directory / "00000.jsonl"
         self.nodes = Nodes(experiment, directory / "again")
         self.node = self.nodes.nodes[0]
         self.node.records._file.path = self.path
-        self.node.checkpoints.lineage = gone.lineage
+        self.node.checkpoints.identity = gone.identity
         self.node.checkpoints.reporter.send = self.said.append
-        bring_back([self.node], {0: [1]}, neighbors, gone.lineage, 1.0)
+        rejoin_nodes([self.node], {0: [1]}, neighbors, gone.identity, 1.0)
 
     @property
     def model(self):
@@ -163,9 +163,9 @@ def test_who_comes_back_and_is_stopped_before_a_new_round_is_not_saved_again(tmp
     nodes = Nodes(experiment, tmp_path / "run").begin().run(0, 2)
     nodes.saved()
     back = Nodes(experiment, tmp_path / "again")
-    bring_back(back.nodes[:1], {0: [1]}, Neighbors(5), nodes.lineage, 1.0)
+    rejoin_nodes(back.nodes[:1], {0: [1]}, Neighbors(5), nodes.identity, 1.0)
     assert back.nodes[0].round == 1
-    monkeypatch.setattr(type(back.nodes[0].course), "is_cut_short", True)
+    monkeypatch.setattr(type(back.nodes[0].scheduler), "is_cut_short", True)
     monkeypatch.setattr(checkpoint, "save", None)
     back.nodes[0].checkpoints.at_the_end(1, back.nodes[0].snapshot)
 
@@ -178,7 +178,7 @@ def test_a_node_whose_neighbors_are_all_in_its_process_has_the_model_that_a_sibl
     """Nobody in the process knows more than the node itself, and nobody there would answer."""
     back = Nodes(experiment, tmp_path / "run")
     neighbors = Neighbors(4, model=torch.full((experiment.layout.numel,), 0.5))
-    bring_back(back.nodes[:3], {0: [1, 2], 1: [0, 5], 2: [0, 1]}, neighbors, back.lineage, 1.0)
+    rejoin_nodes(back.nodes[:3], {0: [1, 2], 1: [0, 5], 2: [0, 1]}, neighbors, back.identity, 1.0)
     assert neighbors.asked == [5, "round"]
     assert all(torch.equal(model, neighbors.model) for model in models_of(back.nodes[:3]))
     assert not torch.equal(back.models[3], neighbors.model)
@@ -186,9 +186,9 @@ def test_a_node_whose_neighbors_are_all_in_its_process_has_the_model_that_a_sibl
 
 def test_where_no_neighbor_gives_a_model_a_sibling_gives_that_of_its_checkpoint(experiment, tmp_path):
     gone = Nodes(experiment, tmp_path / "run").begin().run(0, 2)
-    checkpoint.save(gone.lineage.directory, 1, 1, gone.nodes[1].snapshot(), gone.lineage.stamp)
+    checkpoint.save(gone.identity.directory, 1, 1, gone.nodes[1].snapshot(), gone.identity.stamp)
     back, neighbors = Nodes(experiment, tmp_path / "again"), Neighbors(4)
-    bring_back(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, gone.lineage, 1.0)
+    rejoin_nodes(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, gone.identity, 1.0)
     assert neighbors.asked == ["where", *10 * [5], "round"]
     assert all(torch.equal(model, gone.models[1]) for model in models_of(back.nodes[:2]))
     assert [node.round for node in back.nodes[:2]] == [-1, 1]
@@ -196,7 +196,7 @@ def test_where_no_neighbor_gives_a_model_a_sibling_gives_that_of_its_checkpoint(
 
 def test_all_nodes_of_a_process_have_one_deadline_to_fetch_models(experiment, tmp_path):
     back, neighbors = Nodes(experiment, tmp_path / "run"), Neighbors(4)
-    bring_back(back.nodes[:3], {0: [1, 7, 8], 1: [5], 2: [6]}, neighbors, back.lineage, 3.0)
+    rejoin_nodes(back.nodes[:3], {0: [1, 7, 8], 1: [5], 2: [6]}, neighbors, back.identity, 3.0)
     assert neighbors.asked == [*10 * [7, 5, 6, 8], "round"]
     assert neighbors.seconds == pytest.approx(3.0)
 
@@ -204,10 +204,10 @@ def test_all_nodes_of_a_process_have_one_deadline_to_fetch_models(experiment, tm
 def test_where_no_models_are_given_no_sibling_gives_one_either(experiment, tmp_path, monkeypatch):
     back, neighbors = Nodes(experiment, tmp_path / "run"), Neighbors(4)
     gone = Nodes(experiment, tmp_path / "gone").begin().run(0, 2)
-    checkpoint.save(back.lineage.directory, 1, 1, gone.nodes[1].snapshot(), back.lineage.stamp)
+    checkpoint.save(back.identity.directory, 1, 1, gone.nodes[1].snapshot(), back.identity.stamp)
     monkeypatch.setattr(type(back.nodes[0].sharing), "gives_model", False)
     began = back.models[0]
-    bring_back(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, back.lineage, 1.0)
+    rejoin_nodes(back.nodes[:2], {0: [1, 5], 1: [0, 5]}, neighbors, back.identity, 1.0)
     assert neighbors.asked == ["where", "round"]
     assert torch.equal(back.models[0], began) and torch.equal(back.models[1], gone.models[1])
 
@@ -231,8 +231,8 @@ class Together:
         graph = self.experiment.graph.graph
         peers = {node.rank: graph.partners(node.rank) for node in back.nodes}
         for node in back.nodes:
-            node.checkpoints.lineage = self.gone.lineage
-        bring_back(back.nodes, peers, neighbors, self.gone.lineage, 1.0)
+            node.checkpoints.identity = self.gone.identity
+        rejoin_nodes(back.nodes, peers, neighbors, self.gone.identity, 1.0)
         (asked,) = neighbors.asked
         return back, asked
 
@@ -265,7 +265,7 @@ def test_nodes_that_were_never_saved_together_begin_anew(together, saved):
     for rank, round in product(ranks, range(3)):
         checkpoint.delete(together.saved, rank, round)
     if saved == "in another run":
-        together.gone.lineage.settle(7, 0)
+        together.gone.identity.settle(7, 0)
     back, asked = together.come_back()
     assert asked == "alone from 0" and {node.round for node in back.nodes} == {-1}
     back.begin().run(0, 1)

@@ -72,18 +72,18 @@ def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypat
 def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     """Also in a process that gets to run only later, as one of a thousand does."""
     start = os.eventfd(1)
-    lineage = RunIdentity(tmp_path, "settings")
-    lineage.begin(time.monotonic() - 5.0)
-    said = SimpleNamespace(fill=lambda introductions: None, said=dict)
+    identity = RunIdentity(tmp_path, "settings")
+    identity.begin(time.monotonic() - 5.0)
+    said = SimpleNamespace(fill=lambda handshakes: None, said=dict)
     fork_context = SimpleNamespace(
-        introductions=said, reporter=SimpleNamespace(send=lambda _: None), start=start, lineage=lineage
+        handshakes=said, reporter=SimpleNamespace(send=lambda _: None), start=start, identity=identity
     )
     records = Records(tmp_path, 0)
     node = SimpleNamespace(
         rank=0, records=records,
-        sharing=SimpleNamespace(introduction=lambda: None, meet=lambda everybody: None),
+        sharing=SimpleNamespace(handshake=lambda: None, receive_handshakes=lambda everybody: None),
         exchange=SimpleNamespace(endpoint=SimpleNamespace(counters=ByteCounters())),
     )  # fmt: skip
     node.set_elapsed = partial(Node.set_elapsed, node)
     _start_together(fork_context, 0, [node])
-    assert 5.0 <= records.seconds <= lineage.seconds
+    assert 5.0 <= records.seconds <= identity.seconds

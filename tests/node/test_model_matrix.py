@@ -65,13 +65,13 @@ def check_whole_run(name, tmp_path):
     resumed = Nodes(experiment, folder / "resumed").load(stopped.saved()).run(2, 3)
     assert torch.equal(resumed.models, straight.models), name
     for one, other in zip(straight.nodes, resumed.nodes, strict=True):
-        state = one.training.beside.state_dict()
-        assert equal(state, other.training.beside.state_dict()), name
+        state = one.training.module_state.state_dict()
+        assert equal(state, other.training.module_state.state_dict()), name
         assert one.evaluation.scores == other.evaluation.scores, name
     # As in a process that evaluates in the background.
     test, vector = vector_test(experiment), one.training.vector.values
     test.load(vector)
-    test.beside.load_state_dict(unpacked(packed(state)))
+    test.module_state.load_state_dict(unpacked(packed(state)))
     one.training.seed_evaluation(2)
     assert experiment.plan.measured(2, lambda samples: test.run(samples, 16)) == one.evaluation.scores, name
     if (measured := average_model_test(experiment)) is not None:
@@ -121,7 +121,7 @@ def test_an_evaluator_is_not_given_what_it_has_no_room_for(networks, tmp_path):
     vector = node.training.vector.values
 
     def publish():
-        beside = packed(node.training.beside.state_dict())
+        beside = packed(node.training.module_state.state_dict())
         return asyncio.run(board.publish(0, 0, vector, node.exchange.clock, beside))
 
     assert publish() and unpacked(board.beside(0))["extra"][""]["calls"] == 0

@@ -168,11 +168,11 @@ def test_a_checkpoint_of_the_last_schema_continues(tmp_path, monkeypatch):
         training = state["node"]["training"]
         training["buffers"] = training.pop("module")["buffers"]
         del training["loss_module"]
-        store.save(stopped.lineage.directory, node.rank, node.round, state, stopped.lineage.stamp)
-    resumed = Nodes(experiment, tmp_path / "resumed").load(stopped.lineage.directory).run(2, 4)
+        store.save(stopped.identity.directory, node.rank, node.round, state, stopped.identity.stamp)
+    resumed = Nodes(experiment, tmp_path / "resumed").load(stopped.identity.directory).run(2, 4)
     assert torch.equal(resumed.models, straight.models)
     for one, other in zip(resumed.nodes, straight.nodes, strict=True):
-        assert equal(one.training.beside.state_dict(), other.training.beside.state_dict())
+        assert equal(one.training.module_state.state_dict(), other.training.module_state.state_dict())
 
 
 class Weighted(torch.nn.Module):

@@ -329,7 +329,7 @@ def test_results_do_not_depend_on_how_many_buckets_travel_at_a_time(scheme, in_f
 
         def work(rank, seat):
             flying = []
-            look = lambda mixture: flying.append(len(model._engine.exchanges.flying))
+            look = lambda mixture: flying.append(len(model._engine.exchanges.handles))
             model = run.wrap(seat, before_mixing=look)
             run.train(model, rank, 0, 2)
             with model.averaged() as distance:
@@ -777,7 +777,7 @@ def test_learning_rates_may_be_set_on_the_whole():
             model.optimizer.step()
             schedule.step()
         return model.get_lr(), {
-            g["lr"] for part in model.optimizer.parts for g in part.optimizer.param_groups
+            g["lr"] for part in model.optimizer.optimizers for g in part.optimizer.param_groups
         }
 
     assert ensemble(2, work) == [(0.025, {0.025})] * 2

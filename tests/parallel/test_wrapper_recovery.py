@@ -60,17 +60,17 @@ class Breaking:
         self.model = run.wrap(seat, before_mixing=self.look, **with_scaler(run.options))
 
     def look(self, mixture):
-        if self.mixed_last is not None and mixture.block is self.mixed_last:
+        if self.mixed_last is not None and mixture.bucket is self.mixed_last:
             raise ZeroDivisionError
 
     def step(self, where, batch):
         """A step that breaks `where`."""
-        model, blocks = self.model, self.model._engine.blocks
+        model, blocks = self.model, self.model._engine.buckets
         first, last = model.module[1], model.module[5]
         if where.startswith("mixing"):
             self.mixed_last = blocks[0 if where == "mixing first" else -1]
         if where == "optimizer":
-            part = model.optimizer.parts[-1].optimizer
+            part = model.optimizer.optimizers[-1].optimizer
             usual, part.step = part.step, lambda: 1 / 0
         trap = {"forward": first, "backward": first, "loss": last}.get(where)
         if trap is not None:
@@ -340,7 +340,7 @@ def test_an_average_with_a_model_that_is_not_finite_is_refused_alike_on_all_rank
 
 def test_what_is_not_finite_in_a_share_is_named():
     network = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 2)).double()
-    block = Run(network=network).wrap(Hall(1).seat(0))._engine.blocks[0]
+    block = Run(network=network).wrap(Hall(1).seat(0))._engine.buckets[0]
     start = block.bucket.numel // 2
     values = block.values[start:].clone()
     values[-1] = float("nan")

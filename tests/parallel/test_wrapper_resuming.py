@@ -32,7 +32,7 @@ def alone(run, work):
 
 def rates(model):
     """The learning rates that the buckets' optimizers really use."""
-    return {group["lr"] for part in model.optimizer.parts for group in part.optimizer.param_groups}
+    return {group["lr"] for part in model.optimizer.optimizers for group in part.optimizer.param_groups}
 
 
 # Saved states.
@@ -295,7 +295,8 @@ def test_a_schedule_that_looks_for_momentum_finds_it():
             loss_of(model, batch).backward()
             model.optimizer.step()
             schedule.step()
-        return {group["momentum"] for part in model.optimizer.parts for group in part.optimizer.param_groups}
+        optimizers = [part.optimizer for part in model.optimizer.optimizers]
+        return {group["momentum"] for optimizer in optimizers for group in optimizer.param_groups}
 
     momenta = alone(Run(optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)), work)
     assert all(0.85 <= momentum < 0.95 for momentum in momenta)
@@ -356,7 +357,7 @@ def test_what_lies_between_mixed_buffers_stays_zero():
         model = run.wrap(seat)
         run.train(model, rank)
         gaps = []
-        for block in model._engine.blocks:
+        for block in model._engine.buckets:
             for flat_slot in (block.values, block.spare):
                 is_gap = torch.ones_like(flat_slot, dtype=torch.bool)
                 for view in [entry.view(is_gap) for entry in block.bucket.entries]:

@@ -112,7 +112,7 @@ def test_no_value_is_sent_alone(chain):
     mix = scheme.mix
 
     def tap(vector, incoming, view, out):
-        chosen = scheme._sources
+        chosen = scheme._source_selections
         seen.update({a: (payload["values"].clone(), chosen[a]) for a, payload in incoming.items()})
         mix(vector, incoming, view, out)
 

@@ -29,7 +29,7 @@ def from_zero(gamma, graph, models, transforms=TENTH):
 
 
 def test_the_measured_cliff_of_top_10_percent_on_a_ring():
-    """algorithms.md: gamma .2 reaches a relative squared error of 1e-10 at 250 rounds."""
+    """Gamma .2 reaches a relative squared error of 1e-10 at 250 rounds."""
     models = random_models(8, 100)
     network = from_zero(0.2, Ring(8), models)
     start, mean = network.disagreement, models.mean(0)

@@ -44,7 +44,7 @@ def test_every_round_mixes_the_coefficients_that_changed_most():
 
 
 def test_the_share_of_bytes_is_the_published_one():
-    """algorithms.md: 36.55 % of all bytes with Elias-gamma codes and raw fp32, so 63.5 % are saved."""
+    """36.55 % of all bytes with Elias-gamma codes and raw fp32, so 63.5 % are saved."""
     d, shares = 32_000, []
     for fraction in FRACTIONS[:-1]:
         network = Lockstep(

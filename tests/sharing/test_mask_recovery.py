@@ -20,7 +20,7 @@ from decentnode.testing import Lockstep, random_models
 LENGTH = 40_000
 KEYS = [MaskKeys(bytes([i]) * 32) for i in range(6)]
 for one in KEYS:
-    one.meet({i: other.public for i, other in enumerate(KEYS)})
+    one.receive_handshakes({i: other.public for i, other in enumerate(KEYS)})
 
 
 def survivors_mixed(net, before, round, i, arrived):

@@ -94,7 +94,7 @@ class TestMasks:
     def test_two_ends_agree_and_a_third_does_not(self):
         keys = [MaskKeys(bytes([i]) * 32) for i in range(3)]
         for one in keys:
-            one.meet({i: other.public for i, other in enumerate(keys)})
+            one.receive_handshakes({i: other.public for i, other in enumerate(keys)})
         values = [torch.zeros(100, dtype=torch.int32) for _ in range(3)]
         keys[0].mask(0, 1, 5, 6, 0).apply(values[0], scratch_for(values[0]))
         keys[1].mask(1, 0, 5, 6, 0).apply(values[1], scratch_for(values[0]))
@@ -104,7 +104,7 @@ class TestMasks:
 
     def test_a_key_that_is_missing_or_none_ends_the_run_by_name(self):
         keys = MaskKeys(bytes(range(32)))
-        keys.meet({0: keys.public, 2: bytes(32), 3: b"short"})
+        keys.receive_handshakes({0: keys.public, 2: bytes(32), 3: b"short"})
         with pytest.raises(RunFailed, match=r"^rank 1 has given no public key"):
             keys.mask(0, 1)
         for rank in (2, 3):

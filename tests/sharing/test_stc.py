@@ -96,7 +96,7 @@ def test_between_peers_of_a_star_the_mean_is_kept_and_consensus_reached():
 
 
 def test_the_bytes_of_1_percent():
-    """algorithms.md: 8.11 bits an index and 1 a sign for random places; about 1/350 of all bytes."""
+    """8.11 bits an index and 1 a sign for random places; about 1/350 of all bytes."""
     d = 100_000
     network = Lockstep(Stc, Ring(3), torch.zeros(3, d))
     network.models = random_models(3, d, dtype=torch.float32)

@@ -202,7 +202,7 @@ def test_runs_share_samples_unless_they_depend_on_the_seed(study):
     synthetic = config.load(ROOT / "configs" / "quadratic.yaml")
     assert cache.of(synthetic) is not cache.of(replace(synthetic, seed=9))
     cache.keep([first])
-    assert cache.of(second) is whole and len(cache._found) == 1
+    assert cache.of(second) is whole and len(cache._datasets) == 1
 
 
 def test_as_many_runs_go_as_processors_and_memory_carry(monkeypatch):

@@ -71,7 +71,7 @@ class Run:
 
     def wrap(self, seat, **more):
         return DecentralizedDataParallel(
-            copy.deepcopy(self.network), self.optimizer, self.topology, meeting=seat, **self.options | more
+            copy.deepcopy(self.network), self.optimizer, self.topology, rendezvous=seat, **self.options | more
         )
 
     def train(self, model, rank, first=0, last=None):

@@ -35,7 +35,7 @@ class Nodes:
     def __init__(self, experiment, directory):
         directory.mkdir()
         count = experiment.graph.num_nodes
-        self.lineage = RunIdentity(directory / "checkpoints", "of a test")
+        self.identity = RunIdentity(directory / "checkpoints", "of a test")
         resources = NodeResources(
             ReadSnapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
             EvaluatorBoard(SnapshotBuffers([], 1), 0),
@@ -43,13 +43,13 @@ class Nodes:
             unheard_reporter(),
             directory,
             HeartbeatBoard(range(count)),
-            self.lineage,
+            self.identity,
         )
         communication = experiment.settings.communication.make()
         self.nodes = [experiment.build(rank, resources, communication, True) for rank in range(count)]
-        introductions = {node.rank: node.sharing.introduction() for node in self.nodes}
+        handshakes = {node.rank: node.sharing.handshake() for node in self.nodes}
         for node in self.nodes:
-            node.sharing.meet({rank: said for rank, said in introductions.items() if said})
+            node.sharing.receive_handshakes({rank: said for rank, said in handshakes.items() if said})
 
     def begin(self):
         for node in self.nodes:
@@ -71,8 +71,8 @@ class Nodes:
         """Checkpoints of all nodes, by the directory that they lie in."""
         for node in self.nodes:
             state = node.snapshot()
-            checkpoint.save(self.lineage.directory, node.rank, node.round, state, self.lineage.stamp)
-        return self.lineage.directory
+            checkpoint.save(self.identity.directory, node.rank, node.round, state, self.identity.stamp)
+        return self.identity.directory
 
     def load(self, saved):
         for node in self.nodes:

@@ -59,7 +59,9 @@ class Ranks(Nodes):
 
         def join(rank):
             node, place = self.nodes[rank], place_of(rank, count, self.directory)
-            node.training.join(self.experiment.coupling.connect(sync_context(PATIENCE, node, place, RUN_ID)))
+            node.training.join(
+                self.experiment.gradient_sync.connect(sync_context(PATIENCE, node, place, RUN_ID))
+            )
 
         everybody(join, count)
         return self
@@ -74,4 +76,4 @@ class Ranks(Nodes):
 
     def close(self):
         for node in self.nodes:
-            node.training.tie.close()
+            node.training.reducer.close()

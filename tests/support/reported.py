@@ -8,8 +8,8 @@ from decentnode.launcher.monitoring.report_handler import ReportHandler
 
 def handler_of(membership, **parts):
     """A handler of which every part not given here accepts everything."""
-    names = ("event_log", "monitor", "run_state", "late_join", "evaluations", "evaluators", "screen")
-    parts = {name: MagicMock() for name in names} | {"stopping": SimpleNamespace(signal=None)} | parts
+    names = ("event_log", "monitor", "run_state", "late_join", "evaluations", "evaluators", "console")
+    parts = {name: MagicMock() for name in names} | {"graceful_stop": SimpleNamespace(signal=None)} | parts
     return ReportHandler(lambda rank: 0, membership, **parts)
 
 

@@ -104,7 +104,7 @@ class Actor:
     @property
     def refused(self) -> Counter:
         """Refused messages of all nodes of its process, by reason."""
-        boxes = self.communication._sockets.mailboxes.values()
+        boxes = self.communication._io_thread.mailboxes.values()
         return sum((mailbox.refused for mailbox in boxes), Counter())
 
 

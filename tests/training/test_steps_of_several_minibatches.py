@@ -110,7 +110,7 @@ def test_gradients_are_synchronized_once_per_step():
     beats = []
     training = training_of(toy_net(), batch_size=2, accumulate=2, steps_per_round=3, samples=toy_samples(10))
     training.hooks = replace(training.hooks, beat=lambda: beats.append(None))
-    training.tie = Recorder()
+    training.reducer = Recorder()
     run(training, [0])
     # Five minibatches: the third step has what is left of the epoch.
     assert events == ["own", "backward", "backward"] * 2 + ["backward"]

@@ -33,9 +33,9 @@ def bound(coder, n, most, variable=False):
 
 def placed(coder, n, layout):
     """The coder as a chain sets it up, and the layout of its payloads."""
-    coder.dimension, coder.incoming = n, layout
-    coder.outgoing = coder.layout(layout)
-    return coder, coder.outgoing
+    coder.dimension, coder.input_layout = n, layout
+    coder.output_layout = coder.layout(layout)
+    return coder, coder.output_layout
 
 
 def selection(indices, most=None):

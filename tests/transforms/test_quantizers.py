@@ -52,8 +52,8 @@ class Nonzero(Transform):
     accepts = frozenset({Form.DENSE})
     emits = Form.SPARSE
 
-    def layout(self, incoming):
-        (self.dense,) = incoming.fields
+    def layout(self, input_layout):
+        (self.dense,) = input_layout.fields
         values = Field("values", self.dense.dtype, self.dense.elements, True)
         return Layout(
             (values, Field("indices", torch.int32, self.dense.elements, True, Role.INDEX)), self.emits

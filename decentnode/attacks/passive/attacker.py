@@ -25,7 +25,7 @@ class Attacker:
         self._transcripts = [Transcript(run, rank) for rank in attack.listeners]
         self._reader: Reader | None = None
         self._next = 0
-        self.last: Sight | None = None
+        self.last_sight: Sight | None = None
         """What is known after the last round that was read."""
 
     def require(self) -> None:
@@ -53,7 +53,7 @@ class Attacker:
         """What is known after a round; None where nothing of it was recorded."""
         heard: dict[int, list[tuple[TranscriptLine, Tensor | None]]] = {}
         for transcript in self._transcripts:
-            for line in transcript.rounds.pop(round, []):
+            for line in transcript.lines.pop(round, []):
                 if self._concerns(line):
                     heard.setdefault(line.target, []).append((line, self._content(transcript, line)))
         if not heard:
@@ -62,7 +62,7 @@ class Attacker:
             # Only now: a node writes its key before its first line.
             keys = {one.rank: one.key for one in self._transcripts if one.rank in self.attack.ranks}
             self._reader = Reader(self._scene, self.attack.listeners, keys)
-        self.last = sight = self._reader.read(round, heard)
+        self.last_sight = sight = self._reader.read(round, heard)
         wanted = self.attack.victims
         if wanted:
             for known in (sight.models, sight.starts):

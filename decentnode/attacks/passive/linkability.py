@@ -162,7 +162,12 @@ def _neighbors(chunks: Sequence[ChunkArrival]) -> dict[tuple[str, str], dict[int
     return found
 
 
-def _seen_together(near: dict[tuple[str, str], dict[int, float]], a: ChunkArrival, b: ChunkArrival) -> float:
-    pair = (min(a.address, b.address), max(a.address, b.address))
-    others = [value for round, value in near[pair].items() if round != a.round]
+def _seen_together(
+    near: dict[tuple[str, str], dict[int, float]], first_arrival: ChunkArrival, second_arrival: ChunkArrival
+) -> float:
+    pair = (
+        min(first_arrival.address, second_arrival.address),
+        max(first_arrival.address, second_arrival.address),
+    )
+    others = [value for round, value in near[pair].items() if round != first_arrival.round]
     return float(np.mean(others)) if others else 0.0

@@ -36,9 +36,11 @@ class MixReplay:
         self._pair = [scene.scheme(rank), scene.scheme(rank)]
         # What would be sent is discarded, so any keys of others do.
         others = scene.scheme(rank)
-        made_up = dict.fromkeys(range(scene.graph.num_nodes), others.introduction())
+        made_up = dict.fromkeys(range(scene.graph.num_nodes), others.handshake())
         for scheme in self._pair:
-            scheme.meet({rank: scheme.introduction()} | {j: k for j, k in made_up.items() if j != rank})
+            scheme.receive_handshakes(
+                {rank: scheme.handshake()} | {j: k for j, k in made_up.items() if j != rank}
+            )
             scheme.begin(scene.initial)
             if isinstance(scheme, Shatter) and key:
                 use_key(scheme, key)

@@ -73,7 +73,7 @@ class Reader:
             scheme.begin(scene.initial)
         self._copies: dict[tuple[int, int], Tensor] = {}
         """By receiver and source the last model, or public copy."""
-        self._last = Sight(-1)
+        self._last_sight = Sight(-1)
 
     def read(self, round: int, heard: Heard) -> Sight:
         """What is known after a round; rounds come in order, and some may be missing."""
@@ -85,9 +85,9 @@ class Reader:
         models = {source: torch.stack(several).mean(0) for source, several in sorted(found.items())}
         lines = [line for payloads in heard.values() for line, _ in payloads]
         starts = self._starts(round, models)
-        earlier = {**self._last.earlier, **self._last.models}
-        self._last = Sight(round, models, starts, lines, earlier)
-        return self._last
+        earlier = {**self._last_sight.earlier, **self._last_sight.models}
+        self._last_sight = Sight(round, models, starts, lines, earlier)
+        return self._last_sight
 
     def _models(
         self, receiver: int, round: int, payloads: list[tuple[TranscriptLine, Tensor | None]]
@@ -130,9 +130,9 @@ class Reader:
         """The mixes with which the victims began, from what was seen in the round before."""
         if round == 0:
             return dict.fromkeys(models, self._scene.initial.float())
-        if self._last.round != round - 1:
+        if self._last_sight.round != round - 1:
             return {}
-        starts, known = {}, self._last.models
+        starts, known = {}, self._last_sight.models
         for victim in models:
             weights = self._scene.graph.view(victim, round - 1, 0.0).weights
             parts = {j: w for j, w in weights.items() if j in known and w}

@@ -33,15 +33,15 @@ class DeviceStaging(Endpoint):
     exchange is free when the next one is done.
     """
 
-    def __init__(self, inner: Endpoint, memory: BufferSpec, copies: HostCopies | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, buffer_spec: BufferSpec, copies: HostCopies | None = None) -> None:
         for name in OF_INNER:
-            if hasattr(inner, name):
-                setattr(self, name, getattr(inner, name))
-        self.device = memory.device
-        self._inner = inner
+            if hasattr(endpoint, name):
+                setattr(self, name, getattr(endpoint, name))
+        self.device = buffer_spec.device
+        self._endpoint = endpoint
         self._copies = copies or (CudaCopies(self.device) if self.device.type == "cuda" else HostCopies())
-        self.slots = memory.slots(self.device)
-        for slot in inner.slots:
+        self.slots = buffer_spec.slots(self.device)
+        for slot in endpoint.slots:
             self._copies.lock(slot)
         self._turns: Counter[int] = Counter()
         self._kept: dict[tuple[int, ...], Tensor] = {}
@@ -62,12 +62,12 @@ class DeviceStaging(Endpoint):
         moved = {target: on_host[id(payload)] for target, payload in outgoing.items()}
         # Peers read the host memory as soon as they are notified.
         self._copies.finish()
-        return self._inner.exchange(moved, sources, key, deadline, layout)
+        return self._endpoint.exchange(moved, sources, key, deadline, layout)
 
     def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
         found, on_device = {}, partial(torch.empty, dtype=torch.uint8, device=self.device)
         for source, payload in payloads.items():
-            message = handle.arrived[source]
+            message = handle.messages[source]
             if isinstance(message, SharedMessage):
                 self._lock(source, message.segment.content)
             landing = self._room((source, handle.key[2]), payload, on_device)
@@ -93,30 +93,30 @@ class DeviceStaging(Endpoint):
         """The payload in host memory; itself if it is there already. `place`: (part, turn, number)."""
         if payload.buffer.device != self.device:
             return payload
-        target = same_place(payload.buffer, self.slots, self._inner.slots)
+        target = same_place(payload.buffer, self.slots, self._endpoint.slots)
         if target is None:
             target = self._room(place, payload, self._copies.host_memory)
         self._copies.begin(target, payload.buffer)
         return Payload(payload.layout, target, payload.counts)
 
     def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
-        self._inner.send(target, payload.to(HOST), window, tag, number)
+        self._endpoint.send(target, payload.to(HOST), window, tag, number)
 
     def leave(self, failed: bool = False) -> None:
-        self._inner.leave(failed)
+        self._endpoint.leave(failed)
 
     @property
     def ahead(self) -> int:
-        return self._inner.ahead
+        return self._endpoint.ahead
 
     @property
     def heartbeat(self) -> HeartbeatSlot | None:
         """The mailbox of the inner endpoint shows there for whom the node waits."""
-        return self._inner.heartbeat
+        return self._endpoint.heartbeat
 
     @heartbeat.setter
     def heartbeat(self, slot: HeartbeatSlot | None) -> None:
-        self._inner.heartbeat = slot
+        self._endpoint.heartbeat = slot
 
     def _room(self, place: tuple[int, ...], payload: Payload, made: Callable[[int], Tensor]) -> Tensor:
         """Room for a payload in memory that is kept for its place; replaced if it is too small."""

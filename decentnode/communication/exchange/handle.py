@@ -39,14 +39,14 @@ class Message(ABC):
     """When this process read it."""
 
     @property
-    def is_void(self) -> bool:
+    def is_invalidated(self) -> bool:
         """Whether its memory is invalidated: the sender timed out on this node and may have written there."""
         return False
 
     def read(self, layout: Layout) -> Read:
         """The payload, or the reason why it cannot be used."""
         # Also checked after the mix (`release`): the sender may invalidate the memory while it is read.
-        if self.is_void:
+        if self.is_invalidated:
             return None, PeerLost(self.source, "timed out on this node while it was suspended")
         if self.layout != layout.hash:
             return None, ProtocolError(self.source, "sent another payload layout", "layout")
@@ -83,7 +83,7 @@ class Transport:
     def ask_for(self, peer: int, key: Key) -> None:
         """Requests a peer's lost payload of an exchange."""
 
-    def make_void(self, peer: int) -> None:
+    def invalidate(self, peer: int) -> None:
         """Invalidates, for a peer that exchanges nothing any more, the memory it may still read."""
 
     def give_model(self) -> None:
@@ -162,12 +162,12 @@ class ExchangeHandle:
     """
 
     def __init__(
-        self, mailbox: ExchangeOwner, key: Key, seq: int, sources: Iterable[int], deadline: float
+        self, owner: ExchangeOwner, key: Key, seq: int, sources: Iterable[int], deadline: float
     ) -> None:
         """`deadline`: how long a peer may be silent, in seconds."""
         self.key = key
         self.seq = seq
-        self.arrived: dict[int, Message] = {}
+        self.messages: dict[int, Message] = {}
         self.missing: dict[int, PeerError] = {}
         self.awaited = set(sources)
         self.unreleased: set[int] = set()
@@ -183,11 +183,11 @@ class ExchangeHandle:
         """Whether the wait has exceeded its first pause: then another thread has the timer."""
         self.done = False
         self._pause = 0.0
-        self._mailbox = mailbox
+        self._owner = owner
         self._wake: list[Callable[[], Any]] = []
 
     def __await__(self) -> Any:
-        if not self.done and not self._mailbox.alone:
+        if not self.done and not self._owner.alone:
             pause, loop = self.begin_to_wait(), asyncio.get_running_loop()
             future = loop.create_future()
             timer = loop.call_later(pause, self._hand_over)
@@ -204,7 +204,7 @@ class ExchangeHandle:
         """
         if not self.done:
             pause, limit = self.begin_to_wait(), time.monotonic() + seconds
-            attend = self._mailbox.transport.attend
+            attend = self._owner.transport.attend
             if not attend(self, min(pause, seconds)):
                 self._hand_over()
             while not self.done and (left := limit - time.monotonic()) > 0:
@@ -212,7 +212,7 @@ class ExchangeHandle:
             if not self.done:
                 # A node that computes requests nothing.
                 self.due, self.is_long = math.inf, False
-        if (failure := self._mailbox.failure) is not None:
+        if (failure := self._owner.failure) is not None:
             raise RunFailed(f"the transport broke: {failure}") from failure
         return self.done
 
@@ -229,17 +229,17 @@ class ExchangeHandle:
 
         Returns whether none was invalidated while it was read.
         """
-        arrived, self.arrived = self.arrived, {}
+        arrived, self.messages = self.messages, {}
         sound = True
         for source, message in arrived.items():
             # Before the acknowledgement, after which the sender writes.
-            sound = sound and not message.is_void
-            self._mailbox.transport.acknowledge(source, message)
+            sound = sound and not message.is_invalidated
+            self._owner.transport.acknowledge(source, message)
         return sound
 
     def refuse(self, reason: str) -> None:
         """Counts one of its messages as unusable."""
-        self._mailbox.refuse(reason)
+        self._owner.refuse(reason)
 
     def finish(self) -> None:
         """Wakes the waiting threads; the mailbox calls it with its lock held."""
@@ -251,11 +251,11 @@ class ExchangeHandle:
         """Starts deadline and timer; returns the seconds until the first request."""
         now = time.monotonic()
         self.opened = min(self.opened, now)
-        self._pause = min(self._mailbox.usual.seconds, Timeouts.first_pause(self.deadline))
+        self._pause = min(self._owner.usual.seconds, Timeouts.first_pause(self.deadline))
         self.due, self.is_long = now + self._pause, False
         # Where waits are usually short, only one that lasts is worth the time.
         if self._pause > Timeouts.first_request:
-            self._mailbox.show_awaited(self)
+            self._owner.show_awaited(self)
         return self._pause
 
     def back_off(self, now: float) -> None:
@@ -268,12 +268,12 @@ class ExchangeHandle:
     def _hand_over(self) -> None:
         """Shows the wait, which is long now; from here on another thread has the timer."""
         self.is_long = True
-        self._mailbox.show_awaited(self)
-        self._mailbox.transport.check_soon()
+        self._owner.show_awaited(self)
+        self._owner.transport.check_soon()
 
     def call_when_done(self, wake: Callable[[], Any]) -> None:
         """Calls `wake` in the thread that finishes the exchange, or at once if it is done."""
-        with self._mailbox.lock:
+        with self._owner.lock:
             if not self.done:
                 self._wake.append(wake)
                 return

@@ -41,9 +41,9 @@ class Mailbox(ExchangeOwner):
         """The exchange that was opened last; None before the first."""
         self.messages = MessageQueue(self)
         """What arrives outside of the exchanges."""
-        self._open: dict[Key, ExchangeHandle] = {}
-        self._parked = EarlyMessages(transport.acknowledge)
-        self._sent_in: defaultdict[int, SendWindow] = defaultdict(SendWindow)
+        self._open_exchanges: dict[Key, ExchangeHandle] = {}
+        self._early = EarlyMessages(transport.acknowledge)
+        self._send_windows: defaultdict[int, SendWindow] = defaultdict(SendWindow)
         """By part what its readers have not acknowledged."""
         self._last: Key = (-1, 0, 0)
         self._sent = numbered_from
@@ -161,8 +161,10 @@ class Mailbox(ExchangeOwner):
             entry = self.peers.get(peer)
             return entry is None or (
                 not entry.wants_model
-                and not any(peer in handle.awaited for handle in self._open.values())
-                and not any(peer in window.readers | window.unreleased for window in self._sent_in.values())
+                and not any(peer in handle.awaited for handle in self._open_exchanges.values())
+                and not any(
+                    peer in window.readers | window.unreleased for window in self._send_windows.values()
+                )
             )
 
     def unlink(self, peer: int) -> None:
@@ -175,7 +177,7 @@ class Mailbox(ExchangeOwner):
     def is_unread(self, reader: int, seq: int, part: int) -> bool:
         """Whether a reader has not acknowledged the exchange with this number."""
         with self.lock:
-            return self._sent_in[part].awaits(reader, seq)
+            return self._send_windows[part].awaits(reader, seq)
 
     def open(
         self, key: Key, seq: int, targets: Iterable[int], sources: Sequence[int], deadline: float
@@ -187,7 +189,7 @@ class Mailbox(ExchangeOwner):
             self._last, self._sent = max(self._last, key), max(self._sent, seq)
             # The order matters: what was sent before a loss is settled first. Late messages then find their
             # source missing, and are not mixed.
-            early, skipped = self._parked.take(key)
+            early, skipped = self._early.take(key)
             for source, (message, is_late) in early.items():
                 if not is_late:
                     self._settle(handle, source, message)
@@ -208,8 +210,8 @@ class Mailbox(ExchangeOwner):
             readers = {p.rank for p in peers if p.error is None and p.state is not PeerState.LEAVING}
             handle.targets = frozenset(readers)
             # Done means that all earlier memory of this part is free.
-            handle.unreleased = self._sent_in[key[2]].send(seq, readers)
-            self._open[key] = handle
+            handle.unreleased = self._send_windows[key[2]].send(seq, readers)
+            self._open_exchanges[key] = handle
             if self.failure is not None:
                 handle.finish()
             self._finish_if_complete(handle)
@@ -219,14 +221,14 @@ class Mailbox(ExchangeOwner):
         """Accepts a message for an open exchange, or keeps it for a later one; drops any other."""
         with self.lock:
             self.peers[source].reach(key[0], time.monotonic())
-            handle = self._open.get(key)
+            handle = self._open_exchanges.get(key)
             if handle is not None:
                 self._settle(handle, source, message)
                 self._finish_if_complete(handle)
             elif key <= self._last:
                 self._note_surplus(source, key, "stale")
             # A correct peer is one exchange ahead; the limit bounds what a faulty one can occupy.
-            elif surplus := self._parked.keep(
+            elif surplus := self._early.keep(
                 source, key, message, self.peers[source].error is not None, MOST_PARKED * self.parts
             ):
                 self._note_surplus(source, key, surplus)
@@ -251,7 +253,7 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             self._stop_exchanging(peer, PeerEvent.RESTART, error)
             self.peers[peer].forget_timeouts()
-            self._parked.drop_from(peer, NEVER)
+            self._early.drop_from(peer, NEVER)
 
     def _stop_exchanging(self, peer: int, event: PeerEvent, error: PeerError) -> None:
         """Moves a peer to a state in which it exchanges nothing."""
@@ -262,8 +264,8 @@ class Mailbox(ExchangeOwner):
             if not was_exchanging:
                 return
             # First, because `_strike` may finish an exchange whose memory the peer is still reading.
-            self.transport.make_void(peer)
-            for handle in self._open.values():
+            self.transport.invalidate(peer)
+            for handle in self._open_exchanges.values():
                 if peer in handle.awaited:
                     self._miss(handle, peer, error)
             self._strike(peer)
@@ -276,7 +278,7 @@ class Mailbox(ExchangeOwner):
         """
         with self.lock:
             self.lose(peer, error)
-            self._parked.drop_from(peer, until)
+            self._early.drop_from(peer, until)
 
     def want_model(self, peer: int) -> None:
         """Records a peer's request for this node's model; during an exchange the vector is not written, so
@@ -285,7 +287,7 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             self.peers[peer].wants_model = True
             self.peers.note(self.peers[peer])
-            if self._open:
+            if self._open_exchanges:
                 self.transport.give_model()
 
     def take_wanting(self) -> list[int]:
@@ -303,7 +305,7 @@ class Mailbox(ExchangeOwner):
         What it sent until then is still awaited.
         """
         with self.lock:
-            awaited = [handle.key for handle in self._open.values() if peer in handle.awaited]
+            awaited = [handle.key for handle in self._open_exchanges.values() if peer in handle.awaited]
             # Payloads and LEAVE may travel by different routes, so a payload may arrive after it, even for an
             # exchange that has not opened.
             owes = last is not None and (last > self._last or any(key <= last for key in awaited))
@@ -319,9 +321,9 @@ class Mailbox(ExchangeOwner):
         """Ends every exchange, open or future, with an error of the transport itself."""
         with self.lock:
             self.failure = error
-            for handle in self._open.values():
+            for handle in self._open_exchanges.values():
                 handle.finish()
-            self._open.clear()
+            self._open_exchanges.clear()
 
     def note_waiting(self, peer: int, key: Key, for_us: bool = False) -> None:
         """Records that `peer` is alive and waits in exchange `key`; `for_us`: for this node."""
@@ -334,38 +336,42 @@ class Mailbox(ExchangeOwner):
         """Records that `peer` is behind, in exchange `key`, and whether it made progress."""
         with self.lock:
             self.peers[peer].advance(key, time.monotonic())
-            behind = [handle for handle in self._open.values() if peer in handle.awaited and key < handle.key]
+            behind = [
+                handle
+                for handle in self._open_exchanges.values()
+                if peer in handle.awaited and key < handle.key
+            ]
             self.usual.was_needless = self.usual.was_needless or bool(behind)
 
     def awaited(self) -> list[tuple[ExchangeHandle, set[int]]]:
         """Open exchanges with the peers each waits for: sources, and readers of earlier payloads."""
         with self.lock:
-            return [(handle, handle.awaited | handle.unreleased) for handle in self._open.values()]
+            return [(handle, handle.awaited | handle.unreleased) for handle in self._open_exchanges.values()]
 
     def times_out_at(self, peer: int, handle: ExchangeHandle) -> float:
         """When a peer times out in this exchange if it stays silent."""
         with self.lock:
             return self.peers[peer].times_out_at(handle.key, handle.opened, handle.deadline)
 
-    def forgive(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """Extends every deadline by the seconds for which this process was suspended."""
         with self.lock:
             for peer in self.peers.known():
-                peer.forgive(seconds)
-            for handle in self._open.values():
+                peer.extend_deadlines(seconds)
+            for handle in self._open_exchanges.values():
                 handle.opened += seconds
 
     def is_read(self) -> bool:
         """True when no live peer has unread payloads of this node."""
         with self.lock:
-            return not any(window.readers or window.unreleased for window in self._sent_in.values())
+            return not any(window.readers or window.unreleased for window in self._send_windows.values())
 
     def _settle(self, handle: ExchangeHandle, source: int, message: Message) -> None:
         if source in handle.awaited:
             handle.awaited.discard(source)
-            handle.arrived[source] = message
+            handle.messages[source] = message
         else:
-            reason = "repeated" if source in handle.arrived else "unexpected source"
+            reason = "repeated" if source in handle.messages else "unexpected source"
             self._note_surplus(source, handle.key, reason)
 
     def _note_surplus(self, source: int, key: Key, reason: str) -> None:
@@ -379,10 +385,10 @@ class Mailbox(ExchangeOwner):
 
     def _strike(self, reader: int, seq: float = math.inf, part: int | None = None) -> None:
         """Waits no longer for a reader of payloads up to a number, in one part or in all."""
-        for of, window in self._sent_in.items():
+        for of, window in self._send_windows.items():
             if part is None or part == of:
                 window.strike(reader, seq)
-        for handle in tuple(self._open.values()):
+        for handle in tuple(self._open_exchanges.values()):
             self._finish_if_complete(handle)
 
     def _finish_if_complete(self, handle: ExchangeHandle) -> None:
@@ -390,7 +396,7 @@ class Mailbox(ExchangeOwner):
             if handle.is_long:
                 self.show_awaited(handle)
             return
-        del self._open[handle.key]
+        del self._open_exchanges[handle.key]
         self.usual.learn(time.monotonic() - handle.opened)
         handle.finish()
 
@@ -398,6 +404,6 @@ class Mailbox(ExchangeOwner):
         """Requests what must have been lost: links keep the order, so a peer in a later exchange has sent its
         payload.
         """
-        for handle in self._open.values():
+        for handle in self._open_exchanges.values():
             if handle.key < key and peer in handle.awaited:
                 self.transport.ask_for(peer, handle.key)

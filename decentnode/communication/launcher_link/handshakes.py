@@ -12,7 +12,7 @@ import numpy as np
 from decentnode.communication.launcher_link.shared_array import shared_array
 
 MOST_BYTES = 64
-Introduction = Annotated[bytes, msgspec.Meta(max_length=MOST_BYTES)]
+Handshake = Annotated[bytes, msgspec.Meta(max_length=MOST_BYTES)]
 """The handshake of one node."""
 
 
@@ -23,16 +23,16 @@ class HandshakeBoard:
         self._lengths = shared_array((ranks,), "uint8")
         self._slots = shared_array((ranks, MOST_BYTES), "uint8")
 
-    def fill(self, introductions: Mapping[int, bytes]) -> None:
+    def fill(self, handshakes: Mapping[int, bytes]) -> None:
         """Writes the slots of some ranks; raises ValueError if one is too long or its rank does not exist."""
-        for rank, introduction in introductions.items():
+        for rank, handshake in handshakes.items():
             if not 0 <= rank < len(self._lengths):
                 raise ValueError(f"there is no rank {rank} to introduce")
-            if len(introduction) > MOST_BYTES:
-                raise ValueError(f"an introduction has at most {MOST_BYTES} bytes, not {len(introduction)}")
-            self._slots[rank, : len(introduction)] = np.frombuffer(introduction, np.uint8)
+            if len(handshake) > MOST_BYTES:
+                raise ValueError(f"a handshake has at most {MOST_BYTES} bytes, not {len(handshake)}")
+            self._slots[rank, : len(handshake)] = np.frombuffer(handshake, np.uint8)
             # The length last: a slot counts as written only when its bytes are there.
-            self._lengths[rank] = len(introduction)
+            self._lengths[rank] = len(handshake)
 
     def said(self) -> dict[int, bytes]:
         """The contents of all slots in use, by rank."""

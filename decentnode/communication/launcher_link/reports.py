@@ -22,13 +22,13 @@ MOST_BYTES = 4096
 """PIPE_BUF on Linux: the kernel writes up to that many bytes in one piece."""
 
 
-class OfNode(msgspec.Struct, frozen=True):
+class NodeReport(msgspec.Struct, frozen=True):
     """A report about a node."""
 
     rank: int
 
 
-class OfRound(OfNode, frozen=True):
+class RoundReport(NodeReport, frozen=True):
     """A report about a node in a round, counted from 0."""
 
     round: int
@@ -41,7 +41,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     pid: int
 
 
-class RoundProgress(OfRound, frozen=True, tag="progress"):
+class RoundProgress(RoundReport, frozen=True, tag="progress"):
     """The round that a node has done."""
 
     loss: float | None
@@ -50,7 +50,7 @@ class RoundProgress(OfRound, frozen=True, tag="progress"):
     """What its private steps have spent so far, where that is a claim."""
 
 
-class Published(OfRound, frozen=True, tag="published"):
+class Published(RoundReport, frozen=True, tag="published"):
     """A node has reached an evaluation after `round`."""
 
     train_loss: float | None
@@ -63,28 +63,28 @@ class Published(OfRound, frozen=True, tag="published"):
     """Who evaluates the model and sends `Evaluated`: the node, an evaluator of its machine, or nobody."""
 
 
-class Evaluated(OfRound, frozen=True, tag="evaluated"):
+class Evaluated(RoundReport, frozen=True, tag="evaluated"):
     """A node's model was tested after `round`."""
 
     metrics: Mapping[str, float | None]
     """By name; None if not finite, which JSON cannot represent. Empty if the evaluation failed."""
 
 
-class PeerMissing(OfRound, frozen=True, tag="missing"):
+class PeerMissing(RoundReport, frozen=True, tag="missing"):
     """A node continues without a peer."""
 
     peer: int
     reason: str
 
 
-class Rejected(OfRound, frozen=True, tag="refused"):
+class Rejected(RoundReport, frozen=True, tag="refused"):
     """A node refused a payload of a peer for the first time."""
 
     peer: int
     reason: str
 
 
-class FaultInjected(OfRound, frozen=True, tag="injected"):
+class FaultInjected(RoundReport, frozen=True, tag="injected"):
     """An injected fault acted on a node; for message faults the first message of a round."""
 
     fault: str
@@ -92,7 +92,7 @@ class FaultInjected(OfRound, frozen=True, tag="injected"):
     """The node's activity, or the message."""
 
 
-class Waiting(OfRound, frozen=True, tag="waiting"):
+class Waiting(RoundReport, frozen=True, tag="waiting"):
     """A node has waited for neighbors for a while; the launcher reports it, which reads all heartbeats."""
 
     peers: list[int]
@@ -105,27 +105,27 @@ class Waiting(OfRound, frozen=True, tag="waiting"):
     """Seconds for which this stays valid unless a newer report arrives."""
 
 
-class Stuck(OfRound, frozen=True, tag="stuck"):
+class Stuck(RoundReport, frozen=True, tag="stuck"):
     """A node without progress for too long that does not wait for another; reported by its launcher."""
 
     doing: str
     seconds: float
 
 
-class DiskProblem(OfNode, frozen=True, tag="disk"):
+class DiskProblem(NodeReport, frozen=True, tag="disk"):
     """A file of a node's results cannot be written; its lines wait in memory, or are lost."""
 
     text: str
     lost: bool = False
 
 
-class Notice(OfNode, frozen=True, tag="said"):
+class Notice(NodeReport, frozen=True, tag="said"):
     """A line for the console about the transport of all nodes."""
 
     text: str
 
 
-class PeerBack(OfRound, frozen=True, tag="back"):
+class PeerBack(RoundReport, frozen=True, tag="back"):
     """A node exchanges again with a peer that it had continued without."""
 
     peer: int
@@ -140,11 +140,11 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
     """Its new incarnation."""
 
 
-class Rejoined(OfRound, frozen=True, tag="came-back"):
+class Rejoined(RoundReport, frozen=True, tag="came-back"):
     """A restarted node takes part from `round` on; what it had done of that round is discarded."""
 
 
-class Finished(OfNode, frozen=True, tag="finished"):
+class Finished(NodeReport, frozen=True, tag="finished"):
     """A node has done its last round."""
 
     rounds: int
@@ -165,23 +165,23 @@ class Finished(OfNode, frozen=True, tag="finished"):
     """The weight that models of adversaries had in a mix, the mean over rounds; None without adversaries."""
 
 
-class Stopped(OfNode, frozen=True, tag="stopped"):
+class Stopped(NodeReport, frozen=True, tag="stopped"):
     """A node ended before its last round, on request."""
 
     rounds: int
 
 
-class Checkpointed(OfRound, frozen=True, tag="checkpointed"):
+class Checkpointed(RoundReport, frozen=True, tag="checkpointed"):
     """A checkpoint of a node after `round` is on disk."""
 
 
-class NotCheckpointed(OfRound, frozen=True, tag="not-checkpointed"):
+class NotCheckpointed(RoundReport, frozen=True, tag="not-checkpointed"):
     """A node could not be saved after `round`; it continues, and earlier checkpoints are kept."""
 
     reason: str
 
 
-class Failed(OfNode, frozen=True, tag="failed"):
+class Failed(NodeReport, frozen=True, tag="failed"):
     """A node ended with an error; the traceback is in its log."""
 
     error: str
@@ -217,7 +217,7 @@ class Reporter:
         self._half = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // 2
         self._last_patience = Timeouts.last_report
 
-    def let_go_of_the_reading_end(self) -> None:
+    def close_reading_end(self) -> None:
         """Closes the reading end after a fork; otherwise no write would fail after the launcher has died."""
         if self._reading_end is not None:
             os.close(self._reading_end)

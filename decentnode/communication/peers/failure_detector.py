@@ -34,7 +34,7 @@ class FailureDetector:
         late = max((lateness(mailbox, now) for mailbox in waiting), default=0.0)
         for mailbox in waiting:
             if late > Timeouts.standstill:
-                mailbox.forgive(late)
+                mailbox.extend_deadlines(late)
             # Timeouts first: a peer that is dropped here receives DROP_EDGE instead of another request.
             for key, error in overdue(mailbox, now):
                 self._edges.time_out(mailbox, key, error, now)

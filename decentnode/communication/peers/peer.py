@@ -183,7 +183,7 @@ class Peer:
         """Forgets where it was: it rejoins, possibly in an earlier round than before."""
         self._heard = self._highest = None
 
-    def forgive(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """Extends its deadlines by seconds in which no message could be received."""
         if self._highest is not None:
             self._highest = self._highest[0], self._highest[1] + seconds

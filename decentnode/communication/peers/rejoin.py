@@ -167,10 +167,10 @@ class RejoinProtocol:
         elif self._proposed is not None and least is RejoinAnswer.ACCEPT:
             self.settle(self._proposed)
 
-    def _look(self, enough: int, least: RejoinAnswer | None) -> None:
+    def _look(self, enough: int, least_answer: RejoinAnswer | None) -> None:
         ended = self._rounds(RejoinAnswer.ENDED) if self._ended_alone else []
         self.latest = max(self._rounds(RejoinAnswer.POSITION) or ended, default=None)
-        if least is not RejoinAnswer.NONE or (self.latest is not None and self.latest > enough):
+        if least_answer is not RejoinAnswer.NONE or (self.latest is not None and self.latest > enough):
             self.found.set()
 
     @property

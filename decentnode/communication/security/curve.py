@@ -54,7 +54,7 @@ class Credentials:
     """The keys of this machine, and the public keys of all machines."""
 
     machine: int
-    own: KeyPair
+    own_keys: KeyPair
     public: tuple[bytes, ...]
     """The public CURVE keys of all machines, by index; no other key is admitted."""
     signing: bytes = field(default=b"", repr=False)
@@ -70,7 +70,7 @@ class Credentials:
         most = int(socket.get(zmq.MAXMSGSIZE))
         socket.set(zmq.MAXMSGSIZE, most + ENVELOPE_BYTES if most >= 0 else most)
         socket.set(zmq.CURVE_SERVER, 1)
-        socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+        socket.set(zmq.CURVE_SECRETKEY, self.own_keys.secret)
         socket.set(zmq.ZAP_DOMAIN, DOMAIN)
         # Without an authenticator this admits no one; libzmq's default admits everyone.
         socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
@@ -79,8 +79,8 @@ class Credentials:
     def guard_client(self, socket: Socket, machine: int) -> None:
         """Makes a socket that will connect talk to that machine alone."""
         socket.set(zmq.CURVE_SERVERKEY, self.public[machine])
-        socket.set(zmq.CURVE_PUBLICKEY, self.own.public)
-        socket.set(zmq.CURVE_SECRETKEY, self.own.secret)
+        socket.set(zmq.CURVE_PUBLICKEY, self.own_keys.public)
+        socket.set(zmq.CURVE_SECRETKEY, self.own_keys.secret)
         socket.set(zmq.HANDSHAKE_IVL, round(1000 * Timeouts.key_handshake))
 
 
@@ -177,7 +177,7 @@ def prove_guard(credentials: Credentials, seconds: float = Timeouts.guard_self_t
         # A real connection over TCP, because the guard works inside libzmq.
         server.bind("tcp://127.0.0.1:*")
         where = server.get_string(zmq.LAST_ENDPOINT)
-        stranger = _knock(context, where, replace(credentials, own=KeyPair.make()))
+        stranger = _knock(context, where, replace(credentials, own_keys=KeyPair.make()))
         # The stranger first: an open guard would otherwise look right with the own key.
         _serve_until(gate, seconds, lambda: bool(refused))
         own = _knock(context, where, credentials)
@@ -204,8 +204,8 @@ def _knock(context: "zmq.Context[Socket]", endpoint: str, credentials: Credentia
     return client
 
 
-def _serve_until(gate: ZapAuthenticator, seconds: float, is_done: Callable[[], bool]) -> None:
+def _serve_until(authenticator: ZapAuthenticator, seconds: float, is_done: Callable[[], bool]) -> None:
     limit = time.monotonic() + seconds
     while not is_done() and time.monotonic() < limit:
-        gate.serve()
+        authenticator.serve()
         time.sleep(0.001)

@@ -140,13 +140,13 @@ def load_manifest(folder: Path, machines: int) -> Manifest:
     return manifest
 
 
-def _check_listed(path: Path, index: int, listed: MachineKeys, before: list[MachineKeys]) -> None:
+def _check_listed(path: Path, index: int, keys: MachineKeys, earlier_keys: list[MachineKeys]) -> None:
     try:
-        z85.decode(listed.curve)
+        z85.decode(keys.curve)
     except (ValueError, KeyError, struct.error) as error:
         raise BadInput(f"{path}: machines[{index}].curve is no key; copy the file again") from error
-    for other, one in enumerate(before):
-        if one.curve == listed.curve or one.ed25519 == listed.ed25519:
+    for other, one in enumerate(earlier_keys):
+        if one.curve == keys.curve or one.ed25519 == keys.ed25519:
             raise BadInput(f"{path}: machines[{index}] has the key of machines[{other}]; each needs its own")
 
 

@@ -15,11 +15,11 @@ from decentnode.core.payload import Layout, Payload, PayloadError
 class PeerSegment:
     """A peer's shared memory; parsed payloads are kept, since slots are used in turn."""
 
-    def __init__(self, announced: SharedSegment) -> None:
+    def __init__(self, segment: SharedSegment) -> None:
         """Attaches it; raises WireError."""
-        self.announced = announced
+        self.segment = segment
         try:
-            self.content = attach(announced)
+            self.content = attach(segment)
         except OSError as error:
             # Not the peer's mistake: this process is out of descriptors.
             if error.errno == errno.EMFILE:
@@ -42,7 +42,7 @@ class SharedMessage(Message):
     length: int
 
     @property
-    def is_void(self) -> bool:
+    def is_invalidated(self) -> bool:
         return self.segment.words[-1 - self.reader] >= self.seq
 
     def _parse(self, layout: Layout) -> Payload:
@@ -69,29 +69,29 @@ class AttachedSegments:
     def __init__(self) -> None:
         self.most: float = inf
         """Attachments that are kept."""
-        self._announced: dict[int, SharedSegment] = {}
+        self._segments: dict[int, SharedSegment] = {}
         self._known: OrderedDict[int, PeerSegment] = OrderedDict()
 
-    def learn(self, announced: Iterable[SharedSegment], ranks: Container[int]) -> None:
+    def learn(self, segments: Iterable[SharedSegment], ranks: Container[int]) -> None:
         """Attaches the segments that the process of `ranks` announced; raises WireError."""
-        for segment in announced:
+        for segment in segments:
             if segment.rank not in ranks:
                 raise WireError("hello")
-            if segment.rank not in self._announced:
+            if segment.rank not in self._segments:
                 self._attach(segment)
-                self._announced[segment.rank] = segment
+                self._segments[segment.rank] = segment
             # HELLO may arrive twice, but a second segment is refused: payloads may still be read in the
             # first.
-            elif self._announced[segment.rank] != segment:
+            elif self._segments[segment.rank] != segment:
                 raise WireError("hello")
 
     def of(self, rank: int) -> PeerSegment:
         """The memory of a rank; raises WireError if there is none."""
-        if rank not in self._announced:
+        if rank not in self._segments:
             raise WireError("notice without shared memory")
         known = self._known.pop(rank, None)
         if known is None:
-            return self._attach(self._announced[rank])
+            return self._attach(self._segments[rank])
         # Now the one used last.
         self._known[rank] = known
         return known
@@ -105,5 +105,5 @@ class AttachedSegments:
 
     def forget(self, rank: int) -> None:
         """Forgets a lost rank; a new process of it may announce another segment."""
-        self._announced.pop(rank, None)
+        self._segments.pop(rank, None)
         self._known.pop(rank, None)

@@ -28,7 +28,7 @@ class DoorbellReader:
 
     def __init__(
         self,
-        place: ProcessDirectory,
+        directory: ProcessDirectory,
         take: Callable[[bytes, bytes], None],
         refuse: Callable[[str], None],
         rings: bool = True,
@@ -37,7 +37,7 @@ class DoorbellReader:
 
         Raises StartError.
         """
-        self._path = pipe_path(place, place.own, rings)
+        self._path = pipe_path(directory, directory.own, rings)
         self._take = take
         self._refuse = refuse
         try:
@@ -123,27 +123,27 @@ class OwnPipes:
     """What this process reads: its doorbell, and the pipe of its socket thread."""
 
     def __init__(
-        self, place: ProcessDirectory, take: Callable[[bytes, bytes], None], refuse: Callable[[str], None]
+        self, directory: ProcessDirectory, take: Callable[[bytes, bytes], None], refuse: Callable[[str], None]
     ) -> None:
         """`take` and `refuse` as for `DoorbellReader`. Raises StartError."""
-        self.bell = DoorbellReader(place, take, refuse)
-        self._pipe = DoorbellReader(place, take, refuse, rings=False)
+        self.doorbell = DoorbellReader(directory, take, refuse)
+        self._pipe_reader = DoorbellReader(directory, take, refuse, rings=False)
 
     def fileno(self) -> int:
         """Readable when records wait in the pipe of the socket thread."""
-        return self._pipe.fileno()
+        return self._pipe_reader.fileno()
 
     def hear(self) -> None:
         """Doorbell first: what a sender rang before a message must be processed before it."""
-        self.bell.hear()
-        self._pipe.hear()
+        self.doorbell.hear()
+        self._pipe_reader.hear()
 
     def close(self) -> None:
         """Removes both; a later writer gets an error."""
-        self.bell.close()
-        self._pipe.close()
+        self.doorbell.close()
+        self._pipe_reader.close()
 
 
-def pipe_path(place: ProcessDirectory, process: int, rings: bool) -> str:
+def pipe_path(directory: ProcessDirectory, process: int, rings: bool) -> str:
     """The doorbell of a process of this machine, or the pipe that its socket thread reads."""
-    return f"{place.directory}/{place.processes[process].index}.{'bell' if rings else 'pipe'}"
+    return f"{directory.directory}/{directory.processes[process].index}.{'bell' if rings else 'pipe'}"

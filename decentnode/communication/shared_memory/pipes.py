@@ -24,16 +24,16 @@ class PeerPipes:
     def __init__(
         self,
         path_of: Callable[[int, bool], str | None],
-        greeting: Callable[[int, bool], list[wire.Outgoing]],
-        note_greeting: Callable[[int], None],
+        hello_messages: Callable[[int, bool], list[wire.Outgoing]],
+        record_hello: Callable[[int], None],
         epoll: select.epoll,
     ) -> None:
-        """`path_of`: the pipe of a process, or its doorbell, None where it has none; `greeting`: the first
-        messages for it; `note_greeting` is called when they were sent; `epoll` learns of lost readers.
+        """`path_of`: the pipe of a process, or its doorbell, None where it has none; `hello_messages`: the
+        first messages for it; `record_hello` is called when they were sent; `epoll` learns of lost readers.
         """
         self._path_of = path_of
-        self._greeting = greeting
-        self._note_greeting = note_greeting
+        self._hello_messages = hello_messages
+        self._record_hello = record_hello
         self._epoll = epoll
         self._pipes: dict[int, int] = {}
         """By process the descriptor of its pipe; -1: it could not be opened."""
@@ -84,14 +84,14 @@ class PeerPipes:
         return self._pipes.get(process) == -1
 
     def _open(self, process: int, rings: bool, first: bytes = b"") -> bool:
-        """Opens the doorbell or the pipe of a process, greets it there, and writes the `first` record."""
+        """Opens the doorbell or the pipe of a process, and writes a hello and the `first` record there."""
         if (path := self._path_of(process, rings)) is None:
             return False
         pipe = -1
         try:
             pipe = os.open(path, WRITING)
             # HELLO must be the first message, also of a doorbell.
-            records = [*(header + body for _, header, body in self._greeting(process, rings)), first]
+            records = [*(header + body for _, header, body in self._hello_messages(process, rings)), first]
             whole = b"".join(records)
             # All at once where the kernel does that: the reader wakes up once.
             for record in [whole] if len(whole) <= select.PIPE_BUF else records:
@@ -105,7 +105,7 @@ class PeerPipes:
         self._epoll.register(pipe, select.EPOLLET)
         self._writes_to[pipe] = process
         (self._bells if rings else self._pipes)[process] = pipe
-        self._note_greeting(process)
+        self._record_hello(process)
         return True
 
     def reader_of(self, fd: int) -> int | None:

@@ -37,21 +37,23 @@ class Segment:
     the highest number that is invalidated for it. Words are counted from the end.
     """
 
-    def __init__(self, rank: int, memory: BufferSpec, readers: int) -> None:
+    def __init__(self, rank: int, buffer_spec: BufferSpec, readers: int) -> None:
         """`readers`: number of ranks."""
-        vector_bytes = _pages(memory.vector_elements * memory.vector_dtype.itemsize)
-        self._staging_bytes = _pages(memory.payload_bytes)
+        vector_bytes = _pages(buffer_spec.vector_elements * buffer_spec.vector_dtype.itemsize)
+        self._staging_bytes = _pages(buffer_spec.payload_bytes)
         self._staging_start = 2 * vector_bytes
         words = _pages(WORD * readers)
-        size = self._staging_start + STAGING_SLOTS * memory.parts * self._staging_bytes + words
+        size = self._staging_start + STAGING_SLOTS * buffer_spec.parts * self._staging_bytes + words
         self._fd = os.memfd_create(f"decentnode-{rank}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size)
         # Sealed before any peer learns of it: peers refuse memory without seals.
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, SEALS)
-        self.public = SharedSegment(rank, os.getpid(), self._fd, size)
+        self.shared = SharedSegment(rank, os.getpid(), self._fd, size)
         self._bytes = torch.frombuffer(mmap.mmap(self._fd, size), dtype=torch.uint8)
-        used = memory.vector_elements * memory.vector_dtype.itemsize
-        first, second = (self._bytes[i * vector_bytes :][:used].view(memory.vector_dtype) for i in range(2))
+        used = buffer_spec.vector_elements * buffer_spec.vector_dtype.itemsize
+        first, second = (
+            self._bytes[i * vector_bytes :][:used].view(buffer_spec.vector_dtype) for i in range(2)
+        )
         self.slots = (first, second)
         self._words = self._bytes[-words:].numpy().view("int64")
         self._base = self._bytes.data_ptr()
@@ -78,7 +80,7 @@ class Segment:
         self._staged[part] = seq, slot, -(-end // STAGING_ALIGNMENT) * STAGING_ALIGNMENT
         return offset
 
-    def make_void(self, reader: int, seq: int) -> None:
+    def invalidate(self, reader: int, seq: int) -> None:
         """Invalidates for a reader everything sent up to number `seq`."""
         self._words[-1 - reader] = seq
 

@@ -51,18 +51,20 @@ class BackendChoice:
     key: str = "communication.backend"
     """The key of the backend in a configuration, for errors."""
 
-    def __call__(self, facts: dict[int, Capabilities]) -> GroupPlan:
-        members = {rank: fact for rank, fact in facts.items() if fact.takes_part}
+    def __call__(self, capabilities: dict[int, Capabilities]) -> GroupPlan:
+        members = {rank: fact for rank, fact in capabilities.items() if fact.takes_part}
         if len(members) < 2:
-            return GroupPlan([], "", f"fewer than two of the {len(facts)} nodes take part in a group")
+            return GroupPlan([], "", f"fewer than two of the {len(capabilities)} nodes take part in a group")
         backend, why = self._backend(members)
         error = "" if backend else why
         return GroupPlan(sorted(members), backend, why, error=error)
 
-    def _backend(self, members: Mapping[int, Capabilities]) -> tuple[str, str]:
+    def _backend(self, capabilities: Mapping[int, Capabilities]) -> tuple[str, str]:
         """(backend, reason); the backend is empty if there is none."""
-        against_nccl = why_not_nccl(members, self.shares_gpu)
-        against_gloo = next((f"torch of rank {r} has no gloo" for r, f in members.items() if not f.gloo), "")
+        against_nccl = why_not_nccl(capabilities, self.shares_gpu)
+        against_gloo = next(
+            (f"torch of rank {r} has no gloo" for r, f in capabilities.items() if not f.gloo), ""
+        )
         if self.wanted != "auto":
             against = against_nccl if self.wanted == "nccl" else against_gloo
             return ("", f"{self.key}: {self.wanted}: {against}") if against else (self.wanted, "as asked")
@@ -73,19 +75,19 @@ class BackendChoice:
         return "", f"{self.key}: auto: neither works: {against_nccl}; {against_gloo}"
 
 
-def why_not_nccl(members: Mapping[int, Capabilities], shares_gpu: bool) -> str:
+def why_not_nccl(capabilities: Mapping[int, Capabilities], shares_gpu: bool) -> str:
     """Why these ranks cannot use NCCL together; empty if they can."""
-    without = [rank for rank, fact in members.items() if not fact.gpu]
-    if len(without) == len(members):
+    without = [rank for rank, fact in capabilities.items() if not fact.gpu]
+    if len(without) == len(capabilities):
         return "no node is on a GPU"
     if len(without) == 1:
         return f"rank {without[0]} is on no GPU"
     if without:
         return f"{len(without)} nodes are on no GPU"
-    lacking = [rank for rank, fact in members.items() if not fact.nccl]
+    lacking = [rank for rank, fact in capabilities.items() if not fact.nccl]
     if lacking:
         return f"torch of rank {lacking[0]} has no NCCL"
-    versions = {members[rank].nccl: rank for rank in sorted(members, reverse=True)}
+    versions = {capabilities[rank].nccl: rank for rank in sorted(capabilities, reverse=True)}
     if len(versions) > 1:
         each = ", ".join(f"{version} (rank {rank})" for version, rank in versions.items())
         return f"the versions of NCCL differ: {each}; install the same torch everywhere"
@@ -93,7 +95,7 @@ def why_not_nccl(members: Mapping[int, Capabilities], shares_gpu: bool) -> str:
         if any(found.startswith(f"{version}.") for found in versions):
             return f"NCCL {version}: {why}; install a torch with another"
     by_gpu: defaultdict[str, list[int]] = defaultdict(list)
-    for rank, fact in members.items():
+    for rank, fact in capabilities.items():
         by_gpu[fact.gpu].append(rank)
     shared = next((ranks for ranks in by_gpu.values() if len(ranks) > 1), None)
     if shared and not shares_gpu:

@@ -54,26 +54,26 @@ class GroupEndpoint(ZeroMQEndpoint):
     is kept, so ZeroMQ can resend it if the group fails.
     """
 
-    reads_bell: ClassVar[bool] = False
+    reads_doorbell: ClassVar[bool] = False
 
     def __init__(
-        self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
+        self, rank: int, io_thread: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
         most_bytes: int,
     ) -> None:  # fmt: skip
         """`most_bytes`: the largest payload that any peer may send."""
-        super().__init__(rank, sockets, slots, segment, {})
-        self._siblings[rank] = self
+        super().__init__(rank, io_thread, slots, segment, {})
+        self._endpoints[rank] = self
         self.device = slots[0].device
-        self.formation = GroupMembership(rank, self.post, self._abandon)
+        self.group_membership = GroupMembership(rank, self.post, self._abandon)
         self._most_bytes = most_bytes
         self.transfer_queue = TransferQueue(self)
         self._group: Group | None = None
-        self._carried: dict[Key, dict[int, Unconfirmed]] = {}
+        self._unconfirmed: dict[Key, dict[int, Unconfirmed]] = {}
         self._seq_of: dict[Key, int] = {}
         """The numbers of this node's last two exchanges of each part, in order."""
         self._announced: set[tuple[int, int, int]] = set()
         """The (target, layout, part) that it knows; per part, because parts do not wait for each other."""
-        self._known: dict[int, dict[int, Size]] = {}
+        self._known_sizes: dict[int, dict[int, Size]] = {}
         """By source the size of its payloads, by layout."""
         self._arrived: dict[tuple[int, int], Key] = {}
         """By (source, part) the last exchange that the group brought and that is not acknowledged."""
@@ -87,15 +87,15 @@ class GroupEndpoint(ZeroMQEndpoint):
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, deadline: float,
         layout: Layout,
     ) -> ExchangeHandle:  # fmt: skip
-        self._group = self.formation.group
+        self._group = self.group_membership.group
         keep_last(self._seq_of, key, self._seq + 1)
-        keep_last(self._carried, key, {})
+        keep_last(self._unconfirmed, key, {})
         handle = super().exchange(outgoing, sources, key, deadline, layout)
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
             expected = self._expected(self._group, sources, layout)
             patience = Timeouts.group_exchange(deadline)
-            sends = {target: carried.payload.buffer for target, carried in self._carried[key].items()}
+            sends = {target: carried.payload.buffer for target, carried in self._unconfirmed[key].items()}
             # Last: the mailbox must be open before the group can deliver into it.
             self.transfer_queue.begin(GroupExchange(self._group, key, sends, expected, patience))
         return handle
@@ -104,7 +104,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         """Whether a source needs an acknowledgement now, because no payload through the group carries it."""
         # Peers that have left keep serving until all their payloads are read.
         return self.mailbox.peers.has_left(source) or (
-            part == key[2] and source not in self._carried.get(key, ())
+            part == key[2] and source not in self._unconfirmed.get(key, ())
         )
 
     def _expected(self, group: Group, sources: Sequence[int], layout: Layout) -> dict[int, Size | None]:
@@ -113,7 +113,7 @@ class GroupEndpoint(ZeroMQEndpoint):
             return {}
         fixed = not layout.variable
         here = {rank for rank in group.members if self.mailbox.peers.error(rank) is None}
-        known = {s: self._known.get(s, {}).get(layout.hash) for s in sorted(here & set(sources))}
+        known = {s: self._known_sizes.get(s, {}).get(layout.hash) for s in sorted(here & set(sources))}
         return known if fixed else dict.fromkeys(known)
 
     def _send(self, payload: Payload, targets: list[int], key: Key) -> list[wire.Outgoing]:
@@ -124,7 +124,7 @@ class GroupEndpoint(ZeroMQEndpoint):
             moved = payload.to(group.device)
             for target in through:
                 # Kept before it is posted: the group may fail at any time.
-                self._carried[key][target] = Unconfirmed(group, moved, self._seq)
+                self._unconfirmed[key][target] = Unconfirmed(group, moved, self._seq)
                 if self._is_news(payload.layout, target, key[2]):
                     messages.append(self._note(target, Size(payload.nbytes, payload.layout.hash), key))
         others = [target for target in targets if target not in through]
@@ -152,12 +152,16 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def _note(self, target: int, note: Note, key: Key) -> wire.Outgoing:
         body = msgspec.msgpack.encode(note)
-        header = self._sockets.header(wire.Kind.GROUP, self.rank, target, key, length=len(body))
-        return self._sockets.place.home[target], header._replace(body_digest=wire.digest(body)).pack(), body
+        header = self._io_thread.header(wire.Kind.GROUP, self.rank, target, key, length=len(body))
+        return (
+            self._io_thread.directory.home[target],
+            header._replace(body_digest=wire.digest(body)).pack(),
+            body,
+        )
 
     def post(self, ranks: Iterable[int], note: Note, key: Key = (0, 0, 0)) -> None:
         """Sends a note to other ranks, in any thread."""
-        self._sockets.dispatch([self._note(rank, note, key) for rank in ranks])
+        self._io_thread.dispatch([self._note(rank, note, key) for rank in ranks])
 
     # Payloads through the group, in the thread that waits for them.
 
@@ -178,7 +182,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         # A gloo connection to a peer that has left may fail while the others still work.
         harmless = bool(peers) and not group.gathers and all(map(self.mailbox.peers.has_left, peers))
         if not harmless and not self.mailbox.ended:
-            self.formation.break_up(group, why)
+            self.group_membership.break_up(group, why)
 
     def is_gone(self, peer: int) -> bool:
         return self.mailbox.peers.error(peer) is not None or self.mailbox.peers.has_left(peer)
@@ -192,7 +196,7 @@ class GroupEndpoint(ZeroMQEndpoint):
             case Size():
                 if note.length > self._most_bytes:
                     raise wire.WireError("body length")
-                known = self._known.setdefault(sender, {})
+                known = self._known_sizes.setdefault(sender, {})
                 if len(known) >= MOST_LAYOUTS and note.layout not in known:
                     del known[next(iter(known))]
                 known[note.layout] = note
@@ -202,42 +206,42 @@ class GroupEndpoint(ZeroMQEndpoint):
                 read = [s for k, s in self._seq_of.items() if k[2] == header.part and k <= header.key]
                 self.mailbox.acknowledged(sender, max(read, default=0), header.part)
             case Closed():
-                self.formation.hear(note)
+                self.group_membership.hear(note)
 
     def note_lost(self, ranks: Iterable[int]) -> None:
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""
         left = set(filter(self.mailbox.peers.has_left, ranks))
-        self.formation.note_lost(set(ranks) - left)
+        self.group_membership.note_lost(set(ranks) - left)
 
     # Losses.
 
-    def make_void(self, peer: int) -> None:
-        super().make_void(peer)
-        group = self.formation.group
+    def invalidate(self, peer: int) -> None:
+        super().invalidate(peer)
+        group = self.group_membership.group
         if group is None or peer not in group.index or self.mailbox.ended:
             return
         if not self.mailbox.peers.has_left(peer) or self.transfer_queue.awaits(peer):
-            self.formation.break_up(group, f"rank {peer} is lost")
+            self.group_membership.break_up(group, f"rank {peer} is lost")
 
     def send_again(self, peer: int, key: Key) -> bool:
         said = self._said.get((peer, key[2]))
         if said is not None:  # it may have been lost on the way
             self.post([peer], Done(), said)
-        carried = self._carried.get(key, {}).get(peer)
+        carried = self._unconfirmed.get(key, {}).get(peer)
         if carried is None or peer in self._sent.get(key, {}):
             return super().send_again(peer, key)
         still_there = self.mailbox.is_unread(peer, carried.seq, key[2])
         # While the group works the payload is late, not lost: a resend would be a duplicate.
         if still_there and carried.group.is_broken:
             payload = carried.payload.to(HOST)
-            self._sockets.dispatch(self._frames(payload, [peer], key, carried.seq))
+            self._io_thread.dispatch(self._frames(payload, [peer], key, carried.seq))
         return True
 
     def _abandon(self) -> None:
         """Requests what the ended group did not deliver."""
         self.transfer_queue.clear()
         self._say_done(list(self._arrived))
-        sockets = self._sockets
+        sockets = self._io_thread
         sockets.post(lambda: sockets.failure_detector.ask(self.mailbox))
 
     # Releases, and the end.
@@ -249,7 +253,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         if not isinstance(message, GroupMessage):
             super().acknowledge(source, message)
         # Without a group no buffer is needed again.
-        elif self.formation.group is not None:
+        elif self.group_membership.group is not None:
             self.transfer_queue.pool.give_back(message.buffer)
 
     def _say_done(self, what: Iterable[tuple[int, int]]) -> None:
@@ -262,5 +266,5 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def leave(self, failed: bool = False) -> None:
         self._say_done(list(self._arrived))
-        self.formation.leave()
+        self.group_membership.leave()
         super().leave(failed)

@@ -54,7 +54,7 @@ class GroupMembership:
         # Kept: its store, which others may still read, closes when nothing refers to it.
         self._group_factory = group_factory
         with self._news:
-            self._members = frozenset(group_factory.meeting.ranks)
+            self._members = frozenset(group_factory.rendezvous.ranks)
         # A candidate may have been lost before it was known to be one.
         self.note_lost(())
         # A thread, because torch cannot be interrupted while it connects.
@@ -155,13 +155,13 @@ class GroupMembership:
 
     # In the socket thread.
 
-    def hear(self, note: Closed) -> None:
+    def hear(self, closed: Closed) -> None:
         """Processes the end of the group at another rank."""
         with self._news:
-            if note.fails_start and self._plan is None:
-                self._error = self._error or note.reason
+            if closed.fails_start and self._plan is None:
+                self._error = self._error or closed.reason
                 self._news.notify_all()
                 return
             if self._is_over and self.group is not None:
                 self.group.is_broken = True  # what it has not brought is resent on request
-        self._close(note.reason, announces=False)
+        self._close(closed.reason, announces=False)

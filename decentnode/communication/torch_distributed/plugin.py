@@ -49,10 +49,10 @@ class TorchDistributed(ZeroMQ):
         if self.nodes_per_process != 1:
             raise BadInput(f"nodes_per_process: {ONE_NODE}")
 
-    def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
-        prepare_nccl(place.process.ranks[0], self.share_gpu)
+    def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
+        prepare_nccl(directory.process.ranks[0], self.share_gpu)
         self._most_bytes = most_bytes
-        super().prepare(place, most_bytes)
+        super().prepare(directory, most_bytes)
 
     def ports(self, nodes: int, several: bool) -> dict[str, range]:
         of_group = {"group_port": range(self.group_port, self.group_port + nodes)} if several else {}
@@ -65,18 +65,18 @@ class TorchDistributed(ZeroMQ):
     def defect(self, device: str, ranks: Sequence[int]) -> str:
         return backend_defect(self.backend, device, 0 if self.share_gpu else len(ranks))
 
-    def takes_part(self, rank: int, memory: BufferSpec) -> bool:
+    def takes_part(self, rank: int, buffer_spec: BufferSpec) -> bool:
         """Whether the edges of a local node may go through the group."""
         return True
 
     def _make(
-        self, rank: int, memory: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
+        self, rank: int, buffer_spec: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
     ) -> GroupEndpoint:
-        device, machine = memory.device, self.io_thread.place.process.machine
+        device, machine = buffer_spec.device, self.io_thread.directory.process.machine
         if device.type != "cpu":
-            slots = memory.slots(device)
-        self._facts = facts_of(device, machine, self.takes_part(rank, memory))
-        self._memory = memory
+            slots = buffer_spec.slots(device)
+        self._facts = facts_of(device, machine, self.takes_part(rank, buffer_spec))
+        self._buffer_spec = buffer_spec
         endpoint = GroupEndpoint(rank, self.io_thread, slots, segment, self._most_bytes)
         self.io_thread.listen(endpoint)
         return endpoint
@@ -85,17 +85,20 @@ class TorchDistributed(ZeroMQ):
         super().open(peers, run_id, timeout, absent)
         [endpoint] = self._endpoints.values()
         assert isinstance(endpoint, GroupEndpoint), "as `_make` made it"
-        formation, place = endpoint.formation, self.io_thread.place
-        if place.incarnation:
-            formation.leave()  # the group ended with the process before this one: ZeroMQ carries all edges
+        group_membership, directory = endpoint.group_membership, self.io_thread.directory
+        if directory.incarnation:
+            # The group ended with the process before this one: ZeroMQ carries all edges.
+            group_membership.leave()
             return
-        first = place.processes[place.home[min(place.home.keys() - set(absent))]]
+        first = directory.processes[directory.home[min(directory.home.keys() - set(absent))]]
         port, key = self.group_port + first.index, "communication.group_port"
-        meeting = StoreRendezvous(place, "communication", port, run_id, absent, key)
+        meeting = StoreRendezvous(directory, "communication", port, run_id, absent, key)
         choose = BackendChoice(self.backend, self.share_gpu)
-        group_factory = GroupFactory(meeting, self._facts, choose, self._memory.device, self._memory.peers)
-        plan = formation.form(group_factory, timeout)
-        if formation.rank in first.ranks:
+        group_factory = GroupFactory(
+            meeting, self._facts, choose, self._buffer_spec.device, self._buffer_spec.peers
+        )
+        plan = group_membership.form(group_factory, timeout)
+        if group_membership.rank in first.ranks:
             members, nodes = len(plan.members), len(meeting.ranks)
             whom = "all nodes" if members == nodes else f"{members} of {nodes} nodes"
             way = f"a {plan.backend} group of {whom}:" if plan.backend else "all edges by ZeroMQ, as"
@@ -105,7 +108,7 @@ class TorchDistributed(ZeroMQ):
         super().close(timeout)
         for endpoint in self._endpoints.values():
             if isinstance(endpoint, GroupEndpoint):
-                endpoint.formation.close(timeout)
+                endpoint.group_membership.close(timeout)
                 endpoint.transfer_queue.clear()
 
 
@@ -123,7 +126,7 @@ class Hybrid(TorchDistributed):
         members = set(self.group_ranks or ()) & set(ranks)
         return super().defect(device, sorted(members)) if members else ""
 
-    def takes_part(self, rank: int, memory: BufferSpec) -> bool:
+    def takes_part(self, rank: int, buffer_spec: BufferSpec) -> bool:
         if self.group_ranks is not None:
             return rank in self.group_ranks
-        return memory.device.type != "cpu"
+        return buffer_spec.device.type != "cpu"

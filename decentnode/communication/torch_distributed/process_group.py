@@ -289,9 +289,9 @@ def tag_of(key: Key) -> int:
 class GroupFactory:
     """Plans and makes the group of one rank."""
 
-    meeting: StoreRendezvous
-    own: Capabilities
-    choose: BackendChoice
+    rendezvous: StoreRendezvous
+    capabilities: Capabilities
+    backend_choice: BackendChoice
     device: torch.device
     """The device of the node."""
     peers: frozenset[int] | None = None
@@ -302,20 +302,20 @@ class GroupFactory:
     def plan(self, seconds: float) -> GroupPlan:
         """The plan that all ranks agree on; raises StartError."""
         limit = time.monotonic() + seconds
-        self._store = self.meeting.store(seconds, opens=True)
+        self._store = self.rendezvous.store(seconds, opens=True)
         left = max(0.1, limit - time.monotonic())
-        return self.meeting.plan(self._store, self.own, self.choose, left)
+        return self.rendezvous.plan(self._store, self.capabilities, self.backend_choice, left)
 
     def make(self, plan: GroupPlan, seconds: float) -> Group:
         """Connects to the other members; raises StartError, also if one of them is late."""
         limit = time.monotonic() + seconds
         group: Group | None = None
-        rank, store = self.meeting.rank, PrefixStore("group", self._store)
+        rank, store = self.rendezvous.rank, PrefixStore("group", self._store)
         try:
             if plan.backend == "nccl":
                 group = NcclGroup(plan, rank, store, self.device, seconds)
             else:
-                group = GlooGroup(plan, rank, store, self.meeting.address, seconds)
+                group = GlooGroup(plan, rank, store, self.rendezvous.address, seconds)
             group.warm_up(self.peers, max(0.1, limit - time.monotonic()))
         except (GroupBroken, RuntimeError) as error:
             if group is not None:

@@ -39,7 +39,7 @@ _COLLECTIVE = re.compile(r"gloo|nccl|connection (?:closed|reset)|timed out waiti
 class StoreRendezvous:
     """The rendezvous of a run's processes for one process group; each process has one node."""
 
-    place: ProcessDirectory
+    directory: ProcessDirectory
     name: str
     """The name of the group within the run."""
     port: int
@@ -53,32 +53,32 @@ class StoreRendezvous:
     @property
     def rank(self) -> int:
         """The node of this process."""
-        return self.place.process.ranks[0]
+        return self.directory.process.ranks[0]
 
     @cached_property
     def ranks(self) -> list[int]:
         """The nodes that take part, ascending."""
-        return sorted(self.place.home.keys() - set(self.absent))
+        return sorted(self.directory.home.keys() - set(self.absent))
 
     @cached_property
     def is_local(self) -> bool:
         """Whether all of them are on this machine."""
-        return all(self.place.co_located(self.place.home[rank]) for rank in self.ranks)
+        return all(self.directory.co_located(self.directory.home[rank]) for rank in self.ranks)
 
     @property
     def address(self) -> str:
         """Where the others reach this process."""
-        return "127.0.0.1" if self.is_local else self.place.process.address
+        return "127.0.0.1" if self.is_local else self.directory.process.address
 
     def store(self, timeout: float, opens: bool = False) -> Store:
         """A new connection to the store, with `timeout` seconds for each answer; raises StartError.
 
         `opens`: the process of the first rank creates the store. It lasts as long as that connection.
         """
-        address = self.place.processes[self.place.home[self.ranks[0]]].address
+        address = self.directory.processes[self.directory.home[self.ranks[0]]].address
         if self.is_local:
             # Minus one: no count of finished processes, since the file vanishes with the directory.
-            store: Store = FileStore(str(Path(self.place.directory) / f"{self.name}.store"), -1)
+            store: Store = FileStore(str(Path(self.directory.directory) / f"{self.name}.store"), -1)
             store.set_timeout(timedelta(seconds=timeout))
         elif opens and self.rank == self.ranks[0]:
             try:
@@ -90,21 +90,23 @@ class StoreRendezvous:
         # The run id keeps keys of an earlier run on the same port apart.
         return PrefixStore(f"{self.run_id:016x}/{self.name}", store)
 
-    def plan(self, store: Store, own: Capabilities, choose: BackendChoice, timeout: float) -> GroupPlan:
+    def plan(
+        self, store: Store, capabilities: Capabilities, backend_choice: BackendChoice, timeout: float
+    ) -> GroupPlan:
         """The plan that all ranks compute from the same facts, so none has to be the leader.
 
         Raises StartError, also where there can be no such group.
         """
-        plan = choose(self.facts(store, own, timeout))
+        plan = backend_choice(self.facts(store, capabilities, timeout))
         if plan.error:
             raise StartError(plan.error)
         return plan
 
-    def facts(self, store: Store, own: Capabilities, timeout: float) -> dict[int, Capabilities]:
+    def facts(self, store: Store, capabilities: Capabilities, timeout: float) -> dict[int, Capabilities]:
         """The capabilities of every rank, the same on all; raises StartError that names late ranks."""
         keys = {rank: f"facts/{rank}" for rank in self.ranks}
         try:
-            store.set(keys[self.rank], msgspec.json.encode(own).decode())
+            store.set(keys[self.rank], msgspec.json.encode(capabilities).decode())
             store.wait(list(keys.values()), timedelta(seconds=timeout))
             return {
                 rank: msgspec.json.decode(store.get(key), type=Capabilities) for rank, key in keys.items()
@@ -159,7 +161,7 @@ def gloo_options(address: str, limit: timedelta) -> Any:
     return options
 
 
-def _nccl(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any, Any]:
+def _nccl(store: Store, rendezvous: StoreRendezvous, limit: timedelta) -> tuple[Any, Any]:
     """Not run anywhere yet (docs/gpu.md). Torch's watchdog ends the process when an operation fails.
 
     Nothing else can: DDP waits for a gradient only on its stream, and later code waits for the stream.
@@ -167,7 +169,7 @@ def _nccl(store: Store, meeting: StoreRendezvous, limit: timedelta) -> tuple[Any
     set_unless_given(NO_DUMPS)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = limit
-    carrier = dist.ProcessGroupNCCL(store, meeting.rank, len(meeting.ranks), options)
+    carrier = dist.ProcessGroupNCCL(store, rendezvous.rank, len(rendezvous.ranks), options)
     return dist.ProcessGroup.BackendType.NCCL, carrier
 
 

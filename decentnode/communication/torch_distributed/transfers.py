@@ -108,101 +108,103 @@ class TransferQueue:
         self._customer = customer
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._swaps: dict[int, GroupExchange] = {}
+        self._exchanges: dict[int, GroupExchange] = {}
         """The last exchange of each part."""
         self._unreaped: dict[int, list[tuple[GroupExchange, Pending]]] = {}
         """Its sends; the next exchange of that part waits for them, because it needs their memory."""
-        self._held: deque[GroupExchange] = deque()
+        self._held_exchanges: deque[GroupExchange] = deque()
         """Exchanges that wait for sizes, in the order of their keys, for a group that gathers.
 
         It matches one exchange after the other, so both ends must post them in the same order.
         """
-        self._early: dict[tuple[int, Key], Size] = {}
+        self._early_sizes: dict[tuple[int, Key], Size] = {}
         self.pool = Pool()
 
-    def begin(self, swap: GroupExchange) -> None:
+    def begin(self, exchange: GroupExchange) -> None:
         """Starts an exchange; the payloads of the previous one were released."""
         with self._lock:
-            part = swap.key[2]
-            self._swaps[part] = swap
-            for source, size in swap.sizes.items():
-                swap.sizes[source] = size or self._early.pop((source, swap.key), None)
-            self._early = {
-                at: size for at, size in self._early.items() if at[1] > swap.key or at[1][2] != part
+            part = exchange.key[2]
+            self._exchanges[part] = exchange
+            for source, size in exchange.sizes.items():
+                exchange.sizes[source] = size or self._early_sizes.pop((source, exchange.key), None)
+            self._early_sizes = {
+                at: size for at, size in self._early_sizes.items() if at[1] > exchange.key or at[1][2] != part
             }
             unreaped = self._unreaped.pop(part, [])
             # Held until all sizes are known: such a group posts an exchange as a whole.
-            if swap.group.gathers:
-                self._held.append(swap)
-            failed = self._post(swap)
+            if exchange.group.gathers:
+                self._held_exchanges.append(exchange)
+            failed = self._post(exchange)
             for before, pending in unreaped:
-                self._tasks.put((before, pending, swap))
-        self._report(swap, failed)
+                self._tasks.put((before, pending, exchange))
+        self._report(exchange, failed)
 
     def told(self, source: int, key: Key, size: Size) -> bool:
         """Processes an announced size; returns False if the source is too far ahead."""
         failed: GroupBroken | None = None
         with self._lock:
-            swap = self._swaps.get(key[2])
-            if swap is not None and swap.key == key and source in swap.sizes:
-                swap.sizes[source] = swap.sizes[source] or size
-                failed = self._post(swap)
-            elif (swap is None or key > swap.key) and len(self._early) < MOST_EARLY:
-                self._early[source, key] = size
+            exchange = self._exchanges.get(key[2])
+            if exchange is not None and exchange.key == key and source in exchange.sizes:
+                exchange.sizes[source] = exchange.sizes[source] or size
+                failed = self._post(exchange)
+            elif (exchange is None or key > exchange.key) and len(self._early_sizes) < MOST_EARLY:
+                self._early_sizes[source, key] = size
             else:
-                return swap is not None and key <= swap.key
-        if swap is not None:
-            self._report(swap, failed)
+                return exchange is not None and key <= exchange.key
+        if exchange is not None:
+            self._report(exchange, failed)
         return True
 
     def awaits(self, peer: int) -> bool:
         """Whether a transfer of that peer is posted or held; in a group that gathers, of any peer."""
         with self._lock:
-            return bool(self._held) or any(
-                peer in swap.under_way or (swap.group.gathers and swap.under_way)
-                for swap in self._swaps.values()
+            return bool(self._held_exchanges) or any(
+                peer in exchange.under_way or (exchange.group.gathers and exchange.under_way)
+                for exchange in self._exchanges.values()
             )
 
     def clear(self) -> None:
         """Drops everything; nothing is in progress any more, or the group has ended."""
         with self._lock:
-            self._swaps, self._unreaped, self._early = {}, {}, {}
-            self._held.clear()
+            self._exchanges, self._unreaped, self._early_sizes = {}, {}, {}
+            self._held_exchanges.clear()
             self.pool.clear()
 
-    def _post(self, swap: GroupExchange) -> GroupBroken | None:
+    def _post(self, exchange: GroupExchange) -> GroupBroken | None:
         """Posts, with the lock held, the transfers that are known, and those held back until now."""
-        if not swap.group.gathers:
-            return self._post_known(swap)
+        if not exchange.group.gathers:
+            return self._post_known(exchange)
         failed: GroupBroken | None = None
-        while failed is None and self._held and self._held[0].is_ready:
-            failed = self._post_known(self._held.popleft())
+        while failed is None and self._held_exchanges and self._held_exchanges[0].is_ready:
+            failed = self._post_known(self._held_exchanges.popleft())
         return failed
 
-    def _post_known(self, swap: GroupExchange) -> GroupBroken | None:
-        if swap.group.is_broken:
+    def _post_known(self, exchange: GroupExchange) -> GroupBroken | None:
+        if exchange.group.is_broken:
             return None
         known = {
-            s: size for s, size in sorted(swap.sizes.items()) if size is not None and s not in swap.under_way
+            s: size
+            for s, size in sorted(exchange.sizes.items())
+            if size is not None and s not in exchange.under_way
         }
-        device = swap.group.device
+        device = exchange.group.device
         transfers = [
             Transfer(source, self.pool.take(size.length, device), False) for source, size in known.items()
         ]
-        if not swap.has_sent:
-            transfers += [Transfer(target, swap.sends[target], True) for target in sorted(swap.sends)]
-        swap.has_sent = True
-        swap.under_way |= known.keys()
+        if not exchange.has_sent:
+            transfers += [Transfer(target, exchange.sends[target], True) for target in sorted(exchange.sends)]
+        exchange.has_sent = True
+        exchange.under_way |= known.keys()
         transfers.sort(key=lambda transfer: transfer.peer)
         try:
-            posted = swap.group.post(swap.key, transfers) if transfers else []
+            posted = exchange.group.post(exchange.key, transfers) if transfers else []
         except GroupBroken as error:
             return error
         for pending in posted:
             if any(not transfer.sends for transfer in pending.transfers):
-                self._tasks.put((swap, pending, swap))
+                self._tasks.put((exchange, pending, exchange))
             else:
-                self._unreaped.setdefault(swap.key[2], []).append((swap, pending))
+                self._unreaped.setdefault(exchange.key[2], []).append((exchange, pending))
         return None
 
     def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
@@ -223,29 +225,29 @@ class TransferQueue:
                 self._wait(*task)
         return handle.done
 
-    def _wait(self, swap: GroupExchange, pending: Pending, timer: GroupExchange) -> None:
+    def _wait(self, exchange: GroupExchange, pending: Pending, timed_exchange: GroupExchange) -> None:
         # A send to a lost peer would wait for its timeout, and then end the group.
         in_vain = all(t.sends and self._customer.is_gone(t.peer) for t in pending.transfers)
-        if swap.group.is_broken or in_vain:
+        if exchange.group.is_broken or in_vain:
             return
-        limit = timer.limit
+        limit = timed_exchange.limit
         try:
-            swap.group.wait(pending.work, max(Timeouts.least_transfer, limit - time.monotonic()))
+            exchange.group.wait(pending.work, max(Timeouts.least_transfer, limit - time.monotonic()))
         except GroupBroken as error:
             took_too_long = time.monotonic() >= limit  # after a timeout no backend's group is usable
             peers = set() if took_too_long else {transfer.peer for transfer in pending.transfers}
-            self._customer.fell_through(swap.group, peers, str(error))
+            self._customer.fell_through(exchange.group, peers, str(error))
             return
         for transfer in pending.transfers:
             if transfer.sends:
                 continue  # sent is not received: the group may still fail
-            size = swap.sizes[transfer.peer]
+            size = exchange.sizes[transfer.peer]
             assert size is not None, "it was known when the transfer was posted"
             with self._lock:
-                swap.under_way.discard(transfer.peer)
-                del swap.sizes[transfer.peer]
-            self._customer.brought(swap.group, transfer, swap.key, size.layout)
+                exchange.under_way.discard(transfer.peer)
+                del exchange.sizes[transfer.peer]
+            self._customer.brought(exchange.group, transfer, exchange.key, size.layout)
 
-    def _report(self, swap: GroupExchange, failed: GroupBroken | None) -> None:
-        if failed is not None:
-            self._customer.fell_through(swap.group, set(), str(failed))
+    def _report(self, exchange: GroupExchange, broken: GroupBroken | None) -> None:
+        if broken is not None:
+            self._customer.fell_through(exchange.group, set(), str(broken))

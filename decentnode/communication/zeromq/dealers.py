@@ -29,13 +29,13 @@ class Dealers:
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
-        place: ProcessDirectory,
+        directory: ProcessDirectory,
         endpoint_of: Callable[[int], str],
         epoll: select.epoll,
     ) -> None:
         """`endpoint_of`: address of a process; `epoll` learns of the events of the monitors."""
         self._context = context
-        self._place = place
+        self._directory = directory
         self._endpoint_of = endpoint_of
         self._epoll = epoll
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
@@ -72,14 +72,14 @@ class Dealers:
         dealer.set(zmq.LINGER, 0)
         dealer.set(zmq.IPV6, 1)
         dealer.set(zmq.RECONNECT_IVL_MAX, 5000)
-        if not self._place.co_located(process):
+        if not self._directory.co_located(process):
             # On one machine the kernel closes the links of a dead process; a suspended one has the deadline.
             dealer.set(zmq.HEARTBEAT_IVL, round(1000 * HEARTBEAT_INTERVAL))
             dealer.set(zmq.HEARTBEAT_TIMEOUT, round(1000 * Timeouts.link_heartbeat))
             # Where packets are dropped, the kernel retries for two minutes without a report.
             dealer.set(zmq.CONNECT_TIMEOUT, round(1000 * Timeouts.connect))
-        if self._endpoint_of(process).startswith("tcp") and self._place.credentials is not None:
-            self._place.credentials.guard_client(dealer, self._place.processes[process].machine)
+        if self._endpoint_of(process).startswith("tcp") and self._directory.credentials is not None:
+            self._directory.credentials.guard_client(dealer, self._directory.processes[process].machine)
         return dealer
 
     def send(self, process: int, header: bytes, body: wire.Body, most_unread: int) -> bool:

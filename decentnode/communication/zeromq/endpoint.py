@@ -43,15 +43,15 @@ class Sent:
 class ZeroMQEndpoint(Endpoint):
     """One node's end: chooses for each peer how a payload travels, and acknowledges what was read."""
 
-    reads_bell: ClassVar[bool] = True
+    reads_doorbell: ClassVar[bool] = True
     """Whether a node that waits can read the doorbell itself."""
 
     def __init__(
-        self, rank: int, sockets: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
-        siblings: dict[int, "ZeroMQEndpoint"],
+        self, rank: int, io_thread: IoThread, slots: tuple[Tensor, Tensor], segment: Segment | None,
+        endpoints: dict[int, "ZeroMQEndpoint"],
     ) -> None:  # fmt: skip
         """`segment`: the memory that peers on this machine read; None: they receive frames, too."""
-        place = sockets.place
+        place = io_thread.directory
         self.rank = rank
         self.counters = ByteCounters()
         # Numbers of an earlier incarnation are all lower: acknowledging them frees no memory of this one.
@@ -61,8 +61,8 @@ class ZeroMQEndpoint(Endpoint):
         self.messages = self.mailbox.messages
         self.segment = segment
         self.slots = slots
-        self._sockets = sockets
-        self._siblings = siblings
+        self._io_thread = io_thread
+        self._endpoints = endpoints
         self._offered: tuple[Tensor, Callable[[int], bool]] | None = None
         """What `offer` got last."""
         self._void: dict[int, int] = {}
@@ -72,22 +72,22 @@ class ZeroMQEndpoint(Endpoint):
         self._targets: frozenset[int] = frozenset()
 
     def introduce(self, peer: Peer) -> None:
-        rank, sockets = peer.rank, self._sockets
-        if rank in self._siblings:
-            if (mailbox := self._siblings[rank].mailbox).ended:
+        rank, sockets = peer.rank, self._io_thread
+        if rank in self._endpoints:
+            if (mailbox := self._endpoints[rank].mailbox).ended:
                 peer.step(PeerEvent.FINISH, PeerLeft(rank, farewell(mailbox)[0][0], mailbox.failed))
-        elif sockets.place.incarnation:
+        elif sockets.directory.incarnation:
             # A peer that was not asked for a round to rejoin in: both ends agree on one when they meet.
             peer.step(PeerEvent.LOSE, PeerLost(rank, "was not met again yet"))
 
     def is_linked(self, peer: int) -> bool:
-        return self._sockets.is_linked(peer)
+        return self._io_thread.is_linked(peer)
 
     def foresee(self, peers: Collection[int]) -> None:
-        self._sockets.need(self.rank, peers)
+        self._io_thread.need(self.rank, peers)
         # No payload takes these along soon, and their senders must not wait for this node's local steps.
         if alone := sorted(self._unsaid.difference(peers)):
-            self._sockets.dispatch(self._acknowledgements(*alone))
+            self._io_thread.dispatch(self._acknowledgements(*alone))
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, deadline: float,
@@ -106,17 +106,17 @@ class ZeroMQEndpoint(Endpoint):
         if self._unsaid:
             messages += self._acknowledgements()
         if messages:
-            self._sockets.dispatch(messages)
+            self._io_thread.dispatch(messages)
         return handle
 
     def _send(self, payload: Payload, targets: list[int], key: Key) -> list[wire.Outgoing]:
         """Passes a payload to nodes of this process; returns the messages for all others."""
         messages: list[wire.Outgoing] = []
-        co_located, remote, place = list[int](), list[int](), self._sockets.place
+        co_located, remote, place = list[int](), list[int](), self._io_thread.directory
         for target in targets:
-            if target in self._siblings:
+            if target in self._endpoints:
                 message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
-                self._siblings[target].mailbox.deliver(self.rank, key, message)
+                self._endpoints[target].mailbox.deliver(self.rank, key, message)
             elif self.segment is not None and place.home[target] in place.neighbors:
                 co_located.append(target)
             else:
@@ -137,17 +137,17 @@ class ZeroMQEndpoint(Endpoint):
         if self.why_lost(target) is not None:
             return
         self.counters.count_sent(payload, 1)
-        if target in self._siblings:
+        if target in self._endpoints:
             message = LocalMessage(self.rank, number, payload.layout.hash, payload, target, {})
-            self._siblings[target].mailbox.messages.put(tag, message)
+            self._endpoints[target].mailbox.messages.put(tag, message)
             return
         # Always a frame: a slot in shared memory would have to wait until its reader has read it.
         body = payload.buffer.numpy().data if payload.nbytes else b""
-        header = self._sockets.header(
+        header = self._io_thread.header(
             wire.Kind.MESSAGE, self.rank, target, (window, tag, 0), number, payload.nbytes,
             payload.layout.hash, body,
         )  # fmt: skip
-        self._sockets.dispatch([(self._sockets.place.home[target], header.pack(), body)])
+        self._io_thread.dispatch([(self._io_thread.directory.home[target], header.pack(), body)])
 
     def why_lost(self, peer: int) -> PeerError | None:
         # With a record, which a node of this process that ends is noted in.
@@ -159,15 +159,15 @@ class ZeroMQEndpoint(Endpoint):
         self.mailbox.ended, self.mailbox.failed = True, failed
         last = self.mailbox.sent_last
         # This node no longer reads its doorbell, so the socket thread must.
-        self._sockets.post(self._sockets.serve_bell)
-        self._sockets.dispatch(self._acknowledgements())
-        for sibling in self._siblings.values():
+        self._io_thread.post(self._io_thread.serve_doorbell)
+        self._io_thread.dispatch(self._acknowledgements())
+        for sibling in self._endpoints.values():
             # One that has not met this node finds it ended when it does.
             if self.rank in sibling.mailbox.peers:
                 sibling.mailbox.depart(self.rank, last, failed)
-        for rank in self._sockets.concerned(self.rank) - self._siblings.keys():
+        for rank in self._io_thread.concerned(self.rank) - self._endpoints.keys():
             # A peer without a link opens one when it needs this node, and receives LEAVE as the answer.
-            self._sockets.tell(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
+            self._io_thread.tell(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
 
     def admit(self, round: int) -> list[int]:
         return self.mailbox.admit(round)
@@ -177,8 +177,8 @@ class ZeroMQEndpoint(Endpoint):
         return self.mailbox.ahead
 
     def skip_to(self, round: int) -> None:
-        for rank in sorted(self.mailbox.skip_to(round, self._sockets.concerned(self.rank))):
-            self._sockets.tell(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
+        for rank in sorted(self.mailbox.skip_to(round, self._io_thread.concerned(self.rank))):
+            self._io_thread.tell(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
         self._offered = vector, may_have
@@ -195,8 +195,8 @@ class ZeroMQEndpoint(Endpoint):
                 continue
             # A copy: the node trains on while the frame is sent.
             body = as_bytes(vector.detach().to("cpu", copy=True)).numpy().data
-            header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body), body=body)
-            self._sockets.dispatch([(self._sockets.place.home[peer], header.pack(), body)])
+            header = self._io_thread.header(wire.Kind.MODEL, self.rank, peer, length=len(body), body=body)
+            self._io_thread.dispatch([(self._io_thread.directory.home[peer], header.pack(), body)])
 
     def _messages(
         self, kind: wire.Kind, payload: Payload, targets: list[int], key: Key, body: wire.Body,
@@ -204,7 +204,7 @@ class ZeroMQEndpoint(Endpoint):
     ) -> list[wire.Outgoing]:  # fmt: skip
         seq = self._seq if seq is None else seq
         size, layout = payload.nbytes, payload.layout.hash
-        header = self._sockets.header(kind, self.rank, targets[0], key, seq, size, layout, body)
+        header = self._io_thread.header(kind, self.rank, targets[0], key, seq, size, layout, body)
         self._unsaid.difference_update(targets)
         due = time.monotonic() + Timeouts.first_request + size / SLOW_LINK
         sent = self._sent.setdefault(key, {})
@@ -213,28 +213,28 @@ class ZeroMQEndpoint(Endpoint):
         return self._addressed(header, targets, body)
 
     def ask_for(self, peer: int, key: Key) -> None:
-        sockets, box = self._sockets, self.mailbox
+        sockets, box = self._io_thread, self.mailbox
         sockets.post(lambda: sockets.failure_detector.ask_for(box, peer, key))
 
-    def make_void(self, peer: int) -> None:
+    def invalidate(self, peer: int) -> None:
         # Readers compare their message's number with this one, here or in the segment, before and after a
         # mix.
         self._void[peer] = self._seq
         if self.segment is not None:
-            self.segment.make_void(peer, self._seq)
+            self.segment.invalidate(peer, self._seq)
 
     def _addressed(
         self, header: wire.Header, targets: Collection[int], body: wire.Body = b""
     ) -> list[wire.Outgoing]:
         """A message for each target, which also acknowledges what this node has read of it."""
-        home, known, read = self._sockets.place.home, self._sockets.incarnations, self._last_read
+        home, known, read = self._io_thread.directory.home, self._io_thread.incarnations, self._last_read
         return [(home[j], header.pack(j, read.get(j, 0), known.get(home[j], 0)), body) for j in targets]
 
     def send_again(self, peer: int, key: Key) -> bool:
         """Resends, in the socket thread, what its reader has not received; each time after a longer pause."""
         # The peer may wait for this acknowledgement instead of a payload.
         if self._last_read.get(peer):
-            self._sockets.dispatch(self._acknowledgements(peer))
+            self._io_thread.dispatch(self._acknowledgements(peer))
         sent = self._sent.get(key, {}).get(peer)
         if sent is None:
             return False
@@ -246,32 +246,32 @@ class ZeroMQEndpoint(Endpoint):
             # change a model by hand meanwhile. Then all discard this exchange, but they wait for it first, so
             # the digest must match.
             header = sent.header._replace(body_digest=wire.digest(sent.body))
-            self._sockets.dispatch(self._addressed(header, [peer], sent.body))
+            self._io_thread.dispatch(self._addressed(header, [peer], sent.body))
         return True
 
     def check_soon(self) -> None:
-        self._sockets.post(self._sockets.check_soon)
+        self._io_thread.post(self._io_thread.check_soon)
 
     def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
-        bell = self._sockets.bell_of_node
-        return handle.sleep(timeout) if bell is None else bell.attend(handle, timeout)
+        doorbell = self._io_thread.node_doorbell
+        return handle.sleep(timeout) if doorbell is None else doorbell.attend(handle, timeout)
 
     def acknowledge(self, source: int, message: Message) -> None:
         """Records that a source's memory is free; a target of the next payload learns it from that one."""
-        if source in self._siblings:
-            self._siblings[source].mailbox.acknowledged(self.rank, message.seq)
+        if source in self._endpoints:
+            self._endpoints[source].mailbox.acknowledged(self.rank, message.seq)
             return
         self._last_read[source] = max(message.seq, self._last_read.get(source, 0))
         self._unsaid.add(source)
         if source not in self._targets:
-            self._sockets.dispatch(self._acknowledgements(source))
+            self._io_thread.dispatch(self._acknowledgements(source))
 
     def _acknowledgements(self, *sources: int) -> list[wire.Outgoing]:
         due = sources or sorted(self._unsaid)
         if not due:
             return []
         self._unsaid.difference_update(due)
-        return self._addressed(self._sockets.header(wire.ACKNOWLEDGE, self.rank, due[0]), due)
+        return self._addressed(self._io_thread.header(wire.ACKNOWLEDGE, self.rank, due[0]), due)
 
 
 @COMMUNICATIONS.register("zeromq")
@@ -286,7 +286,7 @@ class ZeroMQ(Communication):
     nodes_per_process: Positive = 1
 
     _endpoints: dict[int, ZeroMQEndpoint] = field(default_factory=dict, init=False, repr=False)
-    _sockets: IoThread | None = field(default=None, init=False, repr=False)
+    _io_thread: IoThread | None = field(default=None, init=False, repr=False)
 
     def nodes_in_one_process(self, local_nodes: int) -> int:
         return min(self.nodes_per_process, local_nodes)
@@ -302,34 +302,38 @@ class ZeroMQ(Communication):
         used = several or self.local == "tcp"
         return {"base_port": range(self.base_port, self.base_port + processes)} if used else {}
 
-    def prepare(self, place: ProcessDirectory, most_bytes: int) -> None:
-        self._sockets = IoThread(place, lambda process: self._endpoint_of(place, process), most_bytes)
+    def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
+        self._io_thread = IoThread(
+            directory, lambda process: self._endpoint_of(directory, process), most_bytes
+        )
         if self.local == "shared_memory":
-            self._sockets.hang_bells()
+            self._io_thread.open_doorbells()
         if self.local != "tcp":
-            self._sockets.bind(ipc_endpoint(place, place.own))
-        if self.local == "tcp" or any(p.machine != place.process.machine for p in place.processes):
-            own = place.process
-            self._sockets.bind(tcp_endpoint(own.bound or own.address, self.base_port + own.index))
+            self._io_thread.bind(ipc_endpoint(directory, directory.own))
+        if self.local == "tcp" or any(p.machine != directory.process.machine for p in directory.processes):
+            own = directory.process
+            self._io_thread.bind(tcp_endpoint(own.bound or own.address, self.base_port + own.index))
 
     @property
     def io_thread(self) -> IoThread:
         """The thread that serves the sockets; `prepare` makes it."""
-        assert self._sockets is not None, "prepare comes first"
-        return self._sockets
+        assert self._io_thread is not None, "prepare comes first"
+        return self._io_thread
 
-    def endpoint(self, rank: int, memory: BufferSpec) -> Endpoint:
+    def endpoint(self, rank: int, buffer_spec: BufferSpec) -> Endpoint:
         sockets = self.io_thread
-        segment = Segment(rank, memory, len(sockets.place.home)) if self.local == "shared_memory" else None
-        endpoint = self._make(rank, memory, segment.slots if segment else memory.slots(), segment)
-        endpoint.mailbox.parts = memory.parts
+        segment = (
+            Segment(rank, buffer_spec, len(sockets.directory.home)) if self.local == "shared_memory" else None
+        )
+        endpoint = self._make(rank, buffer_spec, segment.slots if segment else buffer_spec.slots(), segment)
+        endpoint.mailbox.parts = buffer_spec.parts
         self._endpoints[rank] = endpoint
-        public = segment.public if segment else None
-        sockets.carry(endpoint.mailbox, public, memory.peers, endpoint.reads_bell)
+        public = segment.shared if segment else None
+        sockets.carry(endpoint.mailbox, public, buffer_spec.peers, endpoint.reads_doorbell)
         return endpoint
 
     def _make(
-        self, rank: int, memory: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
+        self, rank: int, buffer_spec: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
     ) -> ZeroMQEndpoint:
         return ZeroMQEndpoint(rank, self.io_thread, slots, segment, self._endpoints)
 
@@ -339,8 +343,8 @@ class ZeroMQ(Communication):
         for mailbox in sockets.mailboxes.values():
             for rank in absent:
                 mailbox.lose(rank, PeerLost(rank, "has not come yet"))
-        home = sockets.place.home
-        sockets.meet({home[peer] for peer in peers} - {sockets.place.own}, run_id, timeout)
+        home = sockets.directory.home
+        sockets.meet({home[peer] for peer in peers} - {sockets.directory.own}, run_id, timeout)
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
         return self.io_thread.come_back(peers, timeout, enough)
@@ -358,22 +362,22 @@ class ZeroMQ(Communication):
         return None if content is None or content.numel() % dtype.itemsize else content.view(dtype)
 
     def close(self, timeout: float) -> None:
-        if self._sockets is not None:
-            self._sockets.stop(timeout)
+        if self._io_thread is not None:
+            self._io_thread.stop(timeout)
         for endpoint in self._endpoints.values():
             if endpoint.segment is not None:
                 endpoint.segment.close()
 
-    def tcp_endpoint(self, place: ProcessDirectory, process: int) -> str:
+    def tcp_endpoint(self, directory: ProcessDirectory, process: int) -> str:
         """Where this process reaches another: its machine's address, and base_port + its number there."""
-        host = place.processes[process]
-        address = host.own if place.co_located(process) and host.own else host.address
+        host = directory.processes[process]
+        address = host.own if directory.co_located(process) and host.own else host.address
         return tcp_endpoint(address, self.base_port + host.index)
 
-    def _endpoint_of(self, place: ProcessDirectory, process: int) -> str:
-        if place.co_located(process) and self.local != "tcp":
-            return ipc_endpoint(place, process)
-        return self.tcp_endpoint(place, process)
+    def _endpoint_of(self, directory: ProcessDirectory, process: int) -> str:
+        if directory.co_located(process) and self.local != "tcp":
+            return ipc_endpoint(directory, process)
+        return self.tcp_endpoint(directory, process)
 
 
 def keep_last(kept: dict[Key, T], key: Key, content: T) -> None:
@@ -386,6 +390,6 @@ def keep_last(kept: dict[Key, T], key: Key, content: T) -> None:
     kept[key] = content
 
 
-def ipc_endpoint(place: ProcessDirectory, process: int) -> str:
+def ipc_endpoint(directory: ProcessDirectory, process: int) -> str:
     """The ipc endpoint of a host process on this machine."""
-    return f"ipc://{place.directory}/{place.processes[process].index}"
+    return f"ipc://{directory.directory}/{directory.processes[process].index}"

@@ -8,15 +8,15 @@ from decentnode.communication.zeromq.links import PeerLinks
 from decentnode.core.clock import AwakeClock
 from decentnode.errors import StartError
 
-GREETING_INTERVAL = 1.0
+HELLO_INTERVAL = 1.0
 """Seconds after which HELLO is resent to silent processes: one may have been lost."""
 
 
 class HelloBarrier:
     """The opening thread waits here; the socket thread reports what arrives."""
 
-    def __init__(self, place: ProcessDirectory, links: PeerLinks) -> None:
-        self._place = place
+    def __init__(self, directory: ProcessDirectory, links: PeerLinks) -> None:
+        self._directory = directory
         self._links = links
         self._met: set[int] = set()
         self._lost: set[int] = set()
@@ -38,31 +38,31 @@ class HelloBarrier:
 
     def end(self) -> None:
         """Ends the wait after an error of the transport, which the first exchange reports."""
-        for process in range(len(self._place.processes)):
+        for process in range(len(self._directory.processes)):
             self.note(process)
 
-    def wait(self, processes: set[int], timeout: float, greet: Callable[[int], None]) -> None:
+    def wait(self, processes: set[int], timeout: float, send_hello: Callable[[int], None]) -> None:
         """Waits until all have sent HELLO or are lost, and resends ours; raises StartError.
 
         A restarted process stops waiting for silent peers after the grace time.
         """
-        clock = AwakeClock(GREETING_INTERVAL)
+        clock = AwakeClock(HELLO_INTERVAL)
         began = clock.now()
         with self._changed:
             while True:
                 left = max(0.0, began + timeout - clock.now())
-                if self._changed.wait_for(lambda: not self._missing(processes), min(GREETING_INTERVAL, left)):
+                if self._changed.wait_for(lambda: not self._missing(processes), min(HELLO_INTERVAL, left)):
                     return
                 waited, missing = clock.now() - began, self._missing(processes)
                 # The run is in progress: peers that are down now are lost nodes of it, not a failed start.
-                if self._place.incarnation and waited >= self._place.grace and processes & self._met:
+                if self._directory.incarnation and waited >= self._directory.grace and processes & self._met:
                     return
                 if waited >= timeout:
-                    silent = [rank for p in sorted(missing) for rank in self._place.processes[p].ranks]
-                    own = self._place.process.ranks[0]
+                    silent = [rank for p in sorted(missing) for rank in self._directory.processes[p].ranks]
+                    own = self._directory.process.ranks[0]
                     raise StartError(f"rank {own}: no hello from ranks {silent} within {timeout:.0f} s")
                 for process in missing:
-                    greet(process)
+                    send_hello(process)
 
     def _missing(self, processes: set[int]) -> set[int]:
         # A lost process may have been restarted since; then its link works again and is awaited.

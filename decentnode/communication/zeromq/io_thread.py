@@ -41,7 +41,7 @@ PROPOSAL_INTERVAL = 1.0
 POLL_INTERVAL = 0.005
 BACKLOG = 1024
 RANKS_PER_HELLO = 32
-"""A greeting must fit into a record of a doorbell."""
+"""A hello must fit into a record of a doorbell."""
 OF_EXCHANGES = (wire.NOTICE, wire.ACKNOWLEDGE)
 Hello = tuple[wire.Header, bytes]
 CLOSING_SOCKETS = 4096
@@ -51,45 +51,49 @@ CLOSING_SOCKETS = 4096
 class IoThread(threading.Thread):
     """Sends and receives, detects lost peers, and checks deadlines against what has really arrived."""
 
-    def __init__(self, place: ProcessDirectory, endpoint_of: Callable[[int], str], most_bytes: int) -> None:
+    def __init__(
+        self, directory: ProcessDirectory, endpoint_of: Callable[[int], str], most_bytes: int
+    ) -> None:
         """`endpoint_of`: the address of a peer process; `most_bytes`: the largest frame accepted."""
         super().__init__(name="decentnode-sockets", daemon=True)
-        self.place = place
+        self.directory = directory
         self.mailboxes: dict[int, Mailbox] = {}
         self.hello = wire.Hello([], [])
-        self._interceptor = place.interceptor
+        self._interceptor = directory.interceptor
         self._context = zmq.Context(io_threads=1)
-        self._context.set(zmq.MAX_SOCKETS, 3 * len(place.processes) + CLOSING_SOCKETS)
+        self._context.set(zmq.MAX_SOCKETS, 3 * len(directory.processes) + CLOSING_SOCKETS)
         self._routers = [self._make_router(most_bytes)]
-        self._gate: ZapAuthenticator | None = None
-        if place.credentials is not None:
+        self._authenticator: ZapAuthenticator | None = None
+        if directory.credentials is not None:
             # Authentication is per socket: TCP needs a ROUTER of its own beside the one for ipc.
             self._routers.append(self._make_router(most_bytes))
-            self._gate = ZapAuthenticator(
-                self._routers[-1], place.credentials, lambda why: self._reception.refuse(why)
+            self._authenticator = ZapAuthenticator(
+                self._routers[-1], directory.credentials, lambda why: self._receiver.refuse(why)
             )
-        self._links = PeerLinks(self._context, place, endpoint_of, self._greeting, self, self._pipe_of)
-        self._meeting = HelloBarrier(place, self._links)
+        self._links = PeerLinks(
+            self._context, directory, endpoint_of, self._hello_messages, self, self._pipe_of
+        )
+        self._hello_barrier = HelloBarrier(directory, self._links)
         self._edges = EdgeProtocol(self.mailboxes, self.tell, self._is_reachable, self.is_linked)
-        self.rejoining = RejoinProtocol(self.mailboxes, self.tell) if place.incarnation else None
+        self.rejoining = RejoinProtocol(self.mailboxes, self.tell) if directory.incarnation else None
         self._edges.rejoining = self.rejoining
         self.failure_detector = FailureDetector(self.mailboxes, self.tell, self._edges)
-        self._reception = Receiver(
-            place, self.mailboxes, self._edges, self.tell, self._greeted, self._restarted
+        self._receiver = Receiver(
+            directory, self.mailboxes, self._edges, self.tell, self._note_hello, self._restarted
         )
-        self.incarnations = self._reception.incarnations
+        self.incarnations = self._receiver.incarnations
         """By process its incarnation as far as this one knows, where that is not 0."""
         self._pipes: OwnPipes | None = None
-        self.bell_of_node: DoorbellReader | None = None
+        self.node_doorbell: DoorbellReader | None = None
         """The doorbell, if the only node of this process reads it while it waits."""
         self._commands = Commands()
         self._poller = Poller()
         for router in self._routers:
             self._poller.add(router, partial(self._receive, router))
-        if self._gate is not None:
-            for known in (self._gate.questions, self._gate.monitor):
-                self._poller.add(known, self._gate.serve)
-        self._poller.add(self._commands.fd, self._commands.obey)
+        if self._authenticator is not None:
+            for known in (self._authenticator.questions, self._authenticator.monitor):
+                self._poller.add(known, self._authenticator.serve)
+        self._poller.add(self._commands.fd, self._commands.run_commands)
         self._poller.add(self._links.fileno(), self._links.watch)
         self._foreseen: dict[int, frozenset[int]] = {}
         """By local rank the peers of its coming rounds, on a graph that changes."""
@@ -118,15 +122,19 @@ class IoThread(threading.Thread):
             busy = "is in use by another program" if error.errno == errno.EADDRINUSE else str(error)
             raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
 
-    def hang_bells(self) -> None:
+    def open_doorbells(self) -> None:
         """Opens the doorbells between processes of this machine; before `carry`. Raises StartError."""
-        if any(self.place.co_located(p) for p in range(len(self.place.processes)) if p != self.place.own):
-            self._pipes = OwnPipes(self.place, self._take_record, self._reception.refuse)
+        if any(
+            self.directory.co_located(p)
+            for p in range(len(self.directory.processes))
+            if p != self.directory.own
+        ):
+            self._pipes = OwnPipes(self.directory, self._take_record, self._receiver.refuse)
             self._poller.add(self._pipes.fileno(), self._pipes.hear)
 
     def carry(
         self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None,
-        reads_bell: bool = False,
+        reads_doorbell: bool = False,
     ) -> None:  # fmt: skip
         """Adds a local node and its shared memory to the HELLO; before the thread starts.
 
@@ -135,36 +143,36 @@ class IoThread(threading.Thread):
         self.mailboxes[mailbox.rank] = mailbox
         self._links.parts = max(self._links.parts, mailbox.parts)
         if peers is not None:
-            self._reception.peers[mailbox.rank] = peers
+            self._receiver.peers[mailbox.rank] = peers
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
         self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
         # A node alone in its process reads the doorbell itself while it waits: no other thread wakes up.
-        if reads_bell and mailbox.alone and self._interceptor is None and self._pipes is not None:
-            self.bell_of_node = self._pipes.bell
+        if reads_doorbell and mailbox.alone and self._interceptor is None and self._pipes is not None:
+            self.node_doorbell = self._pipes.doorbell
         else:
-            self.serve_bell()
+            self.serve_doorbell()
 
-    def serve_bell(self) -> None:
+    def serve_doorbell(self) -> None:
         """Makes this thread read the doorbell, because no node does so while it waits."""
         if self._pipes is not None:
-            self._poller.add(self._pipes.bell.fileno(), self._pipes.bell.hear)
+            self._poller.add(self._pipes.doorbell.fileno(), self._pipes.doorbell.hear)
 
     def listen(self, listener: GroupListener) -> None:
         """Passes messages about a process group to `listener`; before the thread starts."""
-        self._reception.listener = listener
+        self._receiver.listener = listener
         # A node that waits for a group may be unable to start a check.
         self.failure_detector.most_pause, self._next_check = PROPOSAL_INTERVAL, 0.0
 
     def is_linked(self, rank: int) -> bool:
         """True for a local rank, or when there is a link to the process of another."""
-        process = self.place.home[rank]
-        return process == self.place.own or self._links.holds(process)
+        process = self.directory.home[rank]
+        return process == self.directory.own or self._links.holds(process)
 
     def linked(self, only_needed: bool = False) -> list[int]:
         """The ranks of all processes with a link, or of those that the coming rounds need, where known."""
         needs = self._links.budget.needs
         linked = [p for p in self._links.processes if not only_needed or needs(p)]
-        return [rank for process in linked for rank in self.place.processes[process].ranks]
+        return [rank for process in linked for rank in self.directory.processes[process].ranks]
 
     def concerned(self, rank: int, only_needed: bool = False) -> set[int]:
         """The ranks that may wait for a local one, in its process and behind links.
@@ -180,7 +188,7 @@ class IoThread(threading.Thread):
 
     def _peers_of(self, rank: int) -> frozenset[int] | None:
         """Those that a local rank exchanges with in any round, as far as it is known; None: all may."""
-        peers = self._reception.peers.get(rank)
+        peers = self._receiver.peers.get(rank)
         if peers is None and (foreseen := self._foreseen.get(rank)) is not None:
             return foreseen.union(list(self.mailboxes[rank].peers))
         return peers
@@ -188,15 +196,15 @@ class IoThread(threading.Thread):
     def need(self, rank: int, peers: Iterable[int]) -> None:
         """Opens links to the peers of the coming rounds of a local rank, and keeps them open."""
         self._foreseen[rank] = frozenset(peers)
-        processes = {self.place.home[peer] for peer in peers} - {self.place.own}
+        processes = {self.directory.home[peer] for peer in peers} - {self.directory.own}
         self._links.budget.need(rank, processes)
         # The attachments and pipes used last are kept.
-        self._reception.segments.most = self._links.budget.most
+        self._receiver.segments.most = self._links.budget.most
         needing = processes
-        if self._pipes is not None and not self.place.incarnation:
+        if self._pipes is not None and not self.directory.incarnation:
             # A pipe is opened in no time by the first message for it; but a lost peer is sent none.
-            lost = {self.place.home[p.rank] for p in self.mailboxes[rank].peers.unsettled() if p.error}
-            needing = (processes - self.place.neighbors) | lost
+            lost = {self.directory.home[p.rank] for p in self.mailboxes[rank].peers.unsettled() if p.error}
+            needing = (processes - self.directory.neighbors) | lost
         lacking = [p for p in needing & processes if not self._links.holds(p)]
         if lacking or self._links.has_surplus:
             self.post(lambda: self._connect(lacking))
@@ -206,9 +214,9 @@ class IoThread(threading.Thread):
         layout: int = 0, body: wire.Body = b"",
     ) -> wire.Header:  # fmt: skip
         """The header of a message from a local node; `body` is what its digest covers."""
-        place, knows = self.place, self.incarnations.get(self.place.home[receiver], 0)
+        place, knows = self.directory, self.incarnations.get(self.directory.home[receiver], 0)
         return wire.Header(
-            kind, self._reception.run_id, sender, receiver, *key, layout, seq, 0, length,
+            kind, self._receiver.run_id, sender, receiver, *key, layout, seq, 0, length,
             place.incarnation, knows, wire.digest(body),
         )  # fmt: skip
 
@@ -230,9 +238,9 @@ class IoThread(threading.Thread):
         sibling = self.mailboxes.get(peer)
         header = self.header(kind, sender, peer, key, seq=seq)
         if sibling is None:
-            self.dispatch([(self.place.home[peer], header.pack(), b"")])
+            self.dispatch([(self.directory.home[peer], header.pack(), b"")])
         else:
-            self._reception.hear(sibling, header)
+            self._receiver.hear(sibling, header)
 
     def meet(self, processes: set[int], run_id: int, timeout: float) -> None:
         """Starts the thread, connects, and waits for HELLO from every process.
@@ -240,18 +248,18 @@ class IoThread(threading.Thread):
         Raises StartError naming silent ranks. A process that has died by then is lost as in any round.
         """
         # Before the thread starts: it refuses messages of any other run.
-        self._reception.run_id = run_id
+        self._receiver.run_id = run_id
         self.start()
         for process in sorted(processes):
             self.post(partial(self._links.make, process))
-        self._meeting.wait(
-            processes, timeout, lambda silent: self.post(partial(self._links.greet_again, silent))
+        self._hello_barrier.wait(
+            processes, timeout, lambda silent: self.post(partial(self._links.send_hello_again, silent))
         )
 
     def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks rejoin, or with `enough` the position of their `peers` (`seek`)."""
         assert self.rejoining is not None, "only a process that was restarted can rejoin"
-        home, own, clock = self.place.home, self.place.own, AwakeClock(Timeouts.rejoin_answer)
+        home, own, clock = self.directory.home, self.directory.own, AwakeClock(Timeouts.rejoin_answer)
         limit = clock.now() + timeout
         pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
         found: int | None = None
@@ -262,19 +270,19 @@ class IoThread(threading.Thread):
         return found
 
     def _any_lives(self, pairs: list[tuple[int, int]]) -> bool:
-        return any(self.place.home[peer] not in self._links.lost for _, peer in pairs)
+        return any(self.directory.home[peer] not in self._links.lost for _, peer in pairs)
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
         """The bytes of the model of a peer, or of one requested before; None on timeout."""
         clock, pair = AwakeClock(POLL_INTERVAL), (rank, peer)
         limit = clock.now() + timeout
         # Before the request: a model without an entry here is refused.
-        self._reception.models.setdefault(pair, None)
+        self._receiver.models.setdefault(pair, None)
         self.post(lambda: self.tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
         found = None
         while found is None and clock.now() < limit and self._any_lives([pair]):
             time.sleep(POLL_INTERVAL)
-            found = self._reception.take_model_for(rank)
+            found = self._receiver.take_model_for(rank)
         return found
 
     def stop(self, linger: float) -> None:
@@ -296,12 +304,12 @@ class IoThread(threading.Thread):
         try:
             while not self._stopping:
                 self._serve()
-            self._see_off(time.monotonic() + self._linger)
+            self._wait_for_readers(time.monotonic() + self._linger)
         except BaseException as error:
             # Nodes wait on handles, not on this thread: without this they would wait for their deadline.
             for mailbox in self.mailboxes.values():
                 mailbox.fail(error)
-            self._meeting.end()
+            self._hello_barrier.end()
             raise
         finally:
             self._close()
@@ -317,19 +325,19 @@ class IoThread(threading.Thread):
     def _due(self) -> float:
         """The time of the next action if nothing arrives."""
         held = self._interceptor.next_release if self._interceptor else NEVER
-        silent = self._gate.next_due if self._gate else NEVER
+        silent = self._authenticator.next_due if self._authenticator else NEVER
         return min(self._next_check, self._next_proposal, self._links.next_verdict, held, silent)
 
     def _check_due(self, now: float) -> None:
         # Everything that arrived counts before deadlines are checked, however late this check is.
         self._receive_all()
         if self._interceptor:
-            self._reception.take(self._interceptor.released(now))
+            self._receiver.take(self._interceptor.released(now))
         # Broken links before deadlines: a lost connection is the better reason for a missing payload.
         for process in self._links.lose_broken(now):
             self._lose_process(process)
-        if self._gate is not None and now >= self._gate.next_due:
-            self._gate.serve()
+        if self._authenticator is not None and now >= self._authenticator.next_due:
+            self._authenticator.serve()
         if now >= self._next_check:
             self._next_check = self.failure_detector.check(now, partial(self.concerned, only_needed=True))
         if now >= self._next_proposal:
@@ -338,17 +346,17 @@ class IoThread(threading.Thread):
 
     def _pipe_of(self, process: int, rings: bool) -> str | None:
         """The doorbell or the pipe of a process that reads this one's memory; None: it has none."""
-        has_one = self._pipes is not None and process in self.place.neighbors
-        return pipe_path(self.place, process, rings) if has_one else None
+        has_one = self._pipes is not None and process in self.directory.neighbors
+        return pipe_path(self.directory, process, rings) if has_one else None
 
     def _hear(self) -> None:
         if self._pipes is not None:
             self._pipes.hear()
 
-    def _greeting(self, process: int, rings: bool) -> list[wire.Outgoing]:
+    def _hello_messages(self, process: int, rings: bool) -> list[wire.Outgoing]:
         """The HELLOs for a process."""
-        receiver = self.place.processes[process].ranks[0]
-        hellos = self._hellos[self.place.co_located(process)]
+        receiver = self.directory.processes[process].ranks[0]
+        hellos = self._hellos[self.directory.co_located(process)]
         return [(process, head._replace(seq=rings).pack(receiver), body) for head, body in hellos]
 
     @cached_property
@@ -385,18 +393,20 @@ class IoThread(threading.Thread):
 
     def _take_record(self, head: bytes, body: bytes) -> None:
         """Processes a record of the doorbell, or leaves it to this thread."""
-        at_once = head[wire.KIND_AT] in OF_EXCHANGES or self._reception.is_usual_hello(head)
+        at_once = head[wire.KIND_AT] in OF_EXCHANGES or self._receiver.is_usual_hello(head)
         if self._interceptor is not None:
             self._take(([zmq.Frame(head), zmq.Frame(body)], False))
         elif at_once or threading.get_ident() == self.ident:
-            self._reception.take_one(head, body)
+            self._receiver.take_one(head, body)
         else:
-            self.post(partial(self._reception.take_one, head, body))
+            self.post(partial(self._receiver.take_one, head, body))
 
     def _take(self, message: Received) -> None:
         """Processes a message, unless the interceptor takes it."""
-        taken = self._interceptor.sift(message, time.monotonic()) if self._interceptor else [message]
-        self._reception.take(taken)
+        taken = (
+            self._interceptor.filter_messages(message, time.monotonic()) if self._interceptor else [message]
+        )
+        self._receiver.take(taken)
 
     def _connect(self, processes: Iterable[int]) -> None:
         for process in processes:
@@ -411,49 +421,49 @@ class IoThread(threading.Thread):
 
     def note_link(self, process: int) -> None:
         """Records an open link, and proposes soon to nodes there that are lost to nodes here."""
-        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+        for mailbox, rank in product(self.mailboxes.values(), self.directory.processes[process].ranks):
             mailbox.link(rank)
         # Soon, because no coming round needs the link for long.
         self._next_proposal = min(self._next_proposal, time.monotonic() if self._edges.has_lost() else NEVER)
 
     def may_close(self, process: int) -> bool:
         """Whether nothing that a node here or there waits for needs the link."""
-        pairs = product(self.mailboxes.values(), self.place.processes[process].ranks)
+        pairs = product(self.mailboxes.values(), self.directory.processes[process].ranks)
         return not self._edges.is_seeking and all(mailbox.may_unlink(rank) for mailbox, rank in pairs)
 
     def note_closed(self, process: int) -> None:
         """Records that the link to a live process was closed: a state of its nodes, not a loss."""
-        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+        for mailbox, rank in product(self.mailboxes.values(), self.directory.processes[process].ranks):
             mailbox.unlink(rank)
 
-    def _greeted(self, process: int) -> None:
+    def _note_hello(self, process: int) -> None:
         # A link sends only one way, so the answer needs one of our own.
         self._links.need(process)
-        if self._meeting.note(process):
-            self._links.greet_again(process)  # it may have missed the answer to its first HELLO
+        if self._hello_barrier.note(process):
+            self._links.send_hello_again(process)  # it may have missed the answer to its first HELLO
 
     def _restarted(self, process: int) -> None:
         """Replaces a process that may not have been detected as lost by its successor."""
-        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+        for mailbox, rank in product(self.mailboxes.values(), self.directory.processes[process].ranks):
             mailbox.replace(rank, PeerLost(rank, "connection lost"))
         self._lose_process(process)
         self._links.renew(process)
 
     def _lose_process(self, process: int) -> None:
-        self._reception.forget(process)
-        for mailbox, rank in product(self.mailboxes.values(), self.place.processes[process].ranks):
+        self._receiver.forget(process)
+        for mailbox, rank in product(self.mailboxes.values(), self.directory.processes[process].ranks):
             mailbox.lose(rank, PeerLost(rank, "connection lost"))
         # Last: the thread at the barrier then finds the loss in all mailboxes.
-        self._meeting.note_lost(process)
+        self._hello_barrier.note_lost(process)
 
     def _is_reachable(self, rank: int) -> bool:
         """Whether a message may arrive; a missing link is opened for it."""
-        return self.place.home[rank] not in self._links.lost
+        return self.directory.home[rank] not in self._links.lost
 
     def _end(self) -> None:
         self._stopping = True
 
-    def _see_off(self, limit: float) -> None:
+    def _wait_for_readers(self, limit: float) -> None:
         """Serves until every live reader has released its payloads and other peers had time to leave."""
         self._serve_until(limit, lambda: all(mailbox.is_read() for mailbox in self.mailboxes.values()))
         # Peers that are leaving have sent LEAVE by then; messages for them need not be kept.
@@ -468,7 +478,7 @@ class IoThread(threading.Thread):
 
     def _has_left(self, process: int) -> bool:
         """Whether no node of that process needs anything more from here."""
-        ranks = frozenset(self.place.processes[process].ranks)
+        ranks = frozenset(self.directory.processes[process].ranks)
         for rank, mailbox in self.mailboxes.items():
             peers = self._peers_of(rank)
             if any(mailbox.peers.error(j) is None for j in (ranks if peers is None else ranks & peers)):
@@ -478,8 +488,8 @@ class IoThread(threading.Thread):
     def _close(self) -> None:
         linger = int(self._linger * 1000)
         self._links.close(lambda process: 0 if self._has_left(process) else linger)
-        if self._gate is not None:
-            self._gate.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         for router in self._routers:
             router.close(0)
         if self._pipes is not None:

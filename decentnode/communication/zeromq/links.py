@@ -19,7 +19,7 @@ from decentnode.communication.zeromq.dealers import Dealers
 from decentnode.communication.zeromq.link_budget import LinkBudget
 from decentnode.core.timeouts import Timeouts
 
-GREETING_INTERVAL = 0.5
+HELLO_INTERVAL = 0.5
 """Seconds between two HELLOs to one process."""
 PIPE_INTERVAL = 0.02
 """Seconds between two attempts to open the pipe of a process that counts as broken."""
@@ -50,13 +50,13 @@ class PeerLinks:
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
-        place: ProcessDirectory,
+        directory: ProcessDirectory,
         endpoint_of: Callable[[int], str],
-        greeting: Callable[[int, bool], list[wire.Outgoing]],
+        hello_messages: Callable[[int, bool], list[wire.Outgoing]],
         owner: "LinkOwner",
         pipe_of: Callable[[int, bool], str | None] = lambda process, rings: None,
     ) -> None:
-        """`endpoint_of`: address of a process; `greeting`: the first messages for it; `pipe_of`: its
+        """`endpoint_of`: address of a process; `hello_messages`: the first messages for it; `pipe_of`: its
         pipe, or its doorbell, where it has them.
         """
         self.lost: set[int] = set()
@@ -64,9 +64,9 @@ class PeerLinks:
         """When a broken link counts as lost, or is tried again, on the clock of `time.monotonic`."""
         self.parts = 1
         """The largest number of parts of a local node's vector."""
-        self._place = place
+        self._directory = directory
         self._endpoint_of = endpoint_of
-        self._greeting = greeting
+        self._hello_messages = hello_messages
         self._owner = owner
         self._sending = threading.RLock()
         self.budget = LinkBudget()
@@ -74,10 +74,10 @@ class PeerLinks:
         self._opened: list[int] = []
         """Links that were opened and not reported yet."""
         self._epoll = select.epoll()
-        self._pipes = PeerPipes(pipe_of, greeting, self._note_greeting, self._epoll)
-        self._dealers = Dealers(context, place, endpoint_of, self._epoll)
+        self._pipes = PeerPipes(pipe_of, hello_messages, self._record_hello, self._epoll)
+        self._dealers = Dealers(context, directory, endpoint_of, self._epoll)
         self._suspects: dict[int, float] = {}
-        self._greeted: dict[int, float] = {}
+        self._hello_sent: dict[int, float] = {}
 
     @property
     def processes(self) -> list[int]:
@@ -131,7 +131,7 @@ class PeerLinks:
     def _send(self, process: int, header: bytes, body: wire.Body) -> None:
         if self._pipes.write(process, header, body, opens=process not in self.lost):
             return
-        edges = len(self._place.process.ranks) * len(self._place.processes[process].ranks)
+        edges = len(self._directory.process.ranks) * len(self._directory.processes[process].ranks)
         if not self._dealers.send(process, header, body, MOST_UNREAD * self.parts * edges):
             self._unsent.append(header)
 
@@ -187,27 +187,27 @@ class PeerLinks:
         with self._sending:
             if not self._pipes.reaches(process):
                 self._dealers.open(process)
-                self._greet(process)
+                self._send_hello(process)
             elif not self._pipes.connect(process):
                 # All processes listened before the start: this one died, or is being restarted.
                 self._suspect(process, Timeouts.unmade_link)
 
-    def _greet(self, process: int) -> None:
+    def _send_hello(self, process: int) -> None:
         # Under one lock with the opening: HELLO must be the first message.
         with self._sending:
-            for _, header, body in self._greeting(process, False):
+            for _, header, body in self._hello_messages(process, False):
                 self._send(process, header, body)
-            self._note_greeting(process)
+            self._record_hello(process)
 
-    def _note_greeting(self, process: int) -> None:
-        if process not in self._greeted:
+    def _record_hello(self, process: int) -> None:
+        if process not in self._hello_sent:
             self._opened.append(process)
-        self._greeted[process] = time.monotonic()
+        self._hello_sent[process] = time.monotonic()
         self.budget.use(process)
 
-    def greet_again(self, process: int) -> None:
+    def send_hello_again(self, process: int) -> None:
         """Resends HELLO, but not often: two processes may answer each other."""
-        if self.holds(process) and time.monotonic() - self._greeted.get(process, 0.0) > GREETING_INTERVAL:
+        if self.holds(process) and time.monotonic() - self._hello_sent.get(process, 0.0) > HELLO_INTERVAL:
             self._revive(process)
 
     def watch(self) -> None:
@@ -231,7 +231,7 @@ class PeerLinks:
         self.next_verdict = min(verdicts, default=NEVER)
 
     def _judge(self, process: int, events: list[int]) -> None:
-        local = self._place.co_located(process)
+        local = self._directory.co_located(process)
         for event in events:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 # HELLO may have been lost with the connection.
@@ -241,7 +241,7 @@ class PeerLinks:
                 continue
             # All processes listened before the start: a refused connection means that the process died.
             at_once = Timeouts.local_link if event == zmq.EVENT_DISCONNECTED else Timeouts.unmade_link
-            self._suspect(process, at_once if local else self._place.grace)
+            self._suspect(process, at_once if local else self._directory.grace)
         self._set_next_verdict()
 
     def lose_broken(self, now: float) -> list[int]:
@@ -272,7 +272,7 @@ class PeerLinks:
             if not self._pipes.has_failed(process):
                 self._suspects.pop(process, None)
         else:
-            self._greet(process)
+            self._send_hello(process)
         self._report()
 
     def renew(self, process: int) -> None:
@@ -287,7 +287,7 @@ class PeerLinks:
         """Closes a link; what it still holds has `linger` milliseconds, at most `Timeouts.link_linger`."""
         with self._sending:
             self._suspects.pop(process, None)
-            self._greeted.pop(process, None)
+            self._hello_sent.pop(process, None)
             self._pipes.end(process)
             self._dealers.end(process, min(linger, round(1000 * Timeouts.link_linger)))
 

@@ -65,11 +65,11 @@ class GroupListener(Protocol):
 class Receiver:
     """Belongs to the socket thread; messages of exchanges, and a usual HELLO, may be processed in any."""
 
-    place: ProcessDirectory
+    directory: ProcessDirectory
     mailboxes: dict[int, Mailbox]
     edges: EdgeProtocol
     tell: Tell
-    greeted: Callable[[int], None]
+    note_hello: Callable[[int], None]
     """Called with a process that sent HELLO."""
     restarted: Callable[[int], None]
     """Called with a process that was replaced by a new one."""
@@ -103,11 +103,11 @@ class Receiver:
 
     def refuse(self, reason: str) -> None:
         """Counts a message with an unknown receiver for the first node of this process."""
-        self.mailboxes[self.place.process.ranks[0]].refuse(reason)
+        self.mailboxes[self.directory.process.ranks[0]].refuse(reason)
 
     def forget(self, process: int) -> None:
         """Drops the shared memory of a process that is lost."""
-        ranks = self.place.processes[process].ranks
+        ranks = self.directory.processes[process].ranks
         for rank in ranks:
             self.segments.forget(rank)
         if self.listener is not None:
@@ -129,11 +129,11 @@ class Receiver:
         if header.run_id != self.run_id:
             raise wire.WireError("run id")
         mailbox = self.mailboxes.get(header.receiver)
-        process = self.place.home.get(header.sender)
-        if mailbox is None or process is None or process == self.place.own:
+        process = self.directory.home.get(header.sender)
+        if mailbox is None or process is None or process == self.directory.own:
             raise wire.WireError("rank")
         # The key proves the machine; all nodes of a machine trust each other.
-        if guard is not None and sender_of(guard) != self.place.processes[process].machine:
+        if guard is not None and sender_of(guard) != self.directory.processes[process].machine:
             raise wire.WireError("identity")
         if len(body) != (wire.REFERENCE.size if header.kind == wire.NOTICE else header.length):
             raise wire.WireError("body length")
@@ -141,7 +141,7 @@ class Receiver:
             raise wire.WireError("control length")
         # Before any effect: a late message of a dead process must not count for its successor.
         known, is_hello = self.incarnations.get(process, 0), header.kind == wire.HELLO
-        knows_us = is_hello or header.knows == self.place.incarnation & wire.LOW_8_BITS
+        knows_us = is_hello or header.knows == self.directory.incarnation & wire.LOW_8_BITS
         if is_hello and known < header.incarnation <= wire.LOW_8_BITS:
             self._replace(process, header.incarnation)
         elif header.incarnation != known or not knows_us:
@@ -165,7 +165,7 @@ class Receiver:
             return False
         with contextlib.suppress(wire.WireError):
             header = wire.Header.unpack(head)
-            return header.incarnation == self.incarnations.get(self.place.home.get(header.sender, -1), 0)
+            return header.incarnation == self.incarnations.get(self.directory.home.get(header.sender, -1), 0)
         return True
 
     def _replace(self, process: int, incarnation: int) -> None:
@@ -195,7 +195,7 @@ class Receiver:
         elif kind == Kind.MESSAGE:
             mailbox.messages.put(header.phase, FramedMessage(*identity, body))
         elif kind == Kind.HELLO:
-            self._greet(process, wire.unpack(bytes(body), wire.Hello, "hello"), header.seq)
+            self._receive_hello(process, wire.unpack(bytes(body), wire.Hello, "hello"), header.seq)
         elif kind == Kind.MODEL:
             self._take_model((mailbox.rank, sender), body)
         elif kind == Kind.GROUP:
@@ -227,14 +227,14 @@ class Receiver:
             # Not sent yet: the position shows that this node is behind and extends its deadline there.
             self.tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
 
-    def _greet(self, process: int, hello: wire.Hello, rings: int) -> None:
-        ranks = self.place.processes[process].ranks
-        if not {*hello.ranks} <= {*ranks} or (hello.segments and not self.place.co_located(process)):
+    def _receive_hello(self, process: int, hello: wire.Hello, rings: int) -> None:
+        ranks = self.directory.processes[process].ranks
+        if not {*hello.ranks} <= {*ranks} or (hello.segments and not self.directory.co_located(process)):
             raise wire.WireError("hello")
         # First: a process whose memory cannot be attached does not count as met.
         self.segments.learn(hello.segments, ranks)
         if not rings:
-            self.greeted(process)
+            self.note_hello(process)
 
     def take_model_for(self, rank: int) -> Tensor | None:
         """The bytes of the first model that arrived for a local rank, or None; later ones are refused."""

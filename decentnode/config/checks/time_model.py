@@ -46,7 +46,7 @@ def _steps_given(document: Document, training: TrainingSettings, time_model: Tim
 
 
 def _asynchronous(
-    document: Document, time_model: TimeModelSettings, graph: Graph, coupling: GradientSync,
+    document: Document, time_model: TimeModelSettings, graph: Graph, gradient_sync: GradientSync,
     communication: Communication, overlap: bool, mix_buffers: bool,
 ) -> None:  # fmt: skip
     """What has no meaning without rounds."""
@@ -58,8 +58,8 @@ def _asynchronous(
     if overlap:
         what = "time_model asynchronous always exchanges while nodes train; leave it out"
         document.add(("communication", "overlap"), what)
-    if coupling.one_model:
-        what = f"{name_of(coupling)} makes all steps together; use time_model: synchronous"
+    if gradient_sync.one_model:
+        what = f"{name_of(gradient_sync)} makes all steps together; use time_model: synchronous"
         document.add(("training", "name"), what)
     if graph.has_rests:
         what = f"{name_of(graph)} has rounds of rest, and time_model asynchronous has no rounds"

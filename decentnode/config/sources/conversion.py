@@ -49,7 +49,7 @@ class Conversion:
         """Whether an override sets this section or its name."""
         return key in self.replaced or f"{key}.name" in self.replaced
 
-    def put(self, key: Key, value: Any, place: SourceLocation) -> None:
+    def put(self, key: Key, value: Any, location: SourceLocation) -> None:
         """Sets a value; creates the containers around it. A list grows by its next entry alone."""
         container: Any = self.document.value
         for index, part in enumerate(key[:-1]):
@@ -60,7 +60,7 @@ class Conversion:
                 container.append(empty)
             container = container[part]
         container[key[-1]] = value
-        self.document.places[key] = place
+        self.document.locations[key] = location
 
     def set(self, entry: IniEntry, *key: str | int, value: Any = None) -> None:
         """Sets a value because of an entry; default: the entry's own value."""
@@ -94,16 +94,16 @@ class Conversion:
     def _quoted(self, entry: IniEntry) -> str:
         return f"{self.ini.path.name}:{entry.line} {entry}"
 
-    def class_of(self, section: Mapping[str, IniEntry], kind: str, known: Sequence[str], key: str) -> str:
+    def class_of(self, entries: Mapping[str, IniEntry], kind: str, known: Sequence[str], key: str) -> str:
         """The class of decentralizepy that an entry names, or `module:Class` of another package.
 
         Empty if it has no counterpart among `known`, which is a defect unless an override replaces our `key`.
         """
-        named = section.get(f"{kind}_class")
-        package = section.get("dataset_package" if kind == "model" else f"{kind}_package")
+        named = entries.get(f"{kind}_class")
+        package = entries.get("dataset_package" if kind == "model" else f"{kind}_package")
         if named is None or self.replaces(key):
             return ""
-        if package is not None and not is_own(package):
+        if package is not None and not is_decentralizepy(package):
             self.note(named, f"a class of your own, whose interface differs here ({PAGE})")
             return f"{package.text}:{named.text}"
         if named.text in known:
@@ -126,7 +126,7 @@ class Conversion:
         for part in key[:-1]:
             container = container[part]
         path, folders = Path(str(container[key[-1]])), [Path.cwd()]
-        if self.document.place(key).override is None:
+        if self.document.location(key).override is None:
             folders.insert(0, self.ini.path.parent)
         found = next((folder / path for folder in folders if (folder / path).exists()), None)
         if found is not None and not path.is_absolute():
@@ -134,6 +134,6 @@ class Conversion:
             container[key[-1]] = str(found.resolve())
 
 
-def is_own(package: IniEntry) -> bool:
+def is_decentralizepy(package_entries: IniEntry) -> bool:
     """Whether a package is part of decentralizepy."""
-    return package.text.partition(".")[0] == OWN
+    return package_entries.text.partition(".")[0] == OWN

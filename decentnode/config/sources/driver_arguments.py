@@ -54,69 +54,69 @@ def processes(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def add(made: Conversion, given: Arguments) -> None:
+def add(conversion: Conversion, arguments: Arguments) -> None:
     """Adds what the arguments say to a conversion; its defects, too."""
-    if given.iterations is None and not made.replaces("rounds"):
-        made.defect(1, ("rounds",), f"in {OWN} an argument of the driver; add --iterations N")
-    made.set_argument(given.iterations, "rounds")
-    made.set_argument(given.test_after, "evaluation", "every")
-    made.set_argument(given.machine_id, "machine")
-    made.set_argument(given.log_dir, "run_dir")
-    made.set_argument(None if given.weights_store_dir is None else {}, "records", "models")
-    _add_graph(made, given)
-    _add_machines(made, given)
-    for flag, value in given.others.items():
-        made.missing.append(f"{flag} {value}: no equivalent, because {FLAGS[flag].reason}")
-        made.missing_keys.append(flag)
+    if arguments.iterations is None and not conversion.replaces("rounds"):
+        conversion.defect(1, ("rounds",), f"in {OWN} an argument of the driver; add --iterations N")
+    conversion.set_argument(arguments.iterations, "rounds")
+    conversion.set_argument(arguments.test_after, "evaluation", "every")
+    conversion.set_argument(arguments.machine_id, "machine")
+    conversion.set_argument(arguments.log_dir, "run_dir")
+    conversion.set_argument(None if arguments.weights_store_dir is None else {}, "records", "models")
+    _add_graph(conversion, arguments)
+    _add_machines(conversion, arguments)
+    for flag, value in arguments.others.items():
+        conversion.missing.append(f"{flag} {value}: no equivalent, because {FLAGS[flag].reason}")
+        conversion.missing_keys.append(flag)
 
 
-def _add_graph(made: Conversion, given: Arguments) -> None:
-    if given.servers and not made.replaces("graph"):
-        rate, nodes = given.others["-wr"], given.nodes + 1 if given.nodes else "N"
+def _add_graph(conversion: Conversion, arguments: Arguments) -> None:
+    if arguments.servers and not conversion.replaces("graph"):
+        rate, nodes = arguments.others["-wr"], arguments.nodes + 1 if arguments.nodes else "N"
         what = f"-wr {rate} is of a driver with a server, which is a graph here; add the words"
         words = (
             f"'graph={{name: federated, nodes: {nodes}, rate: {rate}}}' sharing=fed_avg (for STC: fed_stc)"
         )
-        made.defect(1, ("graph",), f"{what} {words}")
-    elif given.graph is None:
-        if not made.replaces("graph") and "graph" not in made.document.value:
-            made.defect(1, ("graph",), f"in {OWN} an argument of the driver; add --graph FILE")
-    elif given.graph_type is None and re.fullmatch(GRAPH_FILE, str(given.graph)):
-        made.set_argument(str(given.graph), "graph")
-        made.resolve(("graph",))
+        conversion.defect(1, ("graph",), f"{what} {words}")
+    elif arguments.graph is None:
+        if not conversion.replaces("graph") and "graph" not in conversion.document.value:
+            conversion.defect(1, ("graph",), f"in {OWN} an argument of the driver; add --graph FILE")
+    elif arguments.graph_type is None and re.fullmatch(GRAPH_FILE, str(arguments.graph)):
+        conversion.set_argument(str(arguments.graph), "graph")
+        conversion.resolve(("graph",))
     else:
-        made.set_argument("file", "graph", "name")
-        made.set_argument(str(given.graph), "graph", "path")
-        made.set_argument(given.graph_type, "graph", "type")
-        made.resolve(("graph", "path"))
+        conversion.set_argument("file", "graph", "name")
+        conversion.set_argument(str(arguments.graph), "graph", "path")
+        conversion.set_argument(arguments.graph_type, "graph", "type")
+        conversion.resolve(("graph", "path"))
 
 
-def _add_machines(made: Conversion, given: Arguments) -> None:
-    named = made.section("COMMUNICATION").get("addresses_filepath")
-    if given.ip is None and (given.machines or 1) == 1:
+def _add_machines(conversion: Conversion, arguments: Arguments) -> None:
+    named = conversion.section("COMMUNICATION").get("addresses_filepath")
+    if arguments.ip is None and (arguments.machines or 1) == 1:
         if named is not None:
-            made.note(named, "all nodes run on this machine; for others add --ip, -ms and -ps")
-        if given.processes:
-            made.set_argument(
-                {"machines": [{"address": HERE, "nodes": given.nodes + given.servers}]}, "mapping"
+            conversion.note(named, "all nodes run on this machine; for others add --ip, -ms and -ps")
+        if arguments.processes:
+            conversion.set_argument(
+                {"machines": [{"address": HERE, "nodes": arguments.nodes + arguments.servers}]}, "mapping"
             )
         return
-    file = given.ip or (made.ini.path.parent / named.text if named is not None else None)
+    file = arguments.ip or (conversion.ini.path.parent / named.text if named is not None else None)
     if file is None:
-        made.defect(1, ("mapping",), "the addresses of the machines are not named; add --ip FILE.json")
+        conversion.defect(1, ("mapping",), "the addresses of the machines are not named; add --ip FILE.json")
         return
     addresses = read_addresses(file)
-    count = given.machines or len(addresses)
-    nodes = given.processes * count if len(given.processes) == 1 else given.processes
+    count = arguments.machines or len(addresses)
+    nodes = arguments.processes * count if len(arguments.processes) == 1 else arguments.processes
     if count > len(addresses):
         raise ConfigError(f"{file}: has {len(addresses)} addresses for {count} machines; add the others")
     if len(nodes) != count:
         what = f"one number, or one for each of the {count} machines, not {len(nodes)}"
         raise BadInput(f"--procs-per-machine: must be {what}")
-    nodes = (nodes[0] + given.servers, *nodes[1:])
+    nodes = (nodes[0] + arguments.servers, *nodes[1:])
     machines = [{"address": a, "nodes": n} for a, n in zip(addresses, nodes, strict=False)]
-    made.document.bases.append(str(file))
-    made.put(("mapping",), {"machines": machines}, SourceLocation(1, file=str(file)))
+    conversion.document.bases.append(str(file))
+    conversion.put(("mapping",), {"machines": machines}, SourceLocation(1, file=str(file)))
 
 
 def read_addresses(path: Path) -> list[str]:

@@ -68,48 +68,51 @@ def _base_of(document: Document) -> Path | None:
     return found if Path(document.file).is_absolute() else Path(os.path.relpath(found))
 
 
-def _check_circle(chain: Sequence[Document], base: Path) -> None:
-    if base.resolve() in [Path(document.file).resolve() for document in chain]:
-        files = " extends ".join([*(document.file for document in chain), str(base)])
-        chain[-1].add((EXTENDS,), f"a circle: {files}; one of them must not extend another")
-        chain[-1].raise_any()
+def _check_circle(documents: Sequence[Document], base: Path) -> None:
+    if base.resolve() in [Path(document.file).resolve() for document in documents]:
+        files = " extends ".join([*(document.file for document in documents), str(base)])
+        documents[-1].add((EXTENDS,), f"a circle: {files}; one of them must not extend another")
+        documents[-1].raise_any()
 
 
-def merge(document: Document, base: Document) -> Document:
+def merge(document: Document, base_document: Document) -> Document:
     """The document with all that it leaves out from its base."""
-    places = {key: replace(place, file=place.file or base.file) for key, place in base.places.items()}
+    places = {
+        key: replace(place, file=place.file or base_document.file)
+        for key, place in base_document.locations.items()
+    }
     defects = [
-        replace(defect, place=replace(defect.place, file=defect.place.file or base.file))
-        for defect in base.defects
+        replace(defect, location=replace(defect.location, file=defect.location.file or base_document.file))
+        for defect in base_document.defects
     ]
     merged = replace(
-        base,
+        base_document,
         file=document.file,
-        places=places | {(): document.place(())},
+        locations=places | {(): document.location(())},
         defects=[*document.defects, *defects],
-        bases=[base.file, *base.bases],
+        bases=[base_document.file, *base_document.bases],
     )
     _change(merged, document, (), merged.value, document.value)
     return merged
 
 
 def _change(
-    merged: Document, document: Document, key: Key, below: dict[str, Any], values: dict[str, Any]
+    merged_document: Document, document: Document, key: Key, below: dict[str, Any], values: dict[str, Any]
 ) -> None:
     """Writes the document's `values` at `key` over those of the base `below`, with their places."""
     for name, value in values.items():
         place = (*key, name)
         section = _continued(place, below.get(name), value)
         if section is None:
-            _replace(merged, document, place)
+            _replace(merged_document, document, place)
             below[name] = value
             continue
         if isinstance(below[name], str):  # the short form of a plug-in: its place is that of the name
-            merged.places[(*place, "name")] = merged.places[place]
+            merged_document.locations[(*place, "name")] = merged_document.locations[place]
         if "name" in value or "name" not in section:
-            merged.places[place] = document.places[place]
+            merged_document.locations[place] = document.locations[place]
         below[name] = section
-        _change(merged, document, place, section, value)
+        _change(merged_document, document, place, section, value)
 
 
 def _continued(key: Key, below: Any, value: Any) -> dict[str, Any] | None:
@@ -125,10 +128,12 @@ def _continued(key: Key, below: Any, value: Any) -> dict[str, Any] | None:
     return below if isinstance(below, dict) else None
 
 
-def _replace(merged: Document, document: Document, key: Key) -> None:
+def _replace(merged_document: Document, document: Document, key: Key) -> None:
     """Takes the places of a value and of all in it from the document, and forgets those of the base."""
-    for old in [place for place in merged.places if place[: len(key)] == key]:
-        del merged.places[old]
-    merged.places |= {place: at for place, at in document.places.items() if place[: len(key)] == key}
-    merged.unreadable = {place for place in merged.unreadable if place[: len(key)] != key}
-    merged.unreadable |= {place for place in document.unreadable if place[: len(key)] == key}
+    for old in [place for place in merged_document.locations if place[: len(key)] == key]:
+        del merged_document.locations[old]
+    merged_document.locations |= {
+        place: at for place, at in document.locations.items() if place[: len(key)] == key
+    }
+    merged_document.unreadable = {place for place in merged_document.unreadable if place[: len(key)] != key}
+    merged_document.unreadable |= {place for place in document.unreadable if place[: len(key)] == key}

@@ -48,7 +48,7 @@ class LauncherChannel:
         self._credentials = credentials
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER if self._hosts else zmq.DEALER)
-        self._gate: ZapAuthenticator | None = None
+        self._authenticator: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         try:
             self._attach(endpoint)
@@ -71,7 +71,9 @@ class LauncherChannel:
             link.set(zmq.ROUTER_HANDOVER, 1)
             if credentials is not None:
                 # Before the socket listens: no connection may be made unchecked.
-                self._gate = ZapAuthenticator(link, credentials, lambda why: self.refused.update([why]))
+                self._authenticator = ZapAuthenticator(
+                    link, credentials, lambda why: self.refused.update([why])
+                )
             link.bind(endpoint)
             return
         if credentials is not None:
@@ -94,7 +96,7 @@ class LauncherChannel:
 
     @property
     def _read(self) -> "list[zmq.Socket[bytes]]":
-        return [self._socket, *([self._gate.questions] if self._gate else [])]
+        return [self._socket, *([self._authenticator.questions] if self._authenticator else [])]
 
     def wait(self, timeout: float) -> bool:
         """Whether a message arrives within `timeout` seconds."""
@@ -102,9 +104,9 @@ class LauncherChannel:
         polled = [(link, zmq.POLLIN) for link in self._read]
         while True:
             zmq.zmq_poll(polled, milliseconds(limit))
-            if self._gate is not None:
+            if self._authenticator is not None:
                 # A connection sends nothing before its key is admitted here.
-                self._gate.serve()
+                self._authenticator.serve()
             if self._monitor is not None and has_input(self._monitor):
                 self.is_turned_away = True
             if has_input(self._socket):
@@ -137,8 +139,8 @@ class LauncherChannel:
 
     def close(self) -> None:
         """Delivers what was sent within two seconds, and closes the socket."""
-        if self._gate is not None:
-            self._gate.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         if self._monitor is not None:
             self._socket.disable_monitor()
             self._monitor.close(0)

@@ -31,8 +31,8 @@ class LateJoin:
     experiment: Experiment
     machine: int
     membership: MembershipTable
-    assembly: Rendezvous
-    lineage: RunIdentity
+    rendezvous: Rendezvous
+    identity: RunIdentity
     is_stopping: Callable[[], bool]
     """Whether the run was asked to stop."""
     server: ForkServer | None = None
@@ -46,7 +46,7 @@ class LateJoin:
         """Starts the local nodes: with the start signal, or as restarted nodes if the run is in progress."""
         self.server = server
         machine_of = self.experiment.mapping.machine_of
-        self.lineage.absent = {rank for rank in self.membership.members if machine_of(rank) in start.absent}
+        self.identity.absent = {rank for rank in self.membership.members if machine_of(rank) in start.absent}
         positions = self._positions(self.machine)
         if not start.late:
             os.eventfd_write(signal, len(positions))
@@ -62,7 +62,7 @@ class LateJoin:
         """
         machine, mapping = join.machine, self.experiment.mapping
         # A Join of a launcher that has received the start is a late repetition.
-        if self.machine or not self.assembly.is_newcomer(machine):
+        if self.machine or not self.rendezvous.is_newcomer(machine):
             return []
         active = set(self.membership.active)
         others = [m for m in range(len(mapping.machines)) if m not in (0, machine)]
@@ -71,7 +71,7 @@ class LateJoin:
         absent = [m for m in others if there.isdisjoint(mapping.ranks_of(m))]
         times = self._times[machine] + 1
         objection = self._objection(machine, times)
-        if not self.assembly.admit(join, times, absent, objection, seconds=self.lineage.seconds):
+        if not self.rendezvous.admit(join, times, absent, objection, seconds=self.identity.seconds):
             return []
         # A refused attempt does not count.
         self._times[machine] = times
@@ -79,7 +79,7 @@ class LateJoin:
         back = [Restarted(position, None, INCARNATIONS * times) for position in self._positions(machine)]
         # The other launchers must expect its nodes before the nodes report.
         for other in others:
-            self.assembly.send(RelayedReports(0, list(back)), other)
+            self.rendezvous.send(RelayedReports(0, list(back)), other)
         return [*gone, *back]
 
     def _objection(self, machine: int, times: int) -> str:
@@ -91,7 +91,7 @@ class LateJoin:
             f"machine {machine} has finished": all(self.membership.members[r].state in ended for r in ranks),
             f"machine {machine} has joined {MOST_TIMES} times, the limit": times > MOST_TIMES,
         }
-        scheme = why_not_taken_back(self.experiment.settings.sharing.make(), self.experiment.coupling)
+        scheme = why_not_taken_back(self.experiment.settings.sharing.make(), self.experiment.gradient_sync)
         return scheme or next((reason for reason, holds in objections.items() if holds), "")
 
     def _positions(self, machine: int) -> list[int]:
@@ -102,7 +102,7 @@ class LateJoin:
         process = self.experiment.processes[report.process]
         self._incarnations[report.process] = report.attempt
         # From here on new and restarted nodes connect to it.
-        self.lineage.absent -= set(process.ranks)
+        self.identity.absent -= set(process.ranks)
         # A multiple is the first process of a late machine, not a restart.
         if report.attempt % INCARNATIONS == 0:
             machine = self.experiment.mapping.describe(process.machine)
@@ -124,7 +124,7 @@ class LateJoin:
         if machine != self.machine:
             where = f"machine {machine} ({experiment.mapping.address(machine)})"
             raise RunFailed(f"rank {rank} is on {where}; run the command there")
-        if reason := why_not_taken_back(experiment.settings.sharing.make(), experiment.coupling):
+        if reason := why_not_taken_back(experiment.settings.sharing.make(), experiment.gradient_sync):
             raise RunFailed(f"rank {rank}: {reason}")
         ranks = experiment.processes[position].ranks
         states = {other: self.membership.members[other].state for other in ranks}

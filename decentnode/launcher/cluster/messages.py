@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from decentnode.communication.launcher_link.handshakes import Introduction
+from decentnode.communication.launcher_link.handshakes import Handshake
 from decentnode.communication.launcher_link.reports import Report
 from decentnode.errors import BadInput, StartError
 
@@ -34,7 +34,7 @@ class Join(msgspec.Struct, frozen=True, tag="join"):
     """The version of torch."""
     settings: dict[str, str] = {}
     """What `digest` is the hash of: values as text, by key."""
-    introductions: dict[int, Introduction] = {}
+    handshakes: dict[int, Handshake] = {}
     """The handshakes of its nodes, by rank."""
     signature: bytes = b""
     """Signature of the handshakes, if there are keys."""
@@ -58,7 +58,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """All machines are here."""
 
     run_id: int
-    introductions: dict[int, Introduction] = {}
+    handshakes: dict[int, Handshake] = {}
     """The handshakes of all nodes, by rank."""
     incarnation: Incarnation = 0
     """How often the run was resumed."""

@@ -54,11 +54,11 @@ class RemoteMachines:
         self._say = say
         self._told: set[int] = set()
 
-    def reports(self, relay: messages.RelayedReports) -> Iterator[Report]:
+    def reports(self, relayed: messages.RelayedReports) -> Iterator[Report]:
         """The reports that count; the others are counted in `refused`."""
-        for report in relay.reports:
-            if reason := self._objection(report, relay.machine):
-                self._refuse(relay.machine, reason)
+        for report in relayed.reports:
+            if reason := self._objection(report, relayed.machine):
+                self._refuse(relayed.machine, reason)
             else:
                 yield report
 

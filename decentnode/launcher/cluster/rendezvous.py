@@ -45,7 +45,7 @@ class Rendezvous:
     """The links between the launchers, through machine 0; one machine alone opens no socket."""
 
     def __init__(
-        self, mapping: Mapping, machine: int, greeting: Join, credentials: Credentials | None = None,
+        self, mapping: Mapping, machine: int, join: Join, credentials: Credentials | None = None,
         failures: FailureSettings | None = None,
     ) -> None:  # fmt: skip
         """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all."""
@@ -54,7 +54,7 @@ class Rendezvous:
         self._looked = time.monotonic()
         self.last_heard = dict.fromkeys(self.machines, time.monotonic())
         self._mapping = mapping
-        self._greeting = greeting
+        self._join = join
         self._joins: dict[int, Join] = {}
         """What the machines that are here have said; those of others only machine 0 has."""
         self._routes: dict[int, bytes] = {}
@@ -71,18 +71,18 @@ class Rendezvous:
         host = mapping.address(0) if machine else mapping.machines[0].bound
         self._endpoint = tcp_endpoint(host, mapping.rendezvous_port)
 
-    def meet(self, introductions: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
+    def meet(self, handshakes: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
         """The agreement of all machines; raises StartError that names missing or different ones.
 
-        Raises BadInput if a machine has other code. `introductions`: the handshakes of this machine.
+        Raises BadInput if a machine has other code. `handshakes`: the handshakes of this machine.
         """
-        own = msgspec.structs.replace(self._greeting, introductions=introductions)
+        own = msgspec.structs.replace(self._join, handshakes=handshakes)
         self._joins[self.machine] = own
         # A single machine neither opens a port nor needs keys.
         if len(self.machines) == 1:
             return self._agree([])
         if self._credentials and self._credentials.signers:
-            signature = vouch(self._credentials, own.digest, own.introductions)
+            signature = vouch(self._credentials, own.digest, own.handshakes)
             self._joins[self.machine] = msgspec.structs.replace(own, signature=signature)
         self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
         self.refused = self._channel.refused
@@ -107,7 +107,8 @@ class Rendezvous:
             if now > limit:
                 listed = ", ".join(f"{reason} {count}" for reason, count in self.refused.items())
                 refused = f"; connections that were refused: {listed}" if listed else ""
-                self._refuse(f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}")
+                reason = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}"
+                self._refuse(Refuse(reason))
             for note in self.receive(timeout=LOOK_INTERVAL):
                 if isinstance(note, Join):
                     if refusal := self._difference(note):
@@ -116,7 +117,7 @@ class Rendezvous:
                     self.send(Wait(sorted(self._missing())), note.machine)
         start = self._agree(sorted(missing))
         if unsigned := self._unsigned(start):
-            self._refuse(unsigned)
+            self._refuse(Refuse(unsigned))
         # From here on a Join on a route in `_started` is a late repetition, not a newcomer.
         self._start, self._started = start, dict(self._routes)
         self.send(start)
@@ -149,7 +150,7 @@ class Rendezvous:
         """
         assert self._start is not None, "only machine 0 is asked, after the start"
         own_run = join.run_id in ("", f"{self._start.run_id:016x}")
-        run_id = self._greeting.run_id if own_run else join.run_id
+        run_id = self._join.run_id if own_run else join.run_id
         differs = self._difference(msgspec.structs.replace(join, run_id=run_id))
         if refusal := Refuse(objection) if objection else differs:
             self.send(refusal, join.machine)
@@ -160,7 +161,7 @@ class Rendezvous:
         self._joins[join.machine] = join
         start = msgspec.structs.replace(
             # A late machine receives no handshakes: its nodes rejoin without them.
-            self._start, introductions={}, signatures={}, absent=absent, late=late, seconds=seconds
+            self._start, handshakes={}, signatures={}, absent=absent, late=late, seconds=seconds
         )  # fmt: skip
         self.send(start, join.machine)
         return True
@@ -223,43 +224,43 @@ class Rendezvous:
                 notes.append(note)
         return notes
 
-    def _read(self, rendezvous: LauncherChannel, arrival: Arrival) -> Note | None:
+    def _read(self, channel: LauncherChannel, arrival: Arrival) -> Note | None:
         """The decoded message; None if it is refused."""
         try:
             note: Note = DECODER.decode(arrival.content)
         except UNDECODABLE:
-            rendezvous.refused["note"] += 1
+            channel.refused["note"] += 1
             return None
         machine = getattr(note, "machine", 0)
         # The key decides: a machine cannot write in another one's name.
         if arrival.machine not in (None, machine):
-            rendezvous.refused["identity"] += 1
+            channel.refused["identity"] += 1
             return None
-        if isinstance(note, Join) and arrival.route and note.job != self._greeting.job:
-            here, there = (join.job or "no job of torchrun or Slurm" for join in (self._greeting, note))
+        if isinstance(note, Join) and arrival.route and note.job != self._join.job:
+            here, there = (join.job or "no job of torchrun or Slurm" for join in (self._join, note))
             refusal = Refuse(f"machine {machine} is of another job: {there}; this port has one of {here}")
-            rendezvous.send(msgspec.msgpack.encode(refusal), arrival.route)
-            rendezvous.refused["another job"] += 1
+            channel.send(msgspec.msgpack.encode(refusal), arrival.route)
+            channel.refused["another job"] += 1
             return None
         known = machine in self.last_heard and machine != self.machine
         is_here = machine in self._joins and machine != 0
         if self.machine == 0 and not is_here and not isinstance(note, Join):
-            rendezvous.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
+            channel.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
             return None
-        if not known or not self._keeps_route(rendezvous, machine, arrival.route):
+        if not known or not self._keeps_route(channel, machine, arrival.route):
             return None
         # Only accepted messages count: a second launcher must not keep a dead one alive.
         self.last_heard[machine] = time.monotonic()
         return note
 
-    def _keeps_route(self, rendezvous: LauncherChannel, machine: int, route: bytes) -> bool:
+    def _keeps_route(self, channel: LauncherChannel, machine: int, route: bytes) -> bool:
         """Records a machine's route; False, and a refusal, for a second launcher of a live machine."""
         if not route:
             return True
         known = self._routes.setdefault(machine, route)
         if known != route and time.monotonic() - self.last_heard[machine] < Timeouts.machine_twin:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
-            rendezvous.send(msgspec.msgpack.encode(Refuse(reason)), route)
+            channel.send(msgspec.msgpack.encode(Refuse(reason)), route)
             return False
         self._routes[machine] = route
         return True
@@ -272,7 +273,7 @@ class Rendezvous:
 
     def _difference(self, join: Join) -> Refuse | None:
         """The first difference to machine 0 for which a machine is refused, causes before consequences."""
-        name, own = self._name({join.machine}), self._greeting
+        name, own = self._name({join.machine}), self._join
         if own.version != join.version:
             return Refuse(f"{name} has another version: {join.version[:12]}; machine 0: {own.version}")
         if code := self._other_code(join):
@@ -290,7 +291,7 @@ class Rendezvous:
 
     def _other_code(self, join: Join) -> str:
         """How a machine's code differs from that of this one, as text; empty if it does not."""
-        own = self._greeting
+        own = self._join
         if own.torch != join.torch:
             return f"another version of torch: {printable(join.torch[:40])}; machine 0: {own.torch}"
         if own.files != join.files:
@@ -303,7 +304,7 @@ class Rendezvous:
         # A handshake of an absent node could only be forged.
         here = set(self.machines) - set(start.absent)
         ranks = {rank for machine in here for rank in self._mapping.ranks_of(machine)}
-        if not start.introductions.keys() <= (set() if start.late else ranks):
+        if not start.handshakes.keys() <= (set() if start.late else ranks):
             return "machine 0 passes on words of nodes that are not here"
         if start.late:
             return ""
@@ -318,9 +319,9 @@ class Rendezvous:
             return ""
         for machine in set(self.machines) - set(start.absent):
             own = self._mapping.ranks_of(machine)
-            said = {rank: what for rank, what in start.introductions.items() if rank in own}
+            said = {rank: what for rank, what in start.handshakes.items() if rank in own}
             signature = start.signatures.get(machine, b"")
-            if not is_vouched(self._credentials, machine, self._greeting.digest, said, signature):
+            if not is_vouched(self._credentials, machine, self._join.digest, said, signature):
                 return f"{self._name({machine})} has not signed the handshakes of its nodes"
         return ""
 
@@ -329,14 +330,14 @@ class Rendezvous:
         joins = dict(sorted(self._joins.items()))
         # A machine cannot announce handshakes or checkpoints of another one's nodes.
         own = [(rank, join) for machine, join in joins.items() for rank in self._mapping.ranks_of(machine)]
-        introductions = {r: join.introductions[r] for r, join in own if r in join.introductions}
+        handshakes = {r: join.handshakes[r] for r, join in own if r in join.handshakes}
         signatures = {machine: join.signature for machine, join in joins.items() if join.signature}
-        start = Start(secrets.randbits(62) + 1, introductions, 0, -1, signatures, absent)
-        if not self._greeting.run_id:
+        start = Start(secrets.randbits(62) + 1, handshakes, 0, -1, signatures, absent)
+        if not self._join.run_id:
             return start
         incarnation = max(join.incarnation for join in joins.values())
         if incarnation == INCARNATIONS[-1]:
-            self._refuse(f"the run was started again {incarnation} times, the limit")
+            self._refuse(Refuse(f"the run was started again {incarnation} times, the limit"))
         # The machine with the longest list took part in every start.
         starts = max((join.starts for join in joins.values()), key=len)
         offers: dict[int, list[int]] = {}
@@ -347,16 +348,15 @@ class Rendezvous:
         try:
             round = newest_of_all(offers, offers)
         except StartError as error:
-            self._refuse(str(error))
-        run_id = int(self._greeting.run_id, 16)
+            self._refuse(Refuse(str(error)))
+        run_id = int(self._join.run_id, 16)
         return msgspec.structs.replace(
             start, run_id=run_id, incarnation=incarnation + 1, round=round, starts=[*starts, round]
         )  # fmt: skip
 
-    def _refuse(self, why: str | Refuse) -> NoReturn:
+    def _refuse(self, refusal: Refuse) -> NoReturn:
         """Sends a refusal to every machine, also to those that join within the next seconds."""
         limit = time.monotonic() + Timeouts.refusal
-        refusal = Refuse(why) if isinstance(why, str) else why
         self.send(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
         while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:

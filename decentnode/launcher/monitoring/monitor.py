@@ -31,7 +31,7 @@ class RunMonitor:
         self, experiment: Experiment, machine: int, run_dir: Path, heartbeats: HeartbeatBoard,
         membership: MembershipTable, event_log: EventLog,
     ) -> None:  # fmt: skip
-        self.waits = StragglerTracker()
+        self.stragglers = StragglerTracker()
         self.logs = {rank: run_dir / log_name(p.ranks[0]) for p in experiment.processes for rank in p.ranks}
         """By rank the log of its process."""
         self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -109,7 +109,7 @@ class RunMonitor:
 
     def _status(self) -> Status:
         now, settings = time.monotonic(), self._experiment.settings
-        longest = self.waits.totals.most_common(MOST_WAITED)
+        longest = self.stragglers.totals.most_common(MOST_WAITED)
         return Status(
             name=settings.name,
             machine=self._machine,
@@ -125,7 +125,7 @@ class RunMonitor:
         # A node of another machine is known only from reports; a local one also from its heartbeat.
         if beat is None or not member.is_active:
             going_on = member.state is MemberState.RUNNING
-            told = self.waits.current(now).get(rank)
+            told = self.stragglers.current(now).get(rank)
             waits_for = told.peers if told and going_on else []
             doing = DOING[Activity.RECEIVE] if waits_for else ""
             seconds = round(now - member.last_report, 1)

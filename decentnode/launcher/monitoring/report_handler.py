@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from decentnode.communication.launcher_link import reports
-from decentnode.communication.launcher_link.reports import OfRound, Report
+from decentnode.communication.launcher_link.reports import Report, RoundReport
 from decentnode.core.text import how_it_ended
 from decentnode.launcher.cluster.late_join import LateJoin
 from decentnode.launcher.graceful_stop import GracefulStop
@@ -38,10 +38,10 @@ class ReportHandler:
     monitor: RunMonitor
     run_state: RunState
     late_join: LateJoin
-    stopping: GracefulStop
+    graceful_stop: GracefulStop
     evaluations: EvaluationLog
     evaluators: EvaluatorPool
-    screen: LiveConsole
+    console: LiveConsole
     observer: ModelObserver | None = None
     """None before the first round."""
     all_finite: bool = True
@@ -76,7 +76,7 @@ class ReportHandler:
             case reports.PeerMissing():
                 table.missing_edges.setdefault((report.rank, report.peer), report)
                 text = f"continuing without rank {report.peer}: {report.reason}"
-                self._tell("peer_lost", report, text, shown=self.stopping.signal is None)
+                self._tell("peer_lost", report, text, shown=self.graceful_stop.signal is None)
             case reports.PeerBack():
                 table.missing_edges.pop((report.rank, report.peer), None)
                 self._tell("peer_back", report, f"exchanges with rank {report.peer} again")
@@ -109,7 +109,7 @@ class ReportHandler:
             case reports.DiskProblem():
                 self.event_log.disk_problem(report.rank, report.text, report.lost)
             case reports.Waiting():
-                return self.monitor.waits.take(report, time.monotonic())
+                return self.monitor.stragglers.take(report, time.monotonic())
             case reports.Stuck():
                 return self._tell("stuck", report, f"no progress for {report.seconds:.0f} s ({report.doing})")
         # The last two come from a watchdog, not from a node, and are no progress.
@@ -120,7 +120,7 @@ class ReportHandler:
         of its evaluations.
         """
         # What ends because it was asked to is recorded alone.
-        logs, shown = self.monitor.logs, self.stopping.signal is None
+        logs, shown = self.monitor.logs, self.graceful_stop.signal is None
         for rank in ranks:
             member, beat = self.membership.members[rank], self.membership.heartbeats.get(rank)
             if not member.is_active:
@@ -136,14 +136,14 @@ class ReportHandler:
                 self.evaluations.forget([rank])
             self.event_log.say("node_lost", text, rank, max(round, 0), shown=shown)
             if shown:
-                self.screen.show_log(logs[rank])
+                self.console.show_log(logs[rank])
 
     def _progress(self, report: reports.RoundProgress | reports.Published, loss: float | None) -> None:
         member = self.membership.members[report.rank]
         # Relayed reports may arrive late, so progress never decreases.
         member.round, member.loss = max(member.round, report.round), loss
         member.bytes_sent = max(member.bytes_sent, report.bytes_sent)
-        self.monitor.waits.end(report.rank, report.round, time.monotonic())
+        self.monitor.stragglers.end(report.rank, report.round, time.monotonic())
 
     def _publish(self, report: reports.Published) -> None:
         self.evaluations.add(report)
@@ -164,7 +164,7 @@ class ReportHandler:
         for rank, text in self.late_join.note(report).items():
             self.event_log.say("restarted", text, rank)
         self.membership.restart(report.process)
-        self.monitor.watchdog.begin_anew(report.process)
+        self.monitor.watchdog.restart(report.process)
 
     def _go_back(self, rank: int, round: int) -> None:
         # The exception: a rejoining node discards later rounds.
@@ -174,6 +174,6 @@ class ReportHandler:
         if rank in self.membership.local and (problem := self.evaluations.go_back(round)):
             self.event_log.say("checkpoint", problem)
 
-    def _tell(self, kind: str, report: OfRound, text: str, shown: bool = True) -> None:
+    def _tell(self, kind: str, report: RoundReport, text: str, shown: bool = True) -> None:
         text, peer = f"rank {report.rank}, round {report.round + 1}: {text}", getattr(report, "peer", None)
         self.event_log.say(kind, text, report.rank, report.round, peer, shown)

@@ -166,7 +166,7 @@ class Watchdog:
             watched.idle_since = (watched.idle_since or now) if is_idle else 0.0
         return {position: now - one.idle_since for position, one in self._watched.items() if one.idle_since}
 
-    def begin_anew(self, position: int) -> None:
+    def restart(self, position: int) -> None:
         """Forgets the record of a restarted process: the silence of the old one does not count."""
         if position in self._watched:
             self._watched[position] = _Watched(self._watched[position].ranks)
@@ -291,10 +291,10 @@ class Watchdog:
         watched = self._watched.get(self._local.get(rank, -1))
         return watched is not None and len(watched.ranks) > 1 and watched.silent < Timeouts.notice
 
-    def _is_unusual(self, rank: int, seen: Heartbeat, now: float) -> bool:
-        first, began = self._watched[self._local[rank]].rounds_from.get(rank, (seen.round, now))
-        usual = (seen.since - began) / max(1, seen.round - first + 1)
-        return now - seen.since > Timeouts.unusual_wait(usual)
+    def _is_unusual(self, rank: int, heartbeat: Heartbeat, now: float) -> bool:
+        first, began = self._watched[self._local[rank]].rounds_from.get(rank, (heartbeat.round, now))
+        usual = (heartbeat.since - began) / max(1, heartbeat.round - first + 1)
+        return now - heartbeat.since > Timeouts.unusual_wait(usual)
 
     def _is_behind(self, peer: int, round: int) -> bool:
         """Whether a peer has not done yet what a node that waits for it in this round needs."""

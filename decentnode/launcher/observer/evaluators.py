@@ -59,7 +59,7 @@ class _Evaluator:
     tasks: int
     """The pipe of its tasks."""
     reader: ReportReader
-    task: Published | None = None
+    published: Published | None = None
     beats: int = 0
     since: float = 0.0
     """When it last made progress."""
@@ -98,10 +98,10 @@ class EvaluatorPool:
         self.board = EvaluatorBoard(own, self._count)
         self._run_dir = run_dir
         self._say = say
-        self._waiting: deque[Published] = deque()
+        self._waiting_published: deque[Published] = deque()
         # An evaluator is hung if several looks have found no progress, not one after a suspension of both.
         self._clock = AwakeClock(experiment.settings.failures.deadline / 4)
-        self._live: list[_Evaluator] = []
+        self._evaluators: list[_Evaluator] = []
 
     def start(self, threads: int) -> None:
         """Forks the evaluators, with so many threads of torch each; raises StartError.
@@ -109,76 +109,77 @@ class EvaluatorPool:
         No thread may run yet.
         """
         for index in range(self._count):
-            self._live.append(self._fork(index, threads))
+            self._evaluators.append(self._fork(index, threads))
 
     @property
     def descriptors(self) -> list[int]:
         """Readable when `reports` has something to do."""
-        return [one.reader.fd for one in self._live]
+        return [one.reader.fd for one in self._evaluators]
 
     @property
     def is_busy(self) -> bool:
         """Whether an evaluation is awaited."""
-        return bool(self._waiting) or any(one.task for one in self._live)
+        return bool(self._waiting_published) or any(one.published for one in self._evaluators)
 
     @property
     def memory_mb(self) -> float:
         """Memory that only the evaluators use now, in MB."""
-        return sum(private_megabytes(one.child.pid) for one in self._live)
+        return sum(private_megabytes(one.child.pid) for one in self._evaluators)
 
     def submit(self, published: Published) -> None:
         """Has a vector of this machine evaluated."""
-        self._waiting.append(published)
+        self._waiting_published.append(published)
         self._distribute()
 
     def reports(self) -> list[Evaluated]:
         """Finished evaluations; those that failed have no metrics."""
         found: list[Evaluated] = []
         now = self._clock.now()
-        for one in [*self._live]:
+        for one in [*self._evaluators]:
             for report in one.reader.read():
                 if isinstance(report, Evaluated):
                     found.append(report)
-                    one.task = None
+                    one.published = None
             if (beats := self.board.beats_of(one.index)) != one.beats:
                 one.beats, one.since = beats, now
-            elif one.task and now - one.since > self._experiment.settings.failures.deadline:
+            elif one.published and now - one.since > self._experiment.settings.failures.deadline:
                 one.child.kill()
             if one.reader.closed:
-                found += self._bury(one)
+                found += self._remove(one)
         self._distribute()
-        if not self._live:
-            found += [self._failed(task) for task in self._waiting]
-            self._waiting.clear()
+        if not self._evaluators:
+            found += [self._failed(task) for task in self._waiting_published]
+            self._waiting_published.clear()
         return found
 
     def close(self) -> None:
         """Ends all evaluators at once."""
-        for one in self._live:
+        for one in self._evaluators:
             one.close()
-        self._live.clear()
+        self._evaluators.clear()
 
     def _distribute(self) -> None:
-        for one in self._live:
-            if one.task is None and self._waiting:
-                one.task = self._waiting.popleft()
+        for one in self._evaluators:
+            if one.published is None and self._waiting_published:
+                one.published = self._waiting_published.popleft()
                 one.since = self._clock.now()
                 # The end of the process shows in its reports.
                 with contextlib.suppress(BrokenPipeError):
-                    os.write(one.tasks, _TASK.pack(one.task.rank, one.task.round))
+                    os.write(one.tasks, _TASK.pack(one.published.rank, one.published.round))
 
-    def _bury(self, one: _Evaluator) -> list[Evaluated]:
+    def _remove(self, evaluator: _Evaluator) -> list[Evaluated]:
         """Removes an evaluator that has ended; its evaluation has failed."""
-        self._live.remove(one)
+        self._evaluators.remove(evaluator)
         self.board.note_end()
-        one.close()
-        log = f"{one.child.log}{'' if self._live else '; the nodes evaluate their models themselves'}"
-        self._say("evaluation", f"a process that evaluates in the background has ended; its log: {log}")
-        return [self._failed(one.task)] if one.task else []
+        evaluator.close()
+        event = f"a process that evaluates in the background has ended; its log: {evaluator.child.log}"
+        then = "" if self._evaluators else "; the nodes evaluate their models themselves"
+        self._say("evaluation", event + then)
+        return [self._failed(evaluator.published)] if evaluator.published else []
 
-    def _failed(self, task: Published) -> Evaluated:
-        self.board.snapshots.release(task.rank, task.round)
-        return Evaluated(task.rank, task.round, {})
+    def _failed(self, published: Published) -> Evaluated:
+        self.board.snapshots.release(published.rank, published.round)
+        return Evaluated(published.rank, published.round, {})
 
     def _fork(self, index: int, threads: int) -> _Evaluator:
         task_end, tasks = os.pipe()
@@ -208,7 +209,7 @@ def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int
         rank, round = _TASK.unpack(task)
         test = test_on(device_for(experiment.settings.device, experiment.mapping.local_rank(rank)))
         test.load(board.snapshots.vector(rank))
-        test.beside.load_state_dict(unpacked(board.snapshots.beside(rank)))
+        test.module_state.load_state_dict(unpacked(board.snapshots.beside(rank)))
         # The copy is made, so the node may publish again.
         board.snapshots.release(rank, round)
         beat()

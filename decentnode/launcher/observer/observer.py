@@ -141,8 +141,8 @@ class ModelObserver(threading.Thread):
             self.error = error
             self.said()
             # Released unread, so no node waits for an observer that has failed.
-            for round, gathering in self._rounds.items():
-                self._release(round, gathering)
+            for round, round_parts in self._rounds.items():
+                self._release(round, round_parts)
             while not self._closing:
                 event = self._events.get()
                 self._closing = event is None
@@ -186,49 +186,49 @@ class ModelObserver(threading.Thread):
         may_begin = isinstance(event, Published) or not (isinstance(event, VectorAck) or self._is_full())
         if event.round not in self._rounds and not may_begin:
             return
-        gathering = self._rounds.setdefault(event.round, _RoundParts(self._clock.now()))
-        before = gathering.parts
+        round_parts = self._rounds.setdefault(event.round, _RoundParts(self._clock.now()))
+        before = round_parts.parts
         match event:
             case Published():
-                (gathering.shown if event.published else gathering.declined).add(event.rank)
+                (round_parts.shown if event.published else round_parts.declined).add(event.rank)
             case PartialSum():
-                gathering.sums[event.machine] = event
+                round_parts.sums[event.machine] = event
             case PartialDistance():
-                gathering.distances[event.machine] = event
+                round_parts.distances[event.machine] = event
             case VectorAck():
-                gathering.arrived.add(event.machine)
+                round_parts.arrived.add(event.machine)
             case MeanVector():
-                gathering.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
-        if gathering.parts > before:
-            gathering.grew = self._clock.now()
+                round_parts.mean = torch.from_numpy(np.frombuffer(event.content, dtype=np.float64).copy())
+        if round_parts.parts > before:
+            round_parts.grew = self._clock.now()
 
     def _is_full(self) -> bool:
         """Whether other machines have reported more open rounds than a correct run can have."""
         ahead = sum(not (one.shown or one.declined) for one in self._rounds.values())
         return ahead >= max(MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES // (8 * self.snapshots.elements))
 
-    def _advance(self, round: int, gathering: _RoundParts) -> None:
+    def _advance(self, round: int, parts: _RoundParts) -> None:
         """Takes every step that the input allows: sum, mean, distances, observation."""
         # One machine or node must not delay the observations of all others.
-        late = self.is_alone or self._clock.now() - gathering.grew > Timeouts.observation
-        heard = gathering.shown | gathering.declined
+        late = self.is_alone or self._clock.now() - parts.grew > Timeouts.observation
+        heard = parts.shown | parts.declined
         # A node in a later round has skipped this one.
         are_here = all(rank in heard or done > round for rank, done in self._expected.items())
-        if self.machine not in gathering.sums and (late or are_here):
-            self._contribute(PartialSum(self.machine, round, len(gathering.shown), self._sum(gathering)))
-            if not gathering.shown:
+        if self.machine not in parts.sums and (late or are_here):
+            self._contribute(PartialSum(self.machine, round, len(parts.shown), self._sum(parts)))
+            if not parts.shown:
                 # There may never be a mean to measure a distance from.
                 self._contribute(PartialDistance(self.machine, round, 0, 0.0))
         awaited = self.machines - self._newcomers
-        if self.machine == 0 and gathering.mean is None and (late or awaited <= gathering.sums.keys()):
-            self._make_mean(round, gathering)
-        is_summed = self.machine in gathering.sums
-        if gathering.mean is not None and self.machine not in gathering.distances and is_summed:
-            distance = self._distance(round, gathering)
-            self._contribute(PartialDistance(self.machine, round, len(gathering.shown), distance))
-        complete = self.machine != 0 or awaited <= gathering.distances.keys()
-        if late or (is_summed and complete and (gathering.mean is not None or not gathering.count)):
-            self._conclude(round, gathering)
+        if self.machine == 0 and parts.mean is None and (late or awaited <= parts.sums.keys()):
+            self._make_mean(round, parts)
+        is_summed = self.machine in parts.sums
+        if parts.mean is not None and self.machine not in parts.distances and is_summed:
+            distance = self._distance(round, parts)
+            self._contribute(PartialDistance(self.machine, round, len(parts.shown), distance))
+        complete = self.machine != 0 or awaited <= parts.distances.keys()
+        if late or (is_summed and complete and (parts.mean is not None or not parts.count)):
+            self._conclude(round, parts)
             self.said()
 
     def _contribute(self, contribution: Contribution) -> None:
@@ -238,50 +238,50 @@ class ModelObserver(threading.Thread):
             self.send(contribution)
             self.said()
 
-    def _sum(self, gathering: _RoundParts) -> bytes:
-        if not gathering.shown:
+    def _sum(self, parts: _RoundParts) -> bytes:
+        if not parts.shown:
             return b""
         # In float64, so rounding is negligible, and in rank order, whatever the order of arrival.
         total = torch.zeros(self.snapshots.elements, dtype=torch.float64)
-        for rank in sorted(gathering.shown):
+        for rank in sorted(parts.shown):
             total += self.snapshots.vector(rank)
         return total.numpy().tobytes()
 
-    def _make_mean(self, round: int, gathering: _RoundParts) -> None:
-        gathering.averaged = gathering.count
-        if not gathering.averaged:
+    def _make_mean(self, round: int, round_parts: _RoundParts) -> None:
+        round_parts.averaged = round_parts.count
+        if not round_parts.averaged:
             return
         # In the order of machines, so the mean does not depend on the order of arrival.
-        parts = [np.frombuffer(part.content) for _, part in sorted(gathering.sums.items()) if part.count]
-        self._contribute(MeanVector(round, (np.sum(parts, axis=0) / gathering.averaged).tobytes()))
+        parts = [np.frombuffer(part.content) for _, part in sorted(round_parts.sums.items()) if part.count]
+        self._contribute(MeanVector(round, (np.sum(parts, axis=0) / round_parts.averaged).tobytes()))
 
-    def _distance(self, round: int, gathering: _RoundParts) -> float:
-        assert gathering.mean is not None
-        mean = gathering.mean
-        distance = sum(float((self.snapshots.vector(r) - mean).norm()) for r in sorted(gathering.shown))
+    def _distance(self, round: int, parts: _RoundParts) -> float:
+        assert parts.mean is not None
+        mean = parts.mean
+        distance = sum(float((self.snapshots.vector(r) - mean).norm()) for r in sorted(parts.shown))
         # Only now: sum and distance need the same vectors.
-        self._release(round, gathering)
+        self._release(round, parts)
         return distance
 
-    def _release(self, round: int, gathering: _RoundParts) -> None:
-        for rank in gathering.shown:
+    def _release(self, round: int, parts: _RoundParts) -> None:
+        for rank in parts.shown:
             self.snapshots.release(rank, round)
 
-    def _conclude(self, round: int, gathering: _RoundParts) -> None:
+    def _conclude(self, round: int, parts: _RoundParts) -> None:
         """Forgets a round, whose later input is ignored; machine 0 then has its observation."""
         self._release(round, self._rounds.pop(round))
         self._concluded.add(round)
         if self.machine != 0:
             return
-        if gathering.mean is None:
+        if parts.mean is None:
             # Otherwise the row of this round waits for an observation until the run ends.
             self.observations.put(Observation(round, 0, None, None))
             return
-        count = sum(part.count for part in gathering.distances.values())
-        distance = sum(part.distance for part in gathering.distances.values())
+        count = sum(part.count for part in parts.distances.values())
+        distance = sum(part.distance for part in parts.distances.values())
         # A model of zeros has no scale.
-        scale = float(gathering.mean.norm()) or 1.0
-        scores = self.test(gathering.mean, round) if self.test else None
+        scale = float(parts.mean.norm()) or 1.0
+        scores = self.test(parts.mean, round) if self.test else None
         # A machine may have sent a distance without a part in the mean.
-        nodes = min(count, gathering.averaged)
+        nodes = min(count, parts.averaged)
         self.observations.put(Observation(round, nodes, distance / max(count, 1) / scale, scores))

@@ -38,7 +38,7 @@ class _Outgoing:
     """When it counts as lost, on the clock of `time.monotonic`."""
     start: int = 0
     """Where the piece starts that is on its way."""
-    awaited: VectorAck | None = None
+    awaited_ack: VectorAck | None = None
     """The acknowledgement of that piece."""
 
 
@@ -110,7 +110,7 @@ class VectorSender:
     def _continue(self, ack: VectorAck) -> VectorAck | None:
         """Sends the next piece; returns the acknowledgement if it is that of the last one."""
         vector = self._outgoing.get(ack.machine)
-        if vector is None or ack != vector.awaited:
+        if vector is None or ack != vector.awaited_ack:
             return None
         vector.start += PIECE_BYTES
         if vector.start < len(vector.vector.content):
@@ -119,12 +119,15 @@ class VectorSender:
         del self._outgoing[ack.machine]
         return ack
 
-    def _send_piece(self, sent: _Outgoing, machine: int) -> bool:
+    def _send_piece(self, outgoing: _Outgoing, machine: int) -> bool:
         """Sends the piece that is due; returns False, and sends no more of the vector, if it was dropped."""
-        vector, content = sent.vector, sent.vector.content[sent.start : sent.start + PIECE_BYTES]
-        sent.awaited = VectorAck(machine, vector.round, digest(content))
+        vector, content = (
+            outgoing.vector,
+            outgoing.vector.content[outgoing.start : outgoing.start + PIECE_BYTES],
+        )
+        outgoing.awaited_ack = VectorAck(machine, vector.round, digest(content))
         count = vector.count if isinstance(vector, PartialSum) else 0
-        if not self.send(VectorPiece(self.machine, vector.round, count, sent.start, content), machine):
+        if not self.send(VectorPiece(self.machine, vector.round, count, outgoing.start, content), machine):
             del self._outgoing[machine]
             return False
         return True

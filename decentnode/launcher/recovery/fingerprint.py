@@ -27,7 +27,7 @@ def neutral(settings: Settings) -> Settings:
         dataset=config.without_paths(settings.dataset),
         communication=_without(settings.communication, *ports),
         mapping=_without(settings.mapping, "rendezvous_port"),
-        coupling=_without(settings.coupling, "port", "trusted_network"),
+        gradient_sync=_without(settings.gradient_sync, "port", "trusted_network"),
     )  # fmt: skip
 
 
@@ -36,9 +36,9 @@ def _without(plugin: Plugin, *options: str) -> Plugin:
     return replace(plugin, options={k: None if k in options else v for k, v in plugin.options.items()})
 
 
-def difference(before: Settings, after: Settings) -> str:
+def difference(old_settings: Settings, new_settings: Settings) -> str:
     """The first key whose value differs, with both values, as text; empty where none does."""
-    old, new = (config.resolved(neutral(settings)) for settings in (before, after))
+    old, new = (config.resolved(neutral(settings)) for settings in (old_settings, new_settings))
     for key, (was, now) in differences(old, new):
         return f"{key} was {_shown(was)}, not {_shown(now)}"
     return ""

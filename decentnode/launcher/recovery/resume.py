@@ -305,17 +305,21 @@ def settings_digest(experiment: Experiment) -> str:
         checkpoint=CheckpointSettings(), records=RecordSettings(), security="none",
         communication=replace(settings.communication, name="", options=nothing),
         mapping=replace(settings.mapping, name="", options=nothing),
-        coupling=replace(settings.coupling, options={**settings.coupling.options, **UNIMPORTANT}),
+        gradient_sync=replace(
+            settings.gradient_sync, options={**settings.gradient_sync.options, **UNIMPORTANT}
+        ),
     )  # fmt: skip
     return config.digest(lasting, experiment.graph.graph)
 
 
-def refuse_changes(before: Settings, after: Settings) -> None:
+def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
     """Raises BadInput with a line for each changed key that would make it another run."""
-    if after.rounds < before.rounds:
-        raise BadInput(f"resume: rounds can only grow; this run has {before.rounds}, not {after.rounds}")
+    if new_settings.rounds < old_settings.rounds:
+        raise BadInput(
+            f"resume: rounds can only grow; this run has {old_settings.rounds}, not {new_settings.rounds}"
+        )
     # Compared as resolved values, so a different spelling in YAML is no change.
-    changed = dict(differences(_comparable(before), _comparable(after)))
+    changed = dict(differences(_comparable(old_settings), _comparable(new_settings)))
     refused = [
         f"resume: {key} cannot change from {show(old)} to {show(new)}, because it would be another run"
         for key, (old, new) in changed.items()

@@ -25,18 +25,18 @@ class RunState:
     """The state of one machine."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, run_dir: Path, past: ResumePlan | None, job: str = "",
-        threads: int = 1,
+        self, experiment: Experiment, machine: int, run_dir: Path, resume_plan: ResumePlan | None,
+        job: str = "", threads: int = 1,
     ) -> None:  # fmt: skip
-        """`past`: the run to resume; None: a new one. `job`: whose machines these are; empty: listed ones.
+        """`resume_plan`: the run to resume; None: a new one. `job`: whose machines these are, if not listed.
         `threads`: of torch in each process.
 
         Raises BadInput if the run is in progress.
         """
         self._threads = threads
-        self.past = past
-        self.lock = past.lock if past else RunLock(run_dir)
-        self.lineage = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
+        self.resume_plan = resume_plan
+        self.lock = resume_plan.lock if resume_plan else RunLock(run_dir)
+        self.identity = RunIdentity(run_dir / FOLDER, settings_digest(experiment), experiment.graph.num_nodes)
         ranks, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
         # Only machine 0 receives the checkpoint reports of all ranks.
         self.retention = CheckpointRetention(run_dir / FOLDER, local if machine else ranks, local)
@@ -44,7 +44,7 @@ class RunState:
         self._run_dir = run_dir
         self._machine, self._job = machine, job
         self._ranks, self._local = ranks, local
-        self._warnings = RateLimiter()
+        self._limiter = RateLimiter()
 
     def greeting(self) -> Join:
         """What this machine joins with; its checkpoints only to resume a run. Raises BadInput."""
@@ -56,22 +56,22 @@ class RunState:
             package=package_digest(), files=package_hashes(), torch=str(torch.__version__),
             settings=config.flattened(config.agreed(settings, graph)),
         )  # fmt: skip
-        if self.past is None:
+        if self.resume_plan is None:
             return join
         if self._machine == 0:
             # Other machines do not know how remote nodes ended; their own may have to go back a round.
-            self.past.refuse_finished(len(self._ranks))
-        return self.past.greeting(join, sorted(self._local), self.lineage.settings)
+            self.resume_plan.refuse_finished(len(self._ranks))
+        return self.resume_plan.greeting(join, sorted(self._local), self.identity.settings)
 
     def begin(self, start: Start) -> None:
         """Prepares the directory after the rendezvous and before the start signal."""
-        if self.past is not None:
-            self.past.begin(start, sorted(self._local), self._experiment.settings)
+        if self.resume_plan is not None:
+            self.resume_plan.begin(start, sorted(self._local), self._experiment.settings)
             if not start.late:
                 machine_of = self._experiment.mapping.machine_of
                 here = (rank for rank in self._ranks if machine_of(rank) not in start.absent)
                 self.retention.begin(start.round, here)
-        self.lineage.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
+        self.identity.settle(start.run_id, start.incarnation, FROM_THE_START if start.late else start.round)
         # Last: a failure above leaves the directory as an earlier start of the run.
         experiment, versions = self._experiment, self._versions(start.round)
         settings = fingerprint(experiment.settings, experiment.graph.graph)
@@ -79,7 +79,7 @@ class RunState:
 
     def _versions(self, round: int) -> list[CodeVersion]:
         """Versions of the code up to this start, with a copy of the last; raises BadInput."""
-        versions, sources = self.past.versions if self.past else [], self._experiment.sources
+        versions, sources = self.resume_plan.versions if self.resume_plan else [], self._experiment.sources
         if versions and versions[-1].is_same(sources.version):
             return versions
         try:
@@ -91,8 +91,8 @@ class RunState:
     @property
     def news(self) -> str:
         """The round after which the run resumes, as text; empty for a new run."""
-        round = self.lineage.round
-        code = self.past.other_code if self.past else ""
+        round = self.identity.round
+        code = self.resume_plan.other_code if self.resume_plan else ""
         with_other = f", with other code: {code}" if code else ""
         return f"continues after round {round + 1}{with_other}" if round != FROM_THE_START else ""
 
@@ -101,7 +101,7 @@ class RunState:
         """The newest round that all nodes were saved after, if known here; None: none."""
         if not self._machine:
             return self.retention.newest_round
-        known = max(self.retention.kept, self.lineage.round)
+        known = max(self.retention.kept, self.identity.round)
         return known if known != FROM_THE_START else None
 
     def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> str:
@@ -114,4 +114,4 @@ class RunState:
         if is_news and self._machine == 0:
             send(CheckpointsCommitted(self.retention.settled, self.retention.kept))
         problem, self.retention.problem = self.retention.problem, ""
-        return problem if problem and self._warnings.allows() else ""
+        return problem if problem and self._limiter.allows() else ""

@@ -82,7 +82,7 @@ class Dashboard:
     """Rounds done before this start, in a resumed run."""
     is_tested: bool = True
     """Whether the run has any evaluation."""
-    headline: Metric = ACCURACY
+    metric: Metric = ACCURACY
     row: EvaluationRow | None = None
     standing: Standing = field(default_factory=Standing)
     _sent: deque[tuple[float, int]] = field(default_factory=deque)
@@ -149,7 +149,7 @@ class Dashboard:
 
     def _quality(self) -> list[tuple[str | Text, ...]]:
         row, training = self.row, f"{decimal(self.standing.loss)} training"
-        headline = self.headline
+        headline = self.metric
         if row is None:
             return [
                 (headline.name, Text("not tested yet", "dim") if self.is_tested else "-", "", ""),
@@ -194,7 +194,7 @@ class LiveScreen(LiveConsole):
             settings.rounds,
             time.monotonic(),
             is_tested=is_tested,
-            headline=experiment.metrics[0],
+            metric=experiment.metrics[0],
         )
         with self.dropping():
             if self.has_room(Timeouts.console_line):

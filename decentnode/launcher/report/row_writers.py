@@ -85,13 +85,13 @@ class RowWriters:
     def __init__(self, plugins: Sequence[Plugin], say: Say) -> None:
         self._plugins = plugins
         self._say = say
-        self._live: list[WriterProcess] = []
+        self._processes: list[WriterProcess] = []
 
     def start(self, run_dir: Path, run_lock: RunLock) -> None:
         """Forks the writers; raises StartError. No thread may run yet."""
         for index, plugin in enumerate(self._plugins):
             log = run_dir / f"logs/writer-{index}.log"
-            self._live.append(WriterProcess(plugin, run_dir, run_lock, log))
+            self._processes.append(WriterProcess(plugin, run_dir, run_lock, log))
 
     def begin(self) -> None:
         """Has the writers start: `run.json` is written, and the file of evaluations has what it keeps."""
@@ -103,8 +103,8 @@ class RowWriters:
 
     def drop_failed(self) -> None:
         """Reports each writer that has failed in one line."""
-        for writer in [writer for writer in self._live if writer.child.has_ended()]:
-            self._live.remove(writer)
+        for writer in [writer for writer in self._processes if writer.child.has_ended()]:
+            self._processes.remove(writer)
             if problem := writer.close():
                 self._say("writer", f"writer {writer.name} is dropped: {problem}")
 
@@ -116,22 +116,22 @@ class RowWriters:
         self._notify(END)
         limit = time.monotonic() + Timeouts.last_rows
         self.drop_failed()
-        while self._live and not is_urgent() and time.monotonic() < limit:
+        while self._processes and not is_urgent() and time.monotonic() < limit:
             time.sleep(POLL_INTERVAL)
             self.drop_failed()
-        for writer in self._live:
+        for writer in self._processes:
             why = "it had not finished in time; its last rows may be missing"
             self._say("writer", f"writer {writer.name} is dropped: {why}")
         self.close()
 
     def close(self) -> None:
         """Ends all writers at once."""
-        for writer in self._live:
+        for writer in self._processes:
             writer.close()
-        self._live.clear()
+        self._processes.clear()
 
     def _notify(self, notice: bytes) -> None:
-        for writer in self._live:
+        for writer in self._processes:
             writer.notify(notice)
 
 

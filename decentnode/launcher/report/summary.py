@@ -315,12 +315,12 @@ def _privacy(
 
 
 def _last_tests(
-    last: EvaluationRow | None, finished: Mapping[int, Finished], rounds: int
+    last_row: EvaluationRow | None, finished: Mapping[int, Finished], rounds: int
 ) -> dict[str, dict[int, float | None]]:
     """The metrics of the finished nodes after the last round, by name and rank."""
     # The report of an evaluation may be lost with a connection; a node repeats its own at its end.
     found = by_name({rank: f.metrics for rank, f in finished.items()})
-    for name, of in last.metrics.items() if last and last.round + 1 == rounds else ():
+    for name, of in last_row.metrics.items() if last_row and last_row.round + 1 == rounds else ():
         found[name] = found.get(name, {}) | {rank: v for rank, v in of.items() if rank in finished}
     return found
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.config.settings import Settings
-from decentnode.core.line_file import Warn
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, PeerError
 from decentnode.graph.base import View
@@ -20,13 +19,10 @@ from decentnode.node.asynchronous.schedule import (
     Step,
     Window,
     read_schedule,
-    schedule_for,
 )
-from decentnode.node.node import Node, RoundExchange
+from decentnode.node.node import Node
 from decentnode.results.records import RoundRecord
 from decentnode.sharing.asynchronous.base import AsyncSharing
-from decentnode.sharing.base import SharingBase
-from decentnode.training.pace import Pace
 from decentnode.training.training import Tally
 
 
@@ -55,19 +51,19 @@ class AsyncNode(Node):
             self._began = clock.now() - round * self.seconds
         began, tally = clock.now(), training.begin(round)
         view = self.graph.view(self.rank, round, tally.learning_rate)
-        self.course.heartbeat.mark(round, Activity.TRAIN)
+        self.scheduler.heartbeat.mark(round, Activity.TRAIN)
         self.exchange.open(round, view)
         end = self._began + (round + 1) * self.seconds
         window = Window(round, self._most_steps(round), lambda now: now >= end)
         async for event in self.schedule.events(window):
             await self._do(event, view, tally, record)
         # Before the evaluation: it is about the models that the run ends with.
-        if round + 1 == self.course.rounds:
+        if round + 1 == self.scheduler.rounds:
             await self._settle(view, tally, record)
         report = training.finish(tally)
         record.loss, record.steps = report.loss, report.steps
         self.exchange.end(record, seconds=clock.now() - began - record.train_seconds)
-        self.course.heartbeat.mark(round, Activity.EVALUATE)
+        self.scheduler.heartbeat.mark(round, Activity.EVALUATE)
         await self.evaluation.after(record)
         self.records.write(record, self.exchange.endpoint.counters)
         self.exchange.remember(self.seconds, record)
@@ -134,22 +130,6 @@ class AsyncNode(Node):
                 f"rank {self.rank}: a schedule is of a whole run; leave out time_model.schedule to resume"
             )
         super().restore(state)
-
-
-def async_node(
-    parts: tuple[Any, ...], settings: Settings, pace: Pace | None, run_dir: Path, warn: Warn
-) -> AsyncNode:
-    """An asynchronous node of the parts of any node; `warn` gets a line when the disk refuses a schedule."""
-    rank, _, _, _, sharing, messages, *_ = parts
-    # Before the first message of a faster peer.
-    messages.listen(settings.time_model.schedule == "replay")
-    schedule = schedule_for(settings, rank, LiveSchedule(sharing, messages, pace), run_dir, warn)
-    return AsyncNode(*(*parts, schedule, settings.time_model.seconds_per_round))
-
-
-def exchange_class(sharing: SharingBase) -> type[RoundExchange]:
-    """What a node with that scheme exchanges with."""
-    return MessageExchange if sharing.asynchronous else RoundExchange
 
 
 def check_schedules(settings: Settings, nodes: int) -> None:

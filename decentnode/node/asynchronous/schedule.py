@@ -102,13 +102,13 @@ class LiveSchedule:
 class RecordedSchedule:
     """A live schedule, whose events it writes to a file: one line per window."""
 
-    inner: LiveSchedule
+    live_schedule: LiveSchedule
     file: LineFile
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
         """The events of a window, as they happen."""
         done: list[int | str] = []
-        async for event in self.inner.events(window):
+        async for event in self.live_schedule.events(window):
             if isinstance(event, Step):
                 # Successive steps are one number.
                 before = done.pop() if done and isinstance(done[-1], int) else 0
@@ -148,13 +148,13 @@ class ReplayedSchedule:
     rank: int
     sharing: AsyncSharing
     messages: MessageExchange
-    _kept: dict[Message, PeerMessage] = field(default_factory=dict, init=False)
-    _wanted: set[Message] = field(default_factory=set, init=False)
+    _kept_messages: dict[Message, PeerMessage] = field(default_factory=dict, init=False)
+    _wanted_messages: set[Message] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         events = [event for window in self.windows for event in window.events if isinstance(event, str)]
         # All others may go: a fast sender must not fill the memory with what no event uses.
-        self._wanted = {message_of(event) for event in events if event[0].isdigit()}
+        self._wanted_messages = {message_of(event) for event in events if event[0].isdigit()}
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
         """The recorded events of a window; raises RunFailed."""
@@ -178,15 +178,15 @@ class ReplayedSchedule:
             self._look()
             await self.messages.wait(LOOK_INTERVAL)
 
-    async def _arrival(self, wanted: Message, window: Window) -> PeerMessage:
+    async def _arrival(self, wanted_message: Message, window: Window) -> PeerMessage:
         clock, deadline, awake = self.messages.clock, self.messages.deadline, AwakeClock(LOOK_INTERVAL)
         limit = awake.now() + deadline
         while True:
             self._look()
-            if wanted in self._kept:
-                return self._kept.pop(wanted)
+            if wanted_message in self._kept_messages:
+                return self._kept_messages.pop(wanted_message)
             if awake.now() > limit:
-                source, tag, number = wanted
+                source, tag, number = wanted_message
                 raise RunFailed(
                     f"{self._place(window)}: message {number} (tag {tag}) of rank {source} in the recorded "
                     f"schedule has not come within {deadline:.0f} s"
@@ -198,10 +198,10 @@ class ReplayedSchedule:
         """Keeps what a later event uses, and answers again what an earlier one used."""
         for arrival in self.messages.arrivals():
             key = arrival[:3]
-            if key in self._wanted:
-                self._wanted.discard(key)
-                self._kept[key] = arrival
-            elif key not in self._kept:
+            if key in self._wanted_messages:
+                self._wanted_messages.discard(key)
+                self._kept_messages[key] = arrival
+            elif key not in self._kept_messages:
                 self.messages.post(self.sharing.repeated(arrival) or ())
 
     def _place(self, window: Window) -> str:

@@ -78,18 +78,18 @@ class RunIdentity:
 class NodeCheckpoints:
     """The checkpoints of one node."""
 
-    lineage: RunIdentity
+    identity: RunIdentity
     every: int
     """Rounds between checkpoints; 0: only at a graceful stop."""
     reporter: Reporter
     rank: int
-    course: RoundScheduler
+    scheduler: RoundScheduler
     records: Records
     last: int = field(default=FROM_THE_START, init=False)
     """The round of the last checkpoint that was saved or restored."""
     _undone: int | None = field(default=None, init=False)
     """The first discarded round: an old checkpoint of it or a later one is overwritten, never kept."""
-    _warnings: RateLimiter = field(default_factory=RateLimiter, init=False)
+    _limiter: RateLimiter = field(default_factory=RateLimiter, init=False)
 
     def after(self, round: int, snapshot: Snapshot) -> None:
         """Saves the node if that is due after the round it has just done."""
@@ -98,7 +98,7 @@ class NodeCheckpoints:
 
     def at_the_end(self, round: int, snapshot: Snapshot) -> None:
         """Saves the node if the run stops before its last round."""
-        if self.course.is_cut_short and round > self.last:
+        if self.scheduler.is_cut_short and round > self.last:
             self._save(round, snapshot)
 
     def undo(self, round: int) -> None:
@@ -109,7 +109,7 @@ class NodeCheckpoints:
         self.last, self._undone = min(self.last, round - 1), round
         # Before the deletion: no resume may count on files that are being deleted.
         self.reporter.send(Rejoined(self.rank, round))
-        directory, failed = self.lineage.directory, None
+        directory, failed = self.identity.directory, None
         for later in checkpoint.rounds(directory, self.rank):
             try:
                 if later >= round:
@@ -122,13 +122,13 @@ class NodeCheckpoints:
             raise failed
 
     def _save(self, round: int, snapshot: Snapshot) -> None:
-        self.course.heartbeat.mark(round, Activity.CHECKPOINT)
+        self.scheduler.heartbeat.mark(round, Activity.CHECKPOINT)
         # A resume from this checkpoint does not repeat the records up to its round, so they must be on disk.
         # A resume from an earlier one repeats them.
         if gap := self.records.sync():
             self._complain(round, gap)
             return
-        directory, stamp = self.lineage.directory, self.lineage.stamp
+        directory, stamp = self.identity.directory, self.identity.stamp
         try:
             is_undone = self._undone is not None and round >= self._undone
             checkpoint.save(directory, self.rank, round, snapshot(), stamp, overwrite=is_undone)
@@ -142,6 +142,6 @@ class NodeCheckpoints:
 
     def _complain(self, round: int, reason: str) -> None:
         """Reports a failed checkpoint from time to time; the node continues, and earlier checkpoints stay."""
-        if self._warnings.allows():
+        if self._limiter.allows():
             print(f"round {round + 1}: no checkpoint: {reason}", flush=True)
             self.reporter.send(NotCheckpointed(self.rank, round, reason[:500]))

@@ -66,12 +66,12 @@ class PrivacyJournal(KeptBeside):
                 self._doubt(problem)
         return ""
 
-    def _append(self, entry: JournalLine) -> None:
-        entry.doubts = [*self._steps.of_history] if self._steps is not None else []
+    def _append(self, line: JournalLine) -> None:
+        line.doubts = [*self._steps.of_history] if self._steps is not None else []
         # What cannot be made is missed by the file itself.
         with suppress(OSError):
             self._path.parent.mkdir(exist_ok=True)
-        self._file.append(msgspec.json.encode(entry))
+        self._file.append(msgspec.json.encode(line))
 
     def _doubt(self, _: str) -> None:
         # The node continues: what it claims changes, not what it computes.

@@ -11,7 +11,7 @@ import numpy as np
 from decentnode.communication.base import Communication
 from decentnode.communication.interceptor import Received
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
-from decentnode.core.registry import name_of
+from decentnode.core.registry import name_of, refuse_old_hooks
 from decentnode.errors import BadInput
 from decentnode.mapping.base import Mapping
 from decentnode.options import NonNegative, Probability
@@ -40,6 +40,10 @@ class Fault:
     probability: Probability = 1.0
     """The probability that it strikes, at each opportunity."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, {"strike": "inject", "relent": "lift", "strikes_in": "injects_in"})
+
     def __post_init__(self) -> None:
         if isinstance(self.rounds, tuple) and self.rounds[0] > self.rounds[1]:
             first, last = self.rounds
@@ -52,7 +56,7 @@ class Fault:
             return 0, math.inf
         return self.rounds if isinstance(self.rounds, tuple) else (self.rounds, self.rounds)
 
-    def strikes_in(self, round: int) -> bool:
+    def injects_in(self, round: int) -> bool:
         """Whether this is one of its rounds; the time before the first round is in none."""
         first, last = self.span
         return first <= round <= last
@@ -85,10 +89,10 @@ class NodeFault(Fault, ABC):
     """It strikes when the node starts this activity."""
 
     @abstractmethod
-    def strike(self) -> None:
+    def inject(self) -> None:
         """Strikes, in the thread of the node, at the start of the activity."""
 
-    def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
+    def lift(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
         """Called when the activity ends, after so many seconds; faults that last as long end here."""
 
 
@@ -102,7 +106,7 @@ class MessageFault(Fault, ABC):
     """Strikes only messages of these ranks."""
 
     @abstractmethod
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+    def inject(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
         """The messages to deliver instead: none, itself, or several; `hold` delivers one later."""
 
     def separates(self, sender: int, receiver: int) -> bool:
@@ -111,7 +115,7 @@ class MessageFault(Fault, ABC):
 
     def pursue(self, round: int, now: float) -> bool:
         """Whether it is active at that time, in that round."""
-        return self.strikes_in(round)
+        return self.injects_in(round)
 
     def named_ranks(self) -> Iterator[int]:
         yield from named(self.ranks)

@@ -88,25 +88,25 @@ class FaultHeartbeat(HeartbeatSlot):
     injector: FaultInjector
     faults: Sequence[tuple[int, NodeFault]]
     reporter: Reporter
-    _lasting: list[NodeFault] = field(default_factory=list, init=False)
+    _lasting_faults: list[NodeFault] = field(default_factory=list, init=False)
     _began: float = field(default=0.0, init=False)
 
     def mark(self, round: int, activity: Activity) -> None:
         """Ends the faults of the previous activity, marks this one, and injects its faults."""
-        seconds, lasting = time.monotonic() - self._began, self._lasting
-        self._lasting = []
+        seconds, lasting = time.monotonic() - self._began, self._lasting_faults
+        self._lasting_faults = []
         for fault in lasting:
-            fault.relent(seconds, self)
+            fault.lift(seconds, self)
         # Marked before the faults act, so the launcher sees where a hung node is.
         super().mark(round, activity)
         self._began = time.monotonic()
         for number, fault in self.faults:
-            is_meant = activity is Activity[fault.activity.upper()] and fault.strikes_in(round)
+            is_meant = activity is Activity[fault.activity.upper()] and fault.injects_in(round)
             if is_meant and self.injector.is_due(number, self.rank, round):
-                # Reported and recorded first: a crash never returns from `strike`.
+                # Reported and recorded first: a crash never returns from `inject`.
                 self.injector.tell(self.reporter, number, self.rank, round, fault.activity)
-                self._lasting.append(fault)
-                fault.strike()
+                self._lasting_faults.append(fault)
+                fault.inject()
 
 
 Link = tuple[int, int]
@@ -142,7 +142,7 @@ class FaultInterceptor(MessageInterceptor):
             lambda: deque(maxlen=ROUNDS_REMEMBERED)
         )
 
-    def sift(self, message: Received, now: float) -> list[Received]:
+    def filter_messages(self, message: Received, now: float) -> list[Received]:
         frames = message[0]
         try:
             # Not `frame.bytes`, which the frame would cache although its content may change.
@@ -190,7 +190,7 @@ class FaultInterceptor(MessageInterceptor):
                 continue
             self._tell_once(number, header, round)
             hold = partial(self._hold, (header.sender, header.receiver))
-            passing = [left for one in passing for left in fault.strike(one, draw, now, hold)]
+            passing = [left for one in passing for left in fault.inject(one, draw, now, hold)]
         return passing
 
     def _attempt(self, header: wire.Header) -> int:

@@ -20,7 +20,7 @@ from decentnode.options import NonNegative, PositiveFloat
 class Drop(MessageFault):
     """The message is lost (netem's loss, Hemminger, 2005)."""
 
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+    def inject(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
         return []
 
 
@@ -31,7 +31,7 @@ class MessageDelay(MessageFault):
 
     seconds: PositiveFloat = 0.5
 
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+    def inject(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
         hold(message, now + self.seconds)
         return []
 
@@ -61,7 +61,7 @@ class NetworkPartition(MessageFault):
             raise BadInput(f"groups: rank {twice[0]} is named {counts[twice[0]]} times; once is right")
         self._group = {rank: i for i, ranks in enumerate(self.groups) for rank in ranks}
 
-    def strike(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
+    def inject(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:
         return []
 
     def separates(self, sender: int, receiver: int) -> bool:
@@ -70,9 +70,9 @@ class NetworkPartition(MessageFault):
 
     def pursue(self, round: int, now: float) -> bool:
         if self.seconds is None:
-            return self.strikes_in(round)
+            return self.injects_in(round)
         # The clock starts at the first message of one of its rounds.
-        if math.isinf(self._heals) and self.strikes_in(round):
+        if math.isinf(self._heals) and self.injects_in(round):
             self._heals = now + self.seconds
         return math.isfinite(self._heals) and now < self._heals
 

@@ -30,7 +30,7 @@ class Crash(NodeFault):
     once per round, even if it repeats the round after a restart.
     """
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         time.sleep(Timeouts.crash)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -42,7 +42,7 @@ class Stop(NodeFault):
 
     seconds: PositiveFloat = 5.0
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         own = os.pidfd_open(os.getpid())
         try:
             with warnings.catch_warnings():
@@ -87,10 +87,10 @@ class Slow(NodeFault):
                 "for each other wait ever longer"
             )
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """Does nothing: the duration is known at the end of the activity."""
 
-    def relent(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
+    def lift(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
         limit = time.monotonic() + (self.factor - 1.0) * seconds
         while (left := limit - time.monotonic()) > 0:
             time.sleep(min(left, MARK_INTERVAL))

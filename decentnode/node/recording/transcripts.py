@@ -30,7 +30,7 @@ _WRITER = ThreadPoolExecutor(1, "decentnode-transcript")
 """One thread for all nodes of a process; it starts with the first payload, so never before a fork."""
 
 
-class Listening(Protocol):
+class PassiveAdversary(Protocol):
     """A passive adversary, as far as a node knows it."""
 
     ranks: tuple[int, ...]
@@ -58,8 +58,8 @@ class TranscriptWriter(KeptBeside):
     """Writes down the payloads that the adversaries of one node see."""
 
     def __init__(
-        self, run: Path, rank: int, adversaries: Sequence[Listening], settings: Settings, mapping: Mapping,
-        scheme: SharingBase, warn: Warn,
+        self, run: Path, rank: int, adversaries: Sequence[PassiveAdversary], settings: Settings,
+        mapping: Mapping, scheme: SharingBase, warn: Warn,
     ) -> None:  # fmt: skip
         """`scheme`: that of the node."""
         self._run, self._rank, self._rounds = run, rank, settings.rounds

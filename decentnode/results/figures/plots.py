@@ -1,6 +1,6 @@
 """Draws runs: `python -m decentnode.results.figures.plots RUN_DIR...`; a picture per quantity, an overview.
 
-The only module that imports matplotlib; it runs in a process of its own, after the nodes have ended.
+It imports matplotlib, and runs in a process of its own, after the nodes have ended.
 """
 
 import argparse
@@ -97,15 +97,15 @@ def plot(runs: Sequence[StrPath], out: StrPath) -> list[Path]:
     return draw(read_runs([*map(Path, runs)]), Path(out))
 
 
-def draw(found: Sequence[RunCurves], out: Path) -> list[Path]:
+def draw(curves: Sequence[RunCurves], out: Path) -> list[Path]:
     """Draws runs that were read; the same pictures, and the same errors."""
-    panels = _panels(found)
+    panels = _panels(curves)
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         with drawing_style():
-            pictures = [_save(_overview(found, panels), out / "overview.png")]
+            pictures = [_save(_overview(curves, panels), out / "overview.png")]
             for name, panel in panels.items():
-                pictures.append(_save(_single(found, panel), out / "figures" / f"{name}.png"))
+                pictures.append(_save(_single(curves, panel), out / "figures" / f"{name}.png"))
         return pictures
     except OSError as error:
         raise BadInput(f"{out}: the pictures cannot be written: {error.strerror}") from error
@@ -234,21 +234,24 @@ def _locator(axis: Axis) -> MaxNLocator:
     return MaxNLocator(steps=[1, 2, 5, 10], integer=axis is ROUNDS)
 
 
-def _draw_spread(axes: Axes, x: list[float], y: Spread, style: Style) -> None:
+def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style) -> None:
     """A line for the mean, a dark band for the standard deviation, a light one for all nodes.
 
     The dark band stays within the light one, because no node is outside of it.
     """
-    low = [max(m - d, least) for m, d, least in zip(y.mean, y.std, y.least, strict=True)]
-    high = [min(m + d, most) for m, d, most in zip(y.mean, y.std, y.most, strict=True)]
-    if any(most > least for least, most in zip(y.least, y.most, strict=True)):
-        for bottom, top, alpha, label in ((y.least, y.most, RANGE_ALPHA, RANGE), (low, high, STD_ALPHA, STD)):
+    low = [max(m - d, least) for m, d, least in zip(spread.mean, spread.std, spread.least, strict=True)]
+    high = [min(m + d, most) for m, d, most in zip(spread.mean, spread.std, spread.most, strict=True)]
+    if any(most > least for least, most in zip(spread.least, spread.most, strict=True)):
+        for bottom, top, alpha, label in (
+            (spread.least, spread.most, RANGE_ALPHA, RANGE),
+            (low, high, STD_ALPHA, STD),
+        ):
             look = {"color": style.color, "alpha": alpha, "label": label}
             if len(x) == 1:
                 axes.vlines(x, bottom, top, linewidth=BAR_WIDTH, **look)
             else:
                 axes.fill_between(x, bottom, top, linewidth=0, **look)
-    _draw_line(axes, x, y.mean, style, mean_label(style.run))
+    _draw_line(axes, x, spread.mean, style, mean_label(style.run))
 
 
 def mean_label(run: RunCurves) -> str:

@@ -130,22 +130,22 @@ def look_of(group: int) -> tuple[str, str]:
     return PALETTE[group % len(PALETTE)], SHAPES[(group + group // len(PALETTE)) % len(SHAPES)]
 
 
-def _draw_round(axes: Axes, picture: GraphPicture, one: DrawnRound, side: float) -> None:
+def _draw_round(axes: Axes, picture: GraphPicture, drawn_round: DrawnRound, side: float) -> None:
     reach = 1 + MARGIN
     axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     axes.axis("off")
-    if one.title:
-        axes.text(0.04, 1.0, one.title, transform=axes.transAxes, va="bottom", color=INK)
-    diameter = _diameter(one.places, side)
-    widths = _widths(picture, one, side)
+    if drawn_round.title:
+        axes.text(0.04, 1.0, drawn_round.title, transform=axes.transAxes, va="bottom", color=INK)
+    diameter = _diameter(drawn_round.places, side)
+    widths = _widths(picture, drawn_round, side)
     if picture.directed:
-        for (i, j, _), width in zip(one.edges, widths, strict=True):
-            axes.add_patch(_arrow(one.places[i], one.places[j], width, diameter))
+        for (i, j, _), width in zip(drawn_round.edges, widths, strict=True):
+            axes.add_patch(_arrow(drawn_round.places[i], drawn_round.places[j], width, diameter))
     else:
-        lines = [(one.places[i], one.places[j]) for i, j, _ in one.edges]
+        lines = [(drawn_round.places[i], drawn_round.places[j]) for i, j, _ in drawn_round.edges]
         axes.add_collection(LineCollection(lines, linewidths=widths, colors=EDGE, zorder=1))
-    for rank, place in enumerate(one.places):
-        _draw_node(axes, place, rank, picture.groups[rank], rank in one.resting, diameter)
+    for rank, place in enumerate(drawn_round.places):
+        _draw_node(axes, place, rank, picture.groups[rank], rank in drawn_round.resting, diameter)
 
 
 def _draw_node(
@@ -180,13 +180,13 @@ def _diameter(places: NDArray[np.float64], side: float) -> float:
     return float(np.clip(0.66 * nearest * points, SMALLEST, LARGEST * sqrt(side / PANEL)))
 
 
-def _widths(picture: GraphPicture, one: DrawnRound, side: float) -> list[float]:
+def _widths(picture: GraphPicture, drawn_round: DrawnRound, side: float) -> list[float]:
     """In points, by the share of the picture's largest weight; all alike where all weights are."""
     weights = [weight for drawn in picture.rounds for *_, weight in drawn.edges]
     scale, most = (1.0 if side == PANEL else 0.8), max(weights, default=1.0)
     if most - min(weights, default=1.0) < ALIKE:
-        return [scale * PLAIN] * len(one.edges)
-    return [scale * (THINNEST + (THICKEST - THINNEST) * weight / most) for *_, weight in one.edges]
+        return [scale * PLAIN] * len(drawn_round.edges)
+    return [scale * (THINNEST + (THICKEST - THINNEST) * weight / most) for *_, weight in drawn_round.edges]
 
 
 def _arrow(

@@ -75,22 +75,22 @@ class Panel:
     """The labels that no other one beats."""
 
 
-def draw_frontier(title: str, utility: str, rows: Sequence[Sequence[Panel]], path: Path) -> None:
+def draw_frontier(title: str, utility: str, panels: Sequence[Sequence[Panel]], path: Path) -> None:
     """Writes panels of utility against costs, with the front of each marked; raises BadInput."""
     with drawing_style({"svg.fonttype": "path", "svg.hashsalt": ""}):
-        write(frontier_figure(title, utility, rows), path)
+        write(frontier_figure(title, utility, panels), path)
 
 
-def frontier_figure(title: str, utility: str, rows: Sequence[Sequence[Panel]]) -> Figure:
+def frontier_figure(title: str, utility: str, panels: Sequence[Sequence[Panel]]) -> Figure:
     """The picture before it is written: a row of panels for each group."""
-    labels = list(dict.fromkeys(label for row in rows for panel in row for label in panel.points))
+    labels = list(dict.fromkeys(label for row in panels for panel in row for label in panel.points))
     places = {label: place for place, label in enumerate(labels)}
-    columns = max(map(len, rows))
+    columns = max(map(len, panels))
     lines = -(-len(labels) // 5)
-    figure = Figure(figsize=(columns * SIDE, len(rows) * 3.4 + 0.5 + 0.25 * lines), layout="constrained")
+    figure = Figure(figsize=(columns * SIDE, len(panels) * 3.4 + 0.5 + 0.25 * lines), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", weight="bold")
-    for row, line in zip(rows, figure.subplots(len(rows), columns, squeeze=False), strict=True):
+    for row, line in zip(panels, figure.subplots(len(panels), columns, squeeze=False), strict=True):
         for axes in line[len(row) :]:
             axes.axis("off")
         for panel, axes in zip(row, line, strict=False):

@@ -106,8 +106,8 @@ class AdPsgd(AsyncSharing):
         self._timer = number, now + pause, pause
         return [self._request(self._asked)]
 
-    def repeated(self, arrival: PeerMessage) -> Posts | None:
-        source, tag, number, _ = arrival
+    def repeated(self, message: PeerMessage) -> Posts | None:
+        source, tag, number, _ = message
         if tag != REQUEST:
             return None if self._requests.get(source, (0,))[0] == number else ()
         served = self._served.get(source, (0, 0))[0]
@@ -120,37 +120,37 @@ class AdPsgd(AsyncSharing):
         layout = self.chain.layout if tag == ANSWER else NOTHING
         return Post(peer, tag, number, Payload.parse(layout, self._answers[peer]))
 
-    def receive(self, vector: Tensor, arrival: PeerMessage, view: View) -> Posts:
-        source = arrival.source
-        if arrival.tag == DECLINE:
+    def receive(self, vector: Tensor, message: PeerMessage, view: View) -> Posts:
+        source = message.source
+        if message.tag == DECLINE:
             self._settle(source)
             return ()
-        if arrival.tag == REQUEST and source == self._asked and view.rank < source:
-            return self._keep(arrival, DECLINE, torch.empty(0, dtype=torch.uint8))
-        return super().receive(vector, arrival, view)
+        if message.tag == REQUEST and source == self._asked and view.rank < source:
+            return self._keep(message, DECLINE, torch.empty(0, dtype=torch.uint8))
+        return super().receive(vector, message, view)
 
-    def _own(self, vector: Tensor, arrival: PeerMessage) -> Tensor | None:
+    def _own(self, vector: Tensor, message: PeerMessage) -> Tensor | None:
         # The difference is zero where a request has no value; a difference that was not sent is zero.
-        return vector if arrival.tag == REQUEST else None
+        return vector if message.tag == REQUEST else None
 
-    def _use(self, vector: Tensor, arrival: PeerMessage, signal: Tensor, view: View) -> Posts:
-        if arrival.tag == ANSWER:
+    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+        if message.tag == ANSWER:
             vector.sub_(signal.to(vector.dtype))
-            self._settle(arrival.source)
+            self._settle(message.source)
             return ()
         delta = signal.to(vector.dtype).sub(vector).mul_(0.5)
-        (post,) = self._posts(delta, [arrival.source], view, ANSWER, arrival.number)
+        (post,) = self._posts(delta, [message.source], view, ANSWER, message.number)
         # As the other end decodes it: rounding must not change the sum.
-        sent = PeerMessage(view.rank, ANSWER, arrival.number, post.payload)
-        context = self._context(view.rank, arrival.source, ANSWER, arrival.number)
+        sent = PeerMessage(view.rank, ANSWER, message.number, post.payload)
+        context = self._context(view.rank, message.source, ANSWER, message.number)
         vector.add_(self.chain.decode(sent.payload, context).to(vector.dtype))
-        return self._keep(arrival, ANSWER, post.payload.buffer)
+        return self._keep(message, ANSWER, post.payload.buffer)
 
-    def _keep(self, request: PeerMessage, tag: int, buffer: Tensor) -> Posts:
+    def _keep(self, message: PeerMessage, tag: int, buffer: Tensor) -> Posts:
         """Keeps the answer to a request, in case that it is lost, and sends it."""
-        self._served[request.source] = request.number, tag
-        self._answers[request.source] = buffer
-        return [self._answer(request.source)]
+        self._served[message.source] = message.number, tag
+        self._answers[message.source] = buffer
+        return [self._answer(message.source)]
 
     def _settle(self, peer: int) -> None:
         del self._requests[peer]

@@ -92,27 +92,27 @@ class AsyncSharing(SharingBase):
     def after_step(self, vector: Tensor, view: View) -> Posts:
         """Called after each local step of the model, shape (d,); may change it."""
 
-    def repeated(self, arrival: PeerMessage) -> Posts | None:
+    def repeated(self, message: PeerMessage) -> Posts | None:
         """What is sent for a message that was used before, or is older than one that was; None: it is new."""
-        return () if arrival.number <= self._latest.get(arrival[:2], -1) else None
+        return () if message.number <= self._latest.get(message[:2], -1) else None
 
-    def receive(self, vector: Tensor, arrival: PeerMessage, view: View) -> Posts:
+    def receive(self, vector: Tensor, message: PeerMessage, view: View) -> Posts:
         """Uses a new message; may change the model, and answer."""
-        self._latest[arrival[:2]] = arrival.number
+        self._latest[message[:2]] = message.number
         try:
-            signal = self._decoded_from(arrival, view, self._own(vector, arrival))
+            signal = self._decoded_from(message, view, self._own(vector, message))
             if not is_finite(signal):
                 raise NotFinite(f"its {self._flaw_of(signal)}")
         except PayloadError as error:
-            self._refused(arrival.source, view, error)
+            self._refused(message.source, view, error)
             return ()
-        return self._use(vector, arrival, signal, view)
+        return self._use(vector, message, signal, view)
 
     @abstractmethod
-    def _use(self, vector: Tensor, arrival: PeerMessage, signal: Tensor, view: View) -> Posts:
+    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
         """`receive` with the decoded signal, which is finite; a copy is needed to keep it."""
 
-    def _own(self, vector: Tensor, arrival: PeerMessage) -> Tensor | None:
+    def _own(self, vector: Tensor, message: PeerMessage) -> Tensor | None:
         """What replaces the coordinates that a transform did not send; None: zeros."""
         return vector
 
@@ -161,6 +161,6 @@ class AsyncSharing(SharingBase):
             found.append(Post(target, tag, number, payload))
         return found
 
-    def _decoded_from(self, arrival: PeerMessage, view: View, own: Tensor | None) -> Tensor:
-        context = self._context(arrival.source, view.rank, arrival.tag, arrival.number)
-        return self.chain.decode(arrival.payload, context.at(own))
+    def _decoded_from(self, message: PeerMessage, view: View, own: Tensor | None) -> Tensor:
+        context = self._context(message.source, view.rank, message.tag, message.number)
+        return self.chain.decode(message.payload, context.at(own))

@@ -105,10 +105,10 @@ class DivShare(AsyncSharing):
             return part
         return torch.cat((part, part.new_zeros(self._length - part.numel())))
 
-    def _own(self, vector: Tensor, arrival: PeerMessage) -> Tensor | None:
-        return self._filled(vector, arrival.tag)
+    def _own(self, vector: Tensor, message: PeerMessage) -> Tensor | None:
+        return self._filled(vector, message.tag)
 
-    def _use(self, vector: Tensor, arrival: PeerMessage, signal: Tensor, view: View) -> Posts:
-        heard = self._fragments.setdefault(arrival.tag, {})
-        heard[arrival.source] = signal.to(vector.dtype, copy=True)
+    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+        heard = self._fragments.setdefault(message.tag, {})
+        heard[message.source] = signal.to(vector.dtype, copy=True)
         return ()

@@ -70,6 +70,6 @@ class EpidemicPush(AsyncSharing):
         self._collects = True
         return self._posts(vector, self._drawn(view, self.degree), view)
 
-    def _use(self, vector: Tensor, arrival: PeerMessage, signal: Tensor, view: View) -> Posts:
-        self._models[arrival.source] = signal.to(vector.dtype, copy=True)
+    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+        self._models[message.source] = signal.to(vector.dtype, copy=True)
         return ()

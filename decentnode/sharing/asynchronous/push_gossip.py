@@ -45,8 +45,8 @@ class PushGossip(AsyncSharing):
         # The age rises with each step, so it also tells which of two pushes is newer.
         return self._posts(vector, self._drawn(view, 1), view, number=self._age)
 
-    def _use(self, vector: Tensor, arrival: PeerMessage, signal: Tensor, view: View) -> Posts:
-        a, b = self._age, arrival.number
+    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+        a, b = self._age, message.number
         vector.lerp_(signal.to(vector.dtype), b / (a + b))
         self._age = max(a, b)
         return ()

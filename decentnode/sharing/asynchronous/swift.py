@@ -59,6 +59,6 @@ class Swift(AsyncSharing):
         del self._before
         return ()
 
-    def _use(self, vector: Tensor, arrival: PeerMessage, signal: Tensor, view: View) -> Posts:
-        self._models[arrival.source] = signal.to(vector.dtype, copy=True)
+    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+        self._models[message.source] = signal.to(vector.dtype, copy=True)
         return ()

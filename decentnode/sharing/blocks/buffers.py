@@ -21,7 +21,8 @@ from decentnode.transforms.base import Transform
 
 OF_SCHEME = (
     "num_nodes", "chain", "seed", "refusals", "tolerates_loss", "takes_back", "phases", "sends_one_payload",
-    "introduction", "meet", "on_peer_lost", "on_peer_back", "state_dict", "load_state_dict", "_refused",
+    "handshake", "receive_handshakes", "on_peer_lost", "on_peer_back", "state_dict", "load_state_dict",
+    "_refused",
 )  # fmt: skip
 """What is that of the scheme inside: attributes that a node reads during a run, and methods."""
 
@@ -41,7 +42,7 @@ class BuffersBeside(Sharing):
         self.scheme, self.layout = scheme, layout
         self._end = scheme.layout.numel
         dtype = scheme.chain.layouts[0].fields[0].dtype
-        self._beside = ScalarField("buffers", dtype, layout.numel - self._end)
+        self._buffer_field = ScalarField("buffers", dtype, layout.numel - self._end)
         self.registered_name = name_of(scheme)
         for name in OF_SCHEME:
             setattr(self, name, getattr(scheme, name))
@@ -66,7 +67,7 @@ class BuffersBeside(Sharing):
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         inner = self.scheme.payload_layout(phase)
-        return None if inner is None else self._beside.layout(inner)
+        return None if inner is None else self._buffer_field.layout(inner)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         return self._joined(self.scheme.outgoing(vector[: self._end], view), vector[self._end :])
@@ -95,7 +96,7 @@ class BuffersBeside(Sharing):
     def _joined(self, outgoing: Mapping[int, Payload], buffers: Tensor) -> dict[int, Payload]:
         """Appends the buffers to each payload; one payload for several targets stays one."""
         distinct = {id(payload): payload for payload in outgoing.values()}
-        joined = {key: self._beside.join(payload, buffers) for key, payload in distinct.items()}
+        joined = {key: self._buffer_field.join(payload, buffers) for key, payload in distinct.items()}
         return {j: joined[id(payload)] for j, payload in outgoing.items()}
 
     def _split(
@@ -105,7 +106,7 @@ class BuffersBeside(Sharing):
         inner, found = self.scheme.payload_layout(phase), dict[int, Payload]()
         assert inner is not None, "an exchange without a payload layout ends before it begins"
         for j, payload in incoming.items():
-            found[j], buffers = self._beside.split(payload, inner)
+            found[j], buffers = self._buffer_field.split(payload, inner)
             heard[j] = buffers.to(vector.device, copy=True)
         return found
 

@@ -58,11 +58,11 @@ class MaskedSums(Sharing):
                 + ("" if graph.static else ", and no node ever hears enough")
             )
 
-    def introduction(self) -> bytes:
+    def handshake(self) -> bytes:
         return self._keys.public
 
-    def meet(self, introductions: Mapping[int, bytes]) -> None:
-        self._keys.meet(introductions)
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
+        self._keys.receive_handshakes(handshakes)
 
     def _mask(
         self, x: Tensor, receiver: int, view: View, senders: int, masks: Sequence[Mask], out: Tensor,

@@ -68,9 +68,9 @@ class PairCopies(Stateful):
         digest = blake2b(self.reference.cpu().numpy().tobytes(), digest_size=7).digest()
         self.mark = ZERO - 1 - int.from_bytes(digest, "little")
 
-    def layout(self, inner: Layout) -> Layout:
+    def layout(self, inner_layout: Layout) -> Layout:
         """The layout of a payload with its basis."""
-        return BASIS.layout(inner)
+        return BASIS.layout(inner_layout)
 
     def send(
         self, sharing: Sharing, z: Tensor, view: View, chain: Chain, phase: int = 0

@@ -58,7 +58,7 @@ class MaskKeys:
         """The public key for the other nodes, 32 bytes."""
         return self._private.public_key().public_bytes_raw()
 
-    def meet(self, public: Mapping[int, bytes]) -> None:
+    def receive_handshakes(self, public: Mapping[int, bytes]) -> None:
         """Stores the public keys by rank."""
         self._public, self._shared = dict(public), {}
 

@@ -16,9 +16,9 @@ class ScalarField:
     dtype: torch.dtype
     elements: int = 1
 
-    def layout(self, inner: Layout) -> Layout:
+    def layout(self, inner_layout: Layout) -> Layout:
         """The layout of a payload with this field."""
-        return Layout((*inner.fields, Field(self.name, self.dtype, self.elements)), inner.form)
+        return Layout((*inner_layout.fields, Field(self.name, self.dtype, self.elements)), inner_layout.form)
 
     def join(self, payload: Payload, numbers: float | Tensor) -> Payload:
         """The payload with these numbers."""
@@ -27,7 +27,7 @@ class ScalarField:
         joined[self.name][:] = numbers
         return joined
 
-    def split(self, joined: Payload, inner: Layout) -> tuple[Payload, Tensor]:
+    def split(self, joined: Payload, inner_layout: Layout) -> tuple[Payload, Tensor]:
         """The payload without its numbers, and the numbers, as views of the same memory."""
-        size = inner.spans(joined.counts)[1]
-        return Payload(inner, joined.buffer[:size], joined.counts), joined[self.name]
+        size = inner_layout.spans(joined.counts)[1]
+        return Payload(inner_layout, joined.buffer[:size], joined.counts), joined[self.name]

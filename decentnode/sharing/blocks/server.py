@@ -53,11 +53,11 @@ class ServerSharing(Sharing):
     def preserves_mean(self, chain: Chain) -> bool:
         return False
 
-    def introduction(self) -> bytes:
+    def handshake(self) -> bytes:
         return self.samples.to_bytes(8, "little")
 
-    def meet(self, introductions: Mapping[int, bytes]) -> None:
-        self._samples = {rank: int.from_bytes(said, "little") for rank, said in introductions.items()}
+    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
+        self._samples = {rank: int.from_bytes(said, "little") for rank, said in handshakes.items()}
 
     def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
         super().bind(layout, num_nodes, chain, seed)

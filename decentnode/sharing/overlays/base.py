@@ -18,8 +18,8 @@ from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
 
 OF_SCHEME = (
-    "layout", "num_nodes", "chain", "seed", "refusals", "tolerates_loss", "sends_one_payload", "introduction",
-    "meet", "_refused",
+    "layout", "num_nodes", "chain", "seed", "refusals", "tolerates_loss", "sends_one_payload", "handshake",
+    "receive_handshakes", "_refused",
 )  # fmt: skip
 """What is that of the scheme inside, once it is bound: attributes that a node reads, and methods."""
 

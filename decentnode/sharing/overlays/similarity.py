@@ -36,7 +36,7 @@ class SimilarityOverlay(Overlay):
         """The round of the last choice."""
         self.origin = self.last = torch.zeros(0, dtype=torch.float64)
         """Projections of the model that all start from, and of that before the local steps of a round."""
-        self._links: WeightedGraph | None = None
+        self._weighted: WeightedGraph | None = None
         """The graph between two choices, as this node knows it."""
         super().__init__(scheme, weighted)
 
@@ -77,18 +77,18 @@ class SimilarityOverlay(Overlay):
             incoming = await exchange(dict.fromkeys(peers, payload), peers)
             for ranks, descriptors in self._read(incoming, view, lambda j, p: self._checked(p)).values():
                 self._learn(ranks, descriptors)
-        self.chosen_in, self._links = view.round, None
+        self.chosen_in, self._weighted = view.round, None
 
     def place(self, view: View) -> View:
-        if self._links is None:
+        if self._weighted is None:
             ranks, descriptors = (x.numpy().tobytes() for x in (self.ranks, self.descriptors))
             graph = ChosenGraph(self.graph.chosen(ranks, descriptors, self.chosen_in))
-            self._links = WeightedGraph(graph, self.weighted.mixing)
-        return self._links.view(view.rank, view.round, view.learning_rate)
+            self._weighted = WeightedGraph(graph, self.weighted.mixing)
+        return self._weighted.view(view.rank, view.round, view.learning_rate)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._links = None
+        self._weighted = None
 
     def _own(self, vector: Tensor, rank: int) -> np.ndarray:
         if self.graph.of == "labels":

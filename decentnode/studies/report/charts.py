@@ -68,29 +68,29 @@ def distance_chart(study: Study) -> Chart:
     return {"data": traces, "layout": layout}
 
 
-def _traces(name: str, band: Band, axis: str, style: Look) -> Iterator[dict[str, Any]]:
+def _traces(name: str, band: Band, axis: str, look: Look) -> Iterator[dict[str, Any]]:
     x = band.x[axis]
     if band.has_interval:
         # One closed outline: there along the upper edge, and back along the lower one.
         yield {
             "x": [*x, *reversed(x)], "y": [*band.high, *reversed(band.low)], "fill": "toself",
-            "fillcolor": style.color, "opacity": BAND_OPACITY, "line": {"width": 0}, "hoverinfo": "skip",
+            "fillcolor": look.color, "opacity": BAND_OPACITY, "line": {"width": 0}, "hoverinfo": "skip",
             "legendgroup": name, "showlegend": False, "mode": "lines",
         }  # fmt: skip
     yield {
         "x": x, "y": _finite(band.mean), "name": name, "legendgroup": name,
         "mode": "lines+markers" if len(x) <= MOST_MARKED else "lines",
-        "line": {"color": style.color, "dash": style.dash, "width": 2},
-        "marker": {"symbol": style.symbol, "size": 6},
+        "line": {"color": look.color, "dash": look.dash, "width": 2},
+        "marker": {"symbol": look.symbol, "size": 6},
     }  # fmt: skip
 
 
-def _unfinished(variant: Variant, run: Run, metric: Metric, axis: str, style: Look) -> dict[str, Any]:
+def _unfinished(variant: Variant, run: Run, metric: Metric, axis: str, look: Look) -> dict[str, Any]:
     """The curve of a run that counts nowhere yet."""
     return {
         "x": AXES[axis](run), "y": _finite(run.curve(metric)), "mode": "lines",
         "name": f"{variant.name}, seed {run.seed} ({run.state})",
-        "line": {"color": style.color, "dash": "dot", "width": 1},
+        "line": {"color": look.color, "dash": "dot", "width": 1},
     }  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def spread_chart(study: Study) -> Chart:
     return {"data": traces, "layout": _layout("", f"{label(headline)} of each node")}
 
 
-def _last_values(variant: Variant, headline: Metric) -> list[float]:
-    values = [value for run in variant.finished for value in run.rows[-1].values(headline.name)]
+def _last_values(variant: Variant, metric: Metric) -> list[float]:
+    values = [value for run in variant.finished for value in run.rows[-1].values(metric.name)]
     return [value for value in values if value is not None]
 
 

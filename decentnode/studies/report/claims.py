@@ -65,7 +65,7 @@ def _of_muffliato(run: Run) -> Claim:
 class Claims:
     """The claims of all runs of a variant."""
 
-    runs: Sequence[Claim]
+    claims: Sequence[Claim]
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> "Claims":
@@ -75,15 +75,15 @@ class Claims:
     @property
     def values(self) -> list[float]:
         """Epsilon by run; nan where nothing is claimed."""
-        return [nan if one.epsilon is None else one.epsilon for one in self.runs]
+        return [nan if one.epsilon is None else one.epsilon for one in self.claims]
 
     @property
     def reason(self) -> str:
         """Why there is no epsilon, the most common reason; empty where all runs have one."""
-        found = Counter(one.reason for one in self.runs if one.epsilon is None)
+        found = Counter(one.reason for one in self.claims if one.epsilon is None)
         return found.most_common(1)[0][0] if found else ""
 
     @property
     def unit(self) -> str:
         """What epsilon is about; empty unless all runs have one."""
-        return "" if self.reason else next((one.unit for one in self.runs), "")
+        return "" if self.reason else next((one.unit for one in self.claims), "")

@@ -174,7 +174,7 @@ def _tells(axis: str, variants: Sequence[Variant], trained: dict[str, str]) -> b
     return len(pairs) == len({found for found, _ in pairs}) == len({label for _, label in pairs})
 
 
-def _point(variant: Variant, place: Place, headline: Metric) -> FrontierPoint:
+def _point(variant: Variant, place: Place, metric: Metric) -> FrontierPoint:
     runs = variant.finished
     claims = Claims.of(runs)
     results = [_at_the_end(read_results(run.directory)) for run in runs]
@@ -187,7 +187,7 @@ def _point(variant: Variant, place: Place, headline: Metric) -> FrontierPoint:
         place=place,
         seeds=len(runs),
         utility=variant.over_seeds(lambda run: run.curve()[-1]),
-        worst_node=variant.over_seeds(lambda run: _worst(run, headline)),
+        worst_node=variant.over_seeds(lambda run: _worst(run, metric)),
         bytes=variant.over_seeds(lambda run: run.bytes_per_node[-1]),
         seconds=variant.over_seeds(lambda run: run.seconds[-1]),
         epsilon=interval(claims.values),
@@ -201,10 +201,10 @@ def _point(variant: Variant, place: Place, headline: Metric) -> FrontierPoint:
     )
 
 
-def _worst(run: Run, headline: Metric) -> float:
+def _worst(run: Run, metric: Metric) -> float:
     """The worst node after the last evaluation, as people read it."""
-    values = [nan if value is None else value for value in run.rows[-1].values(headline.name)]
-    return headline.scale * headline.worst(values) if values and all(map(isfinite, values)) else nan
+    values = [nan if value is None else value for value in run.rows[-1].values(metric.name)]
+    return metric.scale * metric.worst(values) if values and all(map(isfinite, values)) else nan
 
 
 def _at_the_end(results: Sequence[AttackResult]) -> list[AttackResult]:

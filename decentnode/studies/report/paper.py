@@ -74,7 +74,7 @@ class _Curve:
 
     name: str
     variant: Variant
-    style: Look
+    look: Look
 
 
 def _figures(study: Study, width: float = WIDTH_INCHES[1]) -> dict[str, Figure]:
@@ -148,7 +148,7 @@ def _legend_columns(names: Sequence[str], width: float) -> int:
 
 
 def _draw(axes: Axes, curve: _Curve, band: Band, axis: str, place: int) -> None:
-    x, style = [AXIS_SCALES[axis] * value for value in band.x[axis]], curve.style
+    x, style = [AXIS_SCALES[axis] * value for value in band.x[axis]], curve.look
     if band.has_interval:
         axes.fill_between(x, band.low, band.high, color=style.color, alpha=BAND_ALPHA, linewidth=0)
     step = max(1, -(-len(x) // MOST_MARKERS))

@@ -99,14 +99,14 @@ def _is_kept(heading: str) -> bool:
     return is_measure or heading == "variant" or heading.endswith("at the end")
 
 
-def _row(variant: Variant, headline: Metric, measures: dict[str, Measure], is_bound: bool) -> list[Cell]:
+def _row(variant: Variant, metric: Metric, measures: dict[str, Measure], is_bound: bool) -> list[Cell]:
     found = {name: variant.over_seeds(measure) for name, measure in measures.items()}
     alone = variant.had_the_machine_alone
     return [
         Cell(variant.name),
         _seeds(variant),
-        *(number(found[name], headline) for name in ("end", "best", "at_equal_bytes")),
-        _shared(number(found["at_equal_seconds"], headline), alone),
+        *(number(found[name], metric) for name in ("end", "best", "at_equal_bytes")),
+        _shared(number(found["at_equal_seconds"], metric), alone),
         of_bytes(found["bytes"]),
         _shared(of_seconds(found["seconds"]), alone),
         _at_most(of_bytes(found["bytes_to_target"]), is_bound),
@@ -129,50 +129,50 @@ def _shared(cell: Cell, alone: bool) -> Cell:
     return cell if alone or cell.text == UNKNOWN else Cell(f"({cell.text})", cell.value, cell.half)
 
 
-def plain(found: Interval, digits: int) -> Cell:
+def plain(interval: Interval, digits: int) -> Cell:
     """A number without a unit."""
-    if not isfinite(found.mean):
+    if not isfinite(interval.mean):
         return Cell(UNKNOWN)
-    half = f" ± {found.half:.{digits}f}" if isfinite(found.half) else ""
-    return Cell(f"{found.mean:.{digits}f}{half}", found.mean, found.half)
+    half = f" ± {interval.half:.{digits}f}" if isfinite(interval.half) else ""
+    return Cell(f"{interval.mean:.{digits}f}{half}", interval.mean, interval.half)
 
 
-def number(found: Interval, metric: Metric) -> Cell:
+def number(interval: Interval, metric: Metric) -> Cell:
     """A value of the metric, as people read it, with its interval."""
-    if not isfinite(found.mean):
+    if not isfinite(interval.mean):
         return Cell(UNKNOWN)
     digits = ".2f" if metric.is_fraction else ".4g"
-    half = f" ± {found.half:{'.2f' if metric.is_fraction else '.2g'}}" if isfinite(found.half) else ""
-    return Cell(f"{found.mean:{digits}}{half}", found.mean, found.half)
+    half = f" ± {interval.half:{'.2f' if metric.is_fraction else '.2g'}}" if isfinite(interval.half) else ""
+    return Cell(f"{interval.mean:{digits}}{half}", interval.mean, interval.half)
 
 
-def of_bytes(found: Interval) -> Cell:
+def of_bytes(interval: Interval) -> Cell:
     """A number of bytes."""
-    known = isfinite(found.mean)
-    return Cell(readable_bytes(found.mean), found.mean, found.half) if known else Cell(UNKNOWN)
+    known = isfinite(interval.mean)
+    return Cell(readable_bytes(interval.mean), interval.mean, interval.half) if known else Cell(UNKNOWN)
 
 
-def of_seconds(found: Interval) -> Cell:
+def of_seconds(interval: Interval) -> Cell:
     """A time."""
-    known = isfinite(found.mean)
-    return Cell(readable_seconds(found.mean), found.mean, found.half) if known else Cell(UNKNOWN)
+    known = isfinite(interval.mean)
+    return Cell(readable_seconds(interval.mean), interval.mean, interval.half) if known else Cell(UNKNOWN)
 
 
-def difference_table(comparisons: Sequence[Comparison], headline: Metric) -> Table:
+def difference_table(comparisons: Sequence[Comparison], metric: Metric) -> Table:
     """How variants differ at the end: first the difference with its interval, then the p-values."""
     rows = [
         [
             Cell(f"{one.first} - {one.second}"),
             Cell(str(one.difference.count), one.difference.count),
-            number(one.difference, headline),
+            number(one.difference, metric),
             _p_value(one.t_test), _p_value(one.adjusted_t), _p_value(one.rank_test),
             _p_value(one.adjusted_rank),
         ]
         for one in comparisons
     ]  # fmt: skip
-    unit = " (points)" if headline.is_fraction else ""
+    unit = " (points)" if metric.is_fraction else ""
     return Table(
-        f"differences in {headline.name}",
+        f"differences in {metric.name}",
         [
             "pair", "seeds", f"difference{unit}", "t-test", "t-test, Holm", "rank test", "rank test, Holm",
         ],

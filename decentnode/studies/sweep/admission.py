@@ -35,46 +35,46 @@ class Admission:
     def __init__(self, jobs: Literal["auto"] | int) -> None:
         self.jobs = jobs
         self.cores = processors()
-        self._measured: dict[Size, Load] = {}
+        self._measured_loads: dict[Size, Load] = {}
         self._free = available_bytes()
 
-    def admits(self, forecast: Forecast, running: Sequence[Forecast]) -> bool:
+    def admits(self, forecast: Forecast, forecasts: Sequence[Forecast]) -> bool:
         """Whether a run may start beside those that run; alone it always may."""
-        if not running:
+        if not forecasts:
             self._free = available_bytes()
             return True
-        if isinstance(self.jobs, int) and len(running) >= self.jobs:
+        if isinstance(self.jobs, int) and len(forecasts) >= self.jobs:
             return False
-        return self._has_memory(forecast, running) and (
-            self.jobs != "auto" or self._is_idle(forecast, running)
+        return self._has_memory(forecast, forecasts) and (
+            self.jobs != "auto" or self._is_idle(forecast, forecasts)
         )
 
-    def _has_memory(self, forecast: Forecast, running: Sequence[Forecast]) -> bool:
+    def _has_memory(self, forecast: Forecast, forecasts: Sequence[Forecast]) -> bool:
         needed = self.load(forecast).memory
         # Runs that have just started have not taken yet what they will.
-        of_all = needed + sum(self.load(one).memory for one in running)
+        of_all = needed + sum(self.load(one).memory for one in forecasts)
         return of_all <= USED_AT_MOST * self._free and needed <= USED_AT_MOST * available_bytes()
 
-    def _is_idle(self, forecast: Forecast, running: Sequence[Forecast]) -> bool:
+    def _is_idle(self, forecast: Forecast, forecasts: Sequence[Forecast]) -> bool:
         # The first run of a size has the machine alone, so that its load can be measured.
-        if not all(one.size in self._measured for one in (forecast, *running)):
+        if not all(one.size in self._measured_loads for one in (forecast, *forecasts)):
             return False
-        busy = sum(self.load(one).cores for one in running)
+        busy = sum(self.load(one).cores for one in forecasts)
         return self.cores - busy >= IDLE_PART * self.load(forecast).cores
 
     def load(self, forecast: Forecast) -> Load:
         """As measured with a run of the same size, otherwise from the forecast."""
-        found = self._measured.get(forecast.size)
+        found = self._measured_loads.get(forecast.size)
         memory = 0.0 if isnan(forecast.memory_bytes) else forecast.memory_bytes
         return found or Load(self.cores, memory + LAUNCHER_BYTES)
 
     def note(self, forecast: Forecast, outcome: RunOutcome, memory: float) -> None:
         """Records how a run that had the machine alone ended, and the bytes of its nodes."""
-        if forecast.size in self._measured or outcome.wall_seconds <= 0:
+        if forecast.size in self._measured_loads or outcome.wall_seconds <= 0:
             return
         memory = max(memory + LAUNCHER_BYTES, self.load(forecast).memory)
         # Other programs may be busy, too: what counts is the share of what they leave.
         free = outcome.cpu_seconds + outcome.idle_seconds
         share = self.cores * outcome.cpu_seconds / free if free else self.cores
         busy = max(share, outcome.cpu_seconds / outcome.wall_seconds)
-        self._measured[forecast.size] = Load(min(self.cores, busy), memory)
+        self._measured_loads[forecast.size] = Load(min(self.cores, busy), memory)

@@ -55,9 +55,9 @@ class Progress:
 class RunConsole(LiveConsole):
     """Plain lines for the log of a run, its progress for the sweep, and its entry for readers."""
 
-    def __init__(self, output: TextIO, shared: Progress, entry: RunEntry, directory: Path) -> None:
+    def __init__(self, output: TextIO, progress: Progress, entry: RunEntry, directory: Path) -> None:
         super().__init__(output)
-        self._shared = shared
+        self._progress = progress
         self._entry, self._directory = entry, directory
         self._began = nan
         self._looked = 0.0
@@ -65,7 +65,7 @@ class RunConsole(LiveConsole):
     def began(self, experiment: Experiment, startup: float) -> None:
         super().began(experiment, startup)
         self._began = time.monotonic()
-        self._shared.put(self._began, 0.0)
+        self._progress.put(self._began, 0.0)
         with contextlib.suppress(OSError):  # A full disk; the sweep reports it after the end.
             self._entry.save(self._directory)
 
@@ -73,7 +73,7 @@ class RunConsole(LiveConsole):
         now = time.monotonic()
         if now - self._looked >= LOOK_INTERVAL:
             self._looked = now
-            self._shared.put(self._began, Standing.of(membership).done)
+            self._progress.put(self._began, Standing.of(membership).done)
 
 
 @dataclass(frozen=True)
@@ -177,18 +177,18 @@ def _become_launcher(start: RunStart, sweep: int, progress: Progress) -> NoRetur
 
 
 def _launch(start: RunStart, progress: Progress) -> ExitCode:
-    planned, past, words = start.planned, None, list[str]()
+    planned, resume_plan, words = start.planned, None, list[str]()
     settings, config = with_ports(planned.settings, start.ports), planned.base
     if start.resumes:
         words = [f"communication.{option}={port}" for option, port in start.ports.items()]
-        past = ResumePlan(planned.directory, words)
-        settings, config = past.settings, past.config
+        resume_plan = ResumePlan(planned.directory, words)
+        settings, config = resume_plan.settings, resume_plan.config
     whole = start.datasets.of(planned.settings)
 
     def console(output: TextIO) -> RunConsole:
         return RunConsole(output, progress, start.entry, planned.directory)
 
-    return run_here(settings, config, words, past, whole, console)
+    return run_here(settings, config, words, resume_plan, whole, console)
 
 
 def idle_seconds() -> float:

@@ -119,8 +119,8 @@ class SweepPlan:
         marks = {RunStatus.DONE: "x", RunStatus.RESUMABLE: "~"}
         return marks.get(self.statuses[directory.planned.name], ".")
 
-    def _total(self, waiting: Sequence[RunDirectory]) -> str:
-        costs = [self.cost(one.planned.variant.name) for one in waiting]
+    def _total(self, directories: Sequence[RunDirectory]) -> str:
+        costs = [self.cost(one.planned.variant.name) for one in directories]
         seconds, sent = sum(cost.seconds for cost in costs), sum(cost.sent_bytes for cost in costs)
         most = max((cost.memory_bytes for cost in costs if not isnan(cost.memory_bytes)), default=nan)
         time = (
@@ -128,7 +128,7 @@ class SweepPlan:
         )
         bytes_sent = f", {_shown(sent, readable_bytes)} sent" if not isnan(sent) else ""
         memory = f", at most {readable_bytes(most)} of memory for a run" if not isnan(most) else ""
-        return f"{counted(len(waiting), 'run')}, {time}{bytes_sent}{memory}"
+        return f"{counted(len(directories), 'run')}, {time}{bytes_sent}{memory}"
 
     def _origin(self) -> Iterator[str]:
         yield "  (x done, ~ to resume, . to do)"

@@ -31,11 +31,11 @@ MOST_LETTERS = 200
 class Sweep:
     """The runs of a study on this machine, from the first fork to the last line."""
 
-    def __init__(self, plan: SweepPlan, datasets: DatasetCache, screen: SweepLines, command: str) -> None:
+    def __init__(self, plan: SweepPlan, datasets: DatasetCache, lines: SweepLines, command: str) -> None:
         """`command`: the words that continue this sweep."""
         self._plan = plan
         self._datasets = datasets
-        self._screen = screen
+        self._lines = lines
         self._command = command
         self._admission = Admission(plan.study.jobs)
         self._waiting = plan.waiting
@@ -55,18 +55,18 @@ class Sweep:
         for signum in signals_that_stop():
             signal.signal(signum, self._stop)
         try:
-            self._screen.open()
+            self._lines.open()
             while self._running or (self._waiting and self._signal is None):
                 self._start_what_fits()
-                self._screen.show(self._standing())
-                ended = ready(self._running, seconds=self._screen.interval) if self._running else []
+                self._lines.show(self._standing())
+                ended = ready(self._running, seconds=self._lines.interval) if self._running else []
                 for fd in ended:
                     self._collect(*self._running.pop(fd))
         finally:
             for forked, _ in self._running.values():
                 forked.kill()
                 forked.reap()
-            self._screen.close()
+            self._lines.close()
         return self._conclude()
 
     def _stop(self, signum: int, _: FrameType | None) -> None:
@@ -130,7 +130,7 @@ class Sweep:
             self._finish(forked, directory, outcome)
         elif self._signal is not None:
             # Its checkpoints are those of a graceful stop.
-            self._screen.line(
+            self._lines.line(
                 f"{name}: stopped{', and can be resumed' if status is RunStatus.RESUMABLE else ''}"
             )
         else:
@@ -145,7 +145,7 @@ class Sweep:
         try:
             entry.save(directory.path)
         except OSError as error:
-            self._screen.line(f"{directory.path}: its times cannot be written: {error.strerror}")
+            self._lines.line(f"{directory.path}: its times cannot be written: {error.strerror}")
         self._done += 1
         cost = self._plan.note(directory)
         memory = 0.0 if isnan(cost.memory_bytes) else cost.memory_bytes
@@ -154,7 +154,7 @@ class Sweep:
         with_code = "" if outcome.code == ExitCode.OK else f" (exit code {outcome.code})"
         left = self._seconds_left()
         and_left = "" if isnan(left) or not left else f"; about {readable_seconds(left)} left"
-        self._screen.line(
+        self._lines.line(
             f"{self._done} of {len(self._plan.directories)}  {planned.name}: done in "
             f"{readable_seconds(outcome.wall_seconds)}{with_code}{and_left}"
         )
@@ -175,12 +175,12 @@ class Sweep:
         except BadInput as error:
             self._fail(directory, str(error))
             return
-        self._screen.line(f"{name}: failed, and is repeated once: {reason}")
+        self._lines.line(f"{name}: failed, and is repeated once: {reason}")
         self._waiting.append(directory)
 
     def _fail(self, directory: RunDirectory, reason: str) -> None:
         self._failed[directory.planned.name] = directory.log
-        self._screen.line(f"{directory.planned.name}: failed: {reason}")
+        self._lines.line(f"{directory.planned.name}: failed: {reason}")
 
     # What is shown.
 
@@ -218,15 +218,15 @@ class Sweep:
         total = len(self._plan.directories)
         seconds = readable_seconds(time.monotonic() - self._began)
         code = self._code()
-        self._screen.line("")
+        self._lines.line("")
         failed = f", {len(self._failed)} failed" if self._failed else ""
         done = f"{self._done} of {counted(total, 'run')} done{failed} after {seconds}"
-        self._screen.line(f"{self._plan.study.name}: {done} (exit code {int(code)})")
+        self._lines.line(f"{self._plan.study.name}: {done} (exit code {int(code)})")
         for name, log in self._failed.items():
-            self._screen.line(f"  failed    {name}; its log: {log}")
+            self._lines.line(f"  failed    {name}; its log: {log}")
         if self._done < total:
-            self._screen.line(f"  continue with: {self._command}")
-        self._screen.line(f"  results   {self._plan.study.out}")
+            self._lines.line(f"  continue with: {self._command}")
+        self._lines.line(f"  results   {self._plan.study.out}")
         return code
 
     def _code(self) -> ExitCode:

@@ -180,16 +180,16 @@ def loss_interval(history: History) -> float:
     return min(WIDEST_INTERVAL, max(finest, largest / MOST_LOSSES, whole / MOST_SUMS))
 
 
-def _variance_of_step(one: Spending) -> float:
+def _variance_of_step(spending: Spending) -> float:
     # Where the exponential is large, the widest interval is taken anyway.
-    return one.rate**2 * math.expm1(min(1 / one.noise**2, 100.0))
+    return spending.rate**2 * math.expm1(min(1 / spending.noise**2, 100.0))
 
 
-def _largest_loss(one: Spending) -> float:
+def _largest_loss(spending: Spending) -> float:
     """log(1 - q + q exp((2 x - 1) / (2 sigma^2))) at x = 1 + 10 sigma."""
-    exponent = 1 / (2 * one.noise**2) + TAIL / one.noise
-    rest = math.log1p(-one.rate) if one.rate < 1 else -math.inf
-    return float(np.logaddexp(rest, math.log(one.rate) + exponent))
+    exponent = 1 / (2 * spending.noise**2) + TAIL / spending.noise
+    rest = math.log1p(-spending.rate) if spending.rate < 1 else -math.inf
+    return float(np.logaddexp(rest, math.log(spending.rate) + exponent))
 
 
 @contextmanager

@@ -136,19 +136,19 @@ class DpSgdSteps(PrivateSteps):
     state: ClassVar = ("history", "source")
 
     def __init__(
-        self, options: DpSgd, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard,
+        self, dp_sgd: DpSgd, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard,
         batch_size: int,
     ) -> None:  # fmt: skip
         """`batch_size`: the samples that are computed at a time."""
         super().__init__()
-        seeded = options.generator == "seeded"
+        seeded = dp_sgd.generator == "seeded"
         self.source: RandomSource = SeededSource(shard.seed, shard.rank) if seeded else SecureSource()
         self.minibatches = (
             PoissonBatches(shard, batch_size, plan.rate, self.source)
-            if options.sampling == "poisson"
+            if dp_sgd.sampling == "poisson"
             else Minibatches(shard, batch_size)
         )
-        self._options = options
+        self._dp_sgd = dp_sgd
         self._plan = plan
         self._vector = vector
         self._is_sum = objective.reduction == "sum"
@@ -157,19 +157,19 @@ class DpSgdSteps(PrivateSteps):
         self._is_spent = False
 
     def begin(self, steps: int) -> int:
-        budget = self._options.epsilon
+        budget = self._dp_sgd.epsilon
         if budget is None or self._after(steps) <= budget:
             return steps
-        if self._options.on_spent == "stop":
+        if self._dp_sgd.on_spent == "stop":
             steps = bisect_left(range(steps), True, key=lambda more: self._after(more + 1) > budget)
         if not self._is_spent:
-            what = "more local steps exceed it" if self._options.on_spent == "warn" else "no more local steps"
+            what = "more local steps exceed it" if self._dp_sgd.on_spent == "warn" else "no more local steps"
             print(f"training.privacy: the budget of epsilon {budget:g} is spent: {what}", flush=True)
         self._is_spent = True
         return steps
 
     def gradient(self, batches: Sequence[Batch]) -> Tensor:
-        clip, parameters = self._options.clip, self._vector.layout.parameters.numel
+        clip, parameters = self._dp_sgd.clip, self._vector.layout.parameters.numel
         gradient = self._vector.gradient[:parameters]
         losses = [self._sum.add(batch, clip, gradient) for batch in batches]
         if self._plan.noise:
@@ -189,11 +189,11 @@ class DpSgdSteps(PrivateSteps):
 
     def _after(self, more: int) -> float:
         """Epsilon after so many further steps."""
-        accountant = ACCOUNTANTS.get(self._options.accountant)
+        accountant = ACCOUNTANTS.get(self._dp_sgd.accountant)
         if accountant is None:
             return float("inf")
         spent = [Spending(rate, noise, steps) for rate, noise, steps in self.after(more)]
-        return accountant.epsilon(spent, self._options.delta)
+        return accountant.epsilon(spent, self._dp_sgd.delta)
 
     @property
     def epsilon(self) -> float:
@@ -204,7 +204,7 @@ class DpSgdSteps(PrivateSteps):
         found = dict.fromkeys(super().doubts, True) | {
             "generator: seeded, so anyone with the seed can compute the noise": not self.source.is_secret,
             "noise: 0": not self._plan.noise,
-            f"no accountant covers sampling: {self._options.sampling}": self._options.accountant == "none",
+            f"no accountant covers sampling: {self._dp_sgd.sampling}": self._dp_sgd.accountant == "none",
         }
         return tuple(reason for reason, holds in found.items() if holds)
 

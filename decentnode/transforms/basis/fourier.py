@@ -34,8 +34,8 @@ class Fourier(Transform):
 
     block: NonNegative = 4096
 
-    def layout(self, incoming: Layout) -> Layout:
-        return incoming
+    def layout(self, input_layout: Layout) -> Layout:
+        return input_layout
 
     def own(self, signal: Tensor) -> Tensor:
         coefficients = torch.empty_like(signal)
@@ -48,7 +48,7 @@ class Fourier(Transform):
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact to the precision of the signal's numbers."""
-        coefficients = payload[VECTOR].to(self.incoming.fields[0].dtype)
+        coefficients = payload[VECTOR].to(self.input_layout.fields[0].dtype)
         signal = torch.empty_like(coefficients)
         for X, x in zip(self._blocks(coefficients), self._blocks(signal), strict=True):
             backward(X, x)

@@ -58,25 +58,28 @@ class LowRank(Transform):
     iterations: Positive = 1
     warm_start: bool = True
 
-    _parts: tuple[MatrixBlock, ...] = field(default=(), init=False, repr=False, compare=False)
+    _blocks: tuple[MatrixBlock, ...] = field(default=(), init=False, repr=False, compare=False)
     _starts: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def remembers(self) -> bool:
         return self.warm_start
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         if self.parameters is None:
             raise BadInput("needs the model's matrices, which a change of basis before it takes away")
         if self.dimension != self.parameters.numel:
             raise BadInput(f"takes whole models of {self.parameters.numel} values, not {self.dimension}")
-        self._parts = tuple(part_of(entry, self.rank) for entry in self.parameters.entries)
-        elements = sum(part.elements for part in self._parts)
-        return Layout((Field("factors", incoming.fields[0].dtype, elements),), self.emits)
+        self._blocks = tuple(part_of(entry, self.rank) for entry in self.parameters.entries)
+        elements = sum(part.elements for part in self._blocks)
+        return Layout((Field("factors", input_layout.fields[0].dtype, elements),), self.emits)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         signal = payload[VECTOR]
-        factors, random = signal.new_empty(self.outgoing.fields[0].elements), context.generator("low_rank")
+        factors, random = (
+            signal.new_empty(self.output_layout.fields[0].elements),
+            context.generator("low_rank"),
+        )
         starts: dict[str, Tensor] = {}
         for part, sent in self._pieces(factors):
             matrix = part.entry.view(signal).reshape(part.m, part.n)
@@ -93,7 +96,7 @@ class LowRank(Transform):
             starts[part.entry.name] = torch.linalg.qr(q).Q
         self._refuse_overflow(factors, context)
         self._starts = starts if self.warm_start else {}
-        return Payload(self.outgoing, factors.view(torch.uint8))
+        return Payload(self.output_layout, factors.view(torch.uint8))
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         factors = payload["factors"]
@@ -118,8 +121,8 @@ class LowRank(Transform):
         )
 
     def _pieces(self, factors: Tensor) -> Iterator[tuple[MatrixBlock, Tensor]]:
-        pieces = torch.split_with_sizes(factors, [part.elements for part in self._parts])
-        return zip(self._parts, pieces, strict=True)
+        pieces = torch.split_with_sizes(factors, [part.elements for part in self._blocks])
+        return zip(self._blocks, pieces, strict=True)
 
 
 def part_of(entry: Entry, rank: int) -> MatrixBlock:
@@ -130,7 +133,7 @@ def part_of(entry: Entry, rank: int) -> MatrixBlock:
     return MatrixBlock(entry, m, n, r if r * (m + n) < m * n else 0)
 
 
-def thin(sent: Tensor, part: MatrixBlock) -> tuple[Tensor, Tensor]:
+def thin(sent: Tensor, block: MatrixBlock) -> tuple[Tensor, Tensor]:
     """P (m x r) and Q (n x r) as views of the sent values."""
-    p, q = sent.split_with_sizes([part.r * part.m, part.r * part.n])
-    return p.view(part.m, part.r), q.view(part.n, part.r)
+    p, q = sent.split_with_sizes([block.r * block.m, block.r * block.n])
+    return p.view(block.m, block.r), q.view(block.n, block.r)

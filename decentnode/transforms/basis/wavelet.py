@@ -40,11 +40,11 @@ class Wavelet(Transform):
     family: str = "sym2"
     levels: Positive = 4
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         _check_family(self.family)
         self._depth = min(self.levels, max(self.dimension, 1).bit_length() - 1)
         self._padded = -(-self.dimension >> self._depth) << self._depth
-        return dense_layout(self._padded, incoming.fields[0].dtype)
+        return dense_layout(self._padded, input_layout.fields[0].dtype)
 
     def own(self, signal: Tensor) -> Tensor:
         dwt = pywt().dwt
@@ -63,7 +63,7 @@ class Wavelet(Transform):
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact to fp32 precision; to 1e-10 of the norm in fp64, as the filters come from tables."""
-        coefficients = payload[VECTOR].to(self.incoming.fields[0].dtype)
+        coefficients = payload[VECTOR].to(self.input_layout.fields[0].dtype)
         array = coefficients.cpu().numpy()
         signal = array[: self._padded >> self._depth]
         for level in reversed(range(self._depth)):

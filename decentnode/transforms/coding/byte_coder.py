@@ -42,23 +42,23 @@ class ByteCoder(Transform):
     def decompressed(self, code: Bytes, field: Field) -> Bytes:
         """The inverse of `compressed`; raises PayloadError when there are more bytes than `field` has."""
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         fields = tuple(
             Field(f.name, torch.uint8, size(f) + 1 if f.elements else 0, variable=True, role=f.role)
-            for f in incoming.fields
+            for f in input_layout.fields
         )
         return Layout(fields, Form.BYTES)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        codes = {f.name: self._coded(payload[f.name], f) for f in self.incoming.fields}
-        return Payload.of(self.outgoing, codes)
+        codes = {f.name: self._coded(payload[f.name], f) for f in self.input_layout.fields}
+        return Payload.of(self.output_layout, codes)
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        fields = {f.name: self._decoded(payload[f.name], f) for f in self.incoming.fields}
-        (first, *others) = self.incoming.fields
+        fields = {f.name: self._decoded(payload[f.name], f) for f in self.input_layout.fields}
+        (first, *others) = self.input_layout.fields
         if not others and not first.variable:
-            return Payload(self.incoming, fields[first.name].view(torch.uint8))
-        return Payload.of(self.incoming, fields)
+            return Payload(self.input_layout, fields[first.name].view(torch.uint8))
+        return Payload.of(self.input_layout, fields)
 
     def _coded(self, values: Tensor, field: Field) -> Tensor:
         content: Bytes = values.to(CPU).contiguous().view(torch.uint8).numpy()

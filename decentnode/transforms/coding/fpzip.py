@@ -39,12 +39,12 @@ class Fpzip(ByteCoder):
     def __post_init__(self) -> None:
         self.lossless = not self.precision
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         library("fpzip", "fpzip")
-        for f in incoming.fields:
+        for f in input_layout.fields:
             if f.dtype in DTYPES and self.precision:
                 self._check(f)
-        return super().layout(incoming)
+        return super().layout(input_layout)
 
     def _check(self, field: Field) -> None:
         least, most = SIGN_AND_EXPONENT[field.dtype] + 1, 8 * field.dtype.itemsize

@@ -46,18 +46,18 @@ class IndexCoder(Transform):
     emits: ClassVar = None
     lossless = True
 
-    def layout(self, incoming: Layout) -> Layout:
-        found = [f for f in incoming.fields if f.name == INDICES]
+    def layout(self, input_layout: Layout) -> Layout:
+        found = [f for f in input_layout.fields if f.name == INDICES]
         self._passes = not found and self.selects_all
         if self._passes:
-            return incoming
+            return input_layout
         if not found:
             raise BadInput("codes indices, but what comes before gives none")
         (self._indices,) = found
         most = self.most_bytes(self._indices.elements, self.dimension)
         most += COUNT_BYTES if self._indices.variable else 0
         code = Field(CODE, torch.uint8, most, variable=True, role=Role.INDEX)
-        return replaced(incoming, INDICES, code)
+        return replaced(input_layout, INDICES, code)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         if self._passes:
@@ -67,7 +67,9 @@ class IndexCoder(Transform):
         if self._indices.variable:
             count = np.array([indices.size], "<u4").view(np.uint8)
             code = np.concatenate([count, code])
-        return Payload.of(self.outgoing, {**passed_on(payload, self.outgoing), CODE: torch.from_numpy(code)})
+        return Payload.of(
+            self.output_layout, {**passed_on(payload, self.output_layout), CODE: torch.from_numpy(code)}
+        )
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         if self._passes:
@@ -79,7 +81,7 @@ class IndexCoder(Transform):
                 raise PayloadError(f"{code.size} bytes of coded indices are too few for their number")
             count, code = int.from_bytes(code[:COUNT_BYTES].tobytes(), "little"), code[COUNT_BYTES:]
         indices = torch.from_numpy(self._checked(code, count))
-        return Payload.of(self.incoming, {**passed_on(payload, self.incoming), INDICES: indices})
+        return Payload.of(self.input_layout, {**passed_on(payload, self.input_layout), INDICES: indices})
 
     def _checked(self, code: Bytes, count: int) -> Indices:
         if count > min(self._indices.elements, self.dimension):

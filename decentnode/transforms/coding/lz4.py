@@ -22,9 +22,9 @@ class Lz4(ByteCoder):
 
     acceleration: Positive = 1
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         library("lz4.block", "lz4")
-        return super().layout(incoming)
+        return super().layout(input_layout)
 
     def compressed(self, content: Bytes, field: Field) -> bytes | None:
         block = library("lz4.block", "lz4")

@@ -30,9 +30,9 @@ class Pcodec(ByteCoder):
 
     level: Annotated[int, Ge(0), Le(12)] = 8
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         library("pcodec", "pcodec")
-        return super().layout(incoming)
+        return super().layout(input_layout)
 
     def compressed(self, content: Bytes, field: Field) -> bytes | None:
         if field.dtype not in DTYPES:

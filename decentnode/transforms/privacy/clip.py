@@ -36,9 +36,9 @@ class Clip(Transform):
     norm: PositiveFloat
     per_layer: bool = False
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         self._spans = spans(self.dimension, self.per_layer, self.parameters)
-        return incoming
+        return input_layout
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         x = payload[VECTOR]

@@ -46,8 +46,8 @@ class GaussianNoise(Transform):
         """Each neighbor receives noise of its own in scope `neighbor`."""
         return self.scope == "neighbor"
 
-    def layout(self, incoming: Layout) -> Layout:
-        return incoming
+    def layout(self, input_layout: Layout) -> Layout:
+        return input_layout
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         x = payload[VECTOR]

@@ -83,12 +83,12 @@ class Quantizer(Transform):
         if count % length:
             yield slice(whole * length, count), slice(whole, whole + 1)
 
-    def layout(self, incoming: Layout) -> Layout:
-        values = self._values = values_field(incoming)
+    def layout(self, input_layout: Layout) -> Layout:
+        values = self._values = values_field(input_layout)
         scales = self.blocks(values.elements) * self.scales_per_block
         size = self.alphabet.packed_bytes(values.elements) + self._tells_count
         return replaced(
-            incoming,
+            input_layout,
             values.name,
             Field(SCALES, accumulator(values.dtype), scales, values.variable),
             Field(CODES, torch.uint8, size, values.variable),
@@ -110,7 +110,7 @@ class Quantizer(Transform):
             shape = (blocks.stop - blocks.start, -1)
             scales[blocks] = self.quantize(values[elements].view(shape), codes[elements].view(shape), random)
         fields = {SCALES: scales.view(-1), CODES: self._packed(codes)}
-        return Payload.of(self.outgoing, {**passed_on(payload, self.outgoing), **fields})
+        return Payload.of(self.output_layout, {**passed_on(payload, self.output_layout), **fields})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         count = self._count(payload)
@@ -123,9 +123,11 @@ class Quantizer(Transform):
         for elements, blocks in self.tiles(count, TILE if on_host else DEVICE_TILE):
             shape = (blocks.stop - blocks.start, -1)
             self.dequantize(codes[elements].view(shape), scales[blocks], values[elements].view(shape))
-        if len(self.incoming.fields) == 1 and not self._values.variable:
+        if len(self.input_layout.fields) == 1 and not self._values.variable:
             return Payload.dense(values, self._values.name)
-        return Payload.of(self.incoming, {**passed_on(payload, self.incoming), self._values.name: values})
+        return Payload.of(
+            self.input_layout, {**passed_on(payload, self.input_layout), self._values.name: values}
+        )
 
     def _packed(self, codes: Tensor) -> Tensor:
         packed = self.alphabet.pack(codes)

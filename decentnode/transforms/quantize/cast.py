@@ -27,9 +27,9 @@ class Cast(Transform):
 
     dtype: Literal["fp16", "bf16"] = "bf16"
 
-    def layout(self, incoming: Layout) -> Layout:
-        field = values_field(incoming)
-        return replaced(incoming, field.name, replace(field, dtype=DTYPES[self.dtype]), form=self.emits)
+    def layout(self, input_layout: Layout) -> Layout:
+        field = values_field(input_layout)
+        return replaced(input_layout, field.name, replace(field, dtype=DTYPES[self.dtype]), form=self.emits)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
         outgoing, name = self.layout(payload.layout), values_field(payload.layout).name

@@ -39,15 +39,15 @@ class Sign(Quantizer):
     def alphabet(self) -> Alphabet:
         return Alphabet(2)
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         entries = self.parameters.entries if self.parameters else ()
         self._layers = tuple(e.shape.numel() for e in entries if e.shape.numel()) or None
         if self.scale == "layer":
             if self._layers is None:
                 raise BadInput("with 'scale: layer' needs to know the layers: not after a change of basis")
-            if incoming.fields[0].name != VECTOR or incoming.fields[0].elements != sum(self._layers):
+            if input_layout.fields[0].name != VECTOR or input_layout.fields[0].elements != sum(self._layers):
                 raise BadInput("with 'scale: layer' takes whole models, not a selection")
-        return super().layout(incoming)
+        return super().layout(input_layout)
 
     def block_length(self, count: int) -> int:
         return self.block if self.scale == "block" else max(count, 1)

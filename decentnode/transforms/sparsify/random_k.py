@@ -53,10 +53,10 @@ class RandomK(Transform):
     def same_coordinates(self) -> bool:
         return self.shared_mask or self.fraction == 1
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         self._spans = spans(self.dimension, self.per_layer, self.parameters)
         k = sum(count(self.fraction, n) for _, n in self._spans)
-        return Layout((Field(VALUES, incoming.fields[0].dtype, k),), self.emits)
+        return Layout((Field(VALUES, input_layout.fields[0].dtype, k),), self.emits)
 
     def coordinates(self, context: Context, device: torch.device = HOST) -> Tensor:
         """The coordinates that the sender sends in that round: indices (int64, ascending), read-only."""
@@ -69,7 +69,7 @@ class RandomK(Transform):
     def encode(self, payload: Payload, context: Context) -> Payload:
         x = payload[VECTOR]
         indices = self.coordinates(context, x.device)
-        return Payload.of(self.outgoing, {VALUES: x.index_select(0, indices)})
+        return Payload.of(self.output_layout, {VALUES: x.index_select(0, indices)})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent."""
@@ -77,7 +77,7 @@ class RandomK(Transform):
         indices = self.coordinates(context, values.device)
         if values.numel() != indices.numel():
             raise PayloadError(f"{values.numel()} values where {indices.numel()} are drawn")
-        return filled(self.incoming, values, indices, context.own)
+        return filled(self.input_layout, values, indices, context.own)
 
     def _drawn(self, device: torch.device, seed: int, *counters: int) -> Tensor:
         source = generator(seed, "random_k", *counters)
@@ -107,12 +107,12 @@ def mark(mask: np.ndarray, k: int, source: np.random.Generator) -> None:
         mask[drawn] = lacking > 0
 
 
-def mark_on_device(mask: Tensor, k: int, source: Stream) -> None:
+def mark_on_device(mask: Tensor, k: int, stream: Stream) -> None:
     """`mark` with tensors, for the same coordinates; the host only waits for the number of marked ones."""
     n = mask.numel()
     threshold = 256 * k // n if n else 0
     if threshold:
-        chances = source.words(-(-n // 8), mask.device).view(torch.uint8)[:n]
+        chances = stream.words(-(-n // 8), mask.device).view(torch.uint8)[:n]
         torch.le(chances, threshold - 1, out=mask)
     while lacking := k - int(mask.count_nonzero()):
-        mask.index_fill_(0, source.below(n, abs(lacking), mask.device), lacking > 0)
+        mask.index_fill_(0, stream.below(n, abs(lacking), mask.device), lacking > 0)

@@ -73,9 +73,9 @@ def _kth_largest(score: Tensor, k: int) -> float:
     return float(np.partition(array, array.size - k)[array.size - k])
 
 
-def filled(dense: Layout, values: Tensor, indices: Tensor, own: Tensor | None) -> Payload:
+def filled(dense_layout: Layout, values: Tensor, indices: Tensor, own: Tensor | None) -> Payload:
     """`values` at `indices`, elsewhere the own signal or zeros, as a new payload of layout `dense`."""
-    (field,) = dense.fields
+    (field,) = dense_layout.fields
     if own is None:
         whole = values.new_zeros(field.elements, dtype=field.dtype)
     else:

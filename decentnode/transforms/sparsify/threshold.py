@@ -33,10 +33,10 @@ class Threshold(Transform):
     value: NonNegativeFloat
     relative: bool = False
 
-    def layout(self, incoming: Layout) -> Layout:
+    def layout(self, input_layout: Layout) -> Layout:
         if self.relative and self.value >= 1:
             raise BadInput(f"would never send anything: relative to the largest, {self.value} is not below 1")
-        n, dtype = self.dimension, incoming.fields[0].dtype
+        n, dtype = self.dimension, input_layout.fields[0].dtype
         fields = Field(VALUES, dtype, n, True), Field(INDICES, torch.int32, n, True, Role.INDEX)
         return Layout(fields, self.emits)
 
@@ -46,13 +46,13 @@ class Threshold(Transform):
         scale = float(magnitude.max()) if self.relative and x.numel() else 1.0
         indices = positions(magnitude > self.value * scale)
         if indices.numel() == self.dimension:
-            return Payload.of(self.outgoing, {VALUES: x, INDICES: indices[:0]})
-        return Payload.of(self.outgoing, {VALUES: x.index_select(0, indices), INDICES: indices})
+            return Payload.of(self.output_layout, {VALUES: x, INDICES: indices[:0]})
+        return Payload.of(self.output_layout, {VALUES: x.index_select(0, indices), INDICES: indices})
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent; PayloadError unless the indices ascend within the signal."""
         values, indices = payload[VALUES], payload[INDICES]
         if values.numel() == self.dimension and not indices.numel():
-            return Payload.dense(values.to(self.incoming.fields[0].dtype))
+            return Payload.dense(values.to(self.input_layout.fields[0].dtype))
         check_indices(indices, values, self.dimension)
-        return filled(self.incoming, values, indices, context.own)
+        return filled(self.input_layout, values, indices, context.own)

@@ -69,8 +69,8 @@ class TopK(Transform):
     def same_coordinates(self) -> bool:
         return all(fraction >= self.metadata_cap for fraction in self._fractions)
 
-    def layout(self, incoming: Layout) -> Layout:
-        n, dtype = self.dimension, incoming.fields[0].dtype
+    def layout(self, input_layout: Layout) -> Layout:
+        n, dtype = self.dimension, input_layout.fields[0].dtype
         self._spans = spans(n, self.per_layer, self.parameters)
         self._reference = torch.zeros(n if self.remembers else 0, dtype=dtype)
         fractions = self._fractions
@@ -112,13 +112,13 @@ class TopK(Transform):
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact for what was sent; PayloadError unless the indices ascend within the signal."""
         values, n = payload[VALUES], self.dimension
-        indices = payload[INDICES] if self.outgoing.has_indices else values[:0]
+        indices = payload[INDICES] if self.output_layout.has_indices else values[:0]
         if indices.numel() or not any(map(self._is_whole, self._fractions)):
             check_indices(indices, values, n)
-            return filled(self.incoming, values, indices, context.own)
+            return filled(self.input_layout, values, indices, context.own)
         if values.numel() != n:
             raise PayloadError(f"{values.numel()} values without indices where there are {n}")
-        return Payload.dense(values.to(self.incoming.fields[0].dtype))
+        return Payload.dense(values.to(self.input_layout.fields[0].dtype))
 
     @property
     def _fractions(self) -> Sequence[float]:
@@ -135,4 +135,4 @@ class TopK(Transform):
         return self._fractions[int(context.generator("top_k").random() * len(self._fractions))]
 
     def _packed(self, values: Tensor, indices: Tensor) -> Payload:
-        return Payload.of(self.outgoing, {VALUES: values, INDICES: indices})
+        return Payload.of(self.output_layout, {VALUES: values, INDICES: indices})

@@ -1,0 +1,157 @@
+"""An identifier typed with one of our classes shares a word with that class (docs/glossary.md)."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TREES = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "decentnode").rglob("*.py"))}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+CONTAINERS = {
+    "list", "Sequence", "Iterable", "Iterator", "set", "frozenset", "Optional", "Collection", "ClassVar",
+    "type", "deque", "Awaitable", "AsyncIterator",
+}  # fmt: skip
+ENDINGS = ("ation", "ion", "ing", "er", "or", "ies", "y", "ed", "al")
+MAPPINGS = {"dict", "Mapping", "MutableMapping", "defaultdict"}
+FOREIGN = {"nn", "np", "threading", "torch", "yaml", "zmq"}
+"""Modules of others, whose classes may have the names of ours."""
+
+NAMED_BY_ROLE = {
+    "Payload": "outgoing, incoming, sent: which way it goes",
+    "Samples": "train, test, members: which part of a dataset",
+    "Interval": "the quantity that it bounds",
+    "Factory": "what it makes",
+    "Plugin": "the key of the file that names it",
+    "Options": "the key of the file that has them",
+    "Ragged": "the content of the column",
+    "Cell": "rows and lines of cells",
+    "Form": "accepts and emits: on which side of a transform",
+    "IniEntry": "sections of entries",
+    "SharingBase scheme": "a scheme is what the field calls it",
+    "SharingBase schemes": "a scheme is what the field calls it",
+    "PeerError missing": "by rank, why its payload is missing",
+    "Mixing weights": "the key of the file",
+    "KeyFolder security": "the key of the file",
+    "Graph base": "the key of the file",
+    "Level inner": "the key of the file",
+    "Level outer": "the key of the file",
+    "PublicCopy": "models and trackers: what it is a copy of",
+    "View levels": "a view for each level of a hierarchy",
+    "_Comment y": "the key of LEAF's files",
+}
+"""Classes whose instances have other words, all or those of one name, and what these words are."""
+
+OURS = {node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+BASES: defaultdict[str, set[str]] = defaultdict(set)
+"""What each class derives from, and the unions that it is a member of."""
+for tree in TREES.values():
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            BASES[node.name] |= {
+                ast.unparse(base).rpartition(".")[2].partition("[")[0] for base in node.bases
+            }
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+            for member in ast.walk(node.value):
+                if isinstance(member, ast.Name):
+                    BASES[member.id].add(ast.unparse(node.targets[0]))
+
+
+def stem(word: str) -> str:
+    """A word without the endings of its other forms."""
+    word = {"axes": "axis", "indices": "index"}.get(word, word)
+    if word.endswith(("sses", "uses")):
+        word = word.removesuffix("es")
+    elif not word.endswith(("ss", "us", "is", "ies")):
+        word = word.removesuffix("s")
+    for ending in ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word.removesuffix(ending)
+            break
+    return word.removesuffix("e")
+
+
+def words(name: str) -> set[str]:
+    """The stems of the words of an identifier or a class."""
+    split = re.sub(r"([a-z0-9])([A-Z])|([A-Z]+)(?=[A-Z][a-z])", r"\1\3_\2", name)
+    return {stem(word.lower()) for word in split.split("_") if word}
+
+
+def with_bases(name: str) -> set[str]:
+    """A class, the unions that it is a member of, and all that it derives from."""
+    return {name}.union(*(with_bases(base) for base in BASES.get(name, ()) if base != name))
+
+
+def classes_in(annotation: ast.expr) -> Iterator[str]:
+    """The classes that an annotation names: those of a container's elements, all of a union."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        yield from classes_in(ast.parse(annotation.value, mode="eval").body)
+    elif isinstance(annotation, ast.Name):
+        yield annotation.id
+    elif isinstance(annotation, ast.Attribute) and ast.unparse(annotation.value) not in FOREIGN:
+        yield annotation.attr
+    elif isinstance(annotation, ast.BinOp):
+        yield from classes_in(annotation.left)
+        yield from classes_in(annotation.right)
+    elif isinstance(annotation, ast.Subscript):
+        outer = ast.unparse(annotation.value).rpartition(".")[2]
+        parameters = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        is_homogeneous = outer == "tuple" and ast.unparse(parameters[-1]) == "..."
+        if outer in CONTAINERS or is_homogeneous:
+            yield from classes_in(parameters[0])
+        elif outer in MAPPINGS:
+            yield from classes_in(parameters[-1])
+        else:
+            yield outer
+
+
+def typed_identifiers(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
+    """Parameters and attributes, with their annotation or that of the value that they are assigned."""
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTIONS):
+            parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            annotations = {one.arg: one.annotation for one in parameters if one.annotation is not None}
+            yield from ((name, annotation, node.lineno) for name, annotation in annotations.items())
+            for statement in ast.walk(node):
+                if isinstance(statement, ast.Assign) and ast.unparse(statement.value) in annotations:
+                    for target in statement.targets:
+                        if isinstance(target, ast.Attribute):
+                            yield target.attr, annotations[ast.unparse(statement.value)], statement.lineno
+        elif isinstance(node, ast.ClassDef):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    yield field.target.id, field.annotation, field.lineno
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
+            yield node.target.attr, node.annotation, node.lineno
+        elif (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+        ):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute):
+                    yield target.attr, node.value.func, node.lineno
+
+
+def strangers() -> Iterator[tuple[set[str], str]]:
+    """Identifiers that share no word with their classes: the exceptions for them, and their places."""
+    for path, tree in TREES.items():
+        for identifier, annotation, line in typed_identifiers(tree):
+            classes = {base for name in classes_in(annotation) if name in OURS for base in with_bases(name)}
+            if identifier.endswith("__"):
+                continue
+            if classes and not words(identifier) & {word for name in classes for word in words(name)}:
+                named = classes | {f"{name} {identifier.lstrip('_')}" for name in classes}
+                yield named & NAMED_BY_ROLE.keys(), f"{path.relative_to(ROOT)}:{line} {identifier}"
+
+
+def test_an_identifier_shares_a_word_with_its_class():
+    assert [place for exceptions, place in strangers() if not exceptions] == []
+    assert len(NAMED_BY_ROLE) <= 40
+
+
+def test_every_exception_is_needed():
+    assert set().union(*(exceptions for exceptions, _ in strangers())) == NAMED_BY_ROLE.keys()
