@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import weakref
 
 import torch
 
@@ -17,7 +18,9 @@ def unheard_reporter():
     """Writes to a pipe that nobody reads."""
     read, write = os.pipe()
     os.close(read)
-    return Reporter(write)
+    reporter = Reporter(write)
+    weakref.finalize(reporter, os.close, write)
+    return reporter
 
 
 class ReadSnapshots(SnapshotBuffers):
@@ -47,6 +50,9 @@ class Nodes:
         )
         communication = experiment.settings.communication.make()
         self.nodes = [experiment.build(rank, resources, communication, True) for rank in range(count)]
+        # Property tests make hundreds of these in one process, and a user may open 1,024 files.
+        for node in self.nodes:
+            weakref.finalize(self, node.records.close)
         handshakes = {node.rank: node.sharing.handshake() for node in self.nodes}
         for node in self.nodes:
             node.sharing.receive_handshakes({rank: said for rank, said in handshakes.items() if said})
