@@ -144,7 +144,10 @@ class Adversarial(Sharing):
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         async def tapped(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
             incoming = await exchange(outgoing, sources)
-            self._remember(incoming, view)
+            if self.attack.needs_models:
+                # Copies, because payloads are invalid after the exchange.
+                signals = self.scheme._decoded(incoming, view)
+                self._seen = {j: signal.clone() for j, signal in signals.items()}
             return incoming
 
         if type(self.scheme).share is Sharing.share:
@@ -166,9 +169,3 @@ class Adversarial(Sharing):
 
     def _lie(self, vector: Tensor, view: View, target: int | None) -> Tensor:
         return self.attack.lie(vector, view, self._seen, target).to(vector.dtype)
-
-    def _remember(self, incoming: Incoming, view: View) -> None:
-        if self.attack.needs_models:
-            # Copies, because payloads are invalid after the exchange.
-            signals = self.scheme._decoded(incoming, view)
-            self._seen = {j: signal.clone() for j, signal in signals.items()}

@@ -255,7 +255,7 @@ class Dataset(ABC):
         return whole
 
     def drawn(self, dataset: LoadedDataset, seed: int) -> LoadedDataset:
-        """As many of these samples as `train_size` and `test_size` specify; raises DatasetError."""
+        """Draws as many of these samples as `train_size` and `test_size` specify; raises DatasetError."""
         train = draw(dataset.train, self.available(self.train_size, dataset.train), "train", seed)
         test = draw(dataset.test, self.available(self.test_size, dataset.test), "test", seed)
         return replace(dataset, train=train, test=test)

@@ -99,7 +99,7 @@ class ClientDataset(FileDataset):
         return sorted(file for file in directory.glob(f"*{self.suffix}") if not is_hidden(file))
 
     def directories(self) -> dict[str, Path]:
-        """Those of the training and the test files; raises DatasetError."""
+        """Returns the directories of the training and the test files; raises DatasetError."""
         given = {"train": self.train_path, "test": self.test_path}
         root = Path() if all(given.values()) else self._root()
         found = {part: root / part if path is None else Path(path) for part, path in given.items()}

@@ -35,7 +35,7 @@ class Ragged:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of `values`."""
+        """The type of `values`."""
         return self.values.dtype
 
     @property

@@ -414,7 +414,7 @@ class Matcha(RedrawnGraph):
 
     @cached_property
     def _laplacians(self) -> NDArray[np.float64]:
-        """Of each matching, shape (colors, n, n)."""
+        """The Laplacian of each matching, shape (colors, n, n)."""
         laplacians = np.zeros((len(self.matchings), self.num_nodes, self.num_nodes))
         for laplacian, pairs in zip(laplacians, self.matchings, strict=True):
             i, j = pairs.T

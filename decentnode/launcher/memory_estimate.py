@@ -56,7 +56,7 @@ def _optimizer_copies(experiment: Experiment) -> int:
 
 
 def _bytes_of(state: object) -> int:
-    """Of all tensors in nested containers."""
+    """Counts the bytes of all tensors in nested containers."""
     if isinstance(state, Tensor):
         return state.numel() * state.element_size()
     parts = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()

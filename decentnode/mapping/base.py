@@ -41,7 +41,7 @@ def check_address(address: str) -> str:
 
 
 def check_listen(address: str) -> str:
-    """As `check_address`, for what this machine binds; 0.0.0.0 and :: stand for all its addresses."""
+    """Checks an address that this machine binds; 0.0.0.0 and :: stand for all its addresses."""
     return address if is_unspecified(address) else check_address(address)
 
 

@@ -94,7 +94,7 @@ class ExchangeQueue:
         return inbox
 
     def release(self, inbox: Inbox) -> bool:
-        """As `Inbox.release`; starts waiting exchanges."""
+        """Releases payloads as `Inbox.release` does, and starts waiting exchanges."""
         is_sound = inbox.release()
         self._begin_waiting()
         return is_sound

@@ -48,7 +48,7 @@ class EvaluationRow(msgspec.Struct):
         return [*self.metrics.get(metric, {}).values()]
 
     def of_average(self, metric: str) -> float | None:
-        """That number of the mean model; None where it is not known."""
+        """The number of that name for the mean model; None where it is not known."""
         return (self.average_model or {}).get(metric)
 
 

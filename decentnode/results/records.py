@@ -28,7 +28,7 @@ class KeptBeside:
         return ""
 
     def close(self) -> str:
-        """As `sync`, when the node has ended."""
+        """Ends the records of a node that has ended, and returns what `sync` does."""
         return self.sync()
 
     def cut_back(self, round: int) -> None:

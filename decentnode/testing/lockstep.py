@@ -129,7 +129,7 @@ class Lockstep:
         return mixed
 
     def state(self, name: str) -> list[Any]:
-        """That attribute of each scheme's `state`, by rank."""
+        """Returns an attribute of each scheme's `state`, by rank."""
         return [scheme.state_dict()[name] for scheme in self.schemes]
 
     @property

@@ -62,7 +62,7 @@ class SamplingClient:
         self._wanted = max(number, self._wanted)
 
     def block(self, number: int) -> bytes | None:
-        """That block, if it is here."""
+        """Returns the block of that number, or None if it is not here."""
         return self._blocks.get(number)
 
     async def wait(self, number: int) -> None:

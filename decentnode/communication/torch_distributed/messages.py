@@ -14,7 +14,7 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
 
 
 class Size(msgspec.Struct, frozen=True, tag="size"):
-    """That many bytes of that layout follow through the group, in the exchange of the header."""
+    """Announces that so many bytes of a layout follow through the group, in the exchange of the header."""
 
     length: Annotated[int, msgspec.Meta(ge=0)]
     layout: int

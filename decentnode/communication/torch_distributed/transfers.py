@@ -75,7 +75,7 @@ class Pool:
         self._lock = threading.Lock()
 
     def take(self, length: int, device: torch.device) -> Tensor:
-        """That many bytes, until they are given back."""
+        """Lends so many bytes, until they are given back."""
         with self._lock:
             for i, free in enumerate(self._free):
                 if free.numel() >= length and free.device == device:

@@ -187,7 +187,7 @@ class IoThread(threading.Thread):
         return others if peers is None else others & peers
 
     def _peers_of(self, rank: int) -> frozenset[int] | None:
-        """Those that a local rank exchanges with in any round, as far as it is known; None: all may."""
+        """Returns the peers of a local rank in any round, as far as they are known; None: all may be."""
         peers = self._receiver.peers.get(rank)
         if peers is None and (foreseen := self._foreseen.get(rank)) is not None:
             return foreseen.union(list(self.mailboxes[rank].peers))

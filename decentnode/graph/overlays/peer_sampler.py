@@ -29,7 +29,7 @@ class BlockSource(Protocol):
         """Fetches that block, without waiting for it."""
 
     def block(self, number: int) -> bytes | None:
-        """That block, if it is here."""
+        """Returns the block of that number, or None if it is not here."""
 
     async def wait(self, number: int) -> None:
         """Waits until the block is here or the service counts as lost."""
@@ -110,7 +110,7 @@ class PeerSampler(AperiodicGraph):
         return self._round(round)[1][rank]
 
     def met_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
-        """Those of the rounds whose views are here: links of later ones open when these are."""
+        """Returns the peers in those rounds whose views are here; links of later rounds open with theirs."""
         return super().met_in(rank, filter(self._is_here, rounds))
 
     def _is_here(self, round: int) -> bool:

@@ -58,7 +58,7 @@ class Standing:
 
     @classmethod
     def of(cls, membership: MembershipTable) -> "Standing":
-        """Of all nodes; lost ones count for the bytes alone."""
+        """Sums up the standing of all nodes; lost ones count for the bytes alone."""
         members = membership.members.values()
         live = [member for member in members if member.state is not MemberState.LOST]
         rounds = [member.round + 1 for member in live] or [0]

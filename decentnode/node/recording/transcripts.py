@@ -184,4 +184,8 @@ def writer_for(
     """The writer of a node that a passive adversary hears; None: none does. `scheme`: that of the node."""
     adversaries = [one.make() for one in settings.adversaries]
     hearing = [one for one in adversaries if not one.active and one.listens_at(rank)]
-    return TranscriptWriter(run, rank, hearing, settings, mapping, scheme, warn) if hearing else None
+    if not hearing:
+        return None
+    return TranscriptWriter(
+        run, rank, adversaries=hearing, settings=settings, mapping=mapping, scheme=scheme, warn=warn
+    )

@@ -171,7 +171,7 @@ def _ink_on(face: Any) -> str:
 
 
 def _diameter(places: NDArray[np.float64], side: float) -> float:
-    """Of a node, in points: two thirds of the distance of the nearest two."""
+    """The diameter of a drawn node in points: two thirds of the distance of the nearest two."""
     n = len(places)
     distance = np.linalg.norm(places[:, None] - places[None], axis=-1)
     distance[np.diag_indices(n)] = 2.0

@@ -140,7 +140,7 @@ class AsyncSharing(SharingBase):
         return [j for j in view.targets if j not in self._lost]
 
     def _drawn(self, view: View, count: int, *purpose: int) -> list[int]:
-        """That many different live targets, or all, drawn for this step."""
+        """Draws so many different live targets for this step, or returns all."""
         live = self._live(view)
         draw = generator(self.seed, "partner", view.rank, self._steps, *purpose)
         return [live[k] for k in draw.choice(len(live), size=min(count, len(live)), replace=False)]

@@ -44,7 +44,7 @@ def rounds_seen(
 
 
 def sensitivity(seen: Matrix, nodes: int, noise: float, observers: Collection[int]) -> Matrix:
-    """Of each rank, how far all its updates move what the observers see, in deviations of its noise.
+    """Returns for each rank how far all its updates move what the observers see, in deviations of its noise.
 
     Each row of `seen` is a message that the observers receive, as a mix of all noisy updates y = u + N(0,
     noise^2 I), |u| <= 1, one column for each round and node: shape (messages, rounds * nodes). With the

@@ -163,7 +163,7 @@ class ServerSharing(Sharing):
         return [(share / total, parts[j]) for j, share in shares.items()]
 
     def in_order(self, servers: Sequence[int]) -> list[int]:
-        """Those that were never lost first."""
+        """Sorts the servers, those that were never lost first."""
         return sorted(servers, key=self._lost.__contains__)
 
     def has_samples(self, rank: int) -> bool:

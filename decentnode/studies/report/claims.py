@@ -69,7 +69,7 @@ class Claims:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> "Claims":
-        """Of the finished runs of a variant."""
+        """Collects the claims of the finished runs of a variant."""
         return cls([claim_of(run) for run in runs])
 
     @property

@@ -142,7 +142,7 @@ def _figure(bands: Sequence[tuple[_Curve, Band]], axis: str, metric: Metric | No
 
 
 def _legend_columns(names: Sequence[str], width: float) -> int:
-    """As many as fit beside each other in the width of the figure."""
+    """Counts the columns that fit beside each other in the width of the figure."""
     longest = max(map(len, names), default=0)
     return max(1, min(len(names), int(LETTERS_PER_INCH * width) // (longest + HANDLE_LETTERS)))
 

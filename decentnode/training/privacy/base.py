@@ -49,7 +49,7 @@ class PrivateSteps(Stateful, ABC):
 
     @abstractmethod
     def begin(self, steps: int) -> int:
-        """Of the next steps, those of a round, how many the budget allows."""
+        """Returns how many of the next steps, those of a round, the budget allows."""
 
     @abstractmethod
     def gradient(self, batches: Sequence[Batch]) -> Tensor:
