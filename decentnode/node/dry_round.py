@@ -290,8 +290,9 @@ class DryNodes:
         name, layout = type(_plugin(scheme)).__name__, scheme.payload_layout(self.phase)
         if self._is_changed(rank):
             yield f"sharing: {name}.outgoing writes to vector, which peers may still read; make a copy"
-        if self.phase >= scheme.phases:
-            yield f"sharing: {name} exchanges more than {scheme.phases} times; set phases = {self.phase + 1}"
+        if self.phase >= scheme.promises.phases:
+            few = f"{name} exchanges more than {scheme.promises.phases} times"
+            yield f"sharing: {few}; let its promises have phases={self.phase + 1}"
         if strange := set(outgoing) - set(self.views[rank].targets):
             yield f"sharing: {name}.outgoing sends to rank {min(strange)}, which is not in view.targets"
         for payload in outgoing.values():
