@@ -27,6 +27,7 @@ from decentnode.node.child_answers import answer_of
 from decentnode.node.experiment import Experiment
 from decentnode.node.late_imports import COMPILER
 from decentnode.node.model_trial import ModelTrial
+from decentnode.sharing import renamed
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import BuffersBeside
@@ -107,8 +108,16 @@ def findings(experiment: Experiment, saves: bool = False) -> Findings:
     except DecentnodeError as error:
         found.defects += str(error).splitlines()
     except Exception as error:  # whatever a plug-in raises
-        found.defects.append(line_of(error))
+        found.defects.append(line_of(error) + _renamed(error))
     return found
+
+
+def _renamed(error: Exception) -> str:
+    """What an attribute is called that a scheme for an earlier version uses."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, SharingBase):
+        return ""
+    today = renamed.ATTRIBUTES.get(error.name or "")
+    return f"; since version 0.2 it is {today}" if today else ""
 
 
 def defects(experiment: Experiment) -> list[str]:
