@@ -26,7 +26,7 @@ from decentnode.core.process_setup import end_thread_pools
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, ExitCode, RunFailed, StartError
-from decentnode.node.host_process import TELL_STACKS, ForkContext, run_host
+from decentnode.node.host_process import PRINT_STACKS, ForkContext, run_host
 
 _PR_SET_PDEATHSIG = 1
 INCARNATIONS = 16
@@ -103,7 +103,7 @@ class ForkServer:
 
 def end_hung(pids: Sequence[int]) -> None:
     """Kills host processes; each first writes its stacks to its log."""
-    for word, pause in ((TELL_STACKS, Timeouts.stack_dump), (signal.SIGKILL, 0.0)) if pids else ():
+    for word, pause in ((PRINT_STACKS, Timeouts.stack_dump), (signal.SIGKILL, 0.0)) if pids else ():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, word)

@@ -344,7 +344,7 @@ class Launcher:
                 self._event_log.say("checkpoint", problem)
             self._end_hung_nodes()
             if not self._is_stopping():
-                self._run_monitor.stragglers.tell(self._event_log, time.monotonic())
+                self._run_monitor.stragglers.report(self._event_log, time.monotonic())
             self._show_progress()
 
     def _exchange_with_machines(self) -> None:

@@ -37,7 +37,7 @@ from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.results.records import private_megabytes
 from decentnode.training.gradient_sync import SyncContext
 
-TELL_STACKS = signal.SIGUSR1
+PRINT_STACKS = signal.SIGUSR1
 """Makes a process write the stacks of all threads to its log, whatever it is doing."""
 
 
@@ -63,7 +63,7 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoRe
         # First: what fails below must reach the log of the node.
         first = fork_context.experiment.processes[position].ranks[0]
         redirect_output(fork_context.records.parent / log_name(first))
-        faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
+        faulthandler.register(PRINT_STACKS, file=sys.stderr.fileno())
         torch.set_num_threads(fork_context.threads)
         keep_freed_memory()
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -140,7 +140,7 @@ def _ask_for_views(fork_context: ForkContext, position: int) -> None:
     if not isinstance(graph, PeerSampler):
         return
 
-    def tell(text: str) -> None:
+    def log(text: str) -> None:
         print(text, flush=True)
         # One line for the launcher, because all processes say the same.
         if 0 in experiment.processes[position].ranks:
@@ -148,7 +148,7 @@ def _ask_for_views(fork_context: ForkContext, position: int) -> None:
 
     host = mapping.machines[0].own if experiment.processes[position].machine == 0 else ""
     endpoint = endpoint_of(mapping, graph.address, graph.port, fork_context.socket_dir, host)
-    graph.connect(SamplingClient(endpoint, position, limits, tell, fork_context.credentials).start())
+    graph.connect(SamplingClient(endpoint, position, limits, log, fork_context.credentials).start())
 
 
 def sync_context(

@@ -252,14 +252,16 @@ RING, MANY = Ring(12), Stage("4 nodes per process", "shared_memory", 4)
 
 async def a_long_wait(actor: Actor):
     """The pairs of nodes that a node sent control messages to while it, and all others, waited for node 0."""
-    tell, said = IoThread.tell, set()
+    send_control, said = IoThread.send_control, set()
 
     def listening(thread, kind, sender, peer, key, seq=0):
         said.add((kind.name, sender, peer))
-        return tell(thread, kind, sender, peer, key, seq)
+        return send_control(thread, kind, sender, peer, key, seq)
 
-    actor.communication._io_thread.failure_detector._tell = partial(listening, actor.communication._io_thread)
-    IoThread.tell = listening
+    actor.communication._io_thread.failure_detector._send_control = partial(
+        listening, actor.communication._io_thread
+    )
+    IoThread.send_control = listening
     neighbors = RING.targets(actor.rank, 0)
     actor.endpoint.foresee(neighbors)
     for round in range(4):

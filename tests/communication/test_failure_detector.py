@@ -24,10 +24,10 @@ class Waiter:
         self.said = []
         self.box = Mailbox(0, Transport())
         boxes = {0: self.box}
-        edges = EdgeProtocol(boxes, self._tell, lambda peer: True)
-        self.detector = FailureDetector(boxes, self._tell, edges)
+        edges = EdgeProtocol(boxes, self._send_control, lambda peer: True)
+        self.detector = FailureDetector(boxes, self._send_control, edges)
 
-    def _tell(self, kind, rank, peer, key, seq):
+    def _send_control(self, kind, rank, peer, key, seq):
         self.said.append((round(self.now - self.began, 3), kind, peer))
 
     def wait(self, round, sources=(1,), targets=(), timeout=DEADLINE):

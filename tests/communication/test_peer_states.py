@@ -34,9 +34,9 @@ class End(Transport):
         self.edge, self.rank, self.peer, self.incarnation = edge, rank, 1 - rank, incarnation
         self.box = Mailbox(rank, self)
         boxes = {rank: self.box}
-        self.protocol = EdgeProtocol(boxes, edge.tell, lambda peer: True)
+        self.protocol = EdgeProtocol(boxes, edge.send_control, lambda peer: True)
         if incarnation:
-            self.protocol.rejoining = RejoinProtocol(boxes, edge.tell)
+            self.protocol.rejoining = RejoinProtocol(boxes, edge.send_control)
         self.next, self.handle, self.sent, self.linked = 0, None, {}, True
 
     def is_linked(self, peer):
@@ -47,7 +47,7 @@ class End(Transport):
 
     def send_again(self, peer, key):
         if key in self.sent:
-            self.edge.tell(Kind.PAYLOAD, self.rank, peer, key, self.sent[key])
+            self.edge.send_control(Kind.PAYLOAD, self.rank, peer, key, self.sent[key])
         return key in self.sent
 
     @property
@@ -64,14 +64,14 @@ class End(Transport):
         if box.ahead > self.next:
             self.next = box.ahead
             for peer in box.skip_to(self.next, [self.peer]):
-                self.edge.tell(Kind.SKIP, self.rank, peer, first_of(self.next), 0)
+                self.edge.send_control(Kind.SKIP, self.rank, peer, first_of(self.next), 0)
         key = first_of(self.next)
         box.admit(self.next)
         self.handle = box.open(key, self.next + 1, [self.peer], [self.peer], TIMEOUT)
         self.handle.begin_to_wait()
         if box.peers.error(self.peer) is None:
             self.sent[key] = self.next + 1
-            self.edge.tell(Kind.PAYLOAD, self.rank, self.peer, key, self.next + 1)
+            self.edge.send_control(Kind.PAYLOAD, self.rank, self.peer, key, self.next + 1)
         self.next += 1
 
     def mix(self):
@@ -108,7 +108,7 @@ class End(Transport):
         elif header.kind == Kind.RESEND:
             self.box.note_waiting(header.sender, header.key, True)
             if not self.protocol.is_seeking:
-                end = SimpleNamespace(tell=self.edge.tell)
+                end = SimpleNamespace(send_control=self.edge.send_control)
                 Receiver._answer_missing(end, self.box, header.sender, header.key)
         else:
             self.protocol.hear(self.box, header.kind, header)
@@ -121,7 +121,7 @@ class Edge:
         self.post, self.mixed, self.losses = [], [{}, {}], 0
         self.ends = [End(self, rank) for rank in (0, 1)]
 
-    def tell(self, kind, sender, peer, key, seq):
+    def send_control(self, kind, sender, peer, key, seq):
         end = self.ends[sender]
         if not end.linked:
             # A message opens the link that it needs.
@@ -150,7 +150,7 @@ class Edge:
     def ask(self, rank):
         end = self.ends[rank]
         if end.is_waiting:
-            self.tell(Kind.RESEND, rank, end.peer, end.handle.key, 0)
+            self.send_control(Kind.RESEND, rank, end.peer, end.handle.key, 0)
 
     def time_out(self, rank):
         end = self.ends[rank]
@@ -168,7 +168,7 @@ class Edge:
             end.mix()
             self.losses += 1
             end.box.ended = True
-            self.tell(Kind.LEAVE, rank, end.peer, *farewell(end.box))
+            self.send_control(Kind.LEAVE, rank, end.peer, *farewell(end.box))
 
     def unlink(self, rank):
         """Closes the link of this end if that is allowed; the other one does not notice."""

@@ -23,14 +23,15 @@ class Town:
     def __init__(self, nodes):
         self.boxes = {rank: Mailbox(rank, Transport()) for rank in range(nodes)}
         self.edges = {
-            rank: EdgeProtocol({rank: box}, self.tell, self.is_reachable) for rank, box in self.boxes.items()
+            rank: EdgeProtocol({rank: box}, self.send_control, self.is_reachable)
+            for rank, box in self.boxes.items()
         }
         self.post, self.cut_off = [], set()
 
     def is_reachable(self, rank):
         return rank not in self.cut_off
 
-    def tell(self, kind, sender, peer, key, seq):
+    def send_control(self, kind, sender, peer, key, seq):
         self.post.append(Header(kind, 1, sender, peer, *key, seq=seq))
 
     def lose(self, i, j):
@@ -97,7 +98,7 @@ def test_whoever_is_far_behind_goes_on_where_the_other_is():
 def test_a_skip_is_followed_and_the_peer_is_back_from_there_on():
     town = Town(2)
     town.go_to(0, 5)
-    town.tell(Kind.SKIP, 1, 0, (60, 0, 0), 0)
+    town.send_control(Kind.SKIP, 1, 0, (60, 0, 0), 0)
     town.carry()
     assert town.boxes[0].ahead == town.first(0, 1) == 60
     assert not town.boxes[0].has_dropped(1, 60)
@@ -136,7 +137,7 @@ def rejoining(rounds):
     for rank, round in enumerate(rounds, start=1):
         town.go_to(rank, round)
         town.boxes[rank].lose(0, PeerLost(0, "died"))
-    town.edges[0].rejoining = RejoinProtocol({0: town.boxes[0]}, town.tell)
+    town.edges[0].rejoining = RejoinProtocol({0: town.boxes[0]}, town.send_control)
     return town, town.edges[0].rejoining
 
 
@@ -155,7 +156,7 @@ def test_who_has_only_neighbors_that_come_back_follows_them():
     town = Town(3)
     town.go_to(2, 7)
     for rank in (0, 1):
-        town.edges[rank].rejoining = RejoinProtocol({rank: town.boxes[rank]}, town.tell)
+        town.edges[rank].rejoining = RejoinProtocol({rank: town.boxes[rank]}, town.send_control)
     inner, outer = (town.edges[rank].rejoining for rank in (0, 1))
     town.boxes[2].lose(1, PeerLost(1, "died"))
     outer.ask([(1, 0), (1, 2)])
@@ -238,7 +239,7 @@ def test_a_late_answer_to_a_look_does_not_end_what_is_asked_next():
     town, coming = rejoining([7, 9])
     coming.ask([(0, 1), (0, 2)], enough=6)
     town.carry(lambda header: 2 in (header.sender, header.receiver))
-    town.tell(Kind.POSITION, 2, 0, (9, 0, 0), 10)
+    town.send_control(Kind.POSITION, 2, 0, (9, 0, 0), 10)
     commands = []
 
     def post(command):
@@ -271,7 +272,7 @@ def test_where_nobody_is_left_there_is_no_round():
 
 def test_what_is_heard_before_anybody_was_asked_ends_no_search():
     town, coming = rejoining([7])
-    town.tell(Kind.REJOIN_PROPOSE, 1, 0, (9, 0, 0), 8)
+    town.send_control(Kind.REJOIN_PROPOSE, 1, 0, (9, 0, 0), 8)
     town.carry()
     assert not coming.found.is_set()
 
@@ -298,7 +299,7 @@ def test_a_process_in_the_place_of_another_is_met_anew_in_the_same_round_by_both
     town.boxes[0].admit(6)
     town.boxes[0].open((6, 0, 0), 7, (1,), (), 10.0)
     town.boxes[0].lose(1, PeerLost(1, "died"))
-    coming = town.edges[1].rejoining = RejoinProtocol({1: town.boxes[1]}, town.tell)
+    coming = town.edges[1].rejoining = RejoinProtocol({1: town.boxes[1]}, town.send_control)
     coming.ask([(1, 0)])
     town.carry()
     assert coming.round == 7
@@ -489,9 +490,9 @@ def test_who_is_too_slow_again_in_the_round_that_was_agreed_on_is_not_taken_back
 def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
     town = Town(3)
     town.go_to(2, 5)
-    edges = EdgeProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.tell, town.is_reachable)
+    edges = EdgeProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.send_control, town.is_reachable)
     town.edges[0] = town.edges[1] = edges
-    coming = edges.rejoining = RejoinProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.tell)
+    coming = edges.rejoining = RejoinProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.send_control)
     coming.ask([(0, 2)])
     town.carry()
     assert met_anew(town, 0, coming.round)[1] == met_anew(town, 1, coming.round)[0] == [coming.round]

@@ -293,8 +293,8 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
     waiting = Waiting(3, 9, [5], 4.0, "training for 5 s")
     reports = PeerMissing(3, 9, 5, "silent for 2 s"), Stuck(5, 9, "training", 61.0), waiting
     report_to(members, *reports, **parts)
-    monitor.stragglers.tell(event_log, time.monotonic())
-    monitor.stragglers.tell(event_log, time.monotonic())
+    monitor.stragglers.report(event_log, time.monotonic())
+    monitor.stragglers.report(event_log, time.monotonic())
     parts["graceful_stop"] = SimpleNamespace(signal=signal.SIGTERM)
     report_to(members, PeerMissing(4, 9, 5, "left"), **parts)
     event_log.close()

@@ -348,7 +348,7 @@ class TestSilence:
 def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(desk):
     for rank, peers in ((0, [1]), (1, [3]), (2, [1])):
         desk.launcher._reports.take(Waiting(rank, 5, peers, 4.0, "training for 4 s"))
-    desk.launcher._run_monitor.stragglers.tell(desk.launcher._event_log, time.monotonic())
+    desk.launcher._run_monitor.stragglers.report(desk.launcher._event_log, time.monotonic())
     lines = [line for line in desk.events.splitlines() if '"waiting"' in line]
     assert len(lines) == 1
     assert "ranks 1, 0 and 2 waiting for 4 s in round 6, for rank 3" in lines[0]

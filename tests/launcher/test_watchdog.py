@@ -289,7 +289,7 @@ def test_the_state_of_a_process():
 def told(waits, now):
     """Rank, round, peer and text of each line."""
     found = []
-    waits.tell(SimpleNamespace(say=lambda kind, text, *where: found.append((*where, text))), now)
+    waits.report(SimpleNamespace(say=lambda kind, text, *where: found.append((*where, text))), now)
     return found
 
 
@@ -348,13 +348,13 @@ def test_five_stragglers_are_named_in_ten_seconds_and_the_others_counted():
         for rank in range(100 + 5 * now, 105 + 5 * now):
             waits.take(Waiting(rank, 3, [rank + 200], 2.0, "training for 2 s", 3.0), now)
         waits.take(Waiting(90, 3, [300], 2.0, "training for 2 s", 3.0), now)
-        waits.tell(lines, float(now))
+        waits.report(lines, float(now))
     assert [text.partition(", for ")[2].split(" (")[0] for text in lines.texts] == [
         "rank 300", "rank 301", "rank 302", "rank 303", "rank 304", ""
     ]  # fmt: skip
     assert lines.texts[-1] == "5 other nodes are waited for, too"
     waits.take(Waiting(90, 3, [300], 2.0, "training for 2 s", 3.0), 10.5)
-    waits.tell(lines, 11.5)
+    waits.report(lines, 11.5)
     assert lines.texts[6].startswith("rank 90 waiting")
     assert lines.texts[7:] == ["40 other nodes are waited for, too"]
 

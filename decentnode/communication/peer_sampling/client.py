@@ -29,7 +29,7 @@ class SamplingClient:
     process: int
     """The position of this host process."""
     timeouts: Timeouts
-    tell: Callable[[str], object]
+    log: Callable[[str], object]
     credentials: Credentials | None = None
     is_lost: bool = field(default=False, init=False)
     """Whether the service does not answer."""
@@ -76,7 +76,7 @@ class SamplingClient:
         """Tells that nodes repeat an earlier block."""
         if not self._repeats:
             self._repeats = True
-            self.tell(f"no answer of the peer-sampling service: repeating its views number {instead + 1}")
+            self.log(f"no answer of the peer-sampling service: repeating its views number {instead + 1}")
 
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -116,4 +116,4 @@ class SamplingClient:
             self._blocks = kept | {number: frames[1]}
             if self._repeats:
                 self._repeats = False
-                self.tell("the peer-sampling service answers again")
+                self.log("the peer-sampling service answers again")

@@ -12,7 +12,7 @@ from decentnode.communication.wire import Header, Kind
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost
 
-Tell = Callable[[Kind, int, int, Key, int], None]
+SendControl = Callable[[Kind, int, int, Key, int], None]
 """Sends a control message: kind, local rank, peer, exchange, seq."""
 Pair = tuple[int, int]
 """(local rank, peer)."""
@@ -43,14 +43,14 @@ class RejoinProtocol:
     later one if that has started meanwhile. Before that it may ask for positions alone, which binds no peer.
     """
 
-    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
+    def __init__(self, mailboxes: Mapping[int, Mailbox], send_control: SendControl) -> None:
         self.round: int | None = None
         self.latest: int | None = None
         """The latest next round among the positions received; None: no answer."""
         self.found = threading.Event()
         """Set when the result is known, or no peer is left that could answer."""
         self._mailboxes = mailboxes
-        self._tell = tell
+        self._send_control = send_control
         self._answers: dict[Pair, tuple[RejoinAnswer, int]] = {}
         """By peer its last answer, and the round in it."""
         self._proposed: int | None = None
@@ -90,7 +90,7 @@ class RejoinProtocol:
         self._proposed, self._margin, self._enough = None, 0, enough
         for rank, peer in self._answers:
             self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
-            self._tell(Kind.POSITION_REQUEST, rank, peer, first_of(0), 0)
+            self._send_control(Kind.POSITION_REQUEST, rank, peer, first_of(0), 0)
         self._go_on()
 
     def hear(self, pair: Pair, header: Header) -> None:
@@ -184,12 +184,12 @@ class RejoinProtocol:
     def _propose(self) -> None:
         self._proposed = max(self._rounds(RejoinAnswer.POSITION)) + self._margin
         for rank, peer in self._in_reach():
-            self._tell(Kind.REJOIN_PROPOSE, rank, peer, first_of(self._proposed), 0)
+            self._send_control(Kind.REJOIN_PROPOSE, rank, peer, first_of(self._proposed), 0)
 
     def _start_over(self) -> None:
         # A peer may have accepted although its REJOIN_ACCEPT is still on the way; it ignores another round.
         for pair in self._in_reach():
-            self._tell(Kind.DROP_EDGE, *pair, first_of(self._proposed or 0), 0)
+            self._send_control(Kind.DROP_EDGE, *pair, first_of(self._proposed or 0), 0)
             self._answers[pair] = RejoinAnswer.POSITION, self._answers[pair][1]
         self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
         self._propose()

@@ -167,7 +167,7 @@ class ZeroMQEndpoint(Endpoint):
                 sibling.mailbox.depart(self.rank, last, failed)
         for rank in self._io_thread.concerned(self.rank) - self._endpoints.keys():
             # A peer without a link opens one when it needs this node, and receives LEAVE as the answer.
-            self._io_thread.tell(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
+            self._io_thread.send_control(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
 
     def admit(self, round: int) -> list[int]:
         return self.mailbox.admit(round)
@@ -178,7 +178,7 @@ class ZeroMQEndpoint(Endpoint):
 
     def skip_to(self, round: int) -> None:
         for rank in sorted(self.mailbox.skip_to(round, self._io_thread.concerned(self.rank))):
-            self._io_thread.tell(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
+            self._io_thread.send_control(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
         self._offered = vector, may_have

@@ -74,12 +74,12 @@ class IoThread(threading.Thread):
             self._context, directory, endpoint_of, self._hello_messages, self, self._pipe_of
         )
         self._hello_barrier = HelloBarrier(directory, self._links)
-        self._edges = EdgeProtocol(self.mailboxes, self.tell, self._is_reachable, self.is_linked)
-        self.rejoining = RejoinProtocol(self.mailboxes, self.tell) if directory.incarnation else None
+        self._edges = EdgeProtocol(self.mailboxes, self.send_control, self._is_reachable, self.is_linked)
+        self.rejoining = RejoinProtocol(self.mailboxes, self.send_control) if directory.incarnation else None
         self._edges.rejoining = self.rejoining
-        self.failure_detector = FailureDetector(self.mailboxes, self.tell, self._edges)
+        self.failure_detector = FailureDetector(self.mailboxes, self.send_control, self._edges)
         self._receiver = Receiver(
-            directory, self.mailboxes, self._edges, self.tell, self._note_hello, self._restarted
+            directory, self.mailboxes, self._edges, self.send_control, self._note_hello, self._restarted
         )
         self.incarnations = self._receiver.incarnations
         """By process its incarnation as far as this one knows, where that is not 0."""
@@ -233,7 +233,7 @@ class IoThread(threading.Thread):
         if left := self._links.send(messages, opens=False):
             self.post(lambda: self._links.send(left))
 
-    def tell(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
+    def send_control(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
         """Sends a control message of a local node, or passes it to another one of this process."""
         sibling = self.mailboxes.get(peer)
         header = self.header(kind, sender, peer, key, seq=seq)
@@ -278,7 +278,7 @@ class IoThread(threading.Thread):
         limit = clock.now() + timeout
         # Before the request: a model without an entry here is refused.
         self._receiver.models.setdefault(pair, None)
-        self.post(lambda: self.tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
+        self.post(lambda: self.send_control(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
         found = None
         while found is None and clock.now() < limit and self._any_lives([pair]):
             time.sleep(POLL_INTERVAL)

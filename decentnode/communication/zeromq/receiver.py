@@ -15,7 +15,7 @@ from decentnode.communication.exchange.handle import Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.edges import EdgeProtocol, farewell
-from decentnode.communication.peers.rejoin import Tell
+from decentnode.communication.peers.rejoin import SendControl
 from decentnode.communication.security.curve import sender_of
 from decentnode.communication.shared_memory.attached import AttachedSegments, SharedMessage
 from decentnode.communication.wire import Kind
@@ -68,7 +68,7 @@ class Receiver:
     directory: ProcessDirectory
     mailboxes: dict[int, Mailbox]
     edges: EdgeProtocol
-    tell: Tell
+    send_control: SendControl
     note_hello: Callable[[int], None]
     """Called with a process that sent HELLO."""
     restarted: Callable[[int], None]
@@ -179,7 +179,7 @@ class Receiver:
         edge = mailbox.rank, header.sender
         if self._asked_again.get(edge) != header.key:
             self._asked_again[edge] = header.key
-            self.tell(Kind.RESEND, *edge, header.key, 0)
+            self.send_control(Kind.RESEND, *edge, header.key, 0)
 
     def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: wire.Body) -> None:
         sender, kind = header.sender, header.kind
@@ -218,14 +218,14 @@ class Receiver:
     def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         # The peer waits for an edge that this end does not use: it must drop it, too.
         if mailbox.has_dropped(peer, key[0]):
-            self.tell(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
+            self.send_control(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
         elif mailbox.transport.send_again(peer, key):
             return
         elif mailbox.ended:
-            self.tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
+            self.send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
         else:
             # Not sent yet: the position shows that this node is behind and extends its deadline there.
-            self.tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            self.send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
 
     def _receive_hello(self, process: int, hello: wire.Hello, rings: int) -> None:
         ranks = self.directory.processes[process].ranks

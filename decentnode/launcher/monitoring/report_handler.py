@@ -76,12 +76,12 @@ class ReportHandler:
             case reports.PeerMissing():
                 table.missing_edges.setdefault((report.rank, report.peer), report)
                 text = f"continuing without rank {report.peer}: {report.reason}"
-                self._tell("peer_lost", report, text, shown=self.graceful_stop.signal is None)
+                self._log("peer_lost", report, text, shown=self.graceful_stop.signal is None)
             case reports.PeerBack():
                 table.missing_edges.pop((report.rank, report.peer), None)
-                self._tell("peer_back", report, f"exchanges with rank {report.peer} again")
+                self._log("peer_back", report, f"exchanges with rank {report.peer} again")
             case reports.Rejected():
-                self._tell("refused", report, f"discarded the payload of rank {report.peer}: {report.reason}")
+                self._log("refused", report, f"discarded the payload of rank {report.peer}: {report.reason}")
             case reports.FaultInjected():
                 text = f"{report.fault}: {report.what}"
                 self.event_log.say("injected", text, report.rank, report.round, shown=False)
@@ -111,7 +111,7 @@ class ReportHandler:
             case reports.Waiting():
                 return self.monitor.stragglers.take(report, time.monotonic())
             case reports.Stuck():
-                return self._tell("stuck", report, f"no progress for {report.seconds:.0f} s ({report.doing})")
+                return self._log("stuck", report, f"no progress for {report.seconds:.0f} s ({report.doing})")
         # The last two come from a watchdog, not from a node, and are no progress.
         self.monitor.watchdog.check_soon()
 
@@ -158,7 +158,7 @@ class ReportHandler:
         # One line, because usually all nodes follow.
         if report.metrics.get(LOSS.name, 0.0) is None and self.all_finite:
             self.all_finite = False
-            self._tell("not_finite", report, "the test loss is not finite")
+            self._log("not_finite", report, "the test loss is not finite")
 
     def _restart(self, report: reports.Restarted) -> None:
         for rank, text in self.late_join.note(report).items():
@@ -174,6 +174,6 @@ class ReportHandler:
         if rank in self.membership.local and (problem := self.evaluations.go_back(round)):
             self.event_log.say("checkpoint", problem)
 
-    def _tell(self, kind: str, report: RoundReport, text: str, shown: bool = True) -> None:
+    def _log(self, kind: str, report: RoundReport, text: str, shown: bool = True) -> None:
         text, peer = f"rank {report.rank}, round {report.round + 1}: {text}", getattr(report, "peer", None)
         self.event_log.say(kind, text, report.rank, report.round, peer, shown)

@@ -57,7 +57,7 @@ class StragglerTracker:
         self._current = {r: (w, at) for r, (w, at) in self._current.items() if now - at <= w.lasts}
         return {rank: waiting for rank, (waiting, _) in self._current.items()}
 
-    def tell(self, event_log: EventLog, now: float) -> None:
+    def report(self, event_log: EventLog, now: float) -> None:
         """Shows a line for each straggler that does not wait itself, at most one per NEWS_INTERVAL.
 
         All stragglers with unknown activity share one line. Beyond MOST_LINES they are counted, those that
@@ -88,7 +88,7 @@ class StragglerTracker:
             self._told |= dict.fromkeys(peers, now)
             if peers[0] in first:
                 self._lines.append(now)
-                _tell(event_log, peers, waiters[peers[0]], current)
+                _log(event_log, peers, waiters[peers[0]], current)
             else:
                 self._unshown |= {*peers}
         if self._unshown and now - self._last_count >= NEWS_INTERVAL:
@@ -97,7 +97,7 @@ class StragglerTracker:
             self._unshown, self._last_count = set(), now
 
 
-def _tell(event_log: EventLog, peers: list[int], who_waits: set[int], waiting: dict[int, Waiting]) -> None:
+def _log(event_log: EventLog, peers: list[int], who_waits: set[int], waiting: dict[int, Waiting]) -> None:
     """Shows who waits for these stragglers: first those that wait directly, the longest wait first."""
     directly = {rank for rank in who_waits if not set(peers).isdisjoint(waiting[rank].peers)}
     waiters = sorted(who_waits, key=lambda r: (r not in directly, -waiting[r].seconds, r))

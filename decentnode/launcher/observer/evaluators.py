@@ -28,7 +28,7 @@ from decentnode.launcher.child_process import ChildProcess
 from decentnode.launcher.control_groups import processors
 from decentnode.node.checkpoint.packed_state import unpacked
 from decentnode.node.experiment import Experiment, vector_test
-from decentnode.node.host_process import TELL_STACKS
+from decentnode.node.host_process import PRINT_STACKS
 from decentnode.results.records import private_megabytes
 
 NICENESS = 3
@@ -201,7 +201,7 @@ class EvaluatorPool:
 
 def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int, reporter: Reporter) -> None:
     """Evaluates what the launcher asks for, until that kills this process."""
-    faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
+    faulthandler.register(PRINT_STACKS, file=sys.stderr.fileno())
     os.nice(NICENESS)
     keep_freed_memory()
     plan, beat, test_on = experiment.plan, partial(board.beat, index), cache(partial(vector_test, experiment))

@@ -117,7 +117,7 @@ class AsyncNode(Node):
             # Repeated, because it may be lost.
             if is_answered and now - told >= Timeouts.unanswered:
                 told = now
-                exchange.tell_finished()
+                exchange.send_finished()
             return now > limit or (is_answered and not exchange.unfinished)
 
         window = Window(self.round + 1, 0, is_over, is_last=True)

@@ -43,7 +43,7 @@ class MessageExchange(RoundExchange):
         for target, tag, number, payload in posts:
             self.endpoint.send(target, payload.to(HOST), self._round, tag, number)
 
-    def tell_finished(self) -> None:
+    def send_finished(self) -> None:
         """Tells all neighbors that this node makes no further step."""
         self.post([Post(peer, FINISHED, self._round, NO_CONTENT) for peer in self._neighbors])
 

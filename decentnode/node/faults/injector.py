@@ -73,7 +73,7 @@ class FaultInjector:
             if includes(fault.ranks, rank) and fault.machine in (None, self.machines[rank])
         ]
 
-    def tell(self, reporter: Reporter, fault: int, rank: int, round: int, what: str) -> None:
+    def report(self, reporter: Reporter, fault: int, rank: int, round: int, what: str) -> None:
         """Reports that a fault, by its number, acts on a rank in a round, and on what."""
         name = name_of(self.faults[fault])
         print(f"round {round + 1}: injected fault: {name} of rank {rank} ({what})", flush=True)
@@ -104,7 +104,7 @@ class FaultHeartbeat(HeartbeatSlot):
             is_meant = activity is Activity[fault.activity.upper()] and fault.injects_in(round)
             if is_meant and self.injector.is_due(number, self.rank, round):
                 # Reported and recorded first: a crash never returns from `inject`.
-                self.injector.tell(self.reporter, number, self.rank, round, fault.activity)
+                self.injector.report(self.reporter, number, self.rank, round, fault.activity)
                 self._lasting_faults.append(fault)
                 fault.inject()
 
@@ -188,7 +188,7 @@ class FaultInterceptor(MessageInterceptor):
             draw = generator(self.injector.seed, "fault", number, *identity)
             if fault.probability < 1.0 and draw.random() >= fault.probability:
                 continue
-            self._tell_once(number, header, round)
+            self._report_once(number, header, round)
             hold = partial(self._hold, (header.sender, header.receiver))
             passing = [left for one in passing for left in fault.inject(one, draw, now, hold)]
         return passing
@@ -204,14 +204,14 @@ class FaultInterceptor(MessageInterceptor):
             del series[next(iter(series))]
         return times
 
-    def _tell_once(self, number: int, header: wire.Header, round: int) -> None:
+    def _report_once(self, number: int, header: wire.Header, round: int) -> None:
         """Reports the first message that a fault affects for a rank in a round."""
         told = self._told[number, header.receiver]
         if round not in told:
             told.append(round)
             kind = wire.Kind(header.kind).name.lower()
             what = f"{kind} from rank {header.sender}"
-            self.injector.tell(self.reporter, number, header.receiver, round, what)
+            self.injector.report(self.reporter, number, header.receiver, round, what)
 
     def _hold(self, link: Link, message: Received, until: float, overtaken: bool = False) -> None:
         self._held.append(_Held(until, link, message, overtaken))

@@ -74,7 +74,7 @@ def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, F
     pid = os.fork()
     if pid == 0:
         os.close(said)
-        _tell(runs, datasets, writing)
+        _write_forecasts(runs, datasets, writing)
     os.close(writing)
     lines = _read(said, pid)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -104,7 +104,7 @@ def _read(pipe: int, pid: int) -> list[bytes]:
     return b"".join(found).split(b"\n")[:-1]
 
 
-def _tell(runs: Sequence[PlannedRun], datasets: DatasetCache, pipe: int) -> NoReturn:
+def _write_forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache, pipe: int) -> NoReturn:
     """Runs in the child: writes one line for each run, and exits."""
     code = 1
     try:
