@@ -222,16 +222,16 @@ def complete(given: Mapping[int, float], rank: int) -> Weights:
     return {j: given[j] if j != rank else own for j in sorted((*given, rank))}
 
 
-def live_weights(weights: Weights, rank: int, heard: Container[int]) -> Weights:
-    """The weights of a round in which only `heard` arrived: the node itself gets those of the others.
+def live_weights(weights: Weights, rank: int, received: Container[int]) -> Weights:
+    """The weights of a round in which only `received` arrived: the node itself gets those of the others.
 
     W stays doubly stochastic when both ends of every lost edge do this (and symmetric where it was).
     """
-    lost = [j for j in weights if j != rank and j not in heard]
+    lost = [j for j in weights if j != rank and j not in received]
     if not lost:
         return weights
     own = fsum([weights[rank], *(weights[j] for j in lost)])
-    return {j: own if j == rank else weight for j, weight in weights.items() if j == rank or j in heard}
+    return {j: own if j == rank else weight for j, weight in weights.items() if j == rank or j in received}
 
 
 def _read_weights(lines: list[Line], defects: Defects) -> Entries:

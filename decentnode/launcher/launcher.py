@@ -102,7 +102,7 @@ class Launcher:
         )  # fmt: skip
         self._vector_sender = VectorSender(machine, 8 * experiment.layout.numel, self._rendezvous.send)
         self._remote_machines = RemoteMachines(
-            experiment, machine, self.membership, self._rendezvous.last_heard, self._event_log.say
+            experiment, machine, self.membership, self._rendezvous.last_received, self._event_log.say
         )
         self._graceful_stop = GracefulStop(
             self._heartbeats, machine, self._remote_machines.present, self._rendezvous.send,
@@ -206,15 +206,15 @@ class Launcher:
             threads=self.threads,
             credentials=self._credentials,
         )
-        heard = signals_that_stop()
+        stop_signals = signals_that_stop()
         # A signal between fork and handler would kill this process without its clean-up.
-        signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+        signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
         try:
             self.server = ForkServer(fork_context, [*self.membership.here])
-            for signum in heard:
+            for signum in stop_signals:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals)
         # The pipe must end when the last node process does.
         os.close(write)
         self._run_monitor.open(self._socket_dir, {RESTART: self._late_join.restart})
@@ -355,7 +355,7 @@ class Launcher:
             self._rendezvous.send(messages.RelayedReports(self.machine, unsent))
         self._reports.unsent = []
         notes = self._rendezvous.receive()
-        self._remote_machines.hear(notes)
+        self._remote_machines.receive(notes)
         # Checked before use: another launcher may be faulty or of another run.
         notes = list(filter(self._remote_machines.admits, notes))
         for note in self._vector_sender.exchange(notes, self._remote_machines.listening):

@@ -190,7 +190,7 @@ class RoundExchange:
         """
         self._round, self._phase, self._seconds = round, 0, 0.0
         self._meanwhile = meanwhile
-        self._heard: set[int] = set()
+        self._received: set[int] = set()
         self._peer_errors: dict[int, PeerError] = {}
         self._inbox: Inbox | None = None
         self._sound = True
@@ -239,7 +239,7 @@ class RoundExchange:
         if self.tap is not None:
             self.tap(self._round, self._phase, inbox, handle.messages)
         self._phase += 1
-        self._heard.update(inbox)
+        self._received.update(inbox)
         for error in inbox.missing.values():
             self.continue_without(error)
         self._seconds += self.clock.now() - began
@@ -255,14 +255,14 @@ class RoundExchange:
         self._release()
         record.exchange_seconds = self._seconds
         record.mix_seconds = seconds - self._seconds
-        record.heard = len(self._heard)
+        record.heard = len(self._received)
         record.late = [peer for peer, error in self._peer_errors.items() if isinstance(error, PeerTimeout)]
         record.lost = [peer for peer in self._peer_errors if peer not in record.late]
         record.refused = self._take_refusals()
         record.attacker_weight = weight = self._sharing.watched_weight
         if weight is not None:
             self._attacker_weights.append(weight)
-        for peer in self._heard - self._peer_errors.keys():
+        for peer in self._received - self._peer_errors.keys():
             # A refused payload does not drop the edge, so no agreement announces that the peer rejoins.
             if isinstance(self.missing.get(peer), ProtocolError):
                 self.note_back(peer)

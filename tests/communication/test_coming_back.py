@@ -130,7 +130,7 @@ class Company:
         endpoint.leave()
         return heard
 
-    def hear(self, own):
+    def receive(self, own):
         """What a process says next, after at most `LIMIT` seconds."""
         assert self.running[own][1].poll(LIMIT), f"process {own} says nothing"
         return self.running[own][1].recv()
@@ -152,7 +152,7 @@ class Company:
         self.rounds.value = max(self.progress) + TOGETHER
         heard = {}
         for own in self.running:
-            while isinstance(found := self.hear(own), int):
+            while isinstance(found := self.receive(own), int):
                 pass
             heard |= found
         return heard
@@ -208,12 +208,12 @@ def test_a_process_that_is_started_again_takes_part_within_two_rounds(company):
     last = len(company.processes) - 1
     ranks = company.processes[last].ranks
     company.wait_for(0, 10)
-    company.hear(last)
+    company.receive(last)
     company.signal(last, signal.SIGKILL)
     company.running[last][0].join()
     company.wait_for(0, 20)
     company.start(last, incarnation=1)
-    first = company.hear(last)
+    first = company.receive(last)
     assert 20 < first <= company.progress[0] + 3
     company.wait_for(0, first + 5)
     heard = company.finish()
@@ -264,13 +264,13 @@ def test_two_neighbors_that_died_at_once_take_part_again_and_hear_each_other(com
     """Each of them asks the other where it is, and neither knows."""
     company.wait_for(0, 10)
     for own in (2, 3):
-        company.hear(own)
+        company.receive(own)
         company.signal(own, signal.SIGKILL)
         company.running[own][0].join()
     for own in (2, 3):
         company.start(own, incarnation=1)
         time.sleep(apart)
-    first = [company.hear(own) for own in (2, 3)]
+    first = [company.receive(own) for own in (2, 3)]
     company.wait_until_whole_after(max(first))
     together = max(company.whole)
     check_together(company.finish(), since=together)

@@ -71,7 +71,7 @@ def test_who_is_rung_is_greeted_first(towers):
     towers[1].bell._take = lambda head, body: kinds.append(Header.unpack(head).kind)
     assert ring(towers[0], message()) == []
     assert ring(towers[0], message()) == []
-    towers[1].bell.hear()
+    towers[1].bell.receive()
     assert kinds == [Kind.HELLO, Kind.NOTICE, Kind.NOTICE]
     assert not stat.S_IMODE(Path(pipe_path(towers[0].place, 1, True)).stat().st_mode) & 0o077
 
@@ -79,8 +79,8 @@ def test_who_is_rung_is_greeted_first(towers):
 def test_everything_is_heard_once_in_its_order_and_only_kinds_of_exchanges_are_rung(towers):
     sent = [message(Kind.NOTICE, 1), message(Kind.RESEND, 2), message(Kind.ACKNOWLEDGE, 3)]
     assert ring(towers[0], *sent) == sent[1:2]
-    towers[1].bell.hear()
-    towers[1].bell.hear()
+    towers[1].bell.receive()
+    towers[1].bell.receive()
     assert [(kind, seq) for kind, seq, _ in towers[1].heard] == [(Kind.NOTICE, 1), (Kind.ACKNOWLEDGE, 3)]
     assert towers[1].heard[1][2] == b"", "the body is as over a link, where it is checked against its length"
     assert not towers[1].refused
@@ -91,10 +91,10 @@ def test_what_a_full_pipe_does_not_take_goes_another_way(towers):
     while not rest:
         rung += 1
         rest = ring(towers[0], message(seq=rung))
-    towers[1].bell.hear()
+    towers[1].bell.receive()
     assert rung > 500 and [seq for _, seq, _ in towers[1].heard] == list(range(1, rung))
     assert ring(towers[0], message(seq=rung)) == []
-    towers[1].bell.hear()
+    towers[1].bell.receive()
     assert [seq for _, seq, _ in towers[1].heard] == list(range(1, rung + 1))
 
 
@@ -110,7 +110,7 @@ def test_who_has_ended_is_lost_and_its_successor_is_rung_when_it_is_known(towers
     assert links.lose_broken(time.monotonic() + 1) == [1] and not links.holds(1)
     links.lost.discard(1)
     assert ring(towers[0], message(seq=5)) == []
-    towers[1].bell.hear()
+    towers[1].bell.receive()
     assert [seq for _, seq, _ in towers[1].heard] == [5]
 
 
@@ -190,9 +190,9 @@ def test_junk_is_counted_and_the_next_record_is_heard(tmp_path_factory, junk):
     pipe = os.open(pipe_path(tower.place, 1, True), os.O_WRONLY | os.O_NONBLOCK)
     for content in junk:
         os.write(pipe, content)
-        tower.bell.hear()
+        tower.bell.receive()
         os.write(pipe, b"".join(message(seq=9)[1:]))
-        tower.bell.hear()
+        tower.bell.receive()
     os.close(pipe)
     tower.bell.close()
     tower.links.close(lambda process: 0)
@@ -236,16 +236,16 @@ def test_who_is_woken_wakes_although_another_thread_empties_the_pipe(towers):
     """The thread of the sockets does so before every message; a round then lasted until the node asked."""
     began = time.monotonic()
 
-    def hear_and_hear_again(handle):
+    def receive_twice(handle):
         time.sleep(0.001)
         ring(towers[0], message())
         while not handle.done:
-            towers[1].bell.hear()
-        towers[1].bell.hear()
+            towers[1].bell.receive()
+        towers[1].bell.receive()
 
     for _ in range(100):
         handle = mailbox_of(towers[1]).open((0, 0, 0), 1, [], [0], 10.0)
-        hearing = threading.Thread(target=hear_and_hear_again, args=(handle,))
+        hearing = threading.Thread(target=receive_twice, args=(handle,))
         hearing.start()
         assert handle.finish_within(2.0)
         hearing.join()

@@ -67,7 +67,7 @@ class Town:
     def post(self, sender, ranks, note):
         for rank in ranks:
             if not self.deaf & {sender, rank}:
-                self.memberships[rank].hear(note)
+                self.memberships[rank].receive(note)
 
     def forming(self, threads, seconds=5.0, choose=GLOO):
         return {

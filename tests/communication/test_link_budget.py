@@ -190,7 +190,7 @@ def test_pipes_are_opened_by_the_first_message_and_closed_with_the_link(tmp_path
     for turn in range(2):
         for process in range(1, NODES):
             assert links.send([(process, notice, bytes(8))], opens=False) == []
-            readers[process].hear()
+            readers[process].receive()
             assert heard[process] == [Kind.HELLO, Kind.NOTICE] * (turn + 1)
         assert open_files() - before == NODES - 1
         links.close(lambda process: 0) if turn else [links.end(p, 0) for p in range(1, NODES)]

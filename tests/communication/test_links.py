@@ -129,7 +129,7 @@ def test_a_process_that_begins_to_listen_a_little_later_is_linked(tmp_path):
         ProcessDirectory(PROCESSES, 1, str(tmp_path)), lambda *message: heard.append(message), None, False
     )
     assert links.lose_broken(time.monotonic()) == []
-    reader.hear()
+    reader.receive()
     assert linked == [1] and heard == [(hello, b"")]
     assert links.holds(1) and links.next_verdict == float("inf")
     links.close(lambda process: 0)

@@ -75,7 +75,7 @@ def test_every_neighbor_of_every_round_is_heard_over_few_links(strangers):
 @on(TCP)
 def test_a_node_that_dies_without_a_link_is_lost_when_it_is_needed(strangers):
     strangers.wait_for(0, 5)
-    strangers.hear(7)
+    strangers.receive(7)
     strangers.signal(7, signal.SIGKILL)
     strangers.wait_for(0, 20)
     del strangers.running[7]
@@ -87,12 +87,12 @@ def test_a_node_that_dies_without_a_link_is_lost_when_it_is_needed(strangers):
 @on(SHARED)
 def test_a_restarted_node_that_asked_some_peers_is_heard_by_all(strangers):
     strangers.wait_for(0, 5)
-    strangers.hear(7)
+    strangers.receive(7)
     strangers.signal(7, signal.SIGKILL)
     strangers.running[7][0].join()
     strangers.wait_for(0, 8)
     strangers.start(7, incarnation=1)
-    first = strangers.hear(7)
+    first = strangers.receive(7)
     strangers.wait_for(0, first + 30)
     heard = strangers.finish()
     assert heard_all(strangers, heard, range(first + 30, 1000)) == set()

@@ -111,7 +111,7 @@ class End(Transport):
                 end = SimpleNamespace(send_control=self.edge.send_control)
                 Receiver._answer_missing(end, self.box, header.sender, header.key)
         else:
-            self.protocol.hear(self.box, header.kind, header)
+            self.protocol.receive(self.box, header.kind, header)
 
 
 class Edge:

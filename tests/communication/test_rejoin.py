@@ -47,7 +47,7 @@ class Town:
         while self.post:
             header = self.post.pop(pick(self.post))
             if not lose(header):
-                self.edges[header.receiver].hear(self.boxes[header.receiver], header.kind, header)
+                self.edges[header.receiver].receive(self.boxes[header.receiver], header.kind, header)
 
     def propose(self):
         for edges in self.edges.values():
@@ -175,7 +175,7 @@ def test_who_goes_on_meanwhile_makes_it_a_later_round():
     coming.ask([(0, 1), (0, 2)])
     for _ in range(4):  # two questions and their answers
         header = town.post.pop(0)
-        town.edges[header.receiver].hear(town.boxes[header.receiver], header.kind, header)
+        town.edges[header.receiver].receive(town.boxes[header.receiver], header.kind, header)
     town.go_to(2, 8)
     town.carry()
     assert coming.round == town.first(1, 0) == town.first(2, 0)
@@ -187,7 +187,7 @@ def test_a_peer_whose_answer_is_late_agrees_to_the_later_round_too():
     coming.ask([(0, 1), (0, 2)])
     for _ in range(4):  # two questions and their answers
         header = town.post.pop(0)
-        town.edges[header.receiver].hear(town.boxes[header.receiver], header.kind, header)
+        town.edges[header.receiver].receive(town.boxes[header.receiver], header.kind, header)
     town.go_to(2, 8)
     town.carry(
         pick=lambda post: next((i for i, header in enumerate(post) if header.kind != Kind.REJOIN_ACCEPT), 0)
@@ -201,7 +201,7 @@ def test_proposals_that_cross_end_in_one_agreement():
     early = Header(Kind.REJOIN_PROPOSE, 1, 1, 0, 12, seq=8)
     coming.ask([(0, 1)])
     town.carry()
-    town.edges[0].hear(town.boxes[0], early.kind, early)
+    town.edges[0].receive(town.boxes[0], early.kind, early)
     town.carry()
     assert town.first(0, 1) == town.first(1, 0) == coming.round
 
@@ -311,7 +311,7 @@ def test_a_lost_welcome_is_said_again():
     town.go_to(0, 5)
     town.boxes[0].lose(1, PeerLost(1, "on purpose"))
     for _ in range(2):
-        town.edges[0].hear(town.boxes[0], Kind.REJOIN_PROPOSE, Header(Kind.REJOIN_PROPOSE, 1, 1, 0, 6))
+        town.edges[0].receive(town.boxes[0], Kind.REJOIN_PROPOSE, Header(Kind.REJOIN_PROPOSE, 1, 1, 0, 6))
         town.go_to(0, 6)
     assert [header.kind for header in town.post] == [Kind.REJOIN_ACCEPT, Kind.REJOIN_ACCEPT]
 

@@ -307,7 +307,7 @@ class TestMeeting:
         meeting.assemblies[machine].close()
         host, limit = meeting.assemblies[0], time.monotonic() + 1.0
         while machine in host._joins and time.monotonic() < limit:
-            host.last_heard[machine] -= 10 * Timeouts.machine_left()
+            host.last_received[machine] -= 10 * Timeouts.machine_left()
             time.sleep(0.05)
 
     def test_nobody_begins_with_a_machine_that_has_left_again(self):
@@ -341,7 +341,7 @@ class TestMeeting:
         with Meeting(3) as meeting:
             host, slow = meeting.come(0), meeting.come(1)
             meeting.wait_for(1)
-            meeting.assemblies[0].last_heard[1] -= 10 * Timeouts.machine_left()
+            meeting.assemblies[0].last_received[1] -= 10 * Timeouts.machine_left()
             last = meeting.come(2)
             assert host.result(10.0) == slow.result(10.0) == last.result(10.0)
             assert host.result().absent == []

@@ -80,14 +80,14 @@ class Desk:
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
         for note in notes:
-            self.assembly.last_heard[getattr(note, "machine", 0)] = time.monotonic()
+            self.assembly.last_received[getattr(note, "machine", 0)] = time.monotonic()
         return notes
 
     def _send(self, note, to=None):
         self.sent.append((note, to))
         return 1
 
-    def hear(self, *notes):
+    def receive(self, *notes):
         self.inbox += notes
         self.launcher._exchange_with_machines()
 
@@ -127,7 +127,7 @@ FALSE = {
 @pytest.mark.parametrize(("report", "reason"), FALSE.values(), ids=FALSE)
 def test_a_launcher_speaks_for_its_own_nodes_alone(desk, report, reason):
     before = dict(desk.launcher.membership.pids)
-    desk.hear(RelayedReports(1, [report, report, RoundProgress(2, 3, 0.5, 10)]))
+    desk.receive(RelayedReports(1, [report, report, RoundProgress(2, 3, 0.5, 10)]))
     assert desk.launcher.membership.active == list(range(6))
     assert desk.launcher.membership.pids == before
     assert desk.launcher.membership.members[2].round == 3, "what it says of its own node counts"
@@ -142,7 +142,7 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     elsewhere = [i for i, process in enumerate(processes) if process.machine == 2]
     desk.launcher._reports.mark_lost([3, 4, 5], "gone")
     here = min(desk.launcher.membership.here)
-    desk.hear(
+    desk.receive(
         RelayedReports(
             0, [Restarted(elsewhere[0], None, 16), Exited(here, 0), RoundProgress(BIG, 1, None, 0)]
         )
@@ -154,7 +154,7 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
 
 def test_a_checkpoint_of_another_machine_changes_nothing(tmp_path):
     desk = Desk(tmp_path, machine=1)
-    desk.hear(RelayedReports(0, [Checkpointed(0, 10)]))
+    desk.receive(RelayedReports(0, [Checkpointed(0, 10)]))
     retention = desk.launcher._run_state.retention
     assert not retention.tend([])
     assert retention.newest_round is None
@@ -189,7 +189,7 @@ def test_what_cannot_be_part_of_an_observation_is_refused(desk):
         PartialDistance(1, 3, BIG, 0.5),
     ]
     none, distance = PartialSum(1, 4, 0, b""), PartialDistance(1, 3, 1, float("nan"))
-    desk.hear(right[0], *wrong, right[1], none, distance)
+    desk.receive(right[0], *wrong, right[1], none, distance)
     assert taken == [PartialSum(1, 3, 1, right[0].content * 2), none, distance]
     assert desk.launcher._remote_machines.refused == {"range": len(wrong)}
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_part_of_an_observation_is_refused(desk):
 def test_a_mean_of_another_size_is_refused(tmp_path):
     desk = Desk(tmp_path, machine=1)
     right, wrong = pieces(desk, 0, 0)
-    desk.hear(right[0], *wrong, right[1])
+    desk.receive(right[0], *wrong, right[1])
     assert desk.launcher._observer.taken == [MeanVector(3, right[0].content * 2)]
     assert desk.launcher._remote_machines.refused == {"range": len(wrong)}
 
@@ -209,7 +209,7 @@ MOST = (1 << 62) - 1
 @pytest.mark.parametrize("round", [ROUNDS, BIG, MOST])
 def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round):
     stopping = desk.launcher._graceful_stop
-    desk.hear(*(StopRequest(machine, 15, 4) for machine in (1, 2)), StopRequest(1, 15, round))
+    desk.receive(*(StopRequest(machine, 15, 4) for machine in (1, 2)), StopRequest(1, 15, round))
     stopping._asked -= 1.0
     stopping.advance()
     assert desk.launcher._heartbeats.last_round == 4
@@ -219,51 +219,51 @@ def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round
 
 @pytest.mark.parametrize("round", [-1, 0, ROUNDS - 1])
 def test_every_round_of_the_run_may_be_announced_also_none(desk, round):
-    desk.hear(StopRequest(1, 15, round))
+    desk.receive(StopRequest(1, 15, round))
     assert desk.launcher._graceful_stop._announced == {1: round}
     assert not desk.launcher._remote_machines.refused
 
 
 def test_machine_0_names_no_last_round_that_the_run_does_not_have(tmp_path):
     desk = Desk(tmp_path, machine=1)
-    desk.hear(Pause(15), Pause(15, ROUNDS), Pause(15, MOST))
+    desk.receive(Pause(15), Pause(15, ROUNDS), Pause(15, MOST))
     assert desk.launcher._heartbeats.last_round == UNDECIDED
     assert desk.launcher._remote_machines.refused == {"range": 2}
-    desk.hear(Pause(15, -1))
+    desk.receive(Pause(15, -1))
     assert desk.launcher._heartbeats.last_round == -1
 
 
 def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_path):
     desk = Desk(tmp_path, machine=1)
     retention = desk.launcher._run_state.retention
-    desk.hear(CheckpointsCommitted(ROUNDS, 4), CheckpointsCommitted(9, MOST))
+    desk.receive(CheckpointsCommitted(ROUNDS, 4), CheckpointsCommitted(9, MOST))
     assert (retention.settled, desk.launcher._remote_machines.refused) == (-1, {"range": 2})
-    desk.hear(CheckpointsCommitted(9, -1))
+    desk.receive(CheckpointsCommitted(9, -1))
     assert (retention.settled, retention.kept) == (9, -1)
-    desk.hear(CheckpointsCommitted(ROUNDS - 1, 9))
+    desk.receive(CheckpointsCommitted(ROUNDS - 1, 9))
     assert (retention.settled, retention.kept) == (ROUNDS - 1, 9)
 
 
 def test_a_launcher_sleeps_until_a_relay_is_due_or_a_machine_counts_as_silent(desk):
-    desk.hear()
+    desk.receive()
     assert RELAY_INTERVAL - 1.0 < desk.launcher._remote_machines.pause <= RELAY_INTERVAL
-    desk.assembly.last_heard[2] -= Timeouts.machine_silent - 0.5
+    desk.assembly.last_received[2] -= Timeouts.machine_silent - 0.5
     assert 0.0 < desk.launcher._remote_machines.pause <= 0.5
-    desk.assembly.last_heard[2] -= 1.0
+    desk.assembly.last_received[2] -= 1.0
     assert desk.launcher._remote_machines.pause > 0.5, "it is silent already"
 
 
 class TestSilence:
     def silence(self, desk, machine, seconds=Timeouts.machine_silent + 1):
-        desk.assembly.last_heard[machine] -= seconds
-        desk.hear()
+        desk.assembly.last_received[machine] -= seconds
+        desk.receive()
 
     def test_a_machine_that_was_only_silent_counts_again_with_the_nodes_that_it_had(self, desk):
-        desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
+        desk.receive(RelayedReports(2, [Failed(4, "ValueError: no")]))
         self.silence(desk, 2)
         assert desk.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5]
         assert desk.launcher._remote_machines.present() == {0, 1}
-        desk.hear(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
+        desk.receive(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
         assert desk.launcher.membership.ranks(MemberState.LOST) == [4], "this one had ended"
         assert desk.launcher.membership.members[4].error == "ValueError: no"
         assert desk.launcher.membership.members[3].restarts == 0
@@ -274,33 +274,33 @@ class TestSilence:
 
     def test_what_it_says_when_it_is_heard_again_counts(self, desk):
         self.silence(desk, 1)
-        desk.hear(RelayedReports(1, [Failed(2, "ValueError: no")]))
+        desk.receive(RelayedReports(1, [Failed(2, "ValueError: no")]))
         assert desk.launcher.membership.members[2].error == "ValueError: no"
         self.silence(desk, 2)
-        desk.hear(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0)]))
+        desk.receive(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0)]))
         assert desk.state(3) is MemberState.FINISHED
         assert desk.launcher.membership.active == [0, 1, 4, 5]
 
     def test_a_launcher_that_was_started_anew_does_not_bring_the_nodes_of_the_old_one_back(self, desk):
         self.silence(desk, 1)
-        desk.launcher._remote_machines.hear([Join(1, "", "", "")])
+        desk.launcher._remote_machines.receive([Join(1, "", "", "")])
         assert desk.state(2) is MemberState.LOST
 
     def test_a_machine_whose_last_node_was_started_again_is_watched_again(self, desk):
         position = desk.launcher.experiment.home[2]
-        desk.hear(RelayedReports(1, [Exited(position, -9)]))
+        desk.receive(RelayedReports(1, [Exited(position, -9)]))
         assert desk.launcher._remote_machines.present() == {0, 2}
-        desk.hear(RelayedReports(1, [Restarted(position, -9, 1)]))
-        desk.hear(RelayedReports(1, []))
+        desk.receive(RelayedReports(1, [Restarted(position, -9, 1)]))
+        desk.receive(RelayedReports(1, []))
         assert desk.launcher._remote_machines.present() == {0, 1, 2}
 
     def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_is_heard(self, desk):
         observer = desk.launcher._observer
-        desk.hear(
+        desk.receive(
             RelayedReports(1, [Failed(2, "ValueError: no")]), RelayedReports(2, [Failed(4, "ValueError: no")])
         )
         assert observer.machines == {0, 2}
-        desk.hear(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0), Failed(5, "no")]))
+        desk.receive(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0), Failed(5, "no")]))
         assert observer.machines == {0, 2}, "what its last nodes have shown is still on its way"
         self.silence(desk, 2)
         assert observer.machines == {0}
@@ -308,7 +308,7 @@ class TestSilence:
     def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, desk, monkeypatch):
         self.silence(desk, 1)
         assert desk.launcher._remote_machines.lost == set()
-        desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
+        desk.receive(RelayedReports(2, [Failed(4, "ValueError: no")]))
         assert desk.launcher._remote_machines.lost == {4}
         monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
         assert desk.launcher._remote_machines.lost == {2, 4}
@@ -316,18 +316,18 @@ class TestSilence:
     def contribute(self, desk, content):
         """Who gets what the observer has made."""
         desk.launcher._vector_sender.contributions.put(MeanVector(3, content))
-        desk.hear()
+        desk.receive()
         piece = VectorPiece(desk.machine, 3, 0, 0, content)
         there = [to for note, to in desk.sent if note == piece]
-        desk.hear(*(VectorAck(machine, 3, digest(content)) for machine in there))
+        desk.receive(*(VectorAck(machine, 3, digest(content)) for machine in there))
         return there
 
     def test_no_vectors_are_kept_for_a_machine_that_is_not_heard(self, desk):
-        desk.hear(RelayedReports(1, [Finished(2, ROUNDS, "", 0, 0, 0.0)]))
+        desk.receive(RelayedReports(1, [Finished(2, ROUNDS, "", 0, 0, 0.0)]))
         assert self.contribute(desk, b"first") == [1, 2], "who has finished observes the last round, too"
         self.silence(desk, 2)
         assert self.contribute(desk, b"second") == [1]
-        desk.hear(RelayedReports(2, []))
+        desk.receive(RelayedReports(2, []))
         assert self.contribute(desk, b"third") == [1, 2]
 
     def test_without_machine_0_no_vectors_are_kept(self, tmp_path):
@@ -341,7 +341,7 @@ class TestSilence:
         self.silence(desk, 0)
         assert desk.launcher._observer.is_alone
         assert not desk.launcher._remote_machines.is_left_alone(Timeouts.machine_gone)
-        desk.hear(RelayedReports(0, []))
+        desk.receive(RelayedReports(0, []))
         assert not desk.launcher._observer.is_alone
 
 
@@ -364,7 +364,7 @@ def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
 
 
 def test_what_was_refused_is_in_the_summary(desk):
-    desk.hear(RelayedReports(1, [Failed(0, "dead")]))
+    desk.receive(RelayedReports(1, [Failed(0, "dead")]))
     assert desk.launcher._sum_up(0.0)["refused_messages"] == {"identity": 1}
 
 

@@ -25,7 +25,7 @@ from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.zip_dl import ZipDl
 from decentnode.transforms.base import Context
 
-Heard = Mapping[int, list[tuple[TranscriptLine, Tensor | None]]]
+Received = Mapping[int, list[tuple[TranscriptLine, Tensor | None]]]
 """By receiver the payloads of a round, uint8 of shape (bytes,); None: only their size is known."""
 
 
@@ -75,15 +75,15 @@ class Reader:
         """By receiver and source the last model, or public copy."""
         self._last_sight = Sight(-1)
 
-    def read(self, round: int, heard: Heard) -> Sight:
+    def read(self, round: int, received: Received) -> Sight:
         """What is known after a round; rounds come in order, and some may be missing."""
         found: dict[int, list[Tensor]] = {}
-        for receiver, payloads in sorted(heard.items()):
+        for receiver, payloads in sorted(received.items()):
             for source, model in self._models(receiver, round, payloads).items():
                 found.setdefault(source, []).append(model)
         # Colluding receivers of different payloads know their mean.
         models = {source: torch.stack(several).mean(0) for source, several in sorted(found.items())}
-        lines = [line for payloads in heard.values() for line, _ in payloads]
+        lines = [line for payloads in received.values() for line, _ in payloads]
         starts = self._starts(round, models)
         earlier = {**self._last_sight.earlier, **self._last_sight.models}
         self._last_sight = Sight(round, models, starts, lines, earlier)

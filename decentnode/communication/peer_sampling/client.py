@@ -88,22 +88,22 @@ class SamplingClient:
         # While this process is suspended the service is not silent: nodes that repeat a block which others
         # have would wait for peers that exchange with others, in each of its rounds.
         clock = AwakeClock(LOOK_INTERVAL)
-        heard, due, asked = clock.now(), 0.0, -1
+        last_answer, due, asked = clock.now(), 0.0, -1
         # Several questions within the grace: each answer that a block is not due yet is a sign of life.
         pause = min(ASK_INTERVAL, self.timeouts.grace / 3)
         while not self._ended:
             now, wanted = clock.now(), self._wanted
             if wanted in self._blocks or wanted != asked:
-                heard, due, asked = now, 0.0, wanted
+                last_answer, due, asked = now, 0.0, wanted
             if wanted not in self._blocks and wanted >= 0 and now >= due:
                 due = now + pause
                 # Without a connection, the queue of questions becomes full.
                 with contextlib.suppress(zmq.Again):
                     dealer.send(QUESTION.pack(self.process, wanted), zmq.NOBLOCK)
             if dealer.poll(round(1000 * LOOK_INTERVAL)):
-                heard, self.is_lost = clock.now(), False
+                last_answer, self.is_lost = clock.now(), False
                 self._take(dealer.recv_multipart())
-            elif clock.now() - heard > self.timeouts.grace:
+            elif clock.now() - last_answer > self.timeouts.grace:
                 # Until it answers again: nodes wait for no further block.
                 self.is_lost = True
         context.destroy(linger=0)

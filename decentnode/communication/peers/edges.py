@@ -88,12 +88,12 @@ class EdgeProtocol:
         is_held = mailbox.peers[peer].is_held(mailbox.spot, time.monotonic())
         return self._is_reachable(peer) and not is_held
 
-    def hear(self, mailbox: Mailbox, kind: int, header: Header) -> None:
+    def receive(self, mailbox: Mailbox, kind: int, header: Header) -> None:
         """Processes a control message about an edge."""
         peer, round = header.sender, header.round
         if self.rejoining is not None and self.is_seeking:
             # Agreements of single edges would bind nodes of this process to different rounds.
-            self.rejoining.hear((mailbox.rank, peer), header)
+            self.rejoining.receive((mailbox.rank, peer), header)
             return
         match kind:
             case Kind.POSITION_REQUEST | Kind.REJOIN_PROPOSE if mailbox.ended:
@@ -116,7 +116,7 @@ class EdgeProtocol:
                 self._conclude(mailbox, peer, round, header.seq)
             case Kind.POSITION:
                 mailbox.note_progress(peer, header.key)
-                self._hear_where(mailbox, peer, header.seq)
+                self._receive_position(mailbox, peer, header.seq)
             case Kind.SKIP:
                 self._let_skip(mailbox, peer, round)
             case Kind.MODEL_REQUEST:
@@ -161,7 +161,7 @@ class EdgeProtocol:
             # there.
             self._send_control(Kind.DROP_EDGE, mailbox.rank, peer, first_of(round), 0)
 
-    def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
+    def _receive_position(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
         entry = mailbox.peers[peer]
         if entry.state is PeerState.LOST and entry.proposals:
             # The proposal arrived after its round had started at the peer: leave more rounds next time.

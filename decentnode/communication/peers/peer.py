@@ -104,7 +104,7 @@ class Peer:
     """
 
     __slots__ = (
-        "_back", "_blamed", "_excluded_until", "_heard", "_highest", "_timeouts", "error", "failed",
+        "_back", "_blamed", "_excluded_until", "_last_wait", "_highest", "_timeouts", "error", "failed",
         "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "requested", "round", "state",
         "wants_model",
     )  # fmt: skip
@@ -131,7 +131,7 @@ class Peer:
         """Rounds from the next one to the proposed one; 0: the first margin."""
         self.proposals = 0
         """Proposals sent since the last tick."""
-        self._heard: tuple[float, Key] | None = None
+        self._last_wait: tuple[float, Key] | None = None
         self._highest: tuple[int, float] | None = None
         """The highest round it was seen in, and since when."""
         self.forget_timeouts()
@@ -171,33 +171,33 @@ class Peer:
     def note_waiting(self, key: Key, now: float) -> None:
         """Records that it is alive and waits in an exchange."""
         if self.reach(key[0], now):
-            self._heard = now, key
+            self._last_wait = now, key
 
     def advance(self, key: Key, now: float) -> None:
         """Records its exchange if that is later than the last one it reported."""
         # Only progress extends the deadline: the I/O thread of a hung node answers, too.
-        if key > (self._heard[1] if self._heard else BEFORE_ALL):
+        if key > (self._last_wait[1] if self._last_wait else BEFORE_ALL):
             self.note_waiting(key, now)
 
     def forget_progress(self) -> None:
         """Forgets where it was: it rejoins, possibly in an earlier round than before."""
-        self._heard = self._highest = None
+        self._last_wait = self._highest = None
 
     def extend_deadlines(self, seconds: float) -> None:
         """Extends its deadlines by seconds in which no message could be received."""
         if self._highest is not None:
             self._highest = self._highest[0], self._highest[1] + seconds
-        if self._heard is not None:
-            self._heard = self._heard[0] + seconds, self._heard[1]
+        if self._last_wait is not None:
+            self._last_wait = self._last_wait[0] + seconds, self._last_wait[1]
 
     def times_out_at(self, key: Key, opened: float, deadline: float) -> float:
         """When it times out, if it stays silent, in an exchange that this node waits for since `opened`."""
         # It has sent its payload for this exchange, so more time does not help.
-        if self._heard is None or self._highest is None or self._heard[1] >= key:
+        if self._last_wait is None or self._highest is None or self._last_wait[1] >= key:
             return opened + deadline
         # Bounds the wait for a peer that is behind in one round, whatever it reports.
         limit = max(self._highest[1], opened) + Timeouts.peer_behind(deadline)
-        return min(max(self._heard[0], opened), limit) + deadline
+        return min(max(self._last_wait[0], opened), limit) + deadline
 
     # Back-off: the socket thread answers even while its node hangs or computes for long. If such a node
     # rejoined because its thread answers, its peers would wait a whole deadline for it in every second round.

@@ -93,7 +93,7 @@ class RejoinProtocol:
             self._send_control(Kind.POSITION_REQUEST, rank, peer, first_of(0), 0)
         self._go_on()
 
-    def hear(self, pair: Pair, header: Header) -> None:
+    def receive(self, pair: Pair, header: Header) -> None:
         """Processes an answer; ignores anything else, since peers may propose by themselves meanwhile."""
         if pair not in self._in_reach():
             return

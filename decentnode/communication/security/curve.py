@@ -182,7 +182,7 @@ def prove_guard(credentials: Credentials, seconds: float = Timeouts.guard_self_t
         _serve_until(gate, seconds, lambda: bool(refused))
         own = _knock(context, where, credentials)
         _serve_until(gate, seconds, lambda: has_input(server))
-        heard = server.recv_multipart(zmq.NOBLOCK, copy=False) if has_input(server) else []
+        frames = server.recv_multipart(zmq.NOBLOCK, copy=False) if has_input(server) else []
         stranger.close(0)
         own.close(0)
     finally:
@@ -191,7 +191,7 @@ def prove_guard(credentials: Credentials, seconds: float = Timeouts.guard_self_t
         context.term()
     if refused[:1] != ["unknown key"]:
         raise StartError("security: the self-test's stranger was not refused; this libzmq cannot be trusted")
-    if not heard or sender_of(heard[-1]) != credentials.machine:
+    if not frames or sender_of(frames[-1]) != credentials.machine:
         raise StartError(f"security: the self-test's own key was not admitted within {seconds:.0f} s")
 
 

@@ -24,7 +24,7 @@ from decentnode.errors import StartError
 
 
 class DoorbellReader:
-    """The doorbell of one process. Any thread may `hear`; one at a time waits with `attend`, others sleep."""
+    """The doorbell of one process. Any thread may `receive`; one at a time waits with `attend`, others sleep."""
 
     def __init__(
         self,
@@ -58,17 +58,17 @@ class DoorbellReader:
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
         self._poll.register(self._waker, select.POLLIN)
-        self._hearing = threading.Lock()
+        self._receiving = threading.Lock()
         self._attending = threading.Lock()
 
     def fileno(self) -> int:
         """Readable when records are waiting."""
         return self._fd
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Processes all waiting records; waits only for another thread that does the same."""
         # One thread at a time, so records of one peer are processed in their order.
-        with self._hearing:
+        with self._receiving:
             try:
                 content = os.read(self._fd, self._read_bytes)
             except BlockingIOError:
@@ -101,7 +101,7 @@ class DoorbellReader:
                     if ready == self._waker:
                         os.eventfd_read(ready)
                     else:
-                        self.hear()
+                        self.receive()
             return handle.done
         finally:
             self._attending.release()
@@ -133,10 +133,10 @@ class OwnPipes:
         """Readable when records wait in the pipe of the socket thread."""
         return self._pipe_reader.fileno()
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Doorbell first: what a sender rang before a message must be processed before it."""
-        self.doorbell.hear()
-        self._pipe_reader.hear()
+        self.doorbell.receive()
+        self._pipe_reader.receive()
 
     def close(self) -> None:
         """Removes both; a later writer gets an error."""

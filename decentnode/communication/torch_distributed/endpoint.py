@@ -189,7 +189,7 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     # Notes of peers, in the socket thread.
 
-    def hear(self, header: wire.Header, body: bytes) -> None:
+    def receive(self, header: wire.Header, body: bytes) -> None:
         """Processes a note; raises WireError."""
         note, sender = wire.unpack(body, Note, "group note"), header.sender
         match note:
@@ -206,7 +206,7 @@ class GroupEndpoint(ZeroMQEndpoint):
                 read = [s for k, s in self._seq_of.items() if k[2] == header.part and k <= header.key]
                 self.mailbox.acknowledged(sender, max(read, default=0), header.part)
             case Closed():
-                self.group_membership.hear(note)
+                self.group_membership.receive(note)
 
     def note_lost(self, ranks: Iterable[int]) -> None:
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""

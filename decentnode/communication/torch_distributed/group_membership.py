@@ -155,7 +155,7 @@ class GroupMembership:
 
     # In the socket thread.
 
-    def hear(self, closed: Closed) -> None:
+    def receive(self, closed: Closed) -> None:
         """Processes the end of the group at another rank."""
         with self._news:
             if closed.fails_start and self._plan is None:

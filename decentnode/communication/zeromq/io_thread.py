@@ -130,7 +130,7 @@ class IoThread(threading.Thread):
             if p != self.directory.own
         ):
             self._pipes = OwnPipes(self.directory, self._take_record, self._receiver.refuse)
-            self._poller.add(self._pipes.fileno(), self._pipes.hear)
+            self._poller.add(self._pipes.fileno(), self._pipes.receive)
 
     def carry(
         self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None,
@@ -155,7 +155,7 @@ class IoThread(threading.Thread):
     def serve_doorbell(self) -> None:
         """Makes this thread read the doorbell, because no node does so while it waits."""
         if self._pipes is not None:
-            self._poller.add(self._pipes.doorbell.fileno(), self._pipes.doorbell.hear)
+            self._poller.add(self._pipes.doorbell.fileno(), self._pipes.doorbell.receive)
 
     def listen(self, listener: GroupListener) -> None:
         """Passes messages about a process group to `listener`; before the thread starts."""
@@ -240,7 +240,7 @@ class IoThread(threading.Thread):
         if sibling is None:
             self.dispatch([(self.directory.home[peer], header.pack(), b"")])
         else:
-            self._receiver.hear(sibling, header)
+            self._receiver.receive(sibling, header)
 
     def meet(self, processes: set[int], run_id: int, timeout: float) -> None:
         """Starts the thread, connects, and waits for HELLO from every process.
@@ -349,9 +349,9 @@ class IoThread(threading.Thread):
         has_one = self._pipes is not None and process in self.directory.neighbors
         return pipe_path(self.directory, process, rings) if has_one else None
 
-    def _hear(self) -> None:
+    def _receive_from_pipes(self) -> None:
         if self._pipes is not None:
-            self._pipes.hear()
+            self._pipes.receive()
 
     def _hello_messages(self, process: int, rings: bool) -> list[wire.Outgoing]:
         """The HELLOs for a process."""
@@ -378,11 +378,11 @@ class IoThread(threading.Thread):
             limit = time.monotonic() + Timeouts.message_burst
             while has_input(router) and time.monotonic() < limit:
                 self._receive(router)
-        self._hear()
+        self._receive_from_pipes()
 
     def _receive(self, router: "zmq.Socket[bytes]") -> None:
         """Receives one message: routing id, header, body; further frames are counted and dropped."""
-        self._hear()
+        self._receive_from_pipes()
         router.recv(zmq.NOBLOCK)
         frames = [router.recv(copy=False)]
         # At most three frames are kept, however many a message has: enough to refuse it.

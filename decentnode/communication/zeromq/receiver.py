@@ -54,7 +54,7 @@ class FramedMessage(Message):
 class GroupListener(Protocol):
     """What the socket thread reports to a process group."""
 
-    def hear(self, header: wire.Header, body: bytes) -> None:
+    def receive(self, header: wire.Header, body: bytes) -> None:
         """Processes a peer's message about the group; raises WireError."""
 
     def note_lost(self, ranks: Iterable[int]) -> None:
@@ -201,14 +201,14 @@ class Receiver:
         elif kind == Kind.GROUP:
             if self.listener is None:
                 raise wire.WireError("kind")
-            self.listener.hear(header, bytes(body))
+            self.listener.receive(header, bytes(body))
         else:
-            self.hear(mailbox, header)
+            self.receive(mailbox, header)
 
-    def hear(self, mailbox: Mailbox, header: wire.Header) -> None:
+    def receive(self, mailbox: Mailbox, header: wire.Header) -> None:
         """Passes a control message of a peer to the edge protocol or the mailbox."""
         if header.kind in EDGE_KINDS:
-            self.edges.hear(mailbox, header.kind, header)
+            self.edges.receive(mailbox, header.kind, header)
         elif header.kind in (Kind.WAITING, Kind.RESEND):
             mailbox.note_waiting(header.sender, header.key, header.kind == Kind.RESEND)
             # A process that seeks a round to rejoin in has sent nothing and has no position.

@@ -35,9 +35,9 @@ class RemoteMachines:
 
     def __init__(
         self, experiment: Experiment, machine: int, membership: MembershipTable,
-        last_heard: Mapping[int, float], say: Callable[[str, str], object],
+        last_received: Mapping[int, float], say: Callable[[str, str], object],
     ) -> None:  # fmt: skip
-        """`say` records events, by kind and text; `last_heard` belongs to the rendezvous, which
+        """`say` records events, by kind and text; `last_received` belongs to the rendezvous, which
         updates it.
         """
         self.refused: Counter[str] = Counter()
@@ -45,7 +45,7 @@ class RemoteMachines:
         self._machine = machine
         self._mapping = experiment.mapping
         self._membership = membership
-        self._last_heard = last_heard
+        self._last_received = last_received
         self._last_relay = 0.0
         self._sum_bytes = 8 * experiment.layout.numel
         self._rounds = experiment.settings.rounds
@@ -70,7 +70,7 @@ class RemoteMachines:
         """On machine 0 the losses of all nodes of silent machines."""
         lost = []
         for machine in sorted(self.present() - {0}) if self._machine == 0 else ():
-            if now - self._last_heard[machine] > Timeouts.machine_silent:
+            if now - self._last_received[machine] > Timeouts.machine_silent:
                 why = f"no message from machine {machine} for {Timeouts.machine_silent:.0f} s"
                 ranks = [r for r in self._mapping.ranks_of(machine) if self._membership.members[r].is_active]
                 lost += [Failed(rank, why) for rank in ranks]
@@ -79,7 +79,7 @@ class RemoteMachines:
                     self._membership.members[rank].silent_since = now
         return lost
 
-    def hear(self, notes: Iterable[Note]) -> None:
+    def receive(self, notes: Iterable[Note]) -> None:
         """Counts nodes of a machine that reports again: only their launcher was silent.
 
         A launcher that only asks to join has none of these nodes: it is a new process.
@@ -99,7 +99,7 @@ class RemoteMachines:
             return inf
         now = time.monotonic()
         # Limits in the past are left out: they would make this pause 0 again and again.
-        silent = [self._last_heard[m] + Timeouts.machine_silent for m in self.listening]
+        silent = [self._last_received[m] + Timeouts.machine_silent for m in self.listening]
         return max(0.0, min([self._last_relay + RELAY_INTERVAL, *silent]) - now)
 
     def is_relay_due(self, has_reports: bool, now: float) -> bool:
@@ -115,7 +115,7 @@ class RemoteMachines:
 
     def is_left_alone(self, seconds: float = Timeouts.machine_silent) -> bool:
         """Whether machine 0 has been silent for that many seconds."""
-        return self._machine != 0 and time.monotonic() - self._last_heard[0] > seconds
+        return self._machine != 0 and time.monotonic() - self._last_received[0] > seconds
 
     @property
     def listening(self) -> list[int]:
@@ -123,8 +123,8 @@ class RemoteMachines:
 
         Includes machines whose nodes have finished: they still observe the last round.
         """
-        now, counterparts = time.monotonic(), [0] if self._machine else [*self._last_heard][1:]
-        return [m for m in counterparts if now - self._last_heard[m] <= Timeouts.machine_silent]
+        now, counterparts = time.monotonic(), [0] if self._machine else [*self._last_received][1:]
+        return [m for m in counterparts if now - self._last_received[m] <= Timeouts.machine_silent]
 
     @property
     def observing(self) -> set[int]:

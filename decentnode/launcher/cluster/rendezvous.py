@@ -52,7 +52,7 @@ class Rendezvous:
         self.machine = machine
         self.machines = range(len(mapping.machines))
         self._looked = time.monotonic()
-        self.last_heard = dict.fromkeys(self.machines, time.monotonic())
+        self.last_received = dict.fromkeys(self.machines, time.monotonic())
         self._mapping = mapping
         self._join = join
         self._joins: dict[int, Join] = {}
@@ -134,7 +134,7 @@ class Rendezvous:
         before, self._looked = self._looked, time.monotonic()
         # If this process was suspended, messages that arrived meanwhile are not read yet.
         patience = Timeouts.machine_left(self._looked - before)
-        for machine in [m for m in self._joins if m and self._looked - self.last_heard[m] > patience]:
+        for machine in [m for m in self._joins if m and self._looked - self.last_received[m] > patience]:
             del self._joins[machine]
             self._routes.pop(machine, None)
         return set(self.machines) - self._joins.keys()
@@ -242,7 +242,7 @@ class Rendezvous:
             channel.send(msgspec.msgpack.encode(refusal), arrival.route)
             channel.refused["another job"] += 1
             return None
-        known = machine in self.last_heard and machine != self.machine
+        known = machine in self.last_received and machine != self.machine
         is_here = machine in self._joins and machine != 0
         if self.machine == 0 and not is_here and not isinstance(note, Join):
             channel.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
@@ -250,7 +250,7 @@ class Rendezvous:
         if not known or not self._keeps_route(channel, machine, arrival.route):
             return None
         # Only accepted messages count: a second launcher must not keep a dead one alive.
-        self.last_heard[machine] = time.monotonic()
+        self.last_received[machine] = time.monotonic()
         return note
 
     def _keeps_route(self, channel: LauncherChannel, machine: int, route: bytes) -> bool:
@@ -258,7 +258,7 @@ class Rendezvous:
         if not route:
             return True
         known = self._routes.setdefault(machine, route)
-        if known != route and time.monotonic() - self.last_heard[machine] < Timeouts.machine_twin:
+        if known != route and time.monotonic() - self.last_received[machine] < Timeouts.machine_twin:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
             channel.send(msgspec.msgpack.encode(Refuse(reason)), route)
             return False

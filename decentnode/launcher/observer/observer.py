@@ -211,9 +211,9 @@ class ModelObserver(threading.Thread):
         """Takes every step that the input allows: sum, mean, distances, observation."""
         # One machine or node must not delay the observations of all others.
         late = self.is_alone or self._clock.now() - parts.grew > Timeouts.observation
-        heard = parts.shown | parts.declined
+        answered = parts.shown | parts.declined
         # A node in a later round has skipped this one.
-        are_here = all(rank in heard or done > round for rank, done in self._expected.items())
+        are_here = all(rank in answered or done > round for rank, done in self._expected.items())
         if self.machine not in parts.sums and (late or are_here):
             self._contribute(PartialSum(self.machine, round, len(parts.shown), self._sum(parts)))
             if not parts.shown:

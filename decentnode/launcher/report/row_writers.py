@@ -150,19 +150,19 @@ def _follow(plugin: Plugin, run_dir: Path, run_lock: RunLock, notices: int, laun
 
     threading.Thread(target=limit, daemon=True).start()
 
-    def heard() -> bytes:
+    def read_notices() -> bytes:
         """Waits for notices; empty when all were read and the launcher has died."""
         # Other processes of the launcher may have the pipe for a moment longer.
         return os.read(notices, 1 << 16) if notices in ready([notices, alive]) else b""
 
     # Some runs end before they begin.
-    if BEGIN not in (latest := heard()):
+    if BEGIN not in (latest := read_notices()):
         return
     writer: Writer = plugin.make()
     follower = EvaluationFollower(run_dir / "evaluations.jsonl")
     writer.begin(Run(run_dir), sorted(follower.read(), key=lambda row: row.round))
     while latest and END not in latest:
-        latest = heard()
+        latest = read_notices()
         for row in follower.read():
             writer.row(row)
     # A new description: the first one may have read an earlier summary.

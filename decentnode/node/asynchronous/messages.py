@@ -107,7 +107,7 @@ class MessageExchange(RoundExchange):
             return False
         return now - self._overdue.setdefault(peer, now) > Timeouts.standstill
 
-    def hears_again(self, peer: int) -> bool:
+    def restart_deadline(self, peer: int) -> bool:
         """Starts the deadline of a peer again, which has sent something; returns whether it was over."""
         self._awaited.pop(peer, None)
         return isinstance(self.missing.get(peer), PeerTimeout)

@@ -89,7 +89,7 @@ class LiveSchedule:
         yield from list(self.messages.lost())
         for arrival in self.messages.arrivals():
             # A peer that was only slow has lost nothing, so both ends go on with what they had.
-            if self.messages.hears_again(arrival.source):
+            if self.messages.restart_deadline(arrival.source):
                 yield Back(arrival.source)
             again = self.sharing.repeated(arrival)
             if again is None:

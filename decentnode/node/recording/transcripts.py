@@ -35,7 +35,7 @@ class PassiveAdversary(Protocol):
 
     ranks: tuple[int, ...]
 
-    def hears(self, target: int, source: int) -> bool:
+    def sees(self, target: int, source: int) -> bool:
         """Whether it sees what `source` sends to `target`."""
 
     def opens(self, target: int, is_encrypted: bool) -> bool:
@@ -94,7 +94,7 @@ class TranscriptWriter(KeptBeside):
         self._round = round
         listening = [one for one in self._adversaries if one.records(round, self._rounds, self._keeps_all)]
         for order, (source, message) in enumerate(arrived.items() if listening else ()):
-            hearing = [one for one in listening if one.hears(self._rank, source)]
+            hearing = [one for one in listening if one.sees(self._rank, source)]
             payload = payloads.get(source)
             # What was refused has no payload: the party could not read it either.
             if payload is None or not hearing:
