@@ -103,7 +103,7 @@ class EdgeProtocol:
                 # since.
                 is_new = mailbox.peers[peer].state in EXCHANGING | {PeerState.REJOINING}
                 if header.seq == TOO_SLOW and is_new:
-                    mailbox.peers[peer].blame(mailbox.spot)
+                    mailbox.peers[peer].record_timeout(mailbox.spot)
                 mailbox.drop_edge(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
             case Kind.LEAVE:
                 last = header.key if header.seq & HAS_SENT else None

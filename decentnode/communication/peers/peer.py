@@ -104,7 +104,7 @@ class Peer:
     """
 
     __slots__ = (
-        "_back", "_blamed", "_excluded_until", "_last_wait", "_highest", "_timeouts", "error", "failed",
+        "_rejoined_in", "_timed_out_at", "_excluded_until", "_last_wait", "_highest", "_timeouts", "error", "failed",
         "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "requested", "round", "state",
         "wants_model",
     )  # fmt: skip
@@ -145,7 +145,7 @@ class Peer:
     def is_forgettable(self) -> bool:
         """Whether nothing is known of it that a peer never heard of does not have."""
         counted = self._timeouts or self.model_requests or self.margin
-        is_new = self._back is None and self._blamed is None and not counted
+        is_new = self._rejoined_in is None and self._timed_out_at is None and not counted
         return self.state is PeerState.UNLINKED and self.is_settled and is_new
 
     def step(self, event: PeerEvent, error: PeerError | None = None) -> None:
@@ -206,32 +206,32 @@ class Peer:
 
     def forget_timeouts(self) -> None:
         """Forgets the timeouts of both ends: a new process has taken the peer's place."""
-        self._blamed: Spot | None = None
+        self._timed_out_at: Spot | None = None
         """The position of this node when the peer timed out on it."""
         self._timeouts, self._excluded_until = 0, 0.0
-        self._back: int | None = None
+        self._rejoined_in: int | None = None
         """The round in which it last rejoined."""
         self.model_requests = 0
 
-    def blame(self, spot: Spot) -> None:
+    def record_timeout(self, spot: Spot) -> None:
         """Records that the peer timed out on this node at this position."""
-        self._blamed = spot
+        self._timed_out_at = spot
 
     def note_timeout(self, round: int, deadline: float, now: float) -> None:
         """Records that this node timed out on the peer after `deadline` seconds."""
         # A peer that has never rejoined cannot time out again.
-        is_again = self._back is not None and round - self._back < PROBATION
+        is_again = self._rejoined_in is not None and round - self._rejoined_in < PROBATION
         self._timeouts = self._timeouts + 1 if is_again else 1
         # No exclusion after the first timeout: the peer accepts when it has made progress.
         self._excluded_until = now + Timeouts.exclusion(deadline, self._timeouts)
 
     def rejoin(self, round: int) -> None:
         """Records that both ends agreed to exchange again from this round on."""
-        self._back = round
+        self._rejoined_in = round
 
     def is_held(self, spot: Spot, now: float) -> bool:
         """Whether the two ends must not agree yet, with this node at `spot`."""
-        return self._blamed == spot or now < self._excluded_until
+        return self._timed_out_at == spot or now < self._excluded_until
 
 
 class Peers(dict[int, Peer]):
