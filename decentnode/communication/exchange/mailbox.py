@@ -242,7 +242,7 @@ class Mailbox(ExchangeOwner):
             if seq > self._sent:
                 self.refuse("acknowledgement")
                 return
-            self._strike(reader, seq, part)
+            self._remove_reader(reader, seq, part)
 
     def lose(self, peer: int, error: PeerError) -> None:
         """Stops waiting for a peer until it rejoins; what it had sent still counts."""
@@ -268,7 +268,7 @@ class Mailbox(ExchangeOwner):
             for handle in self._open_exchanges.values():
                 if peer in handle.awaited:
                     self._miss(handle, peer, error)
-            self._strike(peer)
+            self._remove_reader(peer)
 
     def drop_edge(self, peer: int, error: PeerError, until: int = NEVER) -> None:
         """Drops the edge to a peer that may be alive; nothing of it is mixed any more.
@@ -313,7 +313,7 @@ class Mailbox(ExchangeOwner):
                 self.peers[peer].step(PeerEvent.LEAVE)
                 self.peers[peer].last, self.peers[peer].failed = last, failed
                 self.peers.note(self.peers[peer])
-                self._strike(peer)
+                self._remove_reader(peer)
             else:
                 self._stop_exchanging(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1, failed))
 
@@ -383,11 +383,11 @@ class Mailbox(ExchangeOwner):
         handle.awaited.discard(source)
         handle.missing[source] = error
 
-    def _strike(self, reader: int, seq: float = math.inf, part: int | None = None) -> None:
+    def _remove_reader(self, reader: int, seq: float = math.inf, part: int | None = None) -> None:
         """Waits no longer for a reader of payloads up to a number, in one part or in all."""
         for of, window in self._send_windows.items():
             if part is None or part == of:
-                window.strike(reader, seq)
+                window.remove_reader(reader, seq)
         for handle in tuple(self._open_exchanges.values()):
             self._finish_if_complete(handle)
 

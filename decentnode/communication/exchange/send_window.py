@@ -26,7 +26,7 @@ class SendWindow:
         """Whether a reader has not acknowledged this number."""
         return reader in (self.readers if seq > self._before else self.unreleased)
 
-    def strike(self, reader: int, seq: float = math.inf) -> None:
+    def remove_reader(self, reader: int, seq: float = math.inf) -> None:
         """Removes a reader up to a number."""
         if seq >= self._before:
             self.unreleased.discard(reader)
