@@ -447,7 +447,7 @@ class IoThread(threading.Thread):
         for mailbox, rank in product(self.mailboxes.values(), self.directory.processes[process].ranks):
             mailbox.replace(rank, PeerLost(rank, "connection lost"))
         self._lose_process(process)
-        self._links.renew(process)
+        self._links.reconnect(process)
 
     def _lose_process(self, process: int) -> None:
         self._receiver.forget(process)

@@ -275,7 +275,7 @@ class PeerLinks:
             self._send_hello(process)
         self._report()
 
-    def renew(self, process: int) -> None:
+    def reconnect(self, process: int) -> None:
         """Drops what is on the way to a process that was replaced by a new one, and connects to that."""
         if self._is_open(process):
             # A new socket: the queue of the old one may hold messages of rounds that the new process skips.
