@@ -332,7 +332,7 @@ class Communication(ABC):
         """
         return enough + 1
 
-    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
+    def rejoin(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
         """The round in which the nodes of a restarted process rejoin; called after `open`.
 
         `peers` are those of each local rank. Raises StartError when no peer answers.

@@ -47,7 +47,7 @@ def rejoin_nodes(
     if any(elsewhere.values()):
         _find_models(nodes, elsewhere, communication, identity, deadline)
         # Models first, the round last: peers wait for this node from the agreed round on.
-        round = communication.come_back(elsewhere, deadline)
+        round = communication.rejoin(elsewhere, deadline)
     else:
         round = _resume(nodes, identity) + 1
         communication.start_at(round)
@@ -70,7 +70,7 @@ def _resume(nodes: Sequence[Node], identity: RunIdentity) -> int:
             print(f"{error}; the round before it is tried", flush=True)
             continue
         for node, one in zip(nodes, found, strict=True):
-            _go_on(node, one)
+            _continue(node, one)
         return round
     for node in nodes:
         print(
@@ -152,11 +152,11 @@ def _restored(node: Node, identity: RunIdentity, before: int) -> bool:
     # Only the run must match: its checkpoints outlive restarts.
     if found is None or found.stamp.run_id != identity.stamp.run_id:
         return False
-    _go_on(node, found)
+    _continue(node, found)
     return True
 
 
-def _go_on(node: Node, checkpoint: Checkpoint) -> None:
+def _continue(node: Node, checkpoint: Checkpoint) -> None:
     node.restore(checkpoint.state)
     print(f"rank {node.rank} has its checkpoint of round {checkpoint.round + 1}", flush=True)
 

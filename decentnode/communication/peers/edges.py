@@ -118,7 +118,7 @@ class EdgeProtocol:
                 mailbox.note_progress(peer, header.key)
                 self._receive_position(mailbox, peer, header.seq)
             case Kind.SKIP:
-                self._let_skip(mailbox, peer, round)
+                self._accept_skip(mailbox, peer, round)
             case Kind.MODEL_REQUEST:
                 self._consider_request(mailbox, peer)
 
@@ -168,7 +168,7 @@ class EdgeProtocol:
             entry.margin = min(MOST_MARGIN, 2 * (entry.margin or FIRST_MARGIN))
             self._propose(mailbox, peer, upcoming)
 
-    def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
+    def _accept_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
         # The peer sends nothing before that round, and will not mix what it is sent for one.
         mailbox.drop_edge(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
         if self._is_reachable(peer):

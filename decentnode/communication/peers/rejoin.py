@@ -91,7 +91,7 @@ class RejoinProtocol:
         for rank, peer in self._answers:
             self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
             self._send_control(Kind.POSITION_REQUEST, rank, peer, first_of(0), 0)
-        self._go_on()
+        self._continue()
 
     def receive(self, pair: Pair, header: Header) -> None:
         """Processes an answer; ignores anything else, since peers may propose by themselves meanwhile."""
@@ -114,14 +114,14 @@ class RejoinProtocol:
             case Kind.POSITION_REQUEST:
                 # The peer was restarted, too, and has no position to answer with.
                 self._answers[pair] = RejoinAnswer.SILENT, 0
-        self._go_on()
+        self._continue()
 
     def stop_waiting(self) -> None:
         """Continues with the peers that have answered."""
         awaited = RejoinAnswer.POSITION if self._proposed is None else RejoinAnswer.ACCEPT
         late = [pair for pair, answer in self._in_reach().items() if answer < awaited]
         self._answers |= dict.fromkeys(late, (RejoinAnswer.SILENT, 0))
-        self._go_on()
+        self._continue()
 
     def settle(self, round: int) -> None:
         """Lets the nodes of this process take part from `round` on, with the peers that accepted.
@@ -152,12 +152,12 @@ class RejoinProtocol:
         """The rounds in all answers of these kinds."""
         return [round for answer, round in self._answers.values() if answer in answers]
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self.found.is_set():
             return
         least = min(self._in_reach().values(), default=None)
         if self._enough is not None:
-            self._look(self._enough, least)
+            self._check_answers(self._enough, least)
         elif self._ended_alone:
             self.settle(max(self._rounds(RejoinAnswer.ENDED)))
         elif least is None:
@@ -167,7 +167,7 @@ class RejoinProtocol:
         elif self._proposed is not None and least is RejoinAnswer.ACCEPT:
             self.settle(self._proposed)
 
-    def _look(self, enough: int, least_answer: RejoinAnswer | None) -> None:
+    def _check_answers(self, enough: int, least_answer: RejoinAnswer | None) -> None:
         ended = self._rounds(RejoinAnswer.ENDED) if self._ended_alone else []
         self.latest = max(self._rounds(RejoinAnswer.POSITION) or ended, default=None)
         if least_answer is not RejoinAnswer.NONE or (self.latest is not None and self.latest > enough):

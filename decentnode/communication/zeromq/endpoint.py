@@ -329,7 +329,7 @@ class ZeroMQ(Communication):
         endpoint.mailbox.parts = buffer_spec.parts
         self._endpoints[rank] = endpoint
         public = segment.shared if segment else None
-        sockets.carry(endpoint.mailbox, public, buffer_spec.peers, endpoint.reads_doorbell)
+        sockets.add_node(endpoint.mailbox, public, buffer_spec.peers, endpoint.reads_doorbell)
         return endpoint
 
     def _make(
@@ -347,10 +347,10 @@ class ZeroMQ(Communication):
         sockets.meet({home[peer] for peer in peers} - {sockets.directory.own}, run_id, timeout)
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
-        return self.io_thread.come_back(peers, timeout, enough)
+        return self.io_thread.rejoin(peers, timeout, enough)
 
-    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
-        return self.io_thread.come_back(peers, timeout)
+    def rejoin(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
+        return self.io_thread.rejoin(peers, timeout)
 
     def start_at(self, round: int) -> None:
         rejoining = self.io_thread.rejoining

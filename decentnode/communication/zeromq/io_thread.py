@@ -123,7 +123,7 @@ class IoThread(threading.Thread):
             raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
 
     def open_doorbells(self) -> None:
-        """Opens the doorbells between processes of this machine; before `carry`. Raises StartError."""
+        """Opens the doorbells between processes of this machine; before `add_node`. Raises StartError."""
         if any(
             self.directory.co_located(p)
             for p in range(len(self.directory.processes))
@@ -132,7 +132,7 @@ class IoThread(threading.Thread):
             self._pipes = OwnPipes(self.directory, self._take_record, self._receiver.refuse)
             self._poller.add(self._pipes.fileno(), self._pipes.receive)
 
-    def carry(
+    def add_node(
         self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None,
         reads_doorbell: bool = False,
     ) -> None:  # fmt: skip
@@ -256,7 +256,7 @@ class IoThread(threading.Thread):
             processes, timeout, lambda silent: self.post(partial(self._links.send_hello_again, silent))
         )
 
-    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
+    def rejoin(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks rejoin, or with `enough` the position of their `peers` (`seek`)."""
         assert self.rejoining is not None, "only a process that was restarted can rejoin"
         home, own, clock = self.directory.home, self.directory.own, AwakeClock(Timeouts.rejoin_answer)

@@ -175,14 +175,14 @@ class ReplayedSchedule:
                 yield await self._arrival(message_of(event), window)
         # The recorded pace is kept, so that no sender fills the queue of a slower receiver.
         while not window.is_last and not window.is_over(self.messages.clock.now()):
-            self._look()
+            self._collect()
             await self.messages.wait(LOOK_INTERVAL)
 
     async def _arrival(self, wanted_message: Message, window: Window) -> PeerMessage:
         clock, deadline, awake = self.messages.clock, self.messages.deadline, AwakeClock(LOOK_INTERVAL)
         limit = awake.now() + deadline
         while True:
-            self._look()
+            self._collect()
             if wanted_message in self._kept_messages:
                 return self._kept_messages.pop(wanted_message)
             if awake.now() > limit:
@@ -194,7 +194,7 @@ class ReplayedSchedule:
             self.messages.post(self.sharing.repeats(clock.now()))
             await self.messages.wait(LOOK_INTERVAL)
 
-    def _look(self) -> None:
+    def _collect(self) -> None:
         """Keeps what a later event uses, and answers again what an earlier one used."""
         for arrival in self.messages.arrivals():
             key = arrival[:3]

@@ -65,7 +65,7 @@ class SweepRequest:
 
 def sweep(request: SweepRequest) -> ExitCode:
     """Runs what is missing; returns the exit code. Raises BadInput before anything starts."""
-    study, directories, statuses = _look(request)
+    study, directories, statuses = _inspect(request)
     lock = open_study(study, bool(request.only or request.part))
     datasets = DatasetCache()
     plan = _plan(study, directories, statuses, datasets)
@@ -84,13 +84,13 @@ def sweep(request: SweepRequest) -> ExitCode:
 
 def show_plan(request: SweepRequest) -> None:
     """Prints the plan; starts and writes nothing."""
-    study, directories, statuses = _look(request)
+    study, directories, statuses = _inspect(request)
     print_lines(_plan(study, directories, statuses, DatasetCache()).lines())
 
 
 def cluster_job(request: SweepRequest, submits: bool) -> None:
     """Prints, or submits, a SLURM array with a task for each run that is not done."""
-    study, directories, statuses = _look(request)
+    study, directories, statuses = _inspect(request)
     waiting = [one.planned for one in directories if statuses[one.planned.name] is not RunStatus.DONE]
     if not waiting:
         raise BadInput(f"{study.name}: all runs are done, so there is nothing to submit")
@@ -118,7 +118,7 @@ def _warm_up(plan: SweepPlan) -> None:
     gc.freeze()
 
 
-def _look(request: SweepRequest) -> tuple[PlannedStudy, list[RunDirectory], dict[str, RunStatus]]:
+def _inspect(request: SweepRequest) -> tuple[PlannedStudy, list[RunDirectory], dict[str, RunStatus]]:
     """The runs that are asked for, and what there is of each; raises BadInput."""
     # Other threads would not survive the forks.
     torch.set_num_threads(1)
