@@ -82,7 +82,7 @@ class Company:
         communication.open(others, RUN_ID, 10.0)
         first = 0
         if incarnation:
-            first = communication.come_back(partners, 10.0)
+            first = communication.rejoin(partners, 10.0)
         pipe.send(first)
         found = asyncio.run(self._all(endpoints, first))
         communication.close(2.0)

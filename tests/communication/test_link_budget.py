@@ -52,7 +52,7 @@ def made(tmp_path):
     sockets = IoThread(place, lambda process: f"ipc://{tmp_path}/{process}-", 1000)
     tie.threads.append(sockets)
     box = Mailbox(0, tie)
-    sockets.carry(box, None, None)
+    sockets.add_node(box, None, None)
     yield sockets, box, routers
     sockets.stop(0.0)
     for router in routers:

@@ -75,7 +75,7 @@ def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_come_back(t
         ProcessDirectory(PROCESSES, 0, str(tmp_path)), lambda process: f"ipc://{tmp_path}/{process}", 1000
     )
     box = Mailbox(0, Transport())
-    sockets.carry(box, None, None)
+    sockets.add_node(box, None, None)
     try:
         box.depart(1, None)
         assert box.lost() == []
@@ -107,7 +107,7 @@ def test_a_peer_that_reads_nothing_does_not_fill_the_memory_of_who_sends(made):
     body = memoryview(bytes(1 << 17))
     links.send([(1, header(f"{i}"), body) for i in range(100)])
     assert booked == [header(f"{i}") for i in range(MOST_UNREAD, 100)]
-    links.renew(1)
+    links.reconnect(1)
     links.send([(1, header("anew"), body)])
     assert header("anew") not in booked
 

@@ -263,7 +263,7 @@ class Mailbox(ExchangeOwner):
             self.peers.note(self.peers[peer])
             if not was_exchanging:
                 return
-            # First, because `_strike` may finish an exchange whose memory the peer is still reading.
+            # First, because `_remove_reader` may finish an exchange whose memory the peer is still reading.
             self.transport.invalidate(peer)
             for handle in self._open_exchanges.values():
                 if peer in handle.awaited:

@@ -40,8 +40,8 @@ class EdgeProtocol:
     """The edges of all nodes of a process; belongs to the thread that serves the sockets."""
 
     def __init__(
-        self, mailboxes: Mapping[int, Mailbox], send_control: SendControl, is_reachable: Callable[[int], bool],
-        is_linked: Callable[[int], bool] | None = None,
+        self, mailboxes: Mapping[int, Mailbox], send_control: SendControl,
+        is_reachable: Callable[[int], bool], is_linked: Callable[[int], bool] | None = None,
     ) -> None:  # fmt: skip
         """`is_reachable`: whether the process of a rank may answer; `is_linked`: whether a link to it is
         open.

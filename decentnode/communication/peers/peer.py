@@ -104,9 +104,9 @@ class Peer:
     """
 
     __slots__ = (
-        "_rejoined_in", "_timed_out_at", "_excluded_until", "_last_wait", "_highest", "_timeouts", "error", "failed",
-        "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "requested", "round", "state",
-        "wants_model",
+        "_excluded_until", "_highest", "_last_wait", "_rejoined_in", "_timed_out_at", "_timeouts", "error",
+        "failed", "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "requested", "round",
+        "state", "wants_model",
     )  # fmt: skip
 
     def __init__(self, rank: int) -> None:

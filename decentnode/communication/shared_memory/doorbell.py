@@ -24,7 +24,7 @@ from decentnode.errors import StartError
 
 
 class DoorbellReader:
-    """The doorbell of one process. Any thread may `receive`; one at a time waits with `attend`, others sleep."""
+    """The doorbell of one process. Any thread may `receive`; one at a time waits with `attend`."""
 
     def __init__(
         self,

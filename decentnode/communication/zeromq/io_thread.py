@@ -138,7 +138,7 @@ class IoThread(threading.Thread):
     ) -> None:  # fmt: skip
         """Adds a local node and its shared memory to the HELLO; before the thread starts.
 
-        `peers`: ranks that may send to it; None: all. `reads_bell`: the node can read the doorbell itself.
+        `peers`: ranks that may send to it; None: all. `reads_doorbell`: the node can read the doorbell itself.
         """
         self.mailboxes[mailbox.rank] = mailbox
         self._links.parts = max(self._links.parts, mailbox.parts)
