@@ -38,7 +38,7 @@ FEW_PROCESSES = 128
 LITTLE_MEMORY = 1 << 30
 FORMULA_WIDTH = 40
 # A child process asks, because a process that has used CUDA cannot fork nodes that use it.
-_ASK_TORCH = (
+_TORCH_FACTS = (
     "import json, torch; gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]; "
     "print(json.dumps([torch.__version__, torch.version.cuda, gpus]))"
 )
@@ -83,7 +83,7 @@ def python() -> Iterator[Finding]:
 
 def torch() -> Iterator[Finding]:
     """PyTorch and the GPUs that it finds, from a child process."""
-    command = [sys.executable, "-P", "-c", _ASK_TORCH]
+    command = [sys.executable, "-P", "-c", _TORCH_FACTS]
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=Timeouts.torch_import, check=False

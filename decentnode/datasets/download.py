@@ -142,11 +142,11 @@ def _reason(error: Exception) -> str:
 def _receive(source: Source, file: BufferedRandom, progress: Progress) -> None:
     """Appends what is missing; raises ConnectionError where the answer ends too early."""
     have = file.seek(0, os.SEEK_END)
-    asked = Request(source.url, headers={"User-Agent": "decentnode", "Accept-Encoding": "identity"})
+    request = Request(source.url, headers={"User-Agent": "decentnode", "Accept-Encoding": "identity"})
     if have:
-        asked.add_header("Range", f"bytes={have}-")
+        request.add_header("Range", f"bytes={have}-")
     try:
-        answer = urlopen(asked, timeout=SILENCE)
+        answer = urlopen(request, timeout=SILENCE)
     except HTTPError as error:
         if have and error.code == 416:  # nothing is missing, as the checksum will tell
             return

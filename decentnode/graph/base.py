@@ -154,7 +154,7 @@ class Graph(ABC):
     """Whether a graph in several components is accepted."""
     has_rests: bool = False
     """Whether nodes make no local steps in some rounds."""
-    asks_service: bool = False
+    needs_service: bool = False
     """Whether edges are those that a service answers; `prepare` awaits them."""
     is_negotiated: bool = False
     """Whether nodes agree on edges by messages during the run; then `targets` are only those of the start."""

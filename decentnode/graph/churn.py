@@ -44,7 +44,7 @@ class Churn(RedrawnGraph):
         if bool(self.schedule) == (self.schedule_path is not None):
             raise GraphError("churn: give one of schedule and schedule_path")
         of = self.graph
-        is_more = of.servers or of.levels or of.asks_service or of.is_negotiated
+        is_more = of.servers or of.levels or of.needs_service or of.is_negotiated
         if is_more or of.needs_labels or of.needs_local_steps:
             raise GraphError(
                 f"churn: {name_of(of)} is more than the edges of each round (servers, levels, a service, "

@@ -15,13 +15,13 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
 from decentnode.launcher.cluster.messages import Note, Pause, StopRequest
 
-ASK_INTERVAL = 0.5
+REQUEST_INTERVAL = 0.5
 LOOK_INTERVAL = 0.1
 
 
 @dataclass
 class GracefulStop:
-    """One machine's part in the stop; inactive until `ask`."""
+    """One machine's part in the stop; inactive until `request`."""
 
     heartbeats: HeartbeatBoard
     machine: int
@@ -37,15 +37,15 @@ class GracefulStop:
     """Whether all is killed without waiting."""
     _clock: AwakeClock = field(default_factory=lambda: AwakeClock(LOOK_INTERVAL))
     """Nodes that ended while this launcher was suspended are not killed before it has read their reports."""
-    _asked: float = 0.0
+    _requested_at: float = 0.0
     _next_word: float = 0.0
     _announced: dict[int, int] = field(default_factory=dict)
 
-    def ask(self, signum: Signals) -> None:
+    def request(self, signum: Signals) -> None:
         """Makes all local nodes wait before their next round; safe in a signal handler."""
         # A repeated request must not extend the time of the nodes.
         if self.signal is None:
-            self._asked = self._clock.now()
+            self._requested_at = self._clock.now()
             # Before `signal` is set, so the nodes wait by the time the main loop sees the request.
             self.heartbeats.last_round = UNDECIDED
             self.signal = signum
@@ -59,14 +59,14 @@ class GracefulStop:
     def _waited(self) -> float:
         """Seconds since the request; 0 without one."""
         # Not read before the request: its signal handler reads the clock, too, and must not interrupt that.
-        return 0.0 if self.signal is None else self._clock.now() - self._asked
+        return 0.0 if self.signal is None else self._clock.now() - self._requested_at
 
     def take(self, note: Note) -> None:
         """Processes a message of another machine."""
         if not isinstance(note, StopRequest | Pause):
             return
         # Of an unknown number only that it stops is known.
-        self.ask(Signals(note.signal) if note.signal in STOPPED_BY else Signals.SIGTERM)
+        self.request(Signals(note.signal) if note.signal in STOPPED_BY else Signals.SIGTERM)
         if isinstance(note, StopRequest):
             self._announced[note.machine] = note.round
             # The decision may have been lost, or dropped on a full connection.
@@ -104,5 +104,5 @@ class GracefulStop:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""
         now = self._clock.now()
         if now >= self._next_word:
-            self._next_word = now + ASK_INTERVAL
+            self._next_word = now + REQUEST_INTERVAL
             self.send(note, None)

@@ -224,7 +224,7 @@ class Launcher:
         self._run_monitor.ring()
         # A closed terminal may send SIGHUP twice, and a session that ends sends it after SIGTERM.
         self._signals += not (self._signals and signum is signal.SIGHUP)
-        self._graceful_stop.ask(signum)
+        self._graceful_stop.request(signum)
         if self._signals > 1 or not self.run_id:
             self._end_at_once()
 

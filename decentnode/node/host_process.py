@@ -100,7 +100,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         fork_context.reporter.send(reports.Ready(position, os.getpid()))
     else:
         _start_together(fork_context, position, nodes)
-    _ask_for_views(fork_context, position)
+    _request_views(fork_context, position)
     absent = fork_context.identity.absent
     met_first = sorted(experiment.met_first(ranks) - absent)
     run_id = fork_context.identity.message_id
@@ -133,7 +133,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     return max(codes)
 
 
-def _ask_for_views(fork_context: ForkContext, position: int) -> None:
+def _request_views(fork_context: ForkContext, position: int) -> None:
     """Has a graph that asks a service ask it, and fetches the first views; raises StartError."""
     experiment = fork_context.experiment
     graph, mapping, limits = experiment.graph.graph, experiment.mapping, experiment.settings.failures.timeouts

@@ -14,7 +14,7 @@ from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdent
 from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
 from decentnode.node.node import Node
 
-ASKED_AGAIN = 32
+MOST_REJOIN_PEERS = 32
 """Peers that a restarted node asks where the graph changes: enough that some of them live."""
 PASSES = 10
 """Requests to each neighbor for its model."""
@@ -26,10 +26,10 @@ def rejoin_peers(graph: Graph, rank: int, others: set[int], seed: int, incarnati
     With the rest it agrees on a round when a round needs them.
     """
     peers = sorted(graph.partners(rank) - others)
-    if graph.static or len(peers) <= ASKED_AGAIN:
+    if graph.static or len(peers) <= MOST_REJOIN_PEERS:
         return set(peers)
     random = generator(seed, "met_again", rank, incarnation)
-    return set(random.choice(peers, ASKED_AGAIN, replace=False).tolist())
+    return set(random.choice(peers, MOST_REJOIN_PEERS, replace=False).tolist())
 
 
 def rejoin_nodes(

@@ -61,7 +61,7 @@ def weighted_graph(
         raise BadInput(f"topology: nodes of {name_of(topology)} rest in some rounds; here your loop trains")
     if topology.needs_labels:
         raise BadInput(f"topology: {name_of(topology)} needs the labels of all ranks; your loop has them")
-    if topology.asks_service:
+    if topology.needs_service:
         raise BadInput(f"topology: {name_of(topology)} asks a service, and here is none; use epidemic_oracle")
     if topology.is_negotiated:
         raise BadInput(f"topology: nodes of {name_of(topology)} agree on edges by messages; here are none")

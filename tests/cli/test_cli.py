@@ -479,7 +479,7 @@ def test_the_doctor_examines_this_machine():
 
 
 def test_the_doctor_says_why_torch_does_not_load(monkeypatch):
-    monkeypatch.setattr(doctor, "_ASK_TORCH", "import tooorch")
+    monkeypatch.setattr(doctor, "_TORCH_FACTS", "import tooorch")
     (finding,) = doctor.torch()
     assert finding.level == "fail"
     assert finding.found == "ModuleNotFoundError: No module named 'tooorch'"

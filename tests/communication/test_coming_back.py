@@ -294,7 +294,7 @@ def fetched(company):
     company.signal(3, signal.SIGKILL)
     company.running.pop(3)[0].join()
     receiving, sending = FORK.Pipe(duplex=False)
-    asker = FORK.Process(target=ask_for_a_model, args=(company, sending))
+    asker = FORK.Process(target=request_a_model, args=(company, sending))
     asker.start()
     try:
         assert receiving.poll(LIMIT)
@@ -304,7 +304,7 @@ def fetched(company):
         asker.join()
 
 
-def ask_for_a_model(company, pipe):
+def request_a_model(company, pipe):
     sockets.PROPOSAL_INTERVAL = 0.05
     place = ProcessDirectory(company.processes, 3, str(company.directory / "0"), 0.3, incarnation=1)
     communication = company.stage.communication(company.base_port)

@@ -33,7 +33,7 @@ class Waiter:
     def wait(self, round, sources=(1,), targets=(), timeout=DEADLINE):
         self.handle = self.box.open((round, 0, 0), round + 1, targets, sources, timeout)
         self.began = self.now
-        self.due = self.now + self.handle.begin_to_wait()
+        self.due = self.now + self.handle.start_waiting()
         return self.due - self.now
 
     def pass_time(self, seconds, concerned=(1, 2)):

@@ -46,7 +46,7 @@ class Hand(Transport):
     def acknowledge(self, source, message):
         self.acknowledged.append((source, message.seq))
 
-    def ask_for(self, peer, key):
+    def request_resend(self, peer, key):
         self.asked.append((peer, key))
 
     def give_model(self):
@@ -56,7 +56,7 @@ class Hand(Transport):
         self.seq += 1
         handle = self.box.open(exchange, self.seq, targets, sources, timeout)
         if waits and not handle.done:
-            handle.begin_to_wait()
+            handle.start_waiting()
         return handle
 
 
@@ -369,7 +369,7 @@ def simulate(neighbors, stopped, timeout, seconds, clock):
 
     def open_next(i):
         handles[i] = boxes[i].open(key(rounds[i]), rounds[i] + 1, (), sorted(neighbors[i]), timeout)
-        handles[i].begin_to_wait()
+        handles[i].start_waiting()
         for j in [j for j in neighbors[i] if boxes[i].peers.error(j) is None]:
             boxes[j].deliver(i, key(rounds[i]), Letter(rounds[i] + 1))
 
@@ -407,7 +407,7 @@ def test_a_message_lost_between_two_waiting_nodes_is_not_waited_for_forever(now)
     """Both wait in the same exchange: each has sent, so each is right to give the other up."""
     boxes = [Mailbox(i, Transport()) for i in range(2)]
     for i, box in enumerate(boxes):
-        box.open(key(0), 1, (), [1 - i], 10.0).begin_to_wait()
+        box.open(key(0), 1, (), [1 - i], 10.0).start_waiting()
     now.time += 9
     for i, box in enumerate(boxes):
         box.note_waiting(1 - i, key(0))

@@ -112,17 +112,17 @@ def test_a_client_fetches_ahead_and_notices_the_end(serving):
     client = SamplingClient(serving(processes=1), 0, LIMITS, told.append).start()
     try:
         assert client.block(0) == b"block 0"
-        client.ask(1)
+        client.request(1)
         asyncio.run(client.wait(1))
         assert client.block(1) == b"block 1"
-        client.ask(9)
+        client.request(9)
         asyncio.run(client.wait(9))
         assert client.is_lost
         client.repeats(9, 1)
         client.repeats(10, 1)
         assert told == ["no answer of the peer-sampling service: repeating its views number 2"]
         # From now on nobody waits.
-        client.ask(10)
+        client.request(10)
         assert client.is_lost
     finally:
         client.close()
@@ -168,7 +168,7 @@ class Blocks:
         self.answers = {number: graph.answer(number) for number in numbers}
         self.asked, self.waited, self.told = [], [], []
 
-    def ask(self, number):
+    def request(self, number):
         self.asked.append(number)
 
     def block(self, number):

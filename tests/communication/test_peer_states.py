@@ -45,7 +45,7 @@ class End(Transport):
     def acknowledge(self, source, message):
         self.edge.ends[source].box.acknowledged(self.rank, message.seq)
 
-    def send_again(self, peer, key):
+    def resend(self, peer, key):
         if key in self.sent:
             self.edge.send_control(Kind.PAYLOAD, self.rank, peer, key, self.sent[key])
         return key in self.sent
@@ -68,7 +68,7 @@ class End(Transport):
         key = first_of(self.next)
         box.admit(self.next)
         self.handle = box.open(key, self.next + 1, [self.peer], [self.peer], TIMEOUT)
-        self.handle.begin_to_wait()
+        self.handle.start_waiting()
         if box.peers.error(self.peer) is None:
             self.sent[key] = self.next + 1
             self.edge.send_control(Kind.PAYLOAD, self.rank, self.peer, key, self.next + 1)
@@ -147,7 +147,7 @@ class Edge:
     def begin(self, rank):
         self.ends[rank].begin()
 
-    def ask(self, rank):
+    def request_from(self, rank):
         end = self.ends[rank]
         if end.is_waiting:
             self.send_control(Kind.RESEND, rank, end.peer, end.handle.key, 0)
@@ -185,7 +185,7 @@ class Edge:
         # Messages from and to the old incarnation are refused.
         self.post = []
         self.ends[end.peer].box.replace(rank, PeerLost(rank, "connection lost"))
-        new.protocol.rejoining.ask([(rank, end.peer)])
+        new.protocol.rejoining.request_positions([(rank, end.peer)])
 
     def seek(self, rank):
         """Lets a restarted end ask again; of two that seek, both begin where the caller says."""
@@ -193,7 +193,7 @@ class Edge:
         if end.protocol.is_seeking and other.protocol.is_seeking:
             end.protocol.rejoining.settle(1 + max(end.next, other.next))
         elif end.protocol.is_seeking:
-            end.protocol.rejoining.ask([(rank, end.peer)])
+            end.protocol.rejoining.request_positions([(rank, end.peer)])
 
     def check(self):
         for end in self.ends:
@@ -220,7 +220,7 @@ class Edge:
                 self.ends[rank].begin()
             self.drain()
             for rank in (0, 1):
-                self.ask(rank)
+                self.request_from(rank)
             self.drain()
             for rank in (0, 1):
                 self.seek(rank)

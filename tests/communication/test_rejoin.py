@@ -143,7 +143,7 @@ def rejoining(rounds):
 
 def test_who_comes_back_takes_the_latest_round_of_all_neighbors():
     town, coming = rejoining([7, 9, 8])
-    coming.ask([(0, peer) for peer in (1, 2, 3)])
+    coming.request_positions([(0, peer) for peer in (1, 2, 3)])
     town.carry()
     assert coming.found.is_set()
     assert coming.round == 10
@@ -159,12 +159,12 @@ def test_who_has_only_neighbors_that_come_back_follows_them():
         town.edges[rank].rejoining = RejoinProtocol({rank: town.boxes[rank]}, town.send_control)
     inner, outer = (town.edges[rank].rejoining for rank in (0, 1))
     town.boxes[2].lose(1, PeerLost(1, "died"))
-    outer.ask([(1, 0), (1, 2)])
-    inner.ask([(0, 1)])
+    outer.request_positions([(1, 0), (1, 2)])
+    inner.request_positions([(0, 1)])
     town.carry()
     assert (inner.round, outer.round) == (None, 8)
     inner.found.clear()
-    inner.ask([(0, 1)])
+    inner.request_positions([(0, 1)])
     town.carry()
     assert inner.round == town.first(1, 0) == town.first(0, 1) == 8
     assert town.boxes[0].upcoming == 8
@@ -172,7 +172,7 @@ def test_who_has_only_neighbors_that_come_back_follows_them():
 
 def test_who_goes_on_meanwhile_makes_it_a_later_round():
     town, coming = rejoining([7, 7])
-    coming.ask([(0, 1), (0, 2)])
+    coming.request_positions([(0, 1), (0, 2)])
     for _ in range(4):  # two questions and their answers
         header = town.post.pop(0)
         town.edges[header.receiver].receive(town.boxes[header.receiver], header.kind, header)
@@ -184,7 +184,7 @@ def test_who_goes_on_meanwhile_makes_it_a_later_round():
 
 def test_a_peer_whose_answer_is_late_agrees_to_the_later_round_too():
     town, coming = rejoining([7, 7])
-    coming.ask([(0, 1), (0, 2)])
+    coming.request_positions([(0, 1), (0, 2)])
     for _ in range(4):  # two questions and their answers
         header = town.post.pop(0)
         town.edges[header.receiver].receive(town.boxes[header.receiver], header.kind, header)
@@ -199,7 +199,7 @@ def test_proposals_that_cross_end_in_one_agreement():
     """A neighbor of lower rank proposes by itself, while the one that comes back has agreed with it."""
     town, coming = rejoining([7])
     early = Header(Kind.REJOIN_PROPOSE, 1, 1, 0, 12, seq=8)
-    coming.ask([(0, 1)])
+    coming.request_positions([(0, 1)])
     town.carry()
     town.edges[0].receive(town.boxes[0], early.kind, early)
     town.carry()
@@ -208,11 +208,11 @@ def test_proposals_that_cross_end_in_one_agreement():
 
 def test_who_only_looks_binds_nobody_and_asks_again_before_it_takes_part():
     town, coming = rejoining([7, 9])
-    coming.ask([(0, 1), (0, 2)], enough=20)
+    coming.request_positions([(0, 1), (0, 2)], enough=20)
     town.carry()
     assert (coming.found.is_set(), coming.latest, coming.round) == (True, 10, None)
     assert town.first(1, 0) is town.first(2, 0) is None
-    coming.ask([(0, 1), (0, 2)])
+    coming.request_positions([(0, 1), (0, 2)])
     assert not coming.found.is_set()
     town.go_to(1, 11)
     town.carry()
@@ -221,14 +221,14 @@ def test_who_only_looks_binds_nobody_and_asks_again_before_it_takes_part():
 
 def test_who_looks_waits_for_nobody_else_once_a_peer_is_far_enough():
     town, coming = rejoining([7, 9])
-    coming.ask([(0, 1), (0, 2)], enough=6)
+    coming.request_positions([(0, 1), (0, 2)], enough=6)
     town.carry(lambda header: 2 in (header.sender, header.receiver))
     assert (coming.found.is_set(), coming.latest) == (True, 8)
 
 
 def test_who_looks_and_hears_nothing_does_not_know():
     town, coming = rejoining([7])
-    coming.ask([(0, 1)], enough=6)
+    coming.request_positions([(0, 1)], enough=6)
     town.carry(lambda header: True)
     assert not coming.found.is_set()
     coming.stop_waiting()
@@ -237,7 +237,7 @@ def test_who_looks_and_hears_nothing_does_not_know():
 
 def test_a_late_answer_to_a_look_does_not_end_what_is_asked_next():
     town, coming = rejoining([7, 9])
-    coming.ask([(0, 1), (0, 2)], enough=6)
+    coming.request_positions([(0, 1), (0, 2)], enough=6)
     town.carry(lambda header: 2 in (header.sender, header.receiver))
     town.send_control(Kind.POSITION, 2, 0, (9, 0, 0), 10)
     commands = []
@@ -254,7 +254,7 @@ def test_a_late_answer_to_a_look_does_not_end_what_is_asked_next():
 
 def test_who_does_not_answer_is_not_waited_for():
     town, coming = rejoining([7, 7])
-    coming.ask([(0, 1), (0, 2)])
+    coming.request_positions([(0, 1), (0, 2)])
     town.carry(lambda header: 2 in (header.sender, header.receiver))
     assert not coming.found.is_set()
     coming.stop_waiting()
@@ -264,7 +264,7 @@ def test_who_does_not_answer_is_not_waited_for():
 
 def test_where_nobody_is_left_there_is_no_round():
     _, coming = rejoining([7])
-    coming.ask([(0, 1)])
+    coming.request_positions([(0, 1)])
     coming.stop_waiting()
     assert coming.found.is_set()
     assert coming.round is None
@@ -300,7 +300,7 @@ def test_a_process_in_the_place_of_another_is_met_anew_in_the_same_round_by_both
     town.boxes[0].open((6, 0, 0), 7, (1,), (), 10.0)
     town.boxes[0].lose(1, PeerLost(1, "died"))
     coming = town.edges[1].rejoining = RejoinProtocol({1: town.boxes[1]}, town.send_control)
-    coming.ask([(1, 0)])
+    coming.request_positions([(1, 0)])
     town.carry()
     assert coming.round == 7
     assert (met_anew(town, 0, 7), met_anew(town, 1, 7)) == ({1: [7]}, {0: [7]})
@@ -319,7 +319,7 @@ def test_a_lost_welcome_is_said_again():
 def test_who_has_ended_agrees_to_nothing_and_the_others_decide():
     town, coming = rejoining([7, 99])
     town.boxes[2].ended = True
-    coming.ask([(0, 1), (0, 2)])
+    coming.request_positions([(0, 1), (0, 2)])
     town.carry()
     assert coming.round == 8
     assert town.first(2, 0) is None
@@ -331,7 +331,7 @@ def test_where_all_have_ended_nothing_is_left_to_do(enough):
     town, coming = rejoining([99, 98])
     for rank in (1, 2):
         town.boxes[rank].ended = True
-    coming.ask([(0, 1), (0, 2)], enough)
+    coming.request_positions([(0, 1), (0, 2)], enough)
     town.carry()
     assert coming.found.is_set()
     assert (coming.latest if enough else coming.round) == 100
@@ -341,12 +341,12 @@ def test_where_all_have_ended_nothing_is_left_to_do(enough):
 def test_one_that_is_silent_is_asked_again_before_the_word_of_those_counts_that_have_ended(enough):
     town, coming = rejoining([99, 50])
     town.boxes[1].ended = True
-    coming.ask([(0, 1), (0, 2)], enough)
+    coming.request_positions([(0, 1), (0, 2)], enough)
     town.carry(lambda header: header.sender == 2)
     coming.stop_waiting()
     assert coming.found.is_set()
     assert (coming.latest if enough else coming.round) is None
-    coming.ask([(0, 1), (0, 2)], enough)
+    coming.request_positions([(0, 1), (0, 2)], enough)
     town.carry()
     assert (coming.latest if enough else coming.round) == 51
 
@@ -355,7 +355,7 @@ def test_in_the_end_the_word_of_those_counts_that_have_ended():
     town, coming = rejoining([99, 50])
     town.boxes[1].ended = True
     coming._limit = time.monotonic() + 1.0
-    coming.ask([(0, 1), (0, 2)])
+    coming.request_positions([(0, 1), (0, 2)])
     town.carry(lambda header: header.sender == 2)
     coming.stop_waiting()
     assert coming.round == 100
@@ -493,6 +493,6 @@ def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
     edges = EdgeProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.send_control, town.is_reachable)
     town.edges[0] = town.edges[1] = edges
     coming = edges.rejoining = RejoinProtocol({0: town.boxes[0], 1: town.boxes[1]}, town.send_control)
-    coming.ask([(0, 2)])
+    coming.request_positions([(0, 2)])
     town.carry()
     assert met_anew(town, 0, coming.round)[1] == met_anew(town, 1, coming.round)[0] == [coming.round]

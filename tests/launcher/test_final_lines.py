@@ -29,7 +29,7 @@ def evaluated(rank, round, loss):
 
 
 @pytest.mark.parametrize(
-    ("reports", "asked_with", "code"),
+    ("reports", "stop_signal", "code"),
     [
         ([finished(0), finished(1)], None, ExitCode.OK),
         ([finished(0), Failed(1, "no")], None, ExitCode.NODES_LOST),
@@ -50,11 +50,11 @@ def evaluated(rank, round, loss):
         ([finished(0), finished(1)], signal.SIGINT, ExitCode.OK),
     ],
 )
-def test_the_exit_code_says_how_it_ended(reports, asked_with, code):
+def test_the_exit_code_says_how_it_ended(reports, stop_signal, code):
     membership = MembershipTable(range(2), {0: (0,), 1: (1,)}, local=[0])
     membership.start()
     report_to(membership, *reports)
-    assert exit_code(membership, asked_with) is code
+    assert exit_code(membership, stop_signal) is code
 
 
 @pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
@@ -62,7 +62,7 @@ def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_
     """How the others end only machine 0 learns."""
     desk = Desk(tmp_path, machine=1)
     desk.launcher._reports.take(last)
-    desk.launcher._graceful_stop.ask(signal.SIGTERM)
+    desk.launcher._graceful_stop.request(signal.SIGTERM)
     assert exit_code(desk.launcher.membership, desk.launcher._graceful_stop.signal) is code
 
 
@@ -95,7 +95,7 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
     launcher = desk.launcher
     for report in [Checkpointed(rank, round) for round in saved for rank in range(6)]:
         launcher._reports.take(report)
-    launcher._graceful_stop.ask(signal.SIGTERM)
+    launcher._graceful_stop.request(signal.SIGTERM)
     launcher._graceful_stop.deadline = -1.0
     last_words = [Stopped(rank, 24) for rank in ended]
     launcher.server = SimpleNamespace(

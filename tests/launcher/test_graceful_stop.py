@@ -64,7 +64,7 @@ def test_nothing_happens_before_somebody_asks():
 @pytest.mark.parametrize("asked", [0, 1, 2])
 def test_all_machines_stop_after_the_highest_round_that_any_node_has_begun(clock, asked):
     machines = Machines([[4, 5], [7, 3], [6]])
-    machines.all[asked].ask(signal.SIGINT)
+    machines.all[asked].request(signal.SIGINT)
     assert machines.last_rounds[asked] == UNDECIDED
     for _ in range(8):
         clock[0] += 0.1
@@ -76,7 +76,7 @@ def test_all_machines_stop_after_the_highest_round_that_any_node_has_begun(clock
 def test_a_node_that_was_about_to_begin_is_counted(clock):
     """Nothing is read before every node has either announced its round or seen that it must wait."""
     machines = Machines([[4, 5]])
-    machines.all[0].ask(signal.SIGTERM)
+    machines.all[0].request(signal.SIGTERM)
     machines.advance()
     assert machines.last_rounds == [UNDECIDED]
     machines.heartbeats[0].of(1).mark(6, Activity.BEGIN)
@@ -88,7 +88,7 @@ def test_a_node_that_was_about_to_begin_is_counted(clock):
 def test_machine_0_does_not_wait_for_ever_for_another(clock):
     machines = Machines([[4], [9], [6]])
     machines.gone = {1}
-    machines.all[0].ask(signal.SIGTERM)
+    machines.all[0].request(signal.SIGTERM)
     for _ in range(8):
         clock[0] += Timeouts.announcements / 6
         machines.advance()
@@ -98,7 +98,7 @@ def test_machine_0_does_not_wait_for_ever_for_another(clock):
 def test_without_machine_0_a_machine_decides_for_its_own_nodes(clock):
     machines = Machines([[4], [9, 8]])
     machines.gone = {0}
-    machines.all[1].ask(signal.SIGTERM)
+    machines.all[1].request(signal.SIGTERM)
     clock[0] += 1.0
     machines.advance()
     assert machines.last_rounds == [GO_ON, UNDECIDED]
@@ -111,7 +111,7 @@ def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(c
     """Else its nodes would end after a round of its own, and machine 0 name a later one."""
     machines = Machines([[6], [4], [5], [9]])
     machines.gone = {3}
-    machines.all[1].ask(signal.SIGTERM)
+    machines.all[1].request(signal.SIGTERM)
     for _ in range(40):
         clock[0] += Timeouts.announcements / 30
         machines.advance()
@@ -123,7 +123,7 @@ def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(
     """It was silent and is heard again; else it would take its nodes for failed."""
     machines = Machines([[4], [6]])
     machines.all[0].present = lambda: {0}
-    machines.all[0].ask(signal.SIGTERM)
+    machines.all[0].request(signal.SIGTERM)
     clock[0] += 2 * Timeouts.announced_round
     machines.advance()
     assert machines.last_rounds == [4, 4]
@@ -158,7 +158,7 @@ def test_nobody_is_overdue_before_somebody_asks():
 
 def test_nodes_have_the_stop_deadline(clock):
     stop = Machines([[4, 4]]).all[0]
-    stop.ask(signal.SIGTERM)
+    stop.request(signal.SIGTERM)
     clock[0] += DEADLINE
     assert not stop.is_overdue
     clock[0] += 0.1

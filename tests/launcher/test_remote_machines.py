@@ -210,7 +210,7 @@ MOST = (1 << 62) - 1
 def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round):
     stopping = desk.launcher._graceful_stop
     desk.receive(*(StopRequest(machine, 15, 4) for machine in (1, 2)), StopRequest(1, 15, round))
-    stopping._asked -= 1.0
+    stopping._requested_at -= 1.0
     stopping.advance()
     assert desk.launcher._heartbeats.last_round == 4
     assert desk.launcher._remote_machines.refused == {"range": 1}

@@ -406,4 +406,4 @@ class Mailbox(ExchangeOwner):
         """
         for handle in self._open_exchanges.values():
             if handle.key < key and peer in handle.awaited:
-                self.transport.ask_for(peer, handle.key)
+                self.transport.request_resend(peer, handle.key)

@@ -15,7 +15,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
 KEPT_BLOCKS = 4
-ASK_INTERVAL = 0.5
+REQUEST_INTERVAL = 0.5
 
 
 @dataclass
@@ -43,7 +43,7 @@ class SamplingClient:
         """Fetches a first block; raises StartError if the service does not answer in time."""
         self._thread = threading.Thread(target=self._run, name="peer sampling", daemon=True)
         self._thread.start()
-        self.ask(first)
+        self.request(first)
         clock = AwakeClock(LOOK_INTERVAL)
         limit = clock.now() + self.timeouts.start_deadline
         while self.block(first) is None:
@@ -57,7 +57,7 @@ class SamplingClient:
         self._ended = True
         self._thread.join(Timeouts.connect)
 
-    def ask(self, number: int) -> None:
+    def request(self, number: int) -> None:
         """Has a block fetched; the thread sees it soon."""
         self._wanted = max(number, self._wanted)
 
@@ -88,13 +88,13 @@ class SamplingClient:
         # While this process is suspended the service is not silent: nodes that repeat a block which others
         # have would wait for peers that exchange with others, in each of its rounds.
         clock = AwakeClock(LOOK_INTERVAL)
-        last_answer, due, asked = clock.now(), 0.0, -1
+        last_answer, due, requested = clock.now(), 0.0, -1
         # Several questions within the grace: each answer that a block is not due yet is a sign of life.
-        pause = min(ASK_INTERVAL, self.timeouts.grace / 3)
+        pause = min(REQUEST_INTERVAL, self.timeouts.grace / 3)
         while not self._ended:
             now, wanted = clock.now(), self._wanted
-            if wanted in self._blocks or wanted != asked:
-                last_answer, due, asked = now, 0.0, wanted
+            if wanted in self._blocks or wanted != requested:
+                last_answer, due, requested = now, 0.0, wanted
             if wanted not in self._blocks and wanted >= 0 and now >= due:
                 due = now + pause
                 # Without a connection, the queue of questions becomes full.

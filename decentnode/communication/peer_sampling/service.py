@@ -113,13 +113,15 @@ class SamplingService:
                 self._router.send_multipart([peer, NUMBER.pack(number)])
 
     def _send_if_due(self, number: int, now: float) -> None:
-        asked = self._waiting[number]
-        is_complete = asked.keys() >= self._expected if self._expected else len(asked) >= self.processes
+        questions = self._waiting[number]
+        is_complete = (
+            questions.keys() >= self._expected if self._expected else len(questions) >= self.processes
+        )
         if not is_complete and now < self._since[number] + self.patience:
             return
         del self._waiting[number], self._since[number]
-        self._newest, self._expected = max(self._newest, number), {*asked}
-        for peer in asked.values():
+        self._newest, self._expected = max(self._newest, number), {*questions}
+        for peer in questions.values():
             self._send(peer, number)
 
     def _send(self, peer: bytes, number: int) -> None:

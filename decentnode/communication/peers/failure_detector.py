@@ -45,7 +45,7 @@ class FailureDetector:
         return min([now + self.most_pause, *map(next_due, waiting)])
 
     def _speak(self, mailbox: Mailbox, now: float, concerned: Callable[[int], Collection[int]]) -> None:
-        self.ask(mailbox)
+        self.request_missing(mailbox)
         for handle, peers in mailbox.awaited():
             handle.back_off(now)
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
@@ -55,13 +55,13 @@ class FailureDetector:
                 for peer in sorted(p for p in others if mailbox.peers.error(p) is None):
                     self._send_control(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
 
-    def ask(self, mailbox: Mailbox) -> None:
+    def request_missing(self, mailbox: Mailbox) -> None:
         """Requests everything that a node waits for."""
         for handle, peers in mailbox.awaited():
             for peer in sorted(peers) if handle.due < inf else ():
-                self.ask_for(mailbox, peer, handle.key)
+                self.request_resend(mailbox, peer, handle.key)
 
-    def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
+    def request_resend(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         """Requests from a peer what it has sent in an exchange."""
         # Recorded first: the answer may be a duplicate, which must not count as a refused message.
         mailbox.peers[peer].requested = max(key, mailbox.peers[peer].requested)

@@ -18,7 +18,7 @@ Pair = tuple[int, int]
 """(local rank, peer)."""
 MOST_MARGIN = 64
 """Rounds from the next round to the proposed one, at most."""
-ASK_INTERVAL = 0.2
+REQUEST_INTERVAL = 0.2
 
 
 class RejoinAnswer(IntEnum):
@@ -70,7 +70,7 @@ class RejoinProtocol:
         # A new event, so that late answers to an earlier question do not end the wait for this one.
         found = threading.Event()
         self._limit = limit
-        post(lambda: self.ask(pairs, enough, found))
+        post(lambda: self.request_positions(pairs, enough, found))
         while not found.wait(max(0.0, min(Timeouts.rejoin_answer, limit - time.monotonic()))):
             if time.monotonic() >= limit:
                 break
@@ -78,10 +78,10 @@ class RejoinProtocol:
         round = self.round if enough is None else self.latest
         if round is None:
             # Bounds how often the caller asks again while all neighbors are rejoining themselves.
-            time.sleep(ASK_INTERVAL)
+            time.sleep(REQUEST_INTERVAL)
         return round
 
-    def ask(
+    def request_positions(
         self, pairs: Iterable[Pair], enough: int | None = None, found: threading.Event | None = None
     ) -> None:
         """Asks these peers from the beginning; they count as lost until they accept."""
@@ -177,7 +177,7 @@ class RejoinProtocol:
     def _ended_alone(self) -> bool:
         """Whether some peers have ended and no other can be asked, now or again."""
         # Two more attempts would not fit into the time limit.
-        is_last = time.monotonic() > self._limit - 2 * (Timeouts.rejoin_answer + ASK_INTERVAL)
+        is_last = time.monotonic() > self._limit - 2 * (Timeouts.rejoin_answer + REQUEST_INTERVAL)
         none_silent = is_last or not self._rounds(RejoinAnswer.SILENT)
         return bool(self._rounds(RejoinAnswer.ENDED)) and not self._in_reach() and none_silent
 

@@ -223,13 +223,13 @@ class GroupEndpoint(ZeroMQEndpoint):
         if not self.mailbox.peers.has_left(peer) or self.transfer_queue.awaits(peer):
             self.group_membership.break_up(group, f"rank {peer} is lost")
 
-    def send_again(self, peer: int, key: Key) -> bool:
+    def resend(self, peer: int, key: Key) -> bool:
         said = self._said.get((peer, key[2]))
         if said is not None:  # it may have been lost on the way
             self.post([peer], Done(), said)
         carried = self._unconfirmed.get(key, {}).get(peer)
         if carried is None or peer in self._sent.get(key, {}):
-            return super().send_again(peer, key)
+            return super().resend(peer, key)
         still_there = self.mailbox.is_unread(peer, carried.seq, key[2])
         # While the group works the payload is late, not lost: a resend would be a duplicate.
         if still_there and carried.group.is_broken:
@@ -242,7 +242,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.transfer_queue.clear()
         self._say_done(list(self._arrived))
         sockets = self._io_thread
-        sockets.post(lambda: sockets.failure_detector.ask(self.mailbox))
+        sockets.post(lambda: sockets.failure_detector.request_missing(self.mailbox))
 
     # Releases, and the end.
 

@@ -212,9 +212,9 @@ class ZeroMQEndpoint(Endpoint):
             sent[target] = Sent(header, body, due)
         return self._addressed(header, targets, body)
 
-    def ask_for(self, peer: int, key: Key) -> None:
+    def request_resend(self, peer: int, key: Key) -> None:
         sockets, box = self._io_thread, self.mailbox
-        sockets.post(lambda: sockets.failure_detector.ask_for(box, peer, key))
+        sockets.post(lambda: sockets.failure_detector.request_resend(box, peer, key))
 
     def invalidate(self, peer: int) -> None:
         # Readers compare their message's number with this one, here or in the segment, before and after a
@@ -230,7 +230,7 @@ class ZeroMQEndpoint(Endpoint):
         home, known, read = self._io_thread.directory.home, self._io_thread.incarnations, self._last_read
         return [(home[j], header.pack(j, read.get(j, 0), known.get(home[j], 0)), body) for j in targets]
 
-    def send_again(self, peer: int, key: Key) -> bool:
+    def resend(self, peer: int, key: Key) -> bool:
         """Resends, in the socket thread, what its reader has not received; each time after a longer pause."""
         # The peer may wait for this acknowledgement instead of a payload.
         if self._last_read.get(peer):

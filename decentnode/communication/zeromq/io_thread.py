@@ -138,7 +138,7 @@ class IoThread(threading.Thread):
     ) -> None:  # fmt: skip
         """Adds a local node and its shared memory to the HELLO; before the thread starts.
 
-        `peers`: ranks that may send to it; None: all. `reads_doorbell`: the node can read the doorbell itself.
+        `peers`: ranks that may send to it; None: all. `reads_doorbell`: the node can read the doorbell.
         """
         self.mailboxes[mailbox.rank] = mailbox
         self._links.parts = max(self._links.parts, mailbox.parts)
@@ -253,7 +253,7 @@ class IoThread(threading.Thread):
         for process in sorted(processes):
             self.post(partial(self._links.make, process))
         self._hello_barrier.wait(
-            processes, timeout, lambda silent: self.post(partial(self._links.send_hello_again, silent))
+            processes, timeout, lambda silent: self.post(partial(self._links.resend_hello, silent))
         )
 
     def rejoin(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
@@ -440,7 +440,7 @@ class IoThread(threading.Thread):
         # A link sends only one way, so the answer needs one of our own.
         self._links.need(process)
         if self._hello_barrier.note(process):
-            self._links.send_hello_again(process)  # it may have missed the answer to its first HELLO
+            self._links.resend_hello(process)  # it may have missed the answer to its first HELLO
 
     def _restarted(self, process: int) -> None:
         """Replaces a process that may not have been detected as lost by its successor."""

@@ -205,7 +205,7 @@ class PeerLinks:
         self._hello_sent[process] = time.monotonic()
         self.budget.use(process)
 
-    def send_hello_again(self, process: int) -> None:
+    def resend_hello(self, process: int) -> None:
         """Resends HELLO, but not often: two processes may answer each other."""
         if self.holds(process) and time.monotonic() - self._hello_sent.get(process, 0.0) > HELLO_INTERVAL:
             self._revive(process)

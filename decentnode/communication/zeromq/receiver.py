@@ -83,7 +83,7 @@ class Receiver:
     """Bytes of requested models by (local rank, peer); None until they arrive."""
     listener: "GroupListener | None" = None
     """The process group of a transport that has one."""
-    _asked_again: dict[tuple[int, int], Key] = field(default_factory=dict)
+    _requested_again: dict[tuple[int, int], Key] = field(default_factory=dict)
 
     def take(self, messages: list[Received]) -> None:
         """Processes messages; an invalid one is counted by its reason and has no other effect."""
@@ -151,7 +151,7 @@ class Receiver:
         # The digest of the body is checked last because it is the only check that reads the whole body.
         if len(body) and header.body_digest != wire.digest(body):
             if header.kind != Kind.MESSAGE:  # those are repeated, or not, by the scheme
-                self._ask_again(mailbox, header)
+                self._request_again(mailbox, header)
             raise wire.WireError("checksum")
         # An acknowledgement may travel on any message, so it is processed before the message itself.
         if header.ack:
@@ -174,11 +174,11 @@ class Receiver:
         self.forget(process)
         self.restarted(process)
 
-    def _ask_again(self, mailbox: Mailbox, header: wire.Header) -> None:
+    def _request_again(self, mailbox: Mailbox, header: wire.Header) -> None:
         """Requests a damaged payload at once; damaged again, it is requested when the node waits."""
         edge = mailbox.rank, header.sender
-        if self._asked_again.get(edge) != header.key:
-            self._asked_again[edge] = header.key
+        if self._requested_again.get(edge) != header.key:
+            self._requested_again[edge] = header.key
             self.send_control(Kind.RESEND, *edge, header.key, 0)
 
     def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: wire.Body) -> None:
@@ -219,7 +219,7 @@ class Receiver:
         # The peer waits for an edge that this end does not use: it must drop it, too.
         if mailbox.has_dropped(peer, key[0]):
             self.send_control(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
-        elif mailbox.transport.send_again(peer, key):
+        elif mailbox.transport.resend(peer, key):
             return
         elif mailbox.ended:
             self.send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
@@ -240,7 +240,7 @@ class Receiver:
         """The bytes of the first model that arrived for a local rank, or None; later ones are refused."""
         for pair, model in list(self.models.items()):
             if pair[0] == rank and model is not None:
-                self.models = {asked: other for asked, other in self.models.items() if asked[0] != rank}
+                self.models = {key: other for key, other in self.models.items() if key[0] != rank}
                 return model
         return None
 

@@ -25,7 +25,7 @@ POLICIES: dict[str, type[EpidemicOracle] | type[EpidemicLocal]] = {
 class BlockSource(Protocol):
     """Where the answers of the service are."""
 
-    def ask(self, number: int) -> None:
+    def request(self, number: int) -> None:
         """Fetches that block, without waiting for it."""
 
     def block(self, number: int) -> bytes | None:
@@ -60,7 +60,7 @@ class PeerSampler(AperiodicGraph):
     """Of a service that was started by hand (`decentnode peer-sampler`); empty: machine 0 starts one."""
     seed: int = SEED
 
-    asks_service = True
+    needs_service = True
 
     def __post_init__(self) -> None:
         _ = self.drawn  # raises GraphError for impossible options
@@ -98,10 +98,10 @@ class PeerSampler(AperiodicGraph):
         number, source = round // self.block, self._source
         if source is None or number in self._used:
             return
-        source.ask(number)
+        source.request(number)
         if source.block(number) is None:
             await source.wait(number)
-        source.ask(number + 1)
+        source.request(number + 1)
 
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
         return self._round(round)[0][rank]

@@ -165,21 +165,21 @@ class ControlServer:
 
     def _reply(self, line: bytes) -> Answer:
         try:
-            asked = msgspec.json.decode(line, type=Request)
+            request = msgspec.json.decode(line, type=Request)
         except UNDECODABLE as error:
             return Answer(f"not a request: {error}")
-        make = self.requests.get(asked.request)
+        make = self.requests.get(request.request)
         if make is None:
             known = ", ".join(sorted(self.requests))
-            return Answer(f"unknown request {quoted(asked.request)} (known: {known})")
+            return Answer(f"unknown request {quoted(request.request)} (known: {known})")
         try:
-            return Answer(content=msgspec.Raw(msgspec.json.encode(make(asked.argument))))
+            return Answer(content=msgspec.Raw(msgspec.json.encode(make(request.argument))))
         except (DecentnodeError, ValueError) as error:
             # A wrong request must not end the launcher.
             return Answer(str(error))
 
 
-def ask(path: str, request: Request) -> msgspec.Raw:
+def query(path: str, request: Request) -> msgspec.Raw:
     """The launcher's answer on the socket at `path`; raises RunFailed.
 
     Without a launcher: raises one of `NOBODY_THERE`.

@@ -26,14 +26,14 @@ Lines = Iterator[tuple[str, str]]
 
 
 def exit_code(
-    membership: MembershipTable, asked_with: signal.Signals | None, lost_results: Sequence[str] = ()
+    membership: MembershipTable, stop_signal: signal.Signals | None, lost_results: Sequence[str] = ()
 ) -> ExitCode:
-    """The exit code of a launcher; `asked_with`: the signal that stopped the run.
+    """The exit code of a launcher; `stop_signal`: the signal that stopped the run.
 
     A signal after all known nodes have finished, while processes exit, has no effect.
     """
-    if asked_with is not None and any(membership.members[r].finished is None for r in membership.known):
-        return STOPPED_BY[asked_with]
+    if stop_signal is not None and any(membership.members[r].finished is None for r in membership.known):
+        return STOPPED_BY[stop_signal]
     # Before the general failure: this code names the cause.
     if any(member.out_of_memory for member in membership.members.values()):
         return ExitCode.OUT_OF_MEMORY

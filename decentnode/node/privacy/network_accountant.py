@@ -117,7 +117,7 @@ def _flow(
     plain = graph.graph
     reason = (
         "the graph depends on the run"
-        if plain.is_negotiated or plain.asks_service or plain.needs_labels
+        if plain.is_negotiated or plain.needs_service or plain.needs_labels
         else f"{name_of(scheme)} sends by servers or levels" if scheme.needs_server or scheme.needs_levels
         else ""
     )  # fmt: skip
