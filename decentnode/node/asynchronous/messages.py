@@ -81,7 +81,7 @@ class MessageExchange(RoundExchange):
             return None
         # Counted as in an exchange: what is refused is not received.
         self.endpoint.counters.count_received(payload)
-        self._heard.add(message.source)
+        self._received.add(message.source)
         return PeerMessage(message.source, tag, message.seq, payload.to(self.endpoint.device))
 
     def lost(self) -> Iterator[PeerError]:
