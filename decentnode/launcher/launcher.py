@@ -194,7 +194,7 @@ class Launcher:
         fork_context = ForkContext(
             snapshots=self._evaluators.snapshots,
             evaluators=self._evaluators.board,
-            patience=self.experiment.settings.failures.timeouts.evaluator,
+            evaluator_timeout=self.experiment.settings.failures.timeouts.evaluator,
             reporter=Reporter(write, read),
             records=self.run_dir / "records",
             heartbeats=self._heartbeats,

@@ -80,7 +80,7 @@ class NodeResources:
     snapshots: SnapshotBuffers
     """What the observer reads of their vectors."""
     evaluators: EvaluatorBoard
-    patience: float
+    evaluator_timeout: float
     """Seconds that a node waits for evaluators that have not read its last vector."""
     reporter: Reporter
     """The pipe to the launcher."""
@@ -165,5 +165,10 @@ class NodeEvaluation:
             # The node has what no other process can have.
             return False
         return await evaluators.snapshots.publish(
-            record.rank, record.round, training.vector.values, self.clock, beside, self.resources.patience
+            record.rank,
+            record.round,
+            training.vector.values,
+            self.clock,
+            beside,
+            self.resources.evaluator_timeout,
         )

@@ -108,7 +108,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     communication.open(met_first, run_id, deadline, absent)
     if communication.news:
         fork_context.reporter.send(reports.Notice(ranks[0], communication.news))
-    patience = Timeouts.least_farewell
+    farewell_timeout = Timeouts.least_farewell
     try:
         if incarnation:
             others, seed = {*ranks, *absent}, experiment.settings.seed
@@ -125,10 +125,10 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         codes = asyncio.run(_run_nodes(nodes, fork_context))
         if ExitCode.OK in codes:
             # A node that finished may still have slower readers; after a failure no peer counts on it.
-            patience = experiment.settings.failures.timeouts.farewell
+            farewell_timeout = experiment.settings.failures.timeouts.farewell
     finally:
         # Also after a failure: peers may still read what this process has sent.
-        communication.close(patience)
+        communication.close(farewell_timeout)
     # The codes are ordered by severity.
     return max(codes)
 

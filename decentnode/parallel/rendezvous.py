@@ -54,7 +54,7 @@ class Link:
     endpoint: Endpoint
     communication: Communication | None = None
     """Closed at the end."""
-    patience: float = 0.0
+    farewell_timeout: float = 0.0
     """Seconds that slower ranks have, after this one is closed, to read its payloads."""
     left: ExitStack = field(default_factory=ExitStack)
     """Removes what this rank made on its machine."""
@@ -63,7 +63,7 @@ class Link:
         """Reports to the others that this rank sends nothing more."""
         self.endpoint.leave()
         if self.communication is not None:
-            self.communication.close(self.patience)
+            self.communication.close(self.farewell_timeout)
         self.left.close()
 
 

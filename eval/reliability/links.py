@@ -20,7 +20,7 @@ from pathlib import Path
 from _runs import TINY
 
 LOOK_INTERVAL = 0.5
-PATIENCE = 1500.0
+TIMEOUT = 1500.0
 """Seconds that the run may take."""
 
 
@@ -80,7 +80,7 @@ def start(folder: Path, machine: int, options: argparse.Namespace) -> subprocess
 
 def watch(runs: list[subprocess.Popen[bytes]]) -> int:
     """The most descriptors that any process has until all runs have ended."""
-    most, end = 0, time.monotonic() + PATIENCE
+    most, end = 0, time.monotonic() + TIMEOUT
     while any(run.poll() is None for run in runs) and time.monotonic() < end:
         most = max([most, *(descriptors(pid) for run in runs for pid in descendants(run.pid))])
         time.sleep(LOOK_INTERVAL)

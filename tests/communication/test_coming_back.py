@@ -45,7 +45,7 @@ class Company:
         """By rank the last round, and the last one in which it heard everyone."""
         self.rounds = FORK.Value("q", 1 << 30)
         self.running = {}
-        self.patience, self.gives, self.answer = LIMIT, True, Timeouts.rejoin_answer
+        self.timeout, self.gives, self.answer = LIMIT, True, Timeouts.rejoin_answer
         self.graph = FullyConnected(self.nodes)
         self.refused, self.links = FORK.Array("q", self.nodes), FORK.Array("q", self.nodes)
         """By rank the messages that it has refused, and what subclasses count of its links."""
@@ -114,7 +114,7 @@ class Company:
             self.refused[endpoint.rank] = endpoint.refused["fetch"]
             outgoing = dict.fromkeys(graph.targets(endpoint.rank, round), Payload.dense(slot))
             sources = graph.sources(endpoint.rank, round)
-            handle = await endpoint.exchange(outgoing, sources, (round, 0, 0), self.patience, LAYOUT)
+            handle = await endpoint.exchange(outgoing, sources, (round, 0, 0), self.timeout, LAYOUT)
             inbox = Inbox(handle, LAYOUT, endpoint)
             read = {peer: payload["vector"].unique().tolist() for peer, payload in inbox.items()}
             heard[round] = sorted(inbox)
@@ -171,7 +171,7 @@ def company(request):
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
         found = Company(request.param, Path(directory))
         found.gives = "given_away" not in request.function.__name__
-        found.patience = 0.5 if "stood_still" in request.function.__name__ else LIMIT
+        found.timeout = 0.5 if "stood_still" in request.function.__name__ else LIMIT
         if "neighbors_that_died" in request.function.__name__:
             found.answer = 1.0
         for own in range(len(found.processes)):

@@ -47,10 +47,10 @@ PATIENT = dict.fromkeys(range(5), 20.0)
 APART = (SHARED, IPC, TCP, MACHINES, *GROUPED)
 
 
-def in_rounds(graph, rounds, timeout, before_round=lambda rank, round: None):
+def in_rounds(graph, rounds, timeouts, before_round=lambda rank, round: None):
     """A part that makes plain exchanges and returns (reason by missing peer, slowest round in seconds).
 
-    `timeout` is by rank; those that are not named have the short one.
+    `timeouts` is by rank; those that are not named have the short one.
     """
 
     async def part(actor: Actor):
@@ -61,8 +61,8 @@ def in_rounds(graph, rounds, timeout, before_round=lambda rank, round: None):
             slot = actor.endpoint.slots[round % 2].fill_(actor.rank + round)
             outgoing = dict.fromkeys(graph.targets(actor.rank, round), Payload.dense(slot))
             sources = graph.sources(actor.rank, round)
-            patience = timeout.get(actor.rank, SHORT)
-            inbox = await actor.exchange(outgoing, sources, (round, 0, 0), LAYOUT, patience)
+            timeout = timeouts.get(actor.rank, SHORT)
+            inbox = await actor.exchange(outgoing, sources, (round, 0, 0), LAYOUT, timeout)
             for j, payload in inbox.items():
                 assert payload["vector"].unique().tolist() == [j + round]
             for j, error in inbox.missing.items():

@@ -24,7 +24,7 @@ class Strangers(Company):
     def __init__(self, stage, directory):
         super().__init__(stage, directory)
         self.graph = EpidemicOracle(NODES, seed=5, degree=DEGREE)
-        self.patience = LIMIT
+        self.timeout = LIMIT
 
     def _host(self, own, incarnation, pipe):
         link_budget.kept_links, link_budget.LINK_MULTIPLE = lambda: KEPT, 1

@@ -28,13 +28,13 @@ LIMITS = Timeouts(deadline=20.0, grace=0.3, start_deadline=20.0, stop_deadline=5
 def serving(tmp_path):
     """Starts services in threads; returns their endpoints."""
 
-    def start(processes, patience=20.0, credentials=None, where=f"ipc://{tmp_path}/peers"):
+    def start(processes, timeout=20.0, credentials=None, where=f"ipc://{tmp_path}/peers"):
         def answer(number):
             if number == 9:
                 raise SystemExit  # the end of the service
             return b"block %d" % number
 
-        service = SamplingService(answer, where, processes, patience, credentials)
+        service = SamplingService(answer, where, processes, timeout, credentials)
 
         def serve():
             with contextlib.suppress(SystemExit):
@@ -84,7 +84,7 @@ def test_a_block_goes_to_all_when_the_last_has_asked(serving, asking):
 
 
 def test_a_process_that_does_not_ask_is_not_expected_again(serving, asking):
-    endpoint = serving(processes=2, patience=0.2)
+    endpoint = serving(processes=2, timeout=0.2)
     one, late = asking(endpoint), asking(endpoint)
     for number in range(3):
         one.send(QUESTION.pack(0, number))

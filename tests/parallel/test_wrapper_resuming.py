@@ -465,7 +465,7 @@ def test_a_group_is_given_up_for_waiting_alone(monkeypatch):
     """Not for what a rank does before it looks for what was sent to it."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    swap = GroupExchange(None, (0, 0, 0), {}, {}, patience=5.0)
+    swap = GroupExchange(None, (0, 0, 0), {}, {}, timeout=5.0)
     now[0] = 200.0
     assert swap.limit == 205.0
     now[0] = 203.0

@@ -215,7 +215,7 @@ class Reporter:
         self._fd = fd
         self._reading_end = reading_end
         self._half = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // 2
-        self._last_patience = Timeouts.last_report
+        self._last_timeout = Timeouts.last_report
 
     def close_reading_end(self) -> None:
         """Closes the reading end after a fork; otherwise no write would fail after the launcher has died."""
@@ -236,15 +236,15 @@ class Reporter:
             return unread < self._half and self._write(line, 0.0)
         if not isinstance(report, _LAST):
             return self._write(line, Timeouts.report)
-        sent = self._write(line, self._last_patience)
+        sent = self._write(line, self._last_timeout)
         if not sent:
             # The launcher has not read for so long that one wait is enough for all nodes of this process.
-            self._last_patience = Timeouts.report
+            self._last_timeout = Timeouts.report
         return sent
 
-    def _write(self, line: bytes, patience: float) -> bool:
+    def _write(self, line: bytes, timeout: float) -> bool:
         clock = AwakeClock(LOOK_INTERVAL)
-        deadline = clock.now() + patience
+        deadline = clock.now() + timeout
         while True:
             try:
                 os.write(self._fd, line)

@@ -38,7 +38,7 @@ class SnapshotBuffers:
 
     async def publish(
         self, rank: int, round: int, vector: Tensor, clock: Clock, beside: bytes = b"",
-        patience: float = Timeouts.snapshot,
+        timeout: float = Timeouts.snapshot,
     ) -> bool:  # fmt: skip
         """Copies the vector for its reader; returns False if that still needs the last one, or lacks room.
 
@@ -49,7 +49,7 @@ class SnapshotBuffers:
             return False
         flags = self._flags[row]
         awake = AwakeClock(POLL_INTERVAL)
-        deadline = awake.now() + (0.0 if rank in self._given_up else patience)
+        deadline = awake.now() + (0.0 if rank in self._given_up else timeout)
         while flags[_READ] < flags[_PUBLISHED]:
             if awake.now() > deadline:
                 self._given_up.add(rank)

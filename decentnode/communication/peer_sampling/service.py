@@ -40,7 +40,7 @@ def endpoint_of(mapping: Mapping, address: str, port: int, socket_dir: str, host
 class SamplingService:
     """Sends each block to all processes at the same time, so that they lose the service alike.
 
-    A block is due when all processes that got the one before have asked for it, or `patience` after the first
+    A block is due when all processes that got the one before have asked for it, or `timeout` after the first
     of them. Later questions are answered at once.
     """
 
@@ -48,7 +48,7 @@ class SamplingService:
     """The block of that number."""
     endpoint: str
     processes: int
-    patience: float
+    timeout: float
     credentials: Credentials | None = None
     _newest: int = field(default=-1, init=False)
     """The newest block that was sent."""
@@ -117,7 +117,7 @@ class SamplingService:
         is_complete = (
             questions.keys() >= self._expected if self._expected else len(questions) >= self.processes
         )
-        if not is_complete and now < self._since[number] + self.patience:
+        if not is_complete and now < self._since[number] + self.timeout:
             return
         del self._waiting[number], self._since[number]
         self._newest, self._expected = max(self._newest, number), {*questions}

@@ -94,10 +94,10 @@ class GroupEndpoint(ZeroMQEndpoint):
         self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
             expected = self._expected(self._group, sources, layout)
-            patience = Timeouts.group_exchange(deadline)
+            timeout = Timeouts.group_exchange(deadline)
             sends = {target: carried.payload.buffer for target, carried in self._unconfirmed[key].items()}
             # Last: the mailbox must be open before the group can deliver into it.
-            self.transfer_queue.begin(GroupExchange(self._group, key, sends, expected, patience))
+            self.transfer_queue.begin(GroupExchange(self._group, key, sends, expected, timeout))
         return handle
 
     def _is_due(self, source: int, part: int, key: Key) -> bool:

@@ -32,7 +32,7 @@ class GroupExchange:
     sends: dict[int, Tensor]
     sizes: dict[int, Size | None]
     """By source the expected size; None: not announced yet."""
-    patience: float
+    timeout: float
     """Seconds of waiting after which the group is ended, so ZeroMQ can resend its payloads."""
     has_sent: bool = False
     under_way: set[int] = field(default_factory=set)
@@ -45,12 +45,12 @@ class GroupExchange:
 
     @cached_property
     def limit(self) -> float:
-        """When `patience` ends, on the clock of `time.monotonic`; the first use starts it."""
-        return time.monotonic() + self.patience
+        """When `timeout` ends, on the clock of `time.monotonic`; the first use starts it."""
+        return time.monotonic() + self.timeout
 
 
 Task = tuple[GroupExchange, Pending, GroupExchange]
-"""One wait of the thread: an exchange, transfers of it, and the exchange whose patience counts."""
+"""One wait of the thread: an exchange, transfers of it, and the exchange whose timeout counts."""
 
 
 class Customer(Protocol):

@@ -133,8 +133,8 @@ class Rendezvous:
         """Machines that have not joined, or have left again; the messages of the latter are dropped."""
         before, self._looked = self._looked, time.monotonic()
         # If this process was suspended, messages that arrived meanwhile are not read yet.
-        patience = Timeouts.machine_left(self._looked - before)
-        for machine in [m for m in self._joins if m and self._looked - self.last_received[m] > patience]:
+        timeout = Timeouts.machine_left(self._looked - before)
+        for machine in [m for m in self._joins if m and self._looked - self.last_received[m] > timeout]:
             del self._joins[machine]
             self._routes.pop(machine, None)
         return set(self.machines) - self._joins.keys()
