@@ -83,7 +83,7 @@ class RankRendezvous(ABC):
         """
 
 
-class Hall:
+class ThreadRendezvous:
     """A rendezvous of ranks that are threads of one process, for tests and simulations."""
 
     def __init__(self, size: int) -> None:
@@ -92,32 +92,32 @@ class Hall:
         self.terms: dict[int, Terms] = {}
         self.barrier = threading.Barrier(size)
 
-    def seat(self, rank: int) -> "ThreadRanks":
+    def join(self, rank: int) -> "ThreadRank":
         """The rendezvous of one of the threads."""
-        return ThreadRanks(rank, self.size, self)
+        return ThreadRank(rank, self.size, self)
 
 
 @dataclass
-class ThreadRanks(RankRendezvous):
+class ThreadRank(RankRendezvous):
     """A rank that is a thread."""
 
     rank: int
     size: int
-    hall: Hall
+    rendezvous: ThreadRendezvous
 
     def join(
         self, communication: Communication, terms: Terms, buffer_spec: BufferSpec, timeout: float
     ) -> Link:
-        endpoint = self.hall.communication.endpoint(self.rank, buffer_spec)
-        self.hall.terms[self.rank] = terms
+        endpoint = self.rendezvous.communication.endpoint(self.rank, buffer_spec)
+        self.rendezvous.terms[self.rank] = terms
         try:
-            self.hall.barrier.wait(timeout)
+            self.rendezvous.barrier.wait(timeout)
         except threading.BrokenBarrierError:
-            missing = sorted(set(range(self.size)) - self.hall.terms.keys())
+            missing = sorted(set(range(self.size)) - self.rendezvous.terms.keys())
             raise StartError(
                 f"rank {self.rank}: ranks {missing} did not arrive within {timeout:.0f} s"
             ) from None
-        compare(self.hall.terms, self.rank)
+        compare(self.rendezvous.terms, self.rank)
         return Link(endpoint)
 
 
@@ -136,7 +136,7 @@ class RankRecord:
 
 
 @dataclass
-class StoreMeeting(RankRendezvous):
+class StoreRendezvous(RankRendezvous):
     """Ranks that are processes and share a torch.distributed store, as torchrun provides it."""
 
     rank: int
@@ -147,7 +147,7 @@ class StoreMeeting(RankRendezvous):
     prefix: str = field(default_factory=lambda: f"decentnode/{_restarts()}/{next(_made)}")
 
     @classmethod
-    def from_environment(cls, timeout: float) -> "StoreMeeting":
+    def from_environment(cls, timeout: float) -> "StoreRendezvous":
         """From torchrun or an initialized torch.distributed; a single rank where there is neither."""
         if dist.is_available() and dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()

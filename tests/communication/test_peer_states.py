@@ -18,7 +18,7 @@ from decentnode.errors import PeerLost, PeerTimeout
 TIMEOUT = 10.0
 DEPTH = 4
 """Events of the exhaustive check."""
-EVENTS = "begin", "ask", "time_out", "propose", "restart", "leave"
+EVENTS = "begin", "request_from", "time_out", "propose", "restart", "leave"
 COMPARED = "state", "round", "last", "fresh_from", "requested", "margin", "proposals"
 
 

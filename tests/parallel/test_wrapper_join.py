@@ -28,8 +28,8 @@ def run_of(topology="ring", **options):
 def joined(run, lengths):
     """Steps inside join(), as many as the rank has batches, an average, and two more steps."""
 
-    def work(rank, seat=None):
-        model = run.wrap(seat)
+    def work(rank, rendezvous=None):
+        model = run.wrap(rendezvous)
         with model.join():
             run.train(model, rank, 0, lengths[rank])
         assert model.step == max(lengths)
@@ -113,8 +113,8 @@ def test_a_rank_that_dies_inside_is_named_or_continued_without(on_loss):
 def test_without_join_the_others_say_what_is_wrong():
     run = run_of()
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2 + 2 * rank)
         model.close()
 
@@ -123,8 +123,8 @@ def test_without_join_the_others_say_what_is_wrong():
 
 
 def test_what_all_ranks_do_together_is_refused_inside():
-    def work(rank, seat):
-        model = run_of().wrap(seat)
+    def work(rank, rendezvous):
+        model = run_of().wrap(rendezvous)
         saved = model.state_dict()
         with model.join():
             for act in (model.average, model.resend, lambda: model.load_state_dict(saved)):

@@ -20,8 +20,8 @@ def after_losses(size, lost, act):
     run = Run(topology="fully_connected", options={"on_loss": "continue", "deadline": 2.0})
     together = threading.Barrier(size)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         with torch.no_grad():
             for p in model.parameters():
                 p.fill_(rank)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from decentnode.communication.torch_distributed.transfers import GroupExchange
 from decentnode.errors import BadInput, RunFailed, StartError
-from decentnode.parallel.rendezvous import RankRecord, StoreMeeting, _processes
+from decentnode.parallel.rendezvous import RankRecord, StoreRendezvous, _processes
 from decentnode.parallel.topology import weighted_graph
 from decentnode.training.optim import decay_groups
 from tests.support.ensemble import Run, batches, ensemble, flat, loss_of, processes
@@ -26,7 +26,7 @@ A_LAYER, A_TENSOR = 1e-4, 1e-6
 
 def alone(run, work):
     """What `work(model)` gives on a single rank."""
-    (found,) = ensemble(1, lambda rank, seat: work(run.wrap(seat)))
+    (found,) = ensemble(1, lambda rank, rendezvous: work(run.wrap(rendezvous)))
     return found
 
 
@@ -42,8 +42,8 @@ def rates(model):
 def test_gradients_that_wait_for_a_step_do_not_count_after_a_load(update_in):
     run = Run(options={"update_in": update_in})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2)
         saved = model.state_dict()
         with model.no_sync():
@@ -74,8 +74,8 @@ def test_a_state_without_gradients_that_wait_for_a_step_is_not_saved():
 def test_a_state_is_not_loaded_where_it_would_be_lost():
     run = Run()
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         saved = model.state_dict()
         run.train(model, rank, 0, 2)
         with model.averaged(), pytest.raises(RunFailed, match=r"loaded inside averaged\(\) would be lost"):
@@ -200,8 +200,8 @@ def test_a_state_kept_in_memory_can_be_gone_back_to_again_and_again(optimizer):
     options = {"bucket_mb": A_TENSOR, "scheduler": schedule}
     run = Run(network=Normed().double(), optimizer=OPTIMIZERS[optimizer], options=options, steps=6)
 
-    def work(rank, seat):
-        model, ways = run.wrap(seat), []
+    def work(rank, rendezvous):
+        model, ways = run.wrap(rendezvous), []
         run.train(model, rank, 0, 2)
         saved, alone = model.state_dict(), model.optimizer.state_dict()
         at_first = copy.deepcopy((saved, alone))
@@ -234,8 +234,8 @@ def test_a_parameter_that_fills_its_memory_is_saved_as_a_copy():
 def test_a_backward_pass_that_ended_early_on_one_rank_is_undone_by_a_saved_state(scheme):
     run = Run(options={"bucket_mb": A_TENSOR, "scheme": scheme})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2)
         saved = {k: v.clone() if torch.is_tensor(v) else v for k, v in model.state_dict().items()}
         inputs, wanted = batches(rank, run.steps)[2]
@@ -267,8 +267,8 @@ def test_parameters_that_the_optimizer_leaves_out_are_mixed_alone():
     weights = lambda p: torch.optim.SGD([q for name, q in p if "bias" not in name], lr=0.1)
     run = Run(optimizer=weights, options={"clip_norm": 1e-3}, steps=3)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank)
         model.load_state_dict(model.state_dict())
         return [p.detach().clone() for p in model.parameters()], {p.grad for p in model.parameters()}
@@ -320,8 +320,8 @@ def test_averages_are_those_of_the_living():
         options={"on_loss": "continue", "bucket_mb": A_LAYER}, optimizer=lambda p: torch.optim.SGD(p, lr=0.0)
     )
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         with torch.no_grad():
             for p in model.parameters():
                 p.fill_(rank)
@@ -353,8 +353,8 @@ def test_what_lies_between_mixed_buffers_stays_zero():
         network.register_buffer(name, torch.ones(12).double())
     run = Run(network=network, options={"buffers": "mix"}, steps=30)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank)
         gaps = []
         for block in model._engine.buckets:
@@ -381,8 +381,8 @@ def masked(value=-math.inf):
 def test_buffers_that_are_not_finite_by_design_stay_out_of_averages_and_mixes(buffers):
     run = Run(network=masked(), options={"buffers": buffers})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank)
         own = model.module.norm.running_mean.clone()
         with model.averaged():
@@ -398,9 +398,9 @@ def test_buffers_that_are_not_finite_by_design_stay_out_of_averages_and_mixes(bu
 
 
 def test_ranks_that_would_average_other_buffers_are_named():
-    def work(rank, seat):
+    def work(rank, rendezvous):
         with pytest.raises(StartError, match=r"parameters differs: \w+ on rank 0, \w+ on rank 1$"):
-            Run(network=masked(-math.inf if rank == 0 else 0.0)).wrap(seat)
+            Run(network=masked(-math.inf if rank == 0 else 0.0)).wrap(rendezvous)
 
     ensemble(2, work)
 
@@ -417,8 +417,8 @@ def test_the_stores_machine_is_where_the_others_see_it():
 
 
 def test_addresses_are_found_by_name_and_in_both_families():
-    assert StoreMeeting(0, 2, None, ("localhost", 1))._addresses()[0] in ("127.0.0.1", "::1")
-    assert StoreMeeting(0, 2, None, ("::1", 1))._addresses() == ("::1", "::1")
+    assert StoreRendezvous(0, 2, None, ("localhost", 1))._addresses()[0] in ("127.0.0.1", "::1")
+    assert StoreRendezvous(0, 2, None, ("::1", 1))._addresses() == ("::1", "::1")
 
 
 def test_processes_of_srun_without_torchrun_do_not_train_alone(monkeypatch):
@@ -431,7 +431,7 @@ def test_processes_of_srun_without_torchrun_do_not_train_alone(monkeypatch):
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BadInput, match="srun has started 4 processes on 1 machine, but set no RANK"):
-        StoreMeeting.from_environment(1.0)
+        StoreRendezvous.from_environment(1.0)
 
 
 def test_an_initialized_group_is_enough():

@@ -11,19 +11,19 @@ from torch import nn
 
 from decentnode import DecentralizedDataParallel
 from decentnode.errors import DecentnodeError
-from decentnode.parallel.rendezvous import Hall
+from decentnode.parallel.rendezvous import ThreadRendezvous
 from tests.support.troupe import FORK, free_ports
 
 LIMIT = 30.0
 
 
 def ensemble(size, work, limit=LIMIT):
-    """What `work(rank, seat)` gives on each rank; the first error is raised."""
-    hall, results, errors = Hall(size), [None] * size, {}
+    """What `work(rank, rendezvous)` gives on each rank; the first error is raised."""
+    rendezvous, results, errors = ThreadRendezvous(size), [None] * size, {}
 
     def perform(rank):
         try:
-            results[rank] = work(rank, hall.seat(rank))
+            results[rank] = work(rank, rendezvous.join(rank))
         except BaseException as error:
             errors[rank] = error
 
@@ -69,9 +69,13 @@ class Run:
     accumulation: int = 1
     options: dict = field(default_factory=dict)
 
-    def wrap(self, seat, **more):
+    def wrap(self, rendezvous, **more):
         return DecentralizedDataParallel(
-            copy.deepcopy(self.network), self.optimizer, self.topology, rendezvous=seat, **self.options | more
+            copy.deepcopy(self.network),
+            self.optimizer,
+            self.topology,
+            rendezvous=rendezvous,
+            **self.options | more,
         )
 
     def train(self, model, rank, first=0, last=None):
@@ -91,8 +95,8 @@ class Run:
     def models(self, size):
         """The parameters of all ranks after the training, shape (size, d)."""
 
-        def work(rank, seat):
-            model = self.wrap(seat)
+        def work(rank, rendezvous):
+            model = self.wrap(rendezvous)
             self.train(model, rank)
             found = flat(model)
             model.close()
