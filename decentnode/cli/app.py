@@ -16,7 +16,7 @@ from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
 from decentnode.cli.of_results import compare, export, frontier, plot, report, watch
 from decentnode.core.process_setup import look_for_gpus_without_cuda, reset_inherited_signals
-from decentnode.core.streams import fill_standard_streams, print_lines, say
+from decentnode.core.streams import fill_standard_streams, print_line, print_lines
 from decentnode.errors import BadInput, ExitCode
 from decentnode.mapping.job import job_of_one_task
 
@@ -386,10 +386,10 @@ def doctor(
         with with_locations(config, overrides or ()):
             machine = this_machine(settings)
     for finding in examine(settings, machine):
-        say(str(finding))
+        print_line(str(finding))
         failed = failed or finding.level == "fail"
     if settings:
-        say("\nlimit, seconds, formula, and what it bounds:")
+        print_line("\nlimit, seconds, formula, and what it bounds:")
         print_lines(map(str, limits(settings.failures.timeouts)))
     raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decentnode.core.streams import print_lines, say
+from decentnode.core.streams import print_line, print_lines
 from decentnode.core.text import counted, printable
 from decentnode.errors import BadInput
 
@@ -135,7 +135,7 @@ def write(text: str, out: Path) -> None:
         raise BadInput(f"{out}: exists; remove it, or name another file") from error
     except OSError as error:
         raise BadInput(f"{out}: cannot be written: {error.strerror}") from error
-    say(f"{out}")
+    print_line(f"{out}")
 
 
 def summary(conversion: "Conversion", config: Path) -> list[str]:

@@ -65,9 +65,13 @@ class AttackProcess:
     """The process of attacks that run beside the nodes; without any, every method does nothing."""
 
     def __init__(
-        self, experiment: Experiment, local: Collection[int], run_dir: Path, say: Callable[[str, str], object]
+        self,
+        experiment: Experiment,
+        local: Collection[int],
+        run_dir: Path,
+        log_event: Callable[[str, str], object],
     ) -> None:
-        """`local`: the ranks of this machine; `say` gets the kind and the text of an event.
+        """`local`: the ranks of this machine; `log_event` gets the kind and the text of an event.
 
         Raises BadInput for a party with ranks on several machines. Nothing runs before `start`.
         """
@@ -81,7 +85,7 @@ class AttackProcess:
         self._attacks = [one for one in online if set(one.listeners) <= set(local)]
         self._experiment = experiment
         self._run_dir = run_dir
-        self._say = say
+        self._log_event = log_event
         self._stop = -1
         """An eventfd that asks for the last look."""
         self._child: ChildProcess | None = None
@@ -107,9 +111,11 @@ class AttackProcess:
         if self._child is None:
             return None
         if self.is_busy():
-            self._say("attacks", f"attacks are not complete; make them: decentnode attack {self._run_dir}")
+            self._log_event(
+                "attacks", f"attacks are not complete; make them: decentnode attack {self._run_dir}"
+            )
         if self._child.close() > 0:
-            self._say("attacks", f"an attack has failed; its log: {self._child.log}")
+            self._log_event("attacks", f"an attack has failed; its log: {self._child.log}")
         os.close(self._stop)
         self._child = None
         return best(read_results(self._run_dir))

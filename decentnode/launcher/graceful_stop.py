@@ -89,18 +89,18 @@ class GracefulStop:
                 # A machine that had no part in the decision may learn of the stop only now.
                 self.send(Pause(self.signal, last), None)
             else:
-                self._say(Pause(self.signal))
+                self._send_repeatedly(Pause(self.signal))
         elif waited > Timeouts.decision:
             # Machine 0 does not answer, so this machine stops by itself.
             self.heartbeats.last_round = own
         else:
-            self._say(StopRequest(self.machine, self.signal, own))
+            self._send_repeatedly(StopRequest(self.machine, self.signal, own))
 
     @property
     def _is_decided(self) -> bool:
         return self.heartbeats.last_round not in (GO_ON, UNDECIDED)
 
-    def _say(self, note: Note) -> None:
+    def _send_repeatedly(self, note: Note) -> None:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""
         now = self._clock.now()
         if now >= self._next_word:

@@ -89,20 +89,20 @@ class Launcher:
             experiment, machine, self.run_dir, self._heartbeats, self.membership, self._event_log
         )
         self.evaluations = EvaluationLog(
-            self.run_dir / "evaluations.jsonl", warn=partial(self._event_log.say, "disk")
+            self.run_dir / "evaluations.jsonl", warn=partial(self._event_log.log, "disk")
         )
-        self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.say)
-        self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.say)
+        self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.log)
+        self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.log)
         self._peer_service_process: ChildProcess | None = None
         writers = () if machine else experiment.settings.records.writers
-        self._writers = RowWriters(writers, self._event_log.say)
+        self._writers = RowWriters(writers, self._event_log.log)
         self._rendezvous = Rendezvous(
             experiment.mapping, machine, self._run_state.greeting(), self._credentials,
             experiment.settings.failures,
         )  # fmt: skip
         self._vector_sender = VectorSender(machine, 8 * experiment.layout.numel, self._rendezvous.send)
         self._remote_machines = RemoteMachines(
-            experiment, machine, self.membership, self._rendezvous.last_received, self._event_log.say
+            experiment, machine, self.membership, self._rendezvous.last_received, self._event_log.log
         )
         self._graceful_stop = GracefulStop(
             self._heartbeats, machine, self._remote_machines.present, self._rendezvous.send,
@@ -300,7 +300,7 @@ class Launcher:
     def _log_differences(self) -> None:
         """Logs which machines run other code than this one, and may."""
         while self._rendezvous.news:
-            self._event_log.say("code", self._rendezvous.news.pop(0))
+            self._event_log.log("code", self._rendezvous.news.pop(0))
 
     # While the nodes run.
 
@@ -327,7 +327,7 @@ class Launcher:
             self._peer_service_process.close()
             log, self._peer_service_process = self._peer_service_process.log, None
             text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {log}"
-            self._event_log.say("communication", text)
+            self._event_log.log("communication", text)
         # The nodes first: they publish what is evaluated.
         found = [*self._report_reader.read(), *self._evaluators.reports()]
         self._reports.take_own([*found, *self._run_monitor.watchdog.check(time.monotonic())])
@@ -341,7 +341,7 @@ class Launcher:
             self._graceful_stop.advance()
             is_alone = self._remote_machines.is_left_alone(Timeouts.machine_gone)
             if problem := self._run_state.tend(self._remote_machines.lost, is_alone, self._rendezvous.send):
-                self._event_log.say("checkpoint", problem)
+                self._event_log.log("checkpoint", problem)
             self._end_hung_nodes()
             if not self._is_stopping():
                 self._run_monitor.stragglers.report(self._event_log, time.monotonic())
@@ -416,7 +416,7 @@ class Launcher:
             rest = rest if saved is None else f"After a kill, resume continues at round {saved + 2}."
             most = f"Nodes that need more than {self._graceful_stop.deadline:g} s are killed"
             text = f"stopping after the current round. {most}; a second Ctrl-C kills all at once. {rest}"
-            self._event_log.say("stop", text)
+            self._event_log.log("stop", text)
         while self._unresolved() and not self._graceful_stop.is_urgent:
             self._watch(STOP_POLL_INTERVAL)
             if self._graceful_stop.is_overdue:
@@ -430,7 +430,7 @@ class Launcher:
             rest = "no checkpoint of all nodes to resume from (checkpoint.every)"
             rest = rest if saved is None else f"resume continues at round {saved + 2}"
             text = f"killed {counted(len(killed), 'node')} that did not finish in time; {rest}"
-            self._event_log.say("stop", text)
+            self._event_log.log("stop", text)
 
     def _complete_observations(self) -> None:
         """Completes the observations of all machines; a signal shortens the wait."""

@@ -224,7 +224,7 @@ def test_a_run_that_is_under_way(tmp_path):
 def test_a_run_that_was_killed_has_its_files(tmp_path):
     (tmp_path / "config.yaml").touch()
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
-    event_log.say("peer_lost", "rank 3, round 10: continuing without rank 5: killed", 3, 9, 5)
+    event_log.log("peer_lost", "rank 3, round 10: continuing without rank 5: killed", 3, 9, 5)
     event_log.close()
     (tmp_path / "live.json").write_bytes(msgspec.json.encode(Live(7, 0, str(tmp_path / "gone"))))
     (tmp_path / "checkpoints" / "00000").mkdir(parents=True)
@@ -240,9 +240,9 @@ def test_a_run_that_has_ended_says_how(tmp_path):
     (tmp_path / "config.yaml").touch()
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
     for kind, text in [("started", ""), ("ended", "by SIGTERM"), ("started", "")]:
-        event_log.say(kind, text)
+        event_log.log(kind, text)
     assert "no record of how it ended" in next(status.report(tmp_path))
-    event_log.say("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
+    event_log.log("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
     event_log.close()
     assert list(status.report(tmp_path)) == [
         f"{tmp_path}: has ended: trial: all 16 nodes finished 5 rounds (exit code 0)"
@@ -312,7 +312,7 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
 
 def test_a_path_that_is_no_text_can_be_told(tmp_path):
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
-    event_log.say("disk", "caf\udce9.log: é is text")
+    event_log.log("disk", "caf\udce9.log: é is text")
     event_log.close()
     (event,) = read_events(tmp_path / "events.jsonl")
     assert event.text == r"caf\udce9.log: é is text"
@@ -345,7 +345,7 @@ def test_a_event_log_that_cannot_be_written_says_so_once_and_at_the_end(tmp_path
     shown = []
     event_log = EventLog(tmp_path / "no" / "events.jsonl", shown.append)
     for _ in range(5):
-        event_log.say("started", "", shown=False)
+        event_log.log("started", "", shown=False)
     assert len(shown) == 1
     assert "No such file or directory" in shown[0]
     event_log.close()

@@ -289,7 +289,7 @@ def test_the_state_of_a_process():
 def told(waits, now):
     """Rank, round, peer and text of each line."""
     found = []
-    waits.report(SimpleNamespace(say=lambda kind, text, *where: found.append((*where, text))), now)
+    waits.report(SimpleNamespace(log=lambda kind, text, *where: found.append((*where, text))), now)
     return found
 
 
@@ -336,7 +336,7 @@ class Lines:
     def __init__(self):
         self.texts = []
 
-    def say(self, kind, text, *about):
+    def log(self, kind, text, *about):
         assert kind == "waiting"
         self.texts.append(text)
 

@@ -35,9 +35,9 @@ class RemoteMachines:
 
     def __init__(
         self, experiment: Experiment, machine: int, membership: MembershipTable,
-        last_received: Mapping[int, float], say: Callable[[str, str], object],
+        last_received: Mapping[int, float], log_event: Callable[[str, str], object],
     ) -> None:  # fmt: skip
-        """`say` records events, by kind and text; `last_received` belongs to the rendezvous, which
+        """`log_event` records events, by kind and text; `last_received` belongs to the rendezvous, which
         updates it.
         """
         self.refused: Counter[str] = Counter()
@@ -51,7 +51,7 @@ class RemoteMachines:
         self._rounds = experiment.settings.rounds
         self._machine_of = [*map(experiment.mapping.machine_of, membership.members)]
         self._carriers = [process.machine for process in experiment.processes]
-        self._say = say
+        self._log_event = log_event
         self._told: set[int] = set()
 
     def reports(self, relayed: messages.RelayedReports) -> Iterator[Report]:
@@ -90,7 +90,7 @@ class RemoteMachines:
             for rank in found:
                 self._membership.members[rank].count_as_running()
             if found:
-                self._say("machine_back", f"machine {machine} reconnected; its nodes are active again")
+                self._log_event("machine_back", f"machine {machine} reconnected; its nodes are active again")
 
     @property
     def pause(self) -> float:
@@ -177,4 +177,4 @@ class RemoteMachines:
         if machine not in self._told:
             self._told.add(machine)
             about = "nodes of other machines" if reason == IDENTITY else "what the run does not have"
-            self._say("refused", f"ignored reports from machine {machine} about {about}")
+            self._log_event("refused", f"ignored reports from machine {machine} about {about}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from decentnode.config import loader as config
 from decentnode.config.settings import Plugin, Settings
-from decentnode.core.streams import say
+from decentnode.core.streams import print_line
 from decentnode.launcher.report.summary import machine_directory, unused_directory
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment, known_addresses
@@ -39,7 +39,7 @@ def settle(settings: Settings) -> Settings:
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
     meeting = f", the rendezvous is at port {mapping.rendezvous_port}" if len(machines) > 1 else ""
-    say(f"{job}: this is machine {job.machine}{meeting}")
+    print_line(f"{job}: this is machine {job.machine}{meeting}")
     return replace(
         settings,
         mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),

@@ -84,7 +84,7 @@ class ReportHandler:
                 self._log("refused", report, f"discarded the payload of rank {report.peer}: {report.reason}")
             case reports.FaultInjected():
                 text = f"{report.fault}: {report.what}"
-                self.event_log.say("injected", text, report.rank, report.round, shown=False)
+                self.event_log.log("injected", text, report.rank, report.round, shown=False)
             case reports.Restarted():
                 self._restart(report)
             case reports.Rejoined():
@@ -105,7 +105,7 @@ class ReportHandler:
                 table.ended.add(report.process)
                 self.mark_lost(table.home.get(report.process, ()), how_it_ended(report.status))
             case reports.Notice():
-                self.event_log.say("communication", report.text, report.rank)
+                self.event_log.log("communication", report.text, report.rank)
             case reports.DiskProblem():
                 self.event_log.disk_problem(report.rank, report.text, report.lost)
             case reports.Waiting():
@@ -134,7 +134,7 @@ class ReportHandler:
                 round, text = member.round, f"rank {rank} on machine {self.machine_of(rank)} is lost: {why}"
                 # Evaluators here answer for local nodes that are lost.
                 self.evaluations.forget([rank])
-            self.event_log.say("node_lost", text, rank, max(round, 0), shown=shown)
+            self.event_log.log("node_lost", text, rank, max(round, 0), shown=shown)
             if shown:
                 self.console.show_log(logs[rank])
 
@@ -162,7 +162,7 @@ class ReportHandler:
 
     def _restart(self, report: reports.Restarted) -> None:
         for rank, text in self.late_join.note(report).items():
-            self.event_log.say("restarted", text, rank)
+            self.event_log.log("restarted", text, rank)
         self.membership.restart(report.process)
         self.monitor.watchdog.restart(report.process)
 
@@ -172,8 +172,8 @@ class ReportHandler:
         # The node has deleted these checkpoints, so no resume may count on them.
         self.run_state.retention.undo(rank, round)
         if rank in self.membership.local and (problem := self.evaluations.go_back(round)):
-            self.event_log.say("checkpoint", problem)
+            self.event_log.log("checkpoint", problem)
 
     def _log(self, kind: str, report: RoundReport, text: str, shown: bool = True) -> None:
         text, peer = f"rank {report.rank}, round {report.round + 1}: {text}", getattr(report, "peer", None)
-        self.event_log.say(kind, text, report.rank, report.round, peer, shown)
+        self.event_log.log(kind, text, report.rank, report.round, peer, shown)

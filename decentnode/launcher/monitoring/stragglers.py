@@ -93,7 +93,7 @@ class StragglerTracker:
                 self._unshown |= {*peers}
         if self._unshown and now - self._last_count >= NEWS_INTERVAL:
             text = f"{counted(len(self._unshown), 'other node is', 'other nodes are')} waited for, too"
-            event_log.say("waiting", text)
+            event_log.log("waiting", text)
             self._unshown, self._last_count = set(), now
 
 
@@ -106,4 +106,4 @@ def _log(event_log: EventLog, peers: list[int], who_waits: set[int], waiting: di
     why = f" (rank {peers[0]}: {whys[0]})" if whys else ""
     who, whom = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
     text = f"{who} waiting for {first.seconds:.0f} s in round {first.round + 1}, for {whom}{why}"
-    event_log.say("waiting", text, first.rank, first.round, peers[0])
+    event_log.log("waiting", text, first.rank, first.round, peers[0])

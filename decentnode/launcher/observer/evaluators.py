@@ -78,9 +78,13 @@ class EvaluatorPool:
     """
 
     def __init__(
-        self, experiment: Experiment, local: Collection[int], run_dir: Path, say: Callable[[str, str], object]
+        self,
+        experiment: Experiment,
+        local: Collection[int],
+        run_dir: Path,
+        log_event: Callable[[str, str], object],
     ) -> None:
-        """`local`: the ranks of this machine; `say` gets the kind and the text of an event.
+        """`local`: the ranks of this machine; `log_event` gets the kind and the text of an event.
 
         Nothing runs before `start`.
         """
@@ -97,7 +101,7 @@ class EvaluatorPool:
         )
         self.board = EvaluatorBoard(own, self._count)
         self._run_dir = run_dir
-        self._say = say
+        self._log_event = log_event
         self._waiting_published: deque[Published] = deque()
         # An evaluator is hung if several looks have found no progress, not one after a suspension of both.
         self._clock = AwakeClock(experiment.settings.failures.deadline / 4)
@@ -174,7 +178,7 @@ class EvaluatorPool:
         evaluator.close()
         event = f"a process that evaluates in the background has ended; its log: {evaluator.child.log}"
         then = "" if self._evaluators else "; the nodes evaluate their models themselves"
-        self._say("evaluation", event + then)
+        self._log_event("evaluation", event + then)
         return [self._failed(evaluator.published)] if evaluator.published else []
 
     def _failed(self, published: Published) -> Evaluated:

@@ -25,7 +25,7 @@ from decentnode.config.settings import (
 )
 from decentnode.config.type_check import show
 from decentnode.core.atomic_files import write_durably
-from decentnode.core.streams import say
+from decentnode.core.streams import print_line
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.launcher.cluster.messages import INCARNATIONS, Join, Start
@@ -198,7 +198,7 @@ class ResumePlan:
             reason = [f"there is none in {directory / f'{rank:05d}'}", *defects][-1]
             raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to resume from: {reason}")
         for defect in defects:
-            say(f"{defect}; it is not used")
+            print_line(f"{defect}; it is not used")
         return good
 
     def _check(self, rank: int, round: int, settings: str) -> None:

@@ -27,7 +27,7 @@ BEGIN, ROWS, END = b"b", b"r", b"e"
 """What the launcher notifies a writer of: the run is described, the file has more rows, the run has ended."""
 MOST_PROBLEM_BYTES = 1000
 POLL_INTERVAL = 0.05
-Say = Callable[[str, str], object]
+LogEvent = Callable[[str, str], object]
 """Records and shows an event, of a kind and with a text."""
 
 
@@ -82,9 +82,9 @@ class WriterProcess:
 class RowWriters:
     """All writers of a run; without plug-ins it does nothing."""
 
-    def __init__(self, plugins: Sequence[Plugin], say: Say) -> None:
+    def __init__(self, plugins: Sequence[Plugin], log_event: LogEvent) -> None:
         self._plugins = plugins
-        self._say = say
+        self._log_event = log_event
         self._processes: list[WriterProcess] = []
 
     def start(self, run_dir: Path, run_lock: RunLock) -> None:
@@ -106,7 +106,7 @@ class RowWriters:
         for writer in [writer for writer in self._processes if writer.child.has_ended()]:
             self._processes.remove(writer)
             if problem := writer.close():
-                self._say("writer", f"writer {writer.name} is dropped: {problem}")
+                self._log_event("writer", f"writer {writer.name} is dropped: {problem}")
 
     def finish(self, is_urgent: Callable[[], bool]) -> None:
         """Waits until all have finished, at most for the limit, or until it is urgent.
@@ -121,7 +121,7 @@ class RowWriters:
             self.drop_failed()
         for writer in self._processes:
             why = "it had not finished in time; its last rows may be missing"
-            self._say("writer", f"writer {writer.name} is dropped: {why}")
+            self._log_event("writer", f"writer {writer.name} is dropped: {why}")
         self.close()
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from decentnode.config.type_check import unknown
 from decentnode.core.process_setup import check_kernel
-from decentnode.core.streams import print_lines, say
+from decentnode.core.streams import print_line, print_lines
 from decentnode.errors import BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.node.late_imports import import_compiler, import_for_nodes
@@ -72,7 +72,7 @@ def sweep(request: SweepRequest) -> ExitCode:
     print_lines(plan.lines())
     check_kernel()
     if not plan.waiting:
-        say(f"{study.name}: nothing to do (exit code 0)\n  results   {study.out}")
+        print_line(f"{study.name}: nothing to do (exit code 0)\n  results   {study.out}")
         return ExitCode.OK
     _warm_up(plan)
     try:
@@ -98,7 +98,7 @@ def cluster_job(request: SweepRequest, submits: bool) -> None:
     open_study(study, is_part=True).release()
     script = slurm.script(study, waiting, request.command)
     if submits:
-        say(slurm.submit(script))
+        print_line(slurm.submit(script))
     else:
         print_lines(script.splitlines())
 
