@@ -47,12 +47,12 @@ def _check_period(graph: Graph, period: int) -> None:
                 continue
             found = f"targets({rank}, {round}) is {earlier}, targets({rank}, {round + period}) is {later}"
             if period == 1:
-                says, remedy = "declares static, but changes", "set static = False, or give its period"
+                defect, remedy = "declares static, but changes", "set static = False, or give its period"
             else:
-                says = f"declares that it repeats after {period} rounds, but does not"
+                defect = f"declares that it repeats after {period} rounds, but does not"
                 remedy = "correct period"
             bases = "AperiodicGraph or PeriodicGraph of decentnode.graph"
-            raise GraphError(f"{name_of(graph)} {says}: {found}; {remedy} ({bases})")
+            raise GraphError(f"{name_of(graph)} {defect}: {found}; {remedy} ({bases})")
 
 
 def _rifts(graph: Graph, rounds: Iterable[int]) -> list[str]:

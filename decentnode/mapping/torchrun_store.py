@@ -23,7 +23,7 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
     is_master = job.hosts_store and job.machine == 0
     try:
         store = PrefixStore(f"decentnode/{job.identity}", stores.join(host, port, seconds, is_master))
-        for machine, address in _what_to_say(job).items():
+        for machine, address in _own_addresses(job).items():
             store.set(keys[machine], address)
         store.wait(keys, timedelta(seconds=seconds))
         found = [store.get(key).decode("ascii", "replace") for key in keys]
@@ -35,7 +35,7 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
     return _checked(found)
 
 
-def _what_to_say(job: SchedulerJob) -> dict[int, str]:
+def _own_addresses(job: SchedulerJob) -> dict[int, str]:
     """The addresses that this machine publishes; machine 0 does not know which of its own the others use."""
     if job.machine == 0:
         return {}

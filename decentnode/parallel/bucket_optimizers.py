@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from decentnode.errors import BadInput
 from decentnode.parallel.buckets import BucketMemory
-from decentnode.parallel.options import told
+from decentnode.parallel.options import in_python
 
 Factory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]
 """Makes the optimizer of some parameters, given with their names; called once for each bucket."""
@@ -116,14 +116,16 @@ def copied(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made(factory: Factory, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
     if not callable(factory):
-        raise BadInput(f"optimizer: must be a function that makes one of parameters, not {told(factory)}")
+        raise BadInput(
+            f"optimizer: must be a function that makes one of parameters, not {in_python(factory)}"
+        )
     try:
         optimizer = factory(named)
     except ValueError as error:
         last = f" to '{named[-1][0]}'" if len(named) > 1 else ""
         raise BadInput(f"the optimizer factory, given '{named[0][0]}'{last}: {error}") from error
     if not isinstance(optimizer, Optimizer):
-        raise BadInput(f"the optimizer factory must return an Optimizer, not {told(optimizer)}")
+        raise BadInput(f"the optimizer factory must return an Optimizer, not {in_python(optimizer)}")
     if _needs_closure(optimizer):
         what = f"gives {type(optimizer).__name__}, whose step needs a closure that computes the loss"
         raise BadInput(f"the optimizer factory {what}; use one that needs none")

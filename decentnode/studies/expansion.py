@@ -60,7 +60,7 @@ def planned_runs(study: PlannedStudy) -> list[PlannedRun]:
             for line in error.defects:
                 defects.setdefault(line, []).append(variant.name)
     if defects:
-        raise ConfigError(*_told(defects, len(study.variants)))
+        raise ConfigError(*_with_variants(defects, len(study.variants)))
     _check_different(study, found)
     _check_one_machine(study, found)
     return [
@@ -88,7 +88,7 @@ def _document(base_document: Document, changes: Iterable[Change]) -> Document:
     return document
 
 
-def _told(defects: dict[str, list[str]], variants: int) -> list[str]:
+def _with_variants(defects: dict[str, list[str]], variants: int) -> list[str]:
     """The lines, each with the variants that have the defect, unless all have it."""
     lines = []
     for line, names in defects.items():

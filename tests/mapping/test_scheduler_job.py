@@ -286,7 +286,7 @@ def learn(count, seconds=10.0, hosts_store=True, machines=None):
 
 def test_all_machines_learn_the_same_addresses(monkeypatch):
     said = {0: {}, 1: {1: "10.0.0.2", 0: "10.0.0.1"}, 2: {2: "fd00::3"}}
-    monkeypatch.setattr(addresses, "_what_to_say", lambda job: said[job.machine])
+    monkeypatch.setattr(addresses, "_own_addresses", lambda job: said[job.machine])
     assert learn(3) == {i: ["10.0.0.1", "10.0.0.2", "fd00::3"] for i in range(3)}
 
 
@@ -302,7 +302,7 @@ def test_machines_with_one_address_are_refused():
 @pytest.mark.parametrize("said", ["no address", "\u00e4", "1.2.3.4\n"])
 def test_what_is_no_address_is_refused(monkeypatch, said):
     monkeypatch.setattr(
-        addresses, "_what_to_say", lambda job: {1: said, 0: "10.0.0.1"} if job.machine else {}
+        addresses, "_own_addresses", lambda job: {1: said, 0: "10.0.0.1"} if job.machine else {}
     )
     assert all("machine 1 published no address but" in str(error) for error in learn(2).values())
 

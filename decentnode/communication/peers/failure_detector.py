@@ -41,10 +41,12 @@ class FailureDetector:
             for key, error in overdue(mailbox, now):
                 self._edges.time_out(mailbox, key, error, now)
             if lateness(mailbox, now) >= 0.0:
-                self._speak(mailbox, now, concerned)
+                self._send_requests(mailbox, now, concerned)
         return min([now + self.most_pause, *map(next_due, waiting)])
 
-    def _speak(self, mailbox: Mailbox, now: float, concerned: Callable[[int], Collection[int]]) -> None:
+    def _send_requests(
+        self, mailbox: Mailbox, now: float, concerned: Callable[[int], Collection[int]]
+    ) -> None:
         self.request_missing(mailbox)
         for handle, peers in mailbox.awaited():
             handle.back_off(now)

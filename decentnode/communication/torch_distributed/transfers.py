@@ -139,7 +139,7 @@ class TransferQueue:
                 self._tasks.put((before, pending, exchange))
         self._report(exchange, failed)
 
-    def told(self, source: int, key: Key, size: Size) -> bool:
+    def receive_size(self, source: int, key: Key, size: Size) -> bool:
         """Processes an announced size; returns False if the source is too far ahead."""
         failed: GroupBroken | None = None
         with self._lock:

@@ -52,7 +52,7 @@ class RemoteMachines:
         self._machine_of = [*map(experiment.mapping.machine_of, membership.members)]
         self._carriers = [process.machine for process in experiment.processes]
         self._log_event = log_event
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def reports(self, relayed: messages.RelayedReports) -> Iterator[Report]:
         """The reports that count; the others are counted in `refused`."""
@@ -137,8 +137,10 @@ class RemoteMachines:
     def admits(self, note: Note) -> bool:
         """Whether a message fits this run; rounds or sizes that the run does not have are counted."""
         machine = getattr(note, "machine", 0)
-        told = (getattr(note, name, None) for name in ("round", "last", "kept"))
-        fits = isinstance(note, messages.Start) or all(-1 <= r < self._rounds for r in told if r is not None)
+        rounds = (getattr(note, name, None) for name in ("round", "last", "kept"))
+        fits = isinstance(note, messages.Start) or all(
+            -1 <= r < self._rounds for r in rounds if r is not None
+        )
         if isinstance(note, messages.PartialSum | messages.PartialDistance | messages.VectorPiece):
             fits = fits and note.round >= 0 and 0 <= note.count <= len(self._mapping.ranks_of(machine))
         if isinstance(note, messages.PartialSum):
@@ -158,23 +160,23 @@ class RemoteMachines:
             about, carriers = getattr(report, "rank", NOBODY), self._machine_of
         if not 0 <= about < len(carriers):
             return IDENTITY
-        # Machine 0 relays reports about all nodes but those here; another machine speaks for its own.
-        speaks_for_it = carriers[about] != self._machine if machine == 0 else carriers[about] == machine
-        if not speaks_for_it:
+        # Machine 0 relays reports about all nodes but those here; another machine those about its own.
+        is_responsible = carriers[about] != self._machine if machine == 0 else carriers[about] == machine
+        if not is_responsible:
             return IDENTITY
         peers = [*getattr(report, "peers", ()), getattr(report, "peer", 0)]
         is_known = all(peer in self._membership.members for peer in peers)
         is_due = -1 <= getattr(report, "round", 0) <= self._rounds
         is_possible = 0 <= getattr(report, "rounds", 0) <= self._rounds
         # A NaN in one report would spread into the means of the summary.
-        told = [*astuple(report), *getattr(report, "metrics", {}).values()]
-        is_finite = all(isfinite(number) for number in told if isinstance(number, float))
+        values = [*astuple(report), *getattr(report, "metrics", {}).values()]
+        is_finite = all(isfinite(number) for number in values if isinstance(number, float))
         return "" if is_known and is_due and is_possible and is_finite else RANGE
 
     def _refuse(self, machine: int, reason: str) -> None:
         self.refused[reason] += 1
         # Shown once per machine, because a faulty launcher may send thousands.
-        if machine not in self._told:
-            self._told.add(machine)
+        if machine not in self._reported:
+            self._reported.add(machine)
             about = "nodes of other machines" if reason == IDENTITY else "what the run does not have"
             self._log_event("refused", f"ignored reports from machine {machine} about {about}")

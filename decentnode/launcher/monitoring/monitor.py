@@ -125,8 +125,8 @@ class RunMonitor:
         # A node of another machine is known only from reports; a local one also from its heartbeat.
         if beat is None or not member.is_active:
             going_on = member.state is MemberState.RUNNING
-            told = self.stragglers.current(now).get(rank)
-            waits_for = told.peers if told and going_on else []
+            waiting = self.stragglers.current(now).get(rank)
+            waits_for = waiting.peers if waiting and going_on else []
             doing = DOING[Activity.RECEIVE] if waits_for else ""
             seconds = round(now - member.last_report, 1)
             return NodeStatus(

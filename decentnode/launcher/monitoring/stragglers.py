@@ -23,7 +23,7 @@ class StragglerTracker:
         self._counted: dict[int, tuple[int, int]] = {}
         """(round, seconds) of a rank's last wait, as counted in the totals."""
         self._has_news = False
-        self._told: dict[int, float] = {}
+        self._reported: dict[int, float] = {}
         self._named: dict[int, float] = {}
         """By straggler the time since when others wait for it."""
         self._lines: list[float] = []
@@ -49,8 +49,8 @@ class StragglerTracker:
     def end(self, rank: int, done: int, now: float) -> None:
         """Records that a node has done a round, so its wait in that round is over."""
         if rank in self._current and self._current[rank][0].round <= done:
-            report, told = self._current.pop(rank)
-            self._count(report, report.seconds + now - told)
+            report, reported_at = self._current.pop(rank)
+            self._count(report, report.seconds + now - reported_at)
 
     def current(self, now: float) -> dict[int, Waiting]:
         """The current waits, by waiting rank."""
@@ -77,7 +77,9 @@ class StragglerTracker:
         self._named = {peer: self._named.get(peer, now) for peer in causes}
         seen = {peer for waiting in current.values() if waiting.why for peer in waiting.peers[:1]}
         # At most one line per straggler and interval, however many reports arrive.
-        due = [peer for peer in sorted(causes) if now - self._told.get(peer, -NEWS_INTERVAL) >= NEWS_INTERVAL]
+        due = [
+            peer for peer in sorted(causes) if now - self._reported.get(peer, -NEWS_INTERVAL) >= NEWS_INTERVAL
+        ]
         unseen = [p for p in due if p not in seen and now - self._named[p] >= Timeouts.unseen_straggler]
         groups = [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]
         waiters = {peers[0]: set[int]().union(*map(causes.__getitem__, peers)) for peers in groups}
@@ -85,7 +87,7 @@ class StragglerTracker:
         room = MOST_LINES - len(self._lines)
         first = {peers[0] for peers in sorted(groups, key=lambda peers: -len(waiters[peers[0]]))[:room]}
         for peers in groups:
-            self._told |= dict.fromkeys(peers, now)
+            self._reported |= dict.fromkeys(peers, now)
             if peers[0] in first:
                 self._lines.append(now)
                 _log(event_log, peers, waiters[peers[0]], current)

@@ -37,7 +37,7 @@ class WriterProcess:
     def __init__(self, plugin: Plugin, run_dir: Path, run_lock: RunLock, log: Path) -> None:
         """Forks the process; raises StartError. No thread may run yet."""
         self.name = plugin.name
-        told, self._notices = os.pipe()
+        reading_end, self._notices = os.pipe()
         self._problems, problems = os.pipe()
         # A writer that hangs must not block the launcher; one that ended has said what it had to say.
         os.set_blocking(self._notices, False)
@@ -46,12 +46,12 @@ class WriterProcess:
 
         def work() -> None:
             # It may outlive the launcher, and then must not keep what that held, such as the lock of a sweep.
-            kept = {0, 1, 2, told, problems, run_lock.fileno()}
+            kept = {0, 1, 2, reading_end, problems, run_lock.fileno()}
             for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208 - numbers
                 with contextlib.suppress(OSError):  # that of the listing
                     os.close(fd)
             try:
-                _follow(plugin, run_dir, run_lock, told, launcher)
+                _follow(plugin, run_dir, run_lock, reading_end, launcher)
             except BaseException as error:  # whatever the library raises
                 text = next(iter(str(error).splitlines()), "")
                 # An error of ours says enough without its class.
@@ -61,7 +61,7 @@ class WriterProcess:
                 raise
 
         self.child = ChildProcess(f"writer {self.name}", work, log, outlives=True)
-        os.close(told)
+        os.close(reading_end)
         os.close(problems)
 
     def notify(self, notice: bytes) -> None:

@@ -109,14 +109,14 @@ class AsyncNode(Node):
         self._settled = True
         exchange, clock = self.exchange, self.exchange.clock
         limit = clock.now() + exchange.deadline
-        told = -Timeouts.unanswered
+        last_sent = -Timeouts.unanswered
 
         def is_over(now: float) -> bool:
-            nonlocal told
+            nonlocal last_sent
             is_answered = not list(self.sharing.awaited)
             # Repeated, because it may be lost.
-            if is_answered and now - told >= Timeouts.unanswered:
-                told = now
+            if is_answered and now - last_sent >= Timeouts.unanswered:
+                last_sent = now
                 exchange.send_finished()
             return now > limit or (is_answered and not exchange.unfinished)
 

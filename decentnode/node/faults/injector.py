@@ -138,7 +138,7 @@ class FaultInterceptor(MessageInterceptor):
         self.next_release = math.inf
         self._held: list[_Held] = []
         self._seen: dict[tuple[int, int, int], dict[object, int]] = {}
-        self._told: defaultdict[tuple[int, int], deque[int]] = defaultdict(
+        self._reported: defaultdict[tuple[int, int], deque[int]] = defaultdict(
             lambda: deque(maxlen=ROUNDS_REMEMBERED)
         )
 
@@ -206,9 +206,9 @@ class FaultInterceptor(MessageInterceptor):
 
     def _report_once(self, number: int, header: wire.Header, round: int) -> None:
         """Reports the first message that a fault affects for a rank in a round."""
-        told = self._told[number, header.receiver]
-        if round not in told:
-            told.append(round)
+        reported = self._reported[number, header.receiver]
+        if round not in reported:
+            reported.append(round)
             kind = wire.Kind(header.kind).name.lower()
             what = f"{kind} from rank {header.sender}"
             self.injector.report(self.reporter, number, header.receiver, round, what)

@@ -157,7 +157,8 @@ def _places(variants: Sequence[Variant]) -> dict[str, Place]:
     """By the label of an axis that tells the data, or by a number where no axis does."""
     trained = {one.name: json.dumps(one.runs[0].settings.get("dataset"), sort_keys=True) for one in variants}
     axis = next(
-        (axis for axis in (variants[0].axes if variants else ()) if _tells(axis, variants, trained)), ""
+        (axis for axis in (variants[0].axes if variants else ()) if _labels_match(axis, variants, trained)),
+        "",
     )
     numbers = {found: i for i, found in enumerate(dict.fromkeys(trained.values()), 1)}
     found = {}
@@ -168,7 +169,7 @@ def _places(variants: Sequence[Variant]) -> dict[str, Place]:
     return found
 
 
-def _tells(axis: str, variants: Sequence[Variant], trained: dict[str, str]) -> bool:
+def _labels_match(axis: str, variants: Sequence[Variant], trained: dict[str, str]) -> bool:
     """Whether each label of the axis goes with one data set, and the other way round."""
     pairs = {(trained[one.name], one.axes.get(axis, "")) for one in variants}
     return len(pairs) == len({found for found, _ in pairs}) == len({label for _, label in pairs})

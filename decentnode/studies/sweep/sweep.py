@@ -243,8 +243,10 @@ def _reason(directory: RunDirectory, outcome: RunOutcome) -> str:
     try:
         summary = directory.path / "summary.json"
         lost = read_object(summary).get("lost_nodes") if summary.exists() else {}
-        told = directory.log.read_text(errors="replace").split("\n")
+        lines = directory.log.read_text(errors="replace").split("\n")
     except (BadInput, OSError):
         return how
-    words = next(iter(lost.values())) if lost else next((line for line in reversed(told) if line.strip()), "")
+    words = (
+        next(iter(lost.values())) if lost else next((line for line in reversed(lines) if line.strip()), "")
+    )
     return f"{how}: {words.strip()[:MOST_LETTERS]}" if words else how
