@@ -241,16 +241,16 @@ class Graph(ABC):
         """The number of nodes that `rank` receives from."""
         return len(self.sources(rank, round))
 
-    def met_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
+    def peers_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
         """All ranks that `rank` sends to or receives from in these rounds."""
-        met = {peer for r in rounds for peer in self.targets(rank, r)}
-        return met.union(*(self.sources(rank, r) for r in rounds)) if self.directed else met
+        peers = {peer for r in rounds for peer in self.targets(rank, r)}
+        return peers.union(*(self.sources(rank, r) for r in rounds)) if self.directed else peers
 
     def partners(self, rank: int) -> set[int]:
         """All ranks that `rank` may send to or receive from in any round."""
         if self.period is None:
             return set(range(self.num_nodes)) - {rank}
-        return self.met_in(rank, self.cycle)
+        return self.peers_in(rank, self.cycle)
 
 
 class StaticGraph(Graph):

@@ -186,7 +186,7 @@ class WeightedGraph:
 
     def foreseen(self, rank: int, round: int, rounds: int) -> set[int]:
         """The peers of `rank` in `round` and the next ones, of so many rounds in the run."""
-        return self.graph.met_in(rank, range(round, min(round + 1 + FORESEEN_ROUNDS, rounds)))
+        return self.graph.peers_in(rank, range(round, min(round + 1 + FORESEEN_ROUNDS, rounds)))
 
     def matrix(self, round: int = 0) -> NDArray[np.float64]:
         """W of one round, float64, shape (n, n)."""

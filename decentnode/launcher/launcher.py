@@ -97,7 +97,7 @@ class Launcher:
         writers = () if machine else experiment.settings.records.writers
         self._writers = RowWriters(writers, self._event_log.log)
         self._rendezvous = Rendezvous(
-            experiment.mapping, machine, self._run_state.greeting(), self._credentials,
+            experiment.mapping, machine, self._run_state.join_message(), self._credentials,
             experiment.settings.failures,
         )  # fmt: skip
         self._vector_sender = VectorSender(machine, 8 * experiment.layout.numel, self._rendezvous.send)
@@ -146,7 +146,7 @@ class Launcher:
                 until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
                 self._watch(min(self._remote_machines.pause, until_exit, self.console.interval))
             if self._is_stopping():
-                self._let_go()
+                self._stop_nodes()
             wall = time.monotonic() - self._began if self.run_id else 0.0
             self._complete_observations()
             self._complete_attacks()
@@ -406,7 +406,7 @@ class Launcher:
 
     # After the last round.
 
-    def _let_go(self) -> None:
+    def _stop_nodes(self) -> None:
         """Ends the nodes of all machines after one round; kills those that take too long."""
         # Taken before the stop, to report how many of them were killed.
         here = self.membership.local.intersection(self.membership.active)

@@ -50,7 +50,7 @@ def files_needed(graph: Graph, ranks: Sequence[int], communication: Communicatio
     here, size, most = {*ranks}, communication.nodes_in_one_process(len(ranks)), graph.num_nodes**2
     if not graph.static:
         # Links to peers that no coming round needs are closed.
-        foreseen = max(len(graph.met_in(rank, range(1 + FORESEEN_ROUNDS))) for rank in ranks)
+        foreseen = max(len(graph.peers_in(rank, range(1 + FORESEEN_ROUNDS))) for rank in ranks)
         most = max(kept_links(), LINK_MULTIPLE * size * foreseen)
 
     def files(group: Sequence[int]) -> int:

@@ -270,14 +270,14 @@ class Experiment:
         )
         return replace(shard, least_batch=self.least_batch)
 
-    def met_first(self, ranks: Sequence[int]) -> set[int]:
+    def first_peers(self, ranks: Sequence[int]) -> set[int]:
         """Peers to connect to before the first round: all future ones if few, otherwise those of round 0."""
         graph = self.graph.graph
         everybody = range(graph.num_nodes) if graph.period is not None and not graph.static else ()
         most = max((len(graph.partners(rank)) for rank in everybody), default=0)
         if graph.static or 0 < most <= kept_links():
             return {peer for rank in ranks for peer in graph.partners(rank)}
-        return {peer for rank in ranks for peer in graph.met_in(rank, [0])}
+        return {peer for rank in ranks for peer in graph.peers_in(rank, [0])}
 
     def build(
         self, rank: int, resources: NodeResources, communication: Communication, shares_process: bool

@@ -102,10 +102,10 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         _start_together(fork_context, position, nodes)
     _request_views(fork_context, position)
     absent = fork_context.identity.absent
-    met_first = sorted(experiment.met_first(ranks) - absent)
+    first_peers = sorted(experiment.first_peers(ranks) - absent)
     run_id = fork_context.identity.message_id
     # The run id is known only now: the machines agree on it at the rendezvous.
-    communication.open(met_first, run_id, deadline, absent)
+    communication.open(first_peers, run_id, deadline, absent)
     if communication.news:
         fork_context.reporter.send(reports.Notice(ranks[0], communication.news))
     farewell_timeout = Timeouts.least_farewell

@@ -195,7 +195,7 @@ class RoundExchange:
         self._inbox: Inbox | None = None
         self._sound = True
         for peer in self.endpoint.admit(round):
-            self.note_back(peer)
+            self.note_rejoined(peer)
         # Before the first exchange: from here on the vector is not written until the mix.
         self.endpoint.offer(model, self.may_fetch)
 
@@ -265,7 +265,7 @@ class RoundExchange:
         for peer in self._received - self._peer_errors.keys():
             # A refused payload does not drop the edge, so no agreement announces that the peer rejoins.
             if isinstance(self.missing.get(peer), ProtocolError):
-                self.note_back(peer)
+                self.note_rejoined(peer)
 
     def remember(self, seconds: float, record: RoundRecord) -> None:
         """Updates the usual duration of a round, and reports progress to the launcher from time to time."""
@@ -300,7 +300,7 @@ class RoundExchange:
             self._sound = self._inbox.release() and self._sound
             self._inbox = None
 
-    def note_back(self, peer: int) -> None:
+    def note_rejoined(self, peer: int) -> None:
         """Continues with a peer that was lost."""
         if self.missing.pop(peer, None) is not None:
             print(f"round {self._round + 1}: rank {peer} is back", flush=True)

@@ -34,7 +34,7 @@ class Strangers(Company):
         return {(rank + hop) % NODES for hop in range(1, ASKED + 1)}
 
     def foresee(self, endpoint, round):
-        met = self.graph.met_in(endpoint.rank, [round])
+        met = self.graph.peers_in(endpoint.rank, [round])
         endpoint.foresee(met)
         assert endpoint._unsaid <= met, "others were told before the local steps of this round"
         self.links[endpoint.rank] += len(endpoint._io_thread.linked()) < NODES - 1

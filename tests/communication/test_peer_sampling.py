@@ -216,9 +216,9 @@ def test_links_are_opened_for_the_views_that_are_here():
     source = Blocks(graph, 0)
     graph.connect(source)
     here = {*graph.drawn.targets(1, 0), *graph.drawn.targets(1, 1)}
-    assert graph.met_in(1, range(4)) == here
+    assert graph.peers_in(1, range(4)) == here
     source.answers[1] = PeerSampler(30, 3, block=2).answer(1)
-    assert graph.met_in(1, range(4)) > here
+    assert graph.peers_in(1, range(4)) > here
     assert source.told == []
 
 

@@ -107,7 +107,7 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
             launcher._reports.take(last_words.pop(0))
 
     launcher._watch = watch
-    launcher._let_go()
+    launcher._stop_nodes()
     said = launcher.console.output.getvalue().splitlines()
     lost = "No checkpoint exists yet: if nodes are killed, the run is lost."
     rest = "After a kill, resume continues at round 23." if saved else lost

@@ -69,16 +69,16 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             # From here on no agreement for this round or an earlier one is possible (`readmit`).
             self._last = max(self._last, (round, -1, -1))
-            met = []
+            rejoined = []
             for peer in self.peers.unsettled():
                 if peer.state is PeerState.REJOINING and peer.round <= round:
                     peer.step(PeerEvent.ADMIT)
                     self._note_link(peer)
                 if peer.error is None and peer.fresh_from is not None and peer.fresh_from <= round:
                     peer.fresh_from = None
-                    met.append(peer.rank)
+                    rejoined.append(peer.rank)
                 self.peers.note(peer)
-            return sorted(met)
+            return sorted(rejoined)
 
     def start_at(self, round: int) -> None:
         """Lets this restarted node take part from `round` on; earlier rounds are closed for it."""

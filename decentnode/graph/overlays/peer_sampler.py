@@ -109,9 +109,9 @@ class PeerSampler(AperiodicGraph):
     def sources(self, rank: int, round: int) -> tuple[int, ...]:
         return self._round(round)[1][rank]
 
-    def met_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
+    def peers_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
         """Returns the peers in those rounds whose views are here; links of later rounds open with theirs."""
-        return super().met_in(rank, filter(self._is_here, rounds))
+        return super().peers_in(rank, filter(self._is_here, rounds))
 
     def _is_here(self, round: int) -> bool:
         number, source = round // self.block, self._source

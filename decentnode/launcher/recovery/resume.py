@@ -131,7 +131,7 @@ class ResumePlan:
         self.threads: int | None = self._state.get("threads")
         """Threads of torch in each process so far; None in runs of earlier releases, which kept no number."""
         self.other_code = ""
-        """Files that have changed since, as text; known after `greeting`."""
+        """Files that have changed since, as text; known after `with_checkpoints`."""
         self._accepts_other_code = accepts_other_code
         self.seconds = 0.0
         """Elapsed time of the run up to the round it resumes after."""
@@ -149,7 +149,7 @@ class ResumePlan:
                 "to continue, set more (rounds=N)"
             )
 
-    def greeting(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
+    def with_checkpoints(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
         """The Join with this machine's checkpoints; raises BadInput that names a rank without any.
 
         Also raises it for another dataset or code, and where `begin` would fail: by then the others have the

@@ -12,9 +12,9 @@ from decentnode.errors import DecentnodeError, PeerError
 from decentnode.graph.base import View
 from decentnode.node.asynchronous.messages import MessageExchange
 from decentnode.node.asynchronous.schedule import (
-    Back,
     Event,
     LiveSchedule,
+    PeerRejoined,
     Schedule,
     Step,
     Window,
@@ -81,8 +81,8 @@ class AsyncNode(Node):
             exchange.post(self.sharing.after_step(vector, view))
         elif isinstance(event, PeerError):
             exchange.continue_without(event)
-        elif isinstance(event, Back):
-            exchange.note_back(event.peer)
+        elif isinstance(event, PeerRejoined):
+            exchange.note_rejoined(event.peer)
         else:
             exchange.post(self.sharing.receive(vector, event, view))
 

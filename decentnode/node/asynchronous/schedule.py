@@ -30,13 +30,13 @@ class Step(NamedTuple):
     """The node makes a local step."""
 
 
-class Back(NamedTuple):
+class PeerRejoined(NamedTuple):
     """The node continues with a peer that was lost."""
 
     peer: int
 
 
-Event = Step | PeerMessage | PeerError | Back
+Event = Step | PeerMessage | PeerError | PeerRejoined
 """An error: the node continues without that peer."""
 STEP = Step()
 
@@ -90,7 +90,7 @@ class LiveSchedule:
         for arrival in self.messages.arrivals():
             # A peer that was only slow has lost nothing, so both ends go on with what they had.
             if self.messages.restart_deadline(arrival.source):
-                yield Back(arrival.source)
+                yield PeerRejoined(arrival.source)
             again = self.sharing.repeated(arrival)
             if again is None:
                 yield arrival
@@ -120,10 +120,10 @@ class RecordedSchedule:
         self.file.append(msgspec.json.encode({"round": window.round, "events": done}))
 
 
-def _written(event: PeerMessage | PeerError | Back) -> str:
+def _written(event: PeerMessage | PeerError | PeerRejoined) -> str:
     if isinstance(event, PeerMessage):
         return f"{event.source}:{event.tag}:{event.number}"
-    if isinstance(event, Back):
+    if isinstance(event, PeerRejoined):
         return f"back:{event.peer}"
     return f"{'left' if isinstance(event, PeerLeft) and not event.failed else 'lost'}:{event.peer}"
 
@@ -170,7 +170,7 @@ class ReplayedSchedule:
             elif event.startswith("left:"):
                 yield PeerLeft(int(event[5:]), window.round)
             elif event.startswith("back:"):
-                yield Back(int(event[5:]))
+                yield PeerRejoined(int(event[5:]))
             else:
                 yield await self._arrival(message_of(event), window)
         # The recorded pace is kept, so that no sender fills the queue of a slower receiver.

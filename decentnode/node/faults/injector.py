@@ -158,10 +158,10 @@ class FaultInterceptor(MessageInterceptor):
             for one in passing:
                 self._hold(link, one, max(queue))
             passing = []
-        return passing + self._let_go([held for held in before if held.overtaken])
+        return passing + self._release([held for held in before if held.overtaken])
 
     def released(self, now: float) -> list[Received]:
-        return self._let_go([held for held in self._held if held.until <= now])
+        return self._release([held for held in self._held if held.until <= now])
 
     def _struck(self, message: Received, header: wire.Header, now: float) -> list[Received]:
         """What is left of a message after all faults."""
@@ -175,13 +175,13 @@ class FaultInterceptor(MessageInterceptor):
         attempt = self._attempt(header)
         passing = [message]
         for number, fault in faults:
-            is_met = (
+            applies = (
                 includes(fault.peers, header.sender)
                 and fault.separates(header.sender, header.receiver)
                 and fault.pursue(round, now)
                 and (fault.activity is None or seen.activity is Activity[fault.activity.upper()])
             )
-            if not is_met:
+            if not applies:
                 continue
             identity = (header.kind, header.sender, header.receiver, *header.key, header.seq, attempt)
             # Keyed by the message, not by its arrival, so the same messages are affected in each run.
@@ -217,7 +217,7 @@ class FaultInterceptor(MessageInterceptor):
         self._held.append(_Held(until, link, message, overtaken))
         self.next_release = min(self.next_release, until)
 
-    def _let_go(self, held: "list[_Held]") -> list[Received]:
+    def _release(self, held: "list[_Held]") -> list[Received]:
         if held:
             self._held = [one for one in self._held if one not in held]
             self.next_release = min((one.until for one in self._held), default=math.inf)
