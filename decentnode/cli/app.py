@@ -15,7 +15,7 @@ from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
 from decentnode.cli.of_results import compare, export, frontier, plot, report, watch
-from decentnode.core.process_setup import look_for_gpus_without_cuda, reset_inherited_signals
+from decentnode.core.process_setup import find_gpus_without_cuda, reset_inherited_signals
 from decentnode.core.streams import fill_standard_streams, print_line, print_lines
 from decentnode.errors import BadInput, ExitCode
 from decentnode.mapping.job import job_of_one_task
@@ -442,7 +442,7 @@ def first_line(script: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and ends the process with its exit code."""
     fill_standard_streams()
-    look_for_gpus_without_cuda()
+    find_gpus_without_cuda()
     reset_inherited_signals()
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word != "--debug"]

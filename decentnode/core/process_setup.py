@@ -69,7 +69,7 @@ def _loaded_libraries() -> set[str]:
     return {path for path in paths if Path(path).name.startswith(_OPENMP)}
 
 
-def look_for_gpus_without_cuda() -> None:
+def find_gpus_without_cuda() -> None:
     """Makes `torch.cuda.is_available` ask the management library of the driver (NVML), here and in forks.
 
     By default it starts CUDA, and then no process that is forked later can use a GPU. The first to call it

@@ -21,7 +21,7 @@ from decentnode.options import Positive
 MOST_PIECES = 200
 """Of a document of a sample."""
 TOKENS: dict[int, np.dtype[Any]] = {16: np.dtype("<u2"), 32: np.dtype("<i4")}
-MOST_LOOKED_AT = 1 << 16
+MOST_CHECKED = 1 << 16
 """Numbers at the start of a file that tell whether its ids have 16 or 32 bits."""
 
 
@@ -177,7 +177,7 @@ class Tokens(Dataset):
                 f"dataset.path: {file}: {size} bytes are no tokens of {token.itemsize} bytes; it is cut off "
                 f"or empty"
             )
-        first = tokens[:MOST_LOOKED_AT]
+        first = tokens[:MOST_CHECKED]
         if self._id_bits == 16 and len(first) > 3 and not first[1::2].any() and first[::2].any():
             raise DatasetError(
                 f"dataset.bits: {file}: every second number is 0, so its ids have 32 bits; set bits: 32"

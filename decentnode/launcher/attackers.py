@@ -18,7 +18,7 @@ from decentnode.results.attack_results import AttackResult, best, read_results, 
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside
 
-LOOK_INTERVAL = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two looks at growing transcripts."""
 NICENESS = 19
 
@@ -130,7 +130,7 @@ class AttackProcess:
         found: list[list[AttackResult]] = [[] for _ in attackers]
         is_last = False
         while not is_last:
-            is_last = bool(ready([self._stop], seconds=LOOK_INTERVAL))
+            is_last = bool(ready([self._stop], seconds=CHECK_INTERVAL))
             before = sum(map(len, found))
             for results, attacker in zip(found, attackers, strict=True):
                 results += attacker.advance()

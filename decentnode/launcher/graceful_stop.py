@@ -16,7 +16,7 @@ from decentnode.errors import STOPPED_BY
 from decentnode.launcher.cluster.messages import Note, Pause, StopRequest
 
 REQUEST_INTERVAL = 0.5
-LOOK_INTERVAL = 0.1
+CHECK_INTERVAL = 0.1
 
 
 @dataclass
@@ -35,7 +35,7 @@ class GracefulStop:
     """The signal that stopped the run, here or on another machine."""
     is_urgent: bool = False
     """Whether all is killed without waiting."""
-    _clock: AwakeClock = field(default_factory=lambda: AwakeClock(LOOK_INTERVAL))
+    _clock: AwakeClock = field(default_factory=lambda: AwakeClock(CHECK_INTERVAL))
     """Nodes that ended while this launcher was suspended are not killed before it has read their reports."""
     _requested_at: float = 0.0
     _next_word: float = 0.0

@@ -263,11 +263,11 @@ def resolve_names(names: Sequence[str], seconds: float = Timeouts.name_lookup) -
     found: dict[str, list[str]] = {name: [name] if _ip(name) else [] for name in names}
     arrived: dict[str, list[str]] = {}
 
-    def look_up(name: str) -> None:
+    def resolve(name: str) -> None:
         arrived[name] = _addresses(name)
 
     # Daemon threads, because a resolver that hangs cannot be interrupted and must not delay the exit.
-    threads = [threading.Thread(target=look_up, args=(name,), daemon=True) for name in found if not _ip(name)]
+    threads = [threading.Thread(target=resolve, args=(name,), daemon=True) for name in found if not _ip(name)]
     for thread in threads:
         thread.start()
     clock = Clock()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from _runs import TINY
 
-LOOK_INTERVAL = 0.5
+CHECK_INTERVAL = 0.5
 TIMEOUT = 1500.0
 """Seconds that the run may take."""
 
@@ -83,7 +83,7 @@ def watch(runs: list[subprocess.Popen[bytes]]) -> int:
     most, end = 0, time.monotonic() + TIMEOUT
     while any(run.poll() is None for run in runs) and time.monotonic() < end:
         most = max([most, *(descriptors(pid) for run in runs for pid in descendants(run.pid))])
-        time.sleep(LOOK_INTERVAL)
+        time.sleep(CHECK_INTERVAL)
     return most
 
 

@@ -192,7 +192,7 @@ def test_closing_is_quick_and_leaves_nothing_behind(performance):
     assert performance.left_behind == []
 
 
-async def look_twice(actor: Actor):
+async def read_twice(actor: Actor):
     """Rank 0 breaks the rules: it writes to a slot that is being read, and says so in a second exchange."""
     other, slot = 1 - actor.rank, actor.endpoint.slots[0]
     slot.fill_(1.0)
@@ -209,7 +209,7 @@ async def look_twice(actor: Actor):
 
 @pytest.mark.parametrize("stage", [INPROC, SHARED], ids=lambda stage: stage.name)
 def test_a_vector_in_a_slot_is_read_where_it_lies(stage):
-    assert play(stage, 2, look_twice, MEMORY).results[1] == [2.0]
+    assert play(stage, 2, read_twice, MEMORY).results[1] == [2.0]
 
 
 async def what_links_carry(actor: Actor):

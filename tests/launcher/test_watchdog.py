@@ -38,7 +38,7 @@ class Machine:
         failures = {"deadline": DEADLINE, "start_deadline": 5.0} | failures
         self.watchdog = Watchdog(self.heartbeats, self.membership, FailureSettings(**failures).timeouts)
         self.found = []
-        self.look()
+        self.check()
 
     def mark(self, round, activity, *ranks):
         for rank in ranks:
@@ -50,7 +50,7 @@ class Machine:
         for rank in ranks:
             self.heartbeats.of(rank).wait_for({(rank + step) % 8 for step in peers})
 
-    def look(self, seconds=0.5):
+    def check(self, seconds=0.5):
         self.now += seconds
         self.found += self.watchdog.check(self.now)
 
@@ -59,7 +59,7 @@ class Machine:
         for _ in range(int(seconds / 0.5)):
             for rank in busy:
                 self.heartbeats.of(rank).beat()
-            self.look()
+            self.check()
 
     def stuck(self):
         return {report.rank for report in self.found if isinstance(report, Stuck)}
@@ -122,7 +122,7 @@ def test_what_is_usual_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then(
 
 def test_a_node_that_comes_back_into_an_earlier_round_waits_there_as_any_other(machine):
     machine.mark(9, RECEIVE, 2)
-    machine.look()
+    machine.check()
     machine.wait(8, [-1, 1], 2)
     machine.mark(8, TRAIN, 1, 3)
     machine.pass_time(30, busy=[1, 3])
@@ -158,7 +158,7 @@ def test_a_slow_trainer_whose_steps_go_on_is_never_stuck(machine):
     for _ in range(200):
         machine.pass_time(DEADLINE - 1)
         machine.heartbeats.of(3).beat()
-        machine.look()
+        machine.check()
     assert machine.stuck() == set()
     assert machine.watchdog.hung(machine.now) == {}
 
@@ -219,7 +219,7 @@ def test_a_stopped_process_is_stuck_although_its_node_waits(machine):
 def test_time_in_which_the_launcher_stood_still_counts_for_nobody(machine):
     machine.mark(0, TRAIN, *range(8))
     for _ in range(3):
-        machine.look(60.0)
+        machine.check(60.0)
     assert machine.stuck() == set()
     machine.pass_time(DEADLINE)
     assert machine.stuck() == set(range(8))

@@ -329,8 +329,8 @@ def test_results_do_not_depend_on_how_many_buckets_travel_at_a_time(scheme, in_f
 
         def work(rank, rendezvous):
             flying = []
-            look = lambda mixture: flying.append(len(model._engine.exchanges.handles))
-            model = run.wrap(rendezvous, before_mixing=look)
+            note_flying = lambda mixture: flying.append(len(model._engine.exchanges.handles))
+            model = run.wrap(rendezvous, before_mixing=note_flying)
             run.train(model, rank, 0, 2)
             with model.averaged() as distance:
                 average = flat(model)

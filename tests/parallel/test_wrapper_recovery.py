@@ -57,9 +57,9 @@ class Breaking:
 
     def __init__(self, run, rendezvous):
         self.mixed_last = None
-        self.model = run.wrap(rendezvous, before_mixing=self.look, **with_scaler(run.options))
+        self.model = run.wrap(rendezvous, before_mixing=self.mix_until_broken, **with_scaler(run.options))
 
-    def look(self, mixture):
+    def mix_until_broken(self, mixture):
         if self.mixed_last is not None and mixture.bucket is self.mixed_last:
             raise ZeroDivisionError
 

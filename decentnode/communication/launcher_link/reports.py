@@ -201,7 +201,7 @@ Report = (
     | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
-LOOK_INTERVAL = 1.0
+CHECK_INTERVAL = 1.0
 _LAST = (Finished, Stopped, Failed, Exited, Restarted, Rejoined, Ready)
 
 
@@ -243,7 +243,7 @@ class Reporter:
         return sent
 
     def _write(self, line: bytes, timeout: float) -> bool:
-        clock = AwakeClock(LOOK_INTERVAL)
+        clock = AwakeClock(CHECK_INTERVAL)
         deadline = clock.now() + timeout
         while True:
             try:
@@ -254,7 +254,7 @@ class Reporter:
                 left = deadline - clock.now()
                 if left <= 0:
                     return False
-                ready([], [self._fd], min(left, LOOK_INTERVAL))
+                ready([], [self._fd], min(left, CHECK_INTERVAL))
             # The launcher is dead, and the fork server ends this process soon.
             except BrokenPipeError:
                 return False

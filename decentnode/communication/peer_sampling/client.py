@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from decentnode.communication.peer_sampling.service import LOOK_INTERVAL, NUMBER, QUESTION
+from decentnode.communication.peer_sampling.service import CHECK_INTERVAL, NUMBER, QUESTION
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.timeouts import Timeouts
@@ -44,12 +44,12 @@ class SamplingClient:
         self._thread = threading.Thread(target=self._run, name="peer sampling", daemon=True)
         self._thread.start()
         self.request(first)
-        clock = AwakeClock(LOOK_INTERVAL)
+        clock = AwakeClock(CHECK_INTERVAL)
         limit = clock.now() + self.timeouts.start_deadline
         while self.block(first) is None:
             if clock.now() > limit:
                 raise StartError(f"no peer-sampling service answers at {self.endpoint}")
-            time.sleep(LOOK_INTERVAL / 5)
+            time.sleep(CHECK_INTERVAL / 5)
         return self
 
     def close(self) -> None:
@@ -67,10 +67,10 @@ class SamplingClient:
 
     async def wait(self, number: int) -> None:
         """Waits until the block is here or the service is lost, for half of a deadline at most."""
-        clock = AwakeClock(LOOK_INTERVAL)
+        clock = AwakeClock(CHECK_INTERVAL)
         limit = clock.now() + self.timeouts.sampled_view
         while self.block(number) is None and not self.is_lost and clock.now() < limit:
-            await Clock().sleep(LOOK_INTERVAL / 5)
+            await Clock().sleep(CHECK_INTERVAL / 5)
 
     def repeats(self, number: int, instead: int) -> None:
         """Tells that nodes repeat an earlier block."""
@@ -87,7 +87,7 @@ class SamplingClient:
         dealer.connect(self.endpoint)
         # While this process is suspended the service is not silent: nodes that repeat a block which others
         # have would wait for peers that exchange with others, in each of its rounds.
-        clock = AwakeClock(LOOK_INTERVAL)
+        clock = AwakeClock(CHECK_INTERVAL)
         last_answer, due, requested = clock.now(), 0.0, -1
         # Several questions within the grace: each answer that a block is not due yet is a sign of life.
         pause = min(REQUEST_INTERVAL, self.timeouts.grace / 3)
@@ -100,7 +100,7 @@ class SamplingClient:
                 # Without a connection, the queue of questions becomes full.
                 with contextlib.suppress(zmq.Again):
                     dealer.send(QUESTION.pack(self.process, wanted), zmq.NOBLOCK)
-            if dealer.poll(round(1000 * LOOK_INTERVAL)):
+            if dealer.poll(round(1000 * CHECK_INTERVAL)):
                 last_answer, self.is_lost = clock.now(), False
                 self._take(dealer.recv_multipart())
             elif clock.now() - last_answer > self.timeouts.grace:

@@ -33,7 +33,7 @@ SAME_CODE = "put the same files on all machines (failures.allow_different_code: 
 MOST_KEYS = 5
 """Settings that are named where machines have different ones."""
 JOIN_INTERVAL = 0.5
-LOOK_INTERVAL = 0.1
+CHECK_INTERVAL = 0.1
 MOST_AT_ONCE = 4
 """Messages of full size that are read before the launcher does something else."""
 LEAST_BYTES = MOST_BYTES // 256
@@ -51,7 +51,7 @@ class Rendezvous:
         """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all."""
         self.machine = machine
         self.machines = range(len(mapping.machines))
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
         self.last_received = dict.fromkeys(self.machines, time.monotonic())
         self._mapping = mapping
         self._join = join
@@ -90,7 +90,7 @@ class Rendezvous:
         return meet(deadline, is_stopped)
 
     def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
-        clock = AwakeClock(LOOK_INTERVAL)
+        clock = AwakeClock(CHECK_INTERVAL)
         limit = clock.now() + deadline
         enough_since: float | None = None
         while missing := self._missing():
@@ -109,7 +109,7 @@ class Rendezvous:
                 refused = f"; connections that were refused: {listed}" if listed else ""
                 reason = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}"
                 self._refuse(Refuse(reason))
-            for note in self.receive(timeout=LOOK_INTERVAL):
+            for note in self.receive(timeout=CHECK_INTERVAL):
                 if isinstance(note, Join):
                     if refusal := self._difference(note):
                         self._refuse(refusal)
@@ -131,10 +131,10 @@ class Rendezvous:
 
     def _missing(self) -> set[int]:
         """Machines that have not joined, or have left again; the messages of the latter are dropped."""
-        before, self._looked = self._looked, time.monotonic()
+        before, self._checked = self._checked, time.monotonic()
         # If this process was suspended, messages that arrived meanwhile are not read yet.
-        timeout = Timeouts.machine_left(self._looked - before)
-        for machine in [m for m in self._joins if m and self._looked - self.last_received[m] > timeout]:
+        timeout = Timeouts.machine_left(self._checked - before)
+        for machine in [m for m in self._joins if m and self._checked - self.last_received[m] > timeout]:
             del self._joins[machine]
             self._routes.pop(machine, None)
         return set(self.machines) - self._joins.keys()
@@ -167,7 +167,7 @@ class Rendezvous:
         return True
 
     def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
-        clock = AwakeClock(LOOK_INTERVAL)
+        clock = AwakeClock(CHECK_INTERVAL)
         limit, next_join = clock.now() + deadline, 0.0
         absent = {0}
         while (now := clock.now()) < limit and not is_stopped():
@@ -175,7 +175,7 @@ class Rendezvous:
             if now >= next_join:
                 self.send(self._joins[self.machine])
                 next_join = now + JOIN_INTERVAL
-            for note in self.receive(timeout=LOOK_INTERVAL):
+            for note in self.receive(timeout=CHECK_INTERVAL):
                 match note:
                     case Start():
                         # Machine 0 is not trusted blindly: signatures and quorum are checked here, too.
@@ -360,7 +360,7 @@ class Rendezvous:
         self.send(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
         while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
-            for note in self.receive(timeout=LOOK_INTERVAL):
+            for note in self.receive(timeout=CHECK_INTERVAL):
                 if isinstance(note, Join):
                     self.send(refusal, note.machine)
         raise refusal.error()

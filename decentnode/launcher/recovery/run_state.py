@@ -61,7 +61,7 @@ class RunState:
         if self._machine == 0:
             # Other machines do not know how remote nodes ended; their own may have to go back a round.
             self.resume_plan.refuse_finished(len(self._ranks))
-        return self.resume_plan.join_message(join, sorted(self._local), self.identity.settings)
+        return self.resume_plan.with_checkpoints(join, sorted(self._local), self.identity.settings)
 
     def begin(self, start: Start) -> None:
         """Prepares the directory after the rendezvous and before the start signal."""

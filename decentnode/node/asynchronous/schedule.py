@@ -22,7 +22,7 @@ from decentnode.training.pace import Pace
 
 FOLDER = "schedule"
 """Of recorded schedules, in the run's directory."""
-LOOK_INTERVAL = 0.05
+CHECK_INTERVAL = 0.05
 """Seconds between two looks at what the clock decides, while no message arrives."""
 
 
@@ -82,8 +82,8 @@ class LiveSchedule:
                 yield STEP
             else:
                 # Not longer: a broken link or a deadline is seen only at a look.
-                due = self._free - now if has_step and self._free > now else LOOK_INTERVAL
-                await self.messages.wait(min(due, LOOK_INTERVAL))
+                due = self._free - now if has_step and self._free > now else CHECK_INTERVAL
+                await self.messages.wait(min(due, CHECK_INTERVAL))
 
     def _news(self) -> Iterator[Event]:
         yield from list(self.messages.lost())
@@ -176,10 +176,10 @@ class ReplayedSchedule:
         # The recorded pace is kept, so that no sender fills the queue of a slower receiver.
         while not window.is_last and not window.is_over(self.messages.clock.now()):
             self._collect()
-            await self.messages.wait(LOOK_INTERVAL)
+            await self.messages.wait(CHECK_INTERVAL)
 
     async def _arrival(self, wanted_message: Message, window: Window) -> PeerMessage:
-        clock, deadline, awake = self.messages.clock, self.messages.deadline, AwakeClock(LOOK_INTERVAL)
+        clock, deadline, awake = self.messages.clock, self.messages.deadline, AwakeClock(CHECK_INTERVAL)
         limit = awake.now() + deadline
         while True:
             self._collect()
@@ -192,7 +192,7 @@ class ReplayedSchedule:
                     f"schedule has not come within {deadline:.0f} s"
                 )
             self.messages.post(self.sharing.repeats(clock.now()))
-            await self.messages.wait(LOOK_INTERVAL)
+            await self.messages.wait(CHECK_INTERVAL)
 
     def _collect(self) -> None:
         """Keeps what a later event uses, and answers again what an earlier one used."""

@@ -17,8 +17,8 @@ from matplotlib.patches import FancyArrowPatch
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.results.figures.look import PALETTE
 from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
+from decentnode.results.figures.styles import PALETTE
 
 SHAPES = ("o", "s", "D", "h", "^", "p", "v", "8")
 """Of groups of nodes; together with the color 64 differ, and eight without colors."""
@@ -117,7 +117,7 @@ def _legend(picture: GraphPicture) -> list[Line2D]:
 
 
 def _entry(label: str, group: int, hollow: bool = False) -> Line2D:
-    color, shape = look_of(group)
+    color, shape = group_style(group)
     return Line2D(
         [], [], linestyle="", marker="o" if hollow else shape, markersize=8, label=label,
         markerfacecolor="white" if hollow else color, markeredgecolor=PALE if hollow else INK,
@@ -125,7 +125,7 @@ def _entry(label: str, group: int, hollow: bool = False) -> Line2D:
     )  # fmt: skip
 
 
-def look_of(group: int) -> tuple[str, str]:
+def group_style(group: int) -> tuple[str, str]:
     """Color and shape of a group; they repeat together after 64."""
     return PALETTE[group % len(PALETTE)], SHAPES[(group + group // len(PALETTE)) % len(SHAPES)]
 
@@ -151,7 +151,7 @@ def _draw_round(axes: Axes, picture: GraphPicture, drawn_round: DrawnRound, side
 def _draw_node(
     axes: Axes, place: NDArray[np.float64], rank: int, group: int, rests: bool, diameter: float
 ) -> None:
-    color, shape = look_of(group)
+    color, shape = group_style(group)
     face: Any = "white" if rests else color
     axes.plot(
         *place, marker=shape, markersize=diameter * SIZE_OF.get(shape, 1.0), markerfacecolor=face,

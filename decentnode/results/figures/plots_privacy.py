@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.results.figures.look import MARKERS, look
 from decentnode.results.figures.plots import DPI, PALE, drawing_style
+from decentnode.results.figures.styles import MARKERS, style_at
 
 Matrix = NDArray[np.float64]
 SIDE = 4.2
@@ -97,7 +97,7 @@ def frontier_figure(title: str, utility: str, panels: Sequence[Sequence[Panel]])
             _draw_panel(axes, panel, places)
         line[0].set_ylabel(utility)
     entries = [
-        Line2D([], [], linestyle="", marker=marker_of(place), color=look(place).color, label=label)
+        Line2D([], [], linestyle="", marker=marker_of(place), color=style_at(place).color, label=label)
         for label, place in places.items()
     ]
     entries.append(Line2D([], [], color=PALE, linestyle="--", linewidth=1.2, label="Pareto front"))
@@ -106,7 +106,7 @@ def frontier_figure(title: str, utility: str, panels: Sequence[Sequence[Panel]])
 
 
 def marker_of(place: int) -> str:
-    """Together with the color of `look` the first 64 places differ."""
+    """Together with the color of `style_at` the first 64 places differ."""
     return MARKERS[(place + place // len(MARKERS)) % len(MARKERS)]
 
 
@@ -120,7 +120,7 @@ def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
     right = max((one[0] for one in known.values()), default=1.0)
     nowhere = right * 3 if panel.is_logarithmic else right + 0.15 * (abs(right) or 1.0)
     for label, (x, x_half, y, y_half) in panel.points.items():
-        style, is_known = look(places[label]), label in known
+        style, is_known = style_at(places[label]), label in known
         axes.errorbar(
             x if is_known else nowhere, y, xerr=_half(x_half) if is_known else None, yerr=_half(y_half),
             marker=marker_of(places[label]), color=style.color,

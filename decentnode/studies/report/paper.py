@@ -11,12 +11,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from decentnode.results import Study
-from decentnode.results.figures.look import PATTERNS, Look, look
+from decentnode.results.figures.styles import PATTERNS, CurveStyle, style_at
 from decentnode.results.metrics import LOSS, Metric
 from decentnode.results.study import Variant
 from decentnode.studies.report import tables
 from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
-from decentnode.studies.report.charts import label, looks
+from decentnode.studies.report.charts import label, styles_of
 
 WIDTH_INCHES, HEIGHT_INCHES = {1: 3.35, 2: 6.9}, 2.3
 """Widths of one column and of two in the usual styles; 2.3 inches leave room for a legend below."""
@@ -70,11 +70,11 @@ def write(study: Study, out: Path, target: float, columns: int = 1) -> list[Path
 
 @dataclass(frozen=True)
 class _Curve:
-    """A variant in a figure: its name there, and its look."""
+    """A variant in a figure: its name there, and its style."""
 
     name: str
     variant: Variant
-    look: Look
+    style: CurveStyle
 
 
 def _figures(study: Study, width: float = WIDTH_INCHES[1]) -> dict[str, Figure]:
@@ -100,7 +100,7 @@ def _parts(study: Study) -> dict[str, list[_Curve]]:
     """
     axis = _dividing_axis(study)
     if axis is None:
-        styles = looks(study)
+        styles = styles_of(study)
         return {"": [_Curve(one.name, one, styles[one.name]) for one in study.compared]}
     rest = {
         one.name: "_".join(label for name, label in one.axes.items() if name != axis)
@@ -110,7 +110,7 @@ def _parts(study: Study) -> dict[str, list[_Curve]]:
     parts: dict[str, list[_Curve]] = {}
     for one in study.compared:
         name = rest[one.name]
-        parts.setdefault(f"_{one.axes[axis]}", []).append(_Curve(name, one, look(places[name])))
+        parts.setdefault(f"_{one.axes[axis]}", []).append(_Curve(name, one, style_at(places[name])))
     return parts
 
 
@@ -148,7 +148,7 @@ def _legend_columns(names: Sequence[str], width: float) -> int:
 
 
 def _draw(axes: Axes, curve: _Curve, band: Band, axis: str, place: int) -> None:
-    x, style = [AXIS_SCALES[axis] * value for value in band.x[axis]], curve.look
+    x, style = [AXIS_SCALES[axis] * value for value in band.x[axis]], curve.style
     if band.has_interval:
         axes.fill_between(x, band.low, band.high, color=style.color, alpha=BAND_ALPHA, linewidth=0)
     step = max(1, -(-len(x) // MOST_MARKERS))

@@ -154,19 +154,19 @@ def forecast(experiment: Experiment) -> Forecast:
         return msgspec.structs.replace(sizes(experiment), seconds=seconds, memory_bytes=memory)
     costs = run_costs.measure(experiment)
     nodes, rounds = experiment.graph.num_nodes, settings.rounds
-    looked_at = range(min(rounds, MOST_ROUNDS))
-    steps = sum(run_costs.steps(experiment, rank, round) for rank in range(nodes) for round in looked_at)
+    rounds_counted = range(min(rounds, MOST_ROUNDS))
+    steps = sum(run_costs.steps(experiment, rank, round) for rank in range(nodes) for round in rounds_counted)
     graph = experiment.graph.graph
-    sent = sum(len(graph.targets(rank, round)) for rank in range(nodes) for round in looked_at)
+    sent = sum(len(graph.targets(rank, round)) for rank in range(nodes) for round in rounds_counted)
     tests = _whole_tests(experiment.plan, nodes)
-    of_rounds = steps * costs.step_seconds / len(looked_at) + nodes * costs.share_seconds
+    of_rounds = steps * costs.step_seconds / len(rounds_counted) + nodes * costs.share_seconds
     work = rounds * of_rounds + tests * costs.test_seconds
     workers = min(len(os.sched_getaffinity(0)), len(experiment.processes))
     known = sizes(experiment)
     return msgspec.structs.replace(
         known,
         seconds=START_SECONDS + work / workers if settings.device == "cpu" else nan,
-        sent_bytes=rounds * sent / len(looked_at) * costs.sent_bytes,
+        sent_bytes=rounds * sent / len(rounds_counted) * costs.sent_bytes,
         memory_bytes=float(bytes_needed(experiment, 0)),
     )
 

@@ -29,7 +29,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.results.run import RunEntry
 from decentnode.studies.expansion import PlannedRun
 
-LOOK_INTERVAL = 0.25
+CHECK_INTERVAL = 0.25
 _PLACES = struct.Struct("<dd")
 SETUP = "DECENTNODE_SETUP_SECONDS"
 """Set by eval/run.sh, for the start of its own process."""
@@ -60,7 +60,7 @@ class RunConsole(LiveConsole):
         self._progress = progress
         self._entry, self._directory = entry, directory
         self._began = nan
-        self._looked = 0.0
+        self._checked = 0.0
 
     def began(self, experiment: Experiment, startup: float) -> None:
         super().began(experiment, startup)
@@ -71,8 +71,8 @@ class RunConsole(LiveConsole):
 
     def progress(self, membership: MembershipTable) -> None:
         now = time.monotonic()
-        if now - self._looked >= LOOK_INTERVAL:
-            self._looked = now
+        if now - self._checked >= CHECK_INTERVAL:
+            self._checked = now
             self._progress.put(self._began, Standing.of(membership).done)
 
 

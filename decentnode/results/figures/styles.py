@@ -17,8 +17,8 @@ PATTERNS: dict[str, str | tuple[int, tuple[int, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """One curve's look."""
+class CurveStyle:
+    """The style of one curve."""
 
     color: str
     marker: str
@@ -26,12 +26,12 @@ class Look:
     dash: str
 
 
-def look(place: int) -> Look:
-    """The look of the variant at this place.
+def style_at(place: int) -> CurveStyle:
+    """The style of the variant at this place.
 
     Eight follow with different colors and markers; dashes and markers together repeat after 40.
     """
-    return Look(
+    return CurveStyle(
         PALETTE[place % len(PALETTE)], MARKERS[place % len(MARKERS)], SYMBOLS[place % len(SYMBOLS)],
         DASHES[place % len(DASHES)],
     )  # fmt: skip
