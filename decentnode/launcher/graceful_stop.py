@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from signal import Signals
 
-from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, UNDECIDED, HeartbeatBoard
 from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
@@ -98,7 +98,7 @@ class GracefulStop:
 
     @property
     def _is_decided(self) -> bool:
-        return self.heartbeats.last_round not in (GO_ON, UNDECIDED)
+        return self.heartbeats.last_round not in (NO_LAST_ROUND, UNDECIDED)
 
     def _send_repeatedly(self, note: Note) -> None:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""

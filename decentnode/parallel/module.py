@@ -295,7 +295,7 @@ class DecentralizedDataParallel(nn.Module):
             self.mixing_strength = strength
         if self.options.scaler is not None and state["scaler"]:
             self.options.scaler.load_state_dict(state["scaler"])
-        self._engine.go_on_at(state["step"])
+        self._engine.continue_at(state["step"])
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

@@ -4,7 +4,12 @@ import signal
 
 import pytest
 
-from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import (
+    NO_LAST_ROUND,
+    UNDECIDED,
+    Activity,
+    HeartbeatBoard,
+)
 from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import Pause, StopRequest
@@ -57,7 +62,7 @@ class Machines:
 def test_nothing_happens_before_somebody_asks():
     machines = Machines([[4], [5]])
     machines.advance()
-    assert machines.last_rounds == [GO_ON, GO_ON]
+    assert machines.last_rounds == [NO_LAST_ROUND, NO_LAST_ROUND]
     assert machines.all[0].signal is None
 
 
@@ -92,7 +97,7 @@ def test_machine_0_does_not_wait_for_ever_for_another(clock):
     for _ in range(8):
         clock[0] += Timeouts.announcements / 6
         machines.advance()
-    assert machines.last_rounds == [6, GO_ON, 6]
+    assert machines.last_rounds == [6, NO_LAST_ROUND, 6]
 
 
 def test_without_machine_0_a_machine_decides_for_its_own_nodes(clock):
@@ -101,10 +106,10 @@ def test_without_machine_0_a_machine_decides_for_its_own_nodes(clock):
     machines.all[1].request(signal.SIGTERM)
     clock[0] += 1.0
     machines.advance()
-    assert machines.last_rounds == [GO_ON, UNDECIDED]
+    assert machines.last_rounds == [NO_LAST_ROUND, UNDECIDED]
     clock[0] += Timeouts.decision
     machines.advance()
-    assert machines.last_rounds == [GO_ON, 9]
+    assert machines.last_rounds == [NO_LAST_ROUND, 9]
 
 
 def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(clock):
@@ -115,8 +120,8 @@ def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(c
     for _ in range(40):
         clock[0] += Timeouts.announcements / 30
         machines.advance()
-        assert set(machines.last_rounds[:3]) <= {GO_ON, UNDECIDED, 6}
-    assert machines.last_rounds == [6, 6, 6, GO_ON]
+        assert set(machines.last_rounds[:3]) <= {NO_LAST_ROUND, UNDECIDED, 6}
+    assert machines.last_rounds == [6, 6, 6, NO_LAST_ROUND]
 
 
 def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(clock):

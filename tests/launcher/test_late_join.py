@@ -41,7 +41,7 @@ class Recorded:
     def send(self, note, to=None):
         self.sent.append((note, to))
 
-    def start_again(self, position, incarnation):
+    def restart(self, position, incarnation):
         self.started.append((position, incarnation))
 
 

@@ -258,7 +258,7 @@ class ExchangeHandle:
             self._owner.show_awaited(self)
         return self._pause
 
-    def back_off(self, now: float) -> None:
+    def lengthen_pause(self, now: float) -> None:
         """Restarts the timer with a longer pause after a request, if a thread waits."""
         if self.due == math.inf:
             return

@@ -49,7 +49,7 @@ class FailureDetector:
     ) -> None:
         self.request_missing(mailbox)
         for handle, peers in mailbox.awaited():
-            handle.back_off(now)
+            handle.lengthen_pause(now)
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
             if now - handle.opened > Timeouts.waiting_notice(handle.deadline):
                 # The awaited peers have received RESEND, which is the same sign of life.

@@ -254,7 +254,7 @@ class GroupEndpoint(ZeroMQEndpoint):
             super().acknowledge(source, message)
         # Without a group no buffer is needed again.
         elif self.group_membership.group is not None:
-            self.transfer_queue.pool.give_back(message.buffer)
+            self.transfer_queue.pool.return_buffer(message.buffer)
 
     def _send_done(self, what: Iterable[tuple[int, int]]) -> None:
         """Acknowledges by message what has arrived from (source, part), where no payload does so."""

@@ -86,7 +86,7 @@ class Pool:
                 self._free.pop()
         return new_bytes(length, device)
 
-    def give_back(self, buffer: Tensor) -> None:
+    def return_buffer(self, buffer: Tensor) -> None:
         """Returns memory from `take` that is not read any more."""
         whole = buffer.new_empty(0).set_(buffer.untyped_storage())
         with self._lock:

@@ -88,7 +88,7 @@ class ReportHandler:
             case reports.Restarted():
                 self._restart(report)
             case reports.Rejoined():
-                self._go_back(report.rank, report.round)
+                self._return_to(report.rank, report.round)
             case reports.Checkpointed():
                 self.run_state.retention.note(report.rank, report.round)
             case reports.NotCheckpointed():
@@ -166,12 +166,12 @@ class ReportHandler:
         self.membership.restart(report.process)
         self.monitor.watchdog.restart(report.process)
 
-    def _go_back(self, rank: int, round: int) -> None:
+    def _return_to(self, rank: int, round: int) -> None:
         # The exception: a rejoining node discards later rounds.
         self.membership.members[rank].round = round - 1
         # The node has deleted these checkpoints, so no resume may count on them.
         self.run_state.retention.undo(rank, round)
-        if rank in self.membership.local and (problem := self.evaluations.go_back(round)):
+        if rank in self.membership.local and (problem := self.evaluations.discard_from(round)):
             self.event_log.log("checkpoint", problem)
 
     def _log(self, kind: str, report: RoundReport, text: str, shown: bool = True) -> None:

@@ -58,7 +58,7 @@ class EvaluationLog:
         self.rows = {row.round: row for row in read_evaluations(self.path)} if self.path.exists() else {}
         self._may_undo = is_late
 
-    def go_back(self, round: int) -> str:
+    def discard_from(self, round: int) -> str:
         """Discards rows of `round` and later ones where nodes repeat these; returns a line if that fails."""
         if not self._may_undo:
             return ""
