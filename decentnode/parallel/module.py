@@ -27,7 +27,7 @@ from decentnode.parallel.buckets import BucketMemory, Plan
 from decentnode.parallel.engine import MixingEngine
 from decentnode.parallel.exchange_queue import ExchangeQueue
 from decentnode.parallel.options import Options
-from decentnode.parallel.rendezvous import Link, RankRendezvous, StoreRendezvous
+from decentnode.parallel.rendezvous import Link, RankRendezvous, RankStoreRendezvous
 from decentnode.parallel.topology import Topology, digest, made, weighted_graph
 
 STATE_VERSION = 2
@@ -87,7 +87,7 @@ class DecentralizedDataParallel(nn.Module):
         chosen = Options.read(options)
         if chosen.keep_freed_memory:
             keep_freed_memory()
-        rendezvous = rendezvous or StoreRendezvous.from_environment(chosen.deadline)
+        rendezvous = rendezvous or RankStoreRendezvous.from_environment(chosen.deadline)
         graph = weighted_graph(topology, weights, rendezvous.size)
         plan = Plan.of(module, int(chosen.bucket_mb * 1e6), chosen.buffers != "local")
         link, endpoint = joined(rendezvous, plan, graph, chosen, module)

@@ -136,7 +136,7 @@ class RankRecord:
 
 
 @dataclass
-class StoreRendezvous(RankRendezvous):
+class RankStoreRendezvous(RankRendezvous):
     """Ranks that are processes and share a torch.distributed store, as torchrun provides it."""
 
     rank: int
@@ -147,7 +147,7 @@ class StoreRendezvous(RankRendezvous):
     prefix: str = field(default_factory=lambda: f"decentnode/{_restarts()}/{next(_made)}")
 
     @classmethod
-    def from_environment(cls, timeout: float) -> "StoreRendezvous":
+    def from_environment(cls, timeout: float) -> "RankStoreRendezvous":
         """From torchrun or an initialized torch.distributed; a single rank where there is neither."""
         if dist.is_available() and dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()

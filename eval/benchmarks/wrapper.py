@@ -30,7 +30,7 @@ from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.interceptor import MessageInterceptor, Received
 from decentnode.communication.wire import Header, Kind
 from decentnode.communication.zeromq.receiver import header_bytes
-from decentnode.parallel.rendezvous import StoreRendezvous
+from decentnode.parallel.rendezvous import RankStoreRendezvous
 
 NODES = 4
 WIDTHS = {1_000_000: 500, 10_000_000: 1000}
@@ -227,7 +227,7 @@ class Wire(MessageInterceptor):
         return due
 
 
-class SlowRendezvous(StoreRendezvous):
+class SlowRendezvous(RankStoreRendezvous):
     """Ranks between which there is such a wire."""
 
     wire: Wire

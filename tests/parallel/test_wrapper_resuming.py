@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from decentnode.communication.torch_distributed.transfers import GroupExchange
 from decentnode.errors import BadInput, RunFailed, StartError
-from decentnode.parallel.rendezvous import RankRecord, StoreRendezvous, _processes
+from decentnode.parallel.rendezvous import RankRecord, RankStoreRendezvous, _processes
 from decentnode.parallel.topology import weighted_graph
 from decentnode.training.optim import decay_groups
 from tests.support.ensemble import Run, batches, ensemble, flat, loss_of, processes
@@ -417,8 +417,8 @@ def test_the_stores_machine_is_where_the_others_see_it():
 
 
 def test_addresses_are_found_by_name_and_in_both_families():
-    assert StoreRendezvous(0, 2, None, ("localhost", 1))._addresses()[0] in ("127.0.0.1", "::1")
-    assert StoreRendezvous(0, 2, None, ("::1", 1))._addresses() == ("::1", "::1")
+    assert RankStoreRendezvous(0, 2, None, ("localhost", 1))._addresses()[0] in ("127.0.0.1", "::1")
+    assert RankStoreRendezvous(0, 2, None, ("::1", 1))._addresses() == ("::1", "::1")
 
 
 def test_processes_of_srun_without_torchrun_do_not_train_alone(monkeypatch):
@@ -431,7 +431,7 @@ def test_processes_of_srun_without_torchrun_do_not_train_alone(monkeypatch):
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BadInput, match="srun has started 4 processes on 1 machine, but set no RANK"):
-        StoreRendezvous.from_environment(1.0)
+        RankStoreRendezvous.from_environment(1.0)
 
 
 def test_an_initialized_group_is_enough():
