@@ -67,10 +67,10 @@ class EvaluationPlan:
 
         `test`: the metrics of a model on some samples.
         """
-        found = test(self.samples_after(round))
+        scores = test(self.samples_after(round))
         if self.validation is not None:
-            found |= {VALIDATION + name: value for name, value in test(self.validation).items()}
-        return found
+            scores |= {VALIDATION + name: value for name, value in test(self.validation).items()}
+        return scores
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class NodeEvaluation:
         if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
             return False
         try:
-            beside = packed(training.module_state.state_dict())
+            module_state = packed(training.module_state.state_dict())
         except (UnknownKind, BadTensors):
             # The node has what no other process can have.
             return False
@@ -169,6 +169,6 @@ class NodeEvaluation:
             record.round,
             training.vector.values,
             self.clock,
-            beside,
+            module_state,
             self.resources.evaluator_timeout,
         )

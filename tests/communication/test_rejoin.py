@@ -145,7 +145,7 @@ def test_who_comes_back_takes_the_latest_round_of_all_neighbors():
     town, coming = rejoining([7, 9, 8])
     coming.request_positions([(0, peer) for peer in (1, 2, 3)])
     town.carry()
-    assert coming.found.is_set()
+    assert coming.concluded.is_set()
     assert coming.round == 10
     for peer in (1, 2, 3):
         assert town.first(peer, 0) == town.first(0, peer) == 10
@@ -163,7 +163,7 @@ def test_who_has_only_neighbors_that_come_back_follows_them():
     inner.request_positions([(0, 1)])
     town.carry()
     assert (inner.round, outer.round) == (None, 8)
-    inner.found.clear()
+    inner.concluded.clear()
     inner.request_positions([(0, 1)])
     town.carry()
     assert inner.round == town.first(1, 0) == town.first(0, 1) == 8
@@ -210,10 +210,10 @@ def test_who_only_looks_binds_nobody_and_asks_again_before_it_takes_part():
     town, coming = rejoining([7, 9])
     coming.request_positions([(0, 1), (0, 2)], enough=20)
     town.carry()
-    assert (coming.found.is_set(), coming.latest, coming.round) == (True, 10, None)
+    assert (coming.concluded.is_set(), coming.latest, coming.round) == (True, 10, None)
     assert town.first(1, 0) is town.first(2, 0) is None
     coming.request_positions([(0, 1), (0, 2)])
-    assert not coming.found.is_set()
+    assert not coming.concluded.is_set()
     town.go_to(1, 11)
     town.carry()
     assert coming.round == 12 == town.first(1, 0) == town.first(2, 0)
@@ -223,16 +223,16 @@ def test_who_looks_waits_for_nobody_else_once_a_peer_is_far_enough():
     town, coming = rejoining([7, 9])
     coming.request_positions([(0, 1), (0, 2)], enough=6)
     town.carry(lambda header: 2 in (header.sender, header.receiver))
-    assert (coming.found.is_set(), coming.latest) == (True, 8)
+    assert (coming.concluded.is_set(), coming.latest) == (True, 8)
 
 
 def test_who_looks_and_hears_nothing_does_not_know():
     town, coming = rejoining([7])
     coming.request_positions([(0, 1)], enough=6)
     town.carry(lambda header: True)
-    assert not coming.found.is_set()
+    assert not coming.concluded.is_set()
     coming.stop_waiting()
-    assert (coming.found.is_set(), coming.latest) == (True, None)
+    assert (coming.concluded.is_set(), coming.latest) == (True, None)
 
 
 def test_a_late_answer_to_a_look_does_not_end_what_is_asked_next():
@@ -256,7 +256,7 @@ def test_who_does_not_answer_is_not_waited_for():
     town, coming = rejoining([7, 7])
     coming.request_positions([(0, 1), (0, 2)])
     town.carry(lambda header: 2 in (header.sender, header.receiver))
-    assert not coming.found.is_set()
+    assert not coming.concluded.is_set()
     coming.stop_waiting()
     town.carry()
     assert coming.round == 8 == town.first(1, 0)
@@ -266,7 +266,7 @@ def test_where_nobody_is_left_there_is_no_round():
     _, coming = rejoining([7])
     coming.request_positions([(0, 1)])
     coming.stop_waiting()
-    assert coming.found.is_set()
+    assert coming.concluded.is_set()
     assert coming.round is None
 
 
@@ -274,7 +274,7 @@ def test_what_is_heard_before_anybody_was_asked_ends_no_search():
     town, coming = rejoining([7])
     town.send_control(Kind.REJOIN_PROPOSE, 1, 0, (9, 0, 0), 8)
     town.carry()
-    assert not coming.found.is_set()
+    assert not coming.concluded.is_set()
 
 
 def test_a_farewell_names_the_last_exchange_if_there_was_one():
@@ -333,7 +333,7 @@ def test_where_all_have_ended_nothing_is_left_to_do(enough):
         town.boxes[rank].ended = True
     coming.request_positions([(0, 1), (0, 2)], enough)
     town.carry()
-    assert coming.found.is_set()
+    assert coming.concluded.is_set()
     assert (coming.latest if enough else coming.round) == 100
 
 
@@ -344,7 +344,7 @@ def test_one_that_is_silent_is_asked_again_before_the_word_of_those_counts_that_
     coming.request_positions([(0, 1), (0, 2)], enough)
     town.carry(lambda header: header.sender == 2)
     coming.stop_waiting()
-    assert coming.found.is_set()
+    assert coming.concluded.is_set()
     assert (coming.latest if enough else coming.round) is None
     coming.request_positions([(0, 1), (0, 2)], enough)
     town.carry()

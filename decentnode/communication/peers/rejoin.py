@@ -47,7 +47,7 @@ class RejoinProtocol:
         self.round: int | None = None
         self.latest: int | None = None
         """The latest next round among the positions received; None: no answer."""
-        self.found = threading.Event()
+        self.concluded = threading.Event()
         """Set when the result is known, or no peer is left that could answer."""
         self._mailboxes = mailboxes
         self._send_control = send_control
@@ -68,10 +68,10 @@ class RejoinProtocol:
         that rejoin themselves must be asked again until they have a round.
         """
         # A new event, so that late answers to an earlier question do not end the wait for this one.
-        found = threading.Event()
+        concluded = threading.Event()
         self._limit = limit
-        post(lambda: self.request_positions(pairs, enough, found))
-        while not found.wait(max(0.0, min(Timeouts.rejoin_answer, limit - time.monotonic()))):
+        post(lambda: self.request_positions(pairs, enough, concluded))
+        while not concluded.wait(max(0.0, min(Timeouts.rejoin_answer, limit - time.monotonic()))):
             if time.monotonic() >= limit:
                 break
             post(self.stop_waiting)
@@ -82,10 +82,10 @@ class RejoinProtocol:
         return round
 
     def request_positions(
-        self, pairs: Iterable[Pair], enough: int | None = None, found: threading.Event | None = None
+        self, pairs: Iterable[Pair], enough: int | None = None, concluded: threading.Event | None = None
     ) -> None:
         """Asks these peers from the beginning; they count as lost until they accept."""
-        self.found = found or threading.Event()
+        self.concluded = concluded or threading.Event()
         self._answers = dict.fromkeys(sorted(pairs), (RejoinAnswer.NONE, 0))
         self._proposed, self._margin, self._enough = None, 0, enough
         for rank, peer in self._answers:
@@ -142,7 +142,7 @@ class RejoinProtocol:
             for rank, mailbox in self._mailboxes.items():
                 for sibling in self._mailboxes.keys() - {rank}:
                     mailbox.start_fresh(sibling, round)
-        self.found.set()
+        self.concluded.set()
 
     def _in_reach(self) -> dict[Pair, RejoinAnswer]:
         """The peers that may still agree, each with its last answer."""
@@ -153,7 +153,7 @@ class RejoinProtocol:
         return [round for answer, round in self._answers.values() if answer in answers]
 
     def _continue(self) -> None:
-        if self.found.is_set():
+        if self.concluded.is_set():
             return
         least = min(self._in_reach().values(), default=None)
         if self._enough is not None:
@@ -161,7 +161,7 @@ class RejoinProtocol:
         elif self._ended_alone:
             self.settle(max(self._rounds(RejoinAnswer.ENDED)))
         elif least is None:
-            self.found.set()
+            self.concluded.set()
         elif self._proposed is None and least >= RejoinAnswer.POSITION:
             self._propose()
         elif self._proposed is not None and least is RejoinAnswer.ACCEPT:
@@ -171,7 +171,7 @@ class RejoinProtocol:
         ended = self._rounds(RejoinAnswer.ENDED) if self._ended_alone else []
         self.latest = max(self._rounds(RejoinAnswer.POSITION) or ended, default=None)
         if least_answer is not RejoinAnswer.NONE or (self.latest is not None and self.latest > enough):
-            self.found.set()
+            self.concluded.set()
 
     @property
     def _ended_alone(self) -> bool:

@@ -180,11 +180,11 @@ def prove_guard(credentials: Credentials, seconds: float = Timeouts.guard_self_t
         stranger = _knock(context, where, replace(credentials, own_keys=KeyPair.make()))
         # The stranger first: an open guard would otherwise look right with the own key.
         _serve_until(gate, seconds, lambda: bool(refused))
-        own = _knock(context, where, credentials)
+        listed = _knock(context, where, credentials)
         _serve_until(gate, seconds, lambda: has_input(server))
         frames = server.recv_multipart(zmq.NOBLOCK, copy=False) if has_input(server) else []
         stranger.close(0)
-        own.close(0)
+        listed.close(0)
     finally:
         gate.close()
         server.close(0)

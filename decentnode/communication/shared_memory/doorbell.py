@@ -89,9 +89,9 @@ class DoorbellReader:
         if not self._attending.acquire(blocking=False):
             return handle.sleep(timeout)
         try:
-            own, began = threading.get_ident(), time.monotonic()
+            own_thread, began = threading.get_ident(), time.monotonic()
             # Another thread may finish the exchange, for example after a timeout: it must end the poll below.
-            handle.call_when_done(lambda: None if threading.get_ident() == own else self._wake())
+            handle.call_when_done(lambda: None if threading.get_ident() == own_thread else self._wake())
             # Asleep, it would cost its peers a wake-up each, which takes longer than all else that they do.
             limit, awake_until = began + timeout, began + Timeouts.spin
             while not handle.done and (now := time.monotonic()) < limit:

@@ -256,9 +256,9 @@ class GroupEndpoint(ZeroMQEndpoint):
         elif self.group_membership.group is not None:
             self.transfer_queue.pool.return_buffer(message.buffer)
 
-    def _send_done(self, what: Iterable[tuple[int, int]]) -> None:
+    def _send_done(self, arrived: Iterable[tuple[int, int]]) -> None:
         """Acknowledges by message what has arrived from (source, part), where no payload does so."""
-        for source, part in what:
+        for source, part in arrived:
             key = self._arrived.pop((source, part), None)
             if key is not None:
                 self._acknowledged[source, part] = key

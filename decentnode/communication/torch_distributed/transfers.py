@@ -212,9 +212,9 @@ class TransferQueue:
 
         The wait for a single transfer ends only at its own limit, or when its group is ended.
         """
-        own, limit = threading.get_ident(), time.monotonic() + timeout
+        own_thread, limit = threading.get_ident(), time.monotonic() + timeout
         # None wakes the loop below when another thread finishes the exchange.
-        handle.call_when_done(lambda: None if threading.get_ident() == own else self._tasks.put(None))
+        handle.call_when_done(lambda: None if threading.get_ident() == own_thread else self._tasks.put(None))
         while not handle.done:
             try:
                 left = max(0.0, limit - time.monotonic())

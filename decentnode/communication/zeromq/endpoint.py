@@ -311,8 +311,9 @@ class ZeroMQ(Communication):
         if self.local != "tcp":
             self._io_thread.bind(ipc_endpoint(directory, directory.own))
         if self.local == "tcp" or any(p.machine != directory.process.machine for p in directory.processes):
-            own = directory.process
-            self._io_thread.bind(tcp_endpoint(own.bound or own.address, self.base_port + own.index))
+            process = directory.process
+            port = self.base_port + process.index
+            self._io_thread.bind(tcp_endpoint(process.bound or process.address, port))
 
     @property
     def io_thread(self) -> IoThread:

@@ -59,8 +59,8 @@ class HelloBarrier:
                     return
                 if waited >= timeout:
                     silent = [rank for p in sorted(missing) for rank in self._directory.processes[p].ranks]
-                    own = self._directory.process.ranks[0]
-                    raise StartError(f"rank {own}: no hello from ranks {silent} within {timeout:.0f} s")
+                    own_rank = self._directory.process.ranks[0]
+                    raise StartError(f"rank {own_rank}: no hello from ranks {silent} within {timeout:.0f} s")
                 for process in missing:
                     send_hello(process)
 

@@ -259,15 +259,15 @@ class IoThread(threading.Thread):
     def rejoin(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks rejoin, or with `enough` the position of their `peers` (`seek`)."""
         assert self.rejoining is not None, "only a process that was restarted can rejoin"
-        home, own, clock = self.directory.home, self.directory.own, AwakeClock(Timeouts.rejoin_answer)
+        home, own_process, clock = self.directory.home, self.directory.own, AwakeClock(Timeouts.rejoin_answer)
         limit = clock.now() + timeout
-        pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
-        found: int | None = None
-        while found is None and (left := limit - clock.now()) > 0.0 and self._any_lives(pairs):
-            found = self.rejoining.seek(pairs, time.monotonic() + left, self.post, enough)
-        if found is None:
+        pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own_process]
+        round: int | None = None
+        while round is None and (left := limit - clock.now()) > 0.0 and self._any_lives(pairs):
+            round = self.rejoining.seek(pairs, time.monotonic() + left, self.post, enough)
+        if round is None:
             raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to rejoin in")
-        return found
+        return round
 
     def _any_lives(self, pairs: list[tuple[int, int]]) -> bool:
         return any(self.directory.home[peer] not in self._links.lost for _, peer in pairs)
@@ -279,11 +279,11 @@ class IoThread(threading.Thread):
         # Before the request: a model without an entry here is refused.
         self._receiver.models.setdefault(pair, None)
         self.post(lambda: self.send_control(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
-        found = None
-        while found is None and clock.now() < limit and self._any_lives([pair]):
+        model = None
+        while model is None and clock.now() < limit and self._any_lives([pair]):
             time.sleep(POLL_INTERVAL)
-            found = self._receiver.take_model_for(rank)
-        return found
+            model = self._receiver.take_model_for(rank)
+        return model
 
     def stop(self, linger: float) -> None:
         """Ends the thread after the posted commands; undelivered messages have `linger` seconds."""
@@ -367,10 +367,10 @@ class IoThread(threading.Thread):
         for at in range(0, len(self.hello.ranks), RANKS_PER_HELLO):
             some = slice(at, at + RANKS_PER_HELLO)
             ranks = self.hello.ranks[some]
-            for found, segments in zip(hellos, ([], self.hello.segments[some]), strict=True):
+            for target, segments in zip(hellos, ([], self.hello.segments[some]), strict=True):
                 body = msgspec.msgpack.encode(wire.Hello(ranks, segments))
                 head = self.header(Kind.HELLO, ranks[0], ranks[0], length=len(body), body=body)
-                found.append((head, body))
+                target.append((head, body))
         return hellos
 
     def _receive_all(self) -> None:

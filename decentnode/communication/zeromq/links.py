@@ -215,8 +215,8 @@ class PeerLinks:
         for fd, _ in self._epoll.poll(0):
             if (reader := self._pipes.reader_of(fd)) is not None:
                 self._suspect(reader, Timeouts.local_link)
-            elif (found := self._dealers.events_of(fd)) is not None:
-                self._judge(*found)
+            elif (events := self._dealers.events_of(fd)) is not None:
+                self._judge(*events)
 
     def _suspect(self, process: int, grace: float) -> None:
         """Gives a process whose link broke some time; later breaks do not extend it."""

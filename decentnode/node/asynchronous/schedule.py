@@ -158,7 +158,7 @@ class ReplayedSchedule:
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
         """The recorded events of a window; raises RunFailed."""
-        recorded = next((one.events for one in self.windows if one.round == window.round), None)
+        recorded = next((past.events for past in self.windows if past.round == window.round), None)
         if recorded is None:
             raise RunFailed(f"{self._place(window)}: the recorded run has no such round; check schedule_path")
         for event in recorded:

@@ -73,11 +73,11 @@ class FaultInjector:
             if includes(fault.ranks, rank) and fault.machine in (None, self.machines[rank])
         ]
 
-    def report(self, reporter: Reporter, fault: int, rank: int, round: int, what: str) -> None:
+    def report(self, reporter: Reporter, fault: int, rank: int, round: int, description: str) -> None:
         """Reports that a fault, by its number, acts on a rank in a round, and on what."""
         name = name_of(self.faults[fault])
-        print(f"round {round + 1}: injected fault: {name} of rank {rank} ({what})", flush=True)
-        reporter.send(FaultInjected(rank, round, name, what))
+        print(f"round {round + 1}: injected fault: {name} of rank {rank} ({description})", flush=True)
+        reporter.send(FaultInjected(rank, round, name, description))
 
 
 @dataclass(eq=False)
@@ -155,8 +155,8 @@ class FaultInterceptor(MessageInterceptor):
         passing = self._struck(message, header, now)
         if queue := [held.until for held in before if not held.overtaken]:
             # A link keeps the order: messages behind a delayed one wait with it.
-            for one in passing:
-                self._hold(link, one, max(queue))
+            for passed in passing:
+                self._hold(link, passed, max(queue))
             passing = []
         return passing + self._release([held for held in before if held.overtaken])
 
@@ -190,7 +190,7 @@ class FaultInterceptor(MessageInterceptor):
                 continue
             self._report_once(number, header, round)
             hold = partial(self._hold, (header.sender, header.receiver))
-            passing = [left for one in passing for left in fault.inject(one, draw, now, hold)]
+            passing = [left for passed in passing for left in fault.inject(passed, draw, now, hold)]
         return passing
 
     def _attempt(self, header: wire.Header) -> int:
@@ -210,8 +210,8 @@ class FaultInterceptor(MessageInterceptor):
         if round not in reported:
             reported.append(round)
             kind = wire.Kind(header.kind).name.lower()
-            what = f"{kind} from rank {header.sender}"
-            self.injector.report(self.reporter, number, header.receiver, round, what)
+            description = f"{kind} from rank {header.sender}"
+            self.injector.report(self.reporter, number, header.receiver, round, description)
 
     def _hold(self, link: Link, message: Received, until: float, overtaken: bool = False) -> None:
         self._held.append(_Held(until, link, message, overtaken))
@@ -219,7 +219,7 @@ class FaultInterceptor(MessageInterceptor):
 
     def _release(self, held: "list[_Held]") -> list[Received]:
         if held:
-            self._held = [one for one in self._held if one not in held]
-            self.next_release = min((one.until for one in self._held), default=math.inf)
+            self._held = [kept for kept in self._held if kept not in held]
+            self.next_release = min((kept.until for kept in self._held), default=math.inf)
         # The sort is stable, so messages due at the same time keep their order.
-        return [one.message for one in sorted(held, key=lambda one: one.until)]
+        return [due.message for due in sorted(held, key=lambda due: due.until)]

@@ -225,8 +225,8 @@ class NoiseOfMuffliato(Mechanism):
                 for w in sorted({w for v in group for w in self.graph.graph.sources(v, round)} - {*group})
             ]
             seen = np.array(rows) if rows else np.zeros((1, self.rounds * n))
-            found = network_privacy.sensitivity(seen, n, self._noise, group)
-            columns.append([gaussian_epsilon(float(mu), self.delta) for mu in found])
+            sensitivities = network_privacy.sensitivity(seen, n, self._noise, group)
+            columns.append([gaussian_epsilon(float(mu), self.delta) for mu in sensitivities])
         return np.array(columns).T, []
 
     def _sent(self) -> Iterator[tuple[int, Matrix]]:
@@ -250,8 +250,8 @@ class NoiseOfMuffliato(Mechanism):
     def published(self) -> Matrix:
         # Divergences of the rounds add up. Of a graph that changes, each round has its own.
         cycle = range(self.rounds) if self.graph.graph.period is None else self.graph.graph.cycle
-        found = [network_privacy.pairwise_renyi(self._steps(round), self._noise) for round in cycle]
-        mean: Matrix = np.mean(found, axis=0)
+        divergences = [network_privacy.pairwise_renyi(self._steps(round), self._noise) for round in cycle]
+        mean: Matrix = np.mean(divergences, axis=0)
         return network_privacy.epsilon(mean, self.rounds, self.delta)
 
     def _steps(self, round: int) -> Iterator[tuple[Matrix, NDArray[np.bool_]]]:
