@@ -47,8 +47,8 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
 
 def passive(experiment: Experiment) -> list[PassiveAttack]:
     """The passive adversaries of a run."""
-    made = (one.make() for one in experiment.settings.adversaries)
-    return [one for one in made if isinstance(one, PassiveAttack)]
+    made = (plugin.make() for plugin in experiment.settings.adversaries)
+    return [adversary for adversary in made if isinstance(adversary, PassiveAttack)]
 
 
 def attacked(experiment: Experiment, run: Path, attacks: Sequence[PassiveAttack]) -> Iterator[AttackResult]:
@@ -75,14 +75,14 @@ class AttackProcess:
 
         Raises BadInput for a party with ranks on several machines. Nothing runs before `start`.
         """
-        online = [one for one in passive(experiment) if one.online]
+        online = [attack for attack in passive(experiment) if attack.online]
         for attack in online:
             here = {rank in local for rank in attack.listeners}
             if len(here) > 1:
                 raise BadInput(
                     f"adversaries: {attack.who} are on several machines; attack afterwards (online: false)"
                 )
-        self._attacks = [one for one in online if set(one.listeners) <= set(local)]
+        self._attacks = [attack for attack in online if set(attack.listeners) <= set(local)]
         self._experiment = experiment
         self._run_dir = run_dir
         self._log_event = log_event
@@ -127,13 +127,13 @@ class AttackProcess:
         torch.set_num_threads(1)
         scene = scene_of(self._experiment, self._run_dir)
         attackers = [Attacker(scene, attack, self._run_dir) for attack in self._attacks]
-        found: list[list[AttackResult]] = [[] for _ in attackers]
+        by_attack: list[list[AttackResult]] = [[] for _ in attackers]
         is_last = False
         while not is_last:
             is_last = bool(ready([self._stop], seconds=CHECK_INTERVAL))
-            before = sum(map(len, found))
-            for results, attacker in zip(found, attackers, strict=True):
+            before = sum(map(len, by_attack))
+            for results, attacker in zip(by_attack, attackers, strict=True):
                 results += attacker.advance()
-            if sum(map(len, found)) > before:
+            if sum(map(len, by_attack)) > before:
                 # In the order of `decentnode attack`, so the file is the same.
-                write_results(self._run_dir, [one for results in found for one in results])
+                write_results(self._run_dir, [result for results in by_attack for result in results])

@@ -82,7 +82,7 @@ class GracefulStop:
         if self.signal is None or self._is_decided or waited < Timeouts.announced_round:
             return
         # After `Timeouts.announced_round` no local node can announce a higher round.
-        own = self._announced[self.machine] = self.heartbeats.highest_round
+        announced = self._announced[self.machine] = self.heartbeats.highest_round
         if self.machine == 0:
             if self.present() <= self._announced.keys() or waited > Timeouts.announcements:
                 last = self.heartbeats.last_round = max(self._announced.values())
@@ -92,9 +92,9 @@ class GracefulStop:
                 self._send_repeatedly(Pause(self.signal))
         elif waited > Timeouts.decision:
             # Machine 0 does not answer, so this machine stops by itself.
-            self.heartbeats.last_round = own
+            self.heartbeats.last_round = announced
         else:
-            self._send_repeatedly(StopRequest(self.machine, self.signal, own))
+            self._send_repeatedly(StopRequest(self.machine, self.signal, announced))
 
     @property
     def _is_decided(self) -> bool:

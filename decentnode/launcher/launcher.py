@@ -70,10 +70,10 @@ class Launcher:
         torch in each process, where the code of a plug-in has set a number.
         """
         self.experiment, self.machine = experiment, machine
-        given, here = experiment.settings.training.threads, len(experiment.mapping.ranks_of(machine))
+        wanted, here = experiment.settings.training.threads, len(experiment.mapping.ranks_of(machine))
         # In this order: the configuration, the number that the run began with, code, environment, processors.
         kept = resume_plan.threads if resume_plan else None
-        self.threads = given if given != "auto" else kept or threads or default_threads(here)
+        self.threads = wanted if wanted != "auto" else kept or threads or default_threads(here)
         self.console = console
         self._credentials = preflight.credentials(experiment.settings, machine)
         self.run_dir = resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine)
@@ -329,8 +329,8 @@ class Launcher:
             text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {log}"
             self._event_log.log("communication", text)
         # The nodes first: they publish what is evaluated.
-        found = [*self._report_reader.read(), *self._evaluators.reports()]
-        self._reports.take_own([*found, *self._run_monitor.watchdog.check(time.monotonic())])
+        reports = [*self._report_reader.read(), *self._evaluators.reports()]
+        self._reports.take_own([*reports, *self._run_monitor.watchdog.check(time.monotonic())])
         if self._report_reader.closed:
             # The fork server died without a report: its children died with it.
             active = self.membership.local.intersection(self.membership.active)
@@ -412,10 +412,10 @@ class Launcher:
         here = self.membership.local.intersection(self.membership.active)
         if not self._graceful_stop.is_urgent:
             saved = self._run_state.saved_by_all
-            rest = "No checkpoint exists yet: if nodes are killed, the run is lost."
-            rest = rest if saved is None else f"After a kill, resume continues at round {saved + 2}."
+            outlook = "No checkpoint exists yet: if nodes are killed, the run is lost."
+            outlook = outlook if saved is None else f"After a kill, resume continues at round {saved + 2}."
             most = f"Nodes that need more than {self._graceful_stop.deadline:g} s are killed"
-            text = f"stopping after the current round. {most}; a second Ctrl-C kills all at once. {rest}"
+            text = f"stopping after the current round. {most}; a second Ctrl-C kills all at once. {outlook}"
             self._event_log.log("stop", text)
         while self._unresolved() and not self._graceful_stop.is_urgent:
             self._watch(STOP_POLL_INTERVAL)
@@ -427,9 +427,9 @@ class Launcher:
         killed = here.difference(self.membership.ranks(MemberState.FINISHED, MemberState.STOPPED))
         if killed and self._graceful_stop.is_urgent and self.run_id:
             saved = self._run_state.saved_by_all
-            rest = "no checkpoint of all nodes to resume from (checkpoint.every)"
-            rest = rest if saved is None else f"resume continues at round {saved + 2}"
-            text = f"killed {counted(len(killed), 'node')} that did not finish in time; {rest}"
+            outlook = "no checkpoint of all nodes to resume from (checkpoint.every)"
+            outlook = outlook if saved is None else f"resume continues at round {saved + 2}"
+            text = f"killed {counted(len(killed), 'node')} that did not finish in time; {outlook}"
             self._event_log.log("stop", text)
 
     def _complete_observations(self) -> None:

@@ -86,10 +86,10 @@ class RemoteMachines:
         """
         speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, messages.Join)}
         for machine in sorted(speaking - self.present()):
-            found = self._membership.silent().intersection(self._mapping.ranks_of(machine))
-            for rank in found:
+            silent = self._membership.silent().intersection(self._mapping.ranks_of(machine))
+            for rank in silent:
                 self._membership.members[rank].count_as_running()
-            if found:
+            if silent:
                 self._log_event("machine_back", f"machine {machine} reconnected; its nodes are active again")
 
     @property

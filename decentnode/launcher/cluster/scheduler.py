@@ -67,14 +67,14 @@ def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[str] = 
 
     Raises BadInput where this machine is not found among several that share it.
     """
-    own = run_dir
+    directory = run_dir
     if job:
-        own = machine_directory(run_dir, job.machine)
+        directory = machine_directory(run_dir, job.machine)
     elif os.path.isfile(run_dir / "config.yaml") and any(run_dir.glob("machine-*/config.yaml")):  # noqa: PTH113
         # The directory itself is that of the machine which came first.
         settings = config.load(run_dir / "config.yaml", overrides)
         is_given = any(override.startswith("machine=") for override in overrides)
-        own = machine_directory(
+        directory = machine_directory(
             run_dir, this_machine(settings if is_given else replace(settings, machine=None))
         )
-    return own if os.path.isdir(own) else run_dir  # noqa: PTH112 - it may be too long, or not ours
+    return directory if os.path.isdir(directory) else run_dir  # noqa: PTH112 - it may be too long, or not ours

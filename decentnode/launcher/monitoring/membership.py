@@ -136,9 +136,12 @@ class MembershipTable:
 
     def last_words(self) -> list[Report]:
         """The last reports of the nodes here that finished or stopped."""
-        here, stopped = [(rank, self.members[rank]) for rank in sorted(self.local)], MemberState.STOPPED
-        said = (Stopped(rank, one.round + 1) if one.state is stopped else one.finished for rank, one in here)
-        return [report for report in said if report is not None]
+        members = [(rank, self.members[rank]) for rank in sorted(self.local)]
+        reports = (
+            Stopped(rank, member.round + 1) if member.state is MemberState.STOPPED else member.finished
+            for rank, member in members
+        )
+        return [report for report in reports if report is not None]
 
     def broken_edges(self) -> list[PeerMissing]:
         """Edges that were dropped although both ends finished."""

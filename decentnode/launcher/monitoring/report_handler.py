@@ -49,9 +49,9 @@ class ReportHandler:
     unsent: list[Report] = field(default_factory=list)
     """Reports of this machine that machine 0 does not have."""
 
-    def take_own(self, found: Iterable[Report]) -> None:
+    def take_own(self, own_reports: Iterable[Report]) -> None:
         """Processes reports of this machine, with the figures of its memory where that ran out."""
-        for report in chain.from_iterable(map(self.monitor.memory.explain, found)):
+        for report in chain.from_iterable(map(self.monitor.memory.explain, own_reports)):
             self.take(report)
             # Process ids concern this launcher only.
             if not isinstance(report, reports.Ready):

@@ -101,11 +101,11 @@ class Watchdog:
                 self._observe(position, watched, elapsed)
         self._pause = self._next_pause()
         self.next_check = now + self._pause
-        found: list[Report] = [*self._newly_stuck()]
+        reports: list[Report] = [*self._newly_stuck()]
         if now - self._last_reported >= REPORT_INTERVAL:
             self._last_reported = now
-            found += self._waits(now)
-        return found
+            reports += self._waits(now)
+        return reports
 
     def check_soon(self) -> None:
         """Shortens the pause after a report, because nodes may have made progress."""
@@ -137,8 +137,8 @@ class Watchdog:
         active, limits = set(self._membership.active), self._timeouts
         exits = self._exits(now).items()
         hung = {p for p, passed in exits if limits.process_exit <= passed < limits.process_gone}
-        stuck = [(p, one) for p, one in self._watched.items() if one.stuck]
-        hung |= {p for p, one in stuck if one.silent >= Timeouts.hung_process(self._limit(one))}
+        stuck = [(p, watched) for p, watched in self._watched.items() if watched.stuck]
+        hung |= {p for p, watched in stuck if watched.silent >= Timeouts.hung_process(self._limit(watched))}
         return {
             position: [
                 Failed(rank, f"hung ({self.doing(rank, now)}) and was killed")
@@ -164,7 +164,11 @@ class Watchdog:
         for position, watched in self._watched.items():
             is_idle = position not in ended and active.isdisjoint(watched.ranks)
             watched.idle_since = (watched.idle_since or now) if is_idle else 0.0
-        return {position: now - one.idle_since for position, one in self._watched.items() if one.idle_since}
+        return {
+            position: now - watched.idle_since
+            for position, watched in self._watched.items()
+            if watched.idle_since
+        }
 
     def restart(self, position: int) -> None:
         """Forgets the record of a restarted process: the silence of the old one does not count."""

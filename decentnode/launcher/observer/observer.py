@@ -161,12 +161,12 @@ class ModelObserver(threading.Thread):
 
     def _arrived(self) -> list[Event]:
         """All waiting events; if there are none, the first that arrives, or none after POLL_INTERVAL."""
-        found: list[Event] = []
+        events: list[Event] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))
+            events.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))
         # Asked before the other events are taken: every report that the table has by now is among them.
         self._expected = self.reporting()
-        return found + [self._events.get() for _ in range(self._events.qsize())]
+        return events + [self._events.get() for _ in range(self._events.qsize())]
 
     def _release_late(self, event: Event) -> None:
         if isinstance(event, Published) and event.published:
@@ -204,7 +204,7 @@ class ModelObserver(threading.Thread):
 
     def _is_full(self) -> bool:
         """Whether other machines have reported more open rounds than a correct run can have."""
-        ahead = sum(not (one.shown or one.declined) for one in self._rounds.values())
+        ahead = sum(not (parts.shown or parts.declined) for parts in self._rounds.values())
         return ahead >= max(MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES // (8 * self.snapshots.elements))
 
     def _advance(self, round: int, parts: _RoundParts) -> None:
