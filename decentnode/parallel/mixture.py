@@ -71,9 +71,9 @@ class MixInput:
         """Raises ValueError for inputs that are not finite; large sums of finite values pass."""
         for j in self.weights:
             values = self._of(j)
-            if found := first_not_finite(values):
-                where = self.bucket.name_at(self.start + found[0])
-                raise ValueError(not_finite(j, found[1], where))
+            if defect := first_not_finite(values):
+                where = self.bucket.name_at(self.start + defect[0])
+                raise ValueError(not_finite(j, defect[1], where))
 
 
 def first_not_finite(values: Tensor) -> tuple[int, float] | None:

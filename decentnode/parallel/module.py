@@ -129,12 +129,12 @@ class DecentralizedDataParallel(nn.Module):
         with torch.no_grad():
             self._engine.start()
         self._backward.is_open = True
-        found = self.module(*args, **kwargs)
+        output = self.module(*args, **kwargs)
         self._backward.is_open = False
-        for tensor in [found] if isinstance(found, Tensor) else tree_leaves(found):
+        for tensor in [output] if isinstance(output, Tensor) else tree_leaves(output):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 tensor.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
-        return found
+        return output
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -165,10 +165,10 @@ class DecentralizedDataParallel(nn.Module):
         finally:
             self._engine.joint = False
 
-    def _refuse_in_join(self, what: str) -> None:
+    def _refuse_in_join(self, call: str) -> None:
         if self._engine.joint:
             raise RunFailed(
-                f"rank {self.rank}, step {self.step}: {what} is for all ranks, but inside join() some may "
+                f"rank {self.rank}, step {self.step}: {call} is for all ranks, but inside join() some may "
                 "have no batches any more; call it after join()"
             )
 
@@ -457,8 +457,8 @@ def joined(
 ) -> tuple[Link, Endpoint]:
     """Connects this rank to all others; returns the link, and its endpoint on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    said = max(averaging.VERDICT.max_bytes, rendezvous.size)  # or the live ranks: see ExchangeQueue.living
-    memory = BufferSpec(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
+    most_bytes = max(averaging.VERDICT.max_bytes, rendezvous.size)  # or live ranks: ExchangeQueue.living
+    memory = BufferSpec(plan.nbytes, torch.uint8, most_bytes, len(plan.buckets) + 1, device)
     parameters = xxhash.xxh3_64_hexdigest(plan.describe().encode())
     terms = {"version": __version__, "topology": digest(graph), "parameters": parameters}
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):

@@ -97,8 +97,8 @@ class Options:
         known = [field.name for field in fields(cls)]
         for name in words:
             if name not in known:
-                what = unknown("option", name, known).removeprefix("unknown option")
-                raise BadInput(f"DecentralizedDataParallel has no option '{name}'{what}")
+                suggestion = unknown("option", name, known).removeprefix("unknown option")
+                raise BadInput(f"DecentralizedDataParallel has no option '{name}'{suggestion}")
         return cls(**words)
 
     def strength(self, step: int) -> float:
