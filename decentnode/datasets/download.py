@@ -214,9 +214,9 @@ def _refuse_outside(archive: Path, names: Iterable[str]) -> None:
 
 def _extract(archive: Path, inside: Path) -> None:
     if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as found:
-            _refuse_outside(archive, found.namelist())
-            found.extractall(inside)
+        with zipfile.ZipFile(archive) as packed_files:
+            _refuse_outside(archive, packed_files.namelist())
+            packed_files.extractall(inside)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as packed:
             if hasattr(tarfile, "data_filter"):

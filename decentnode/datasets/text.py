@@ -100,7 +100,7 @@ class Text(Dataset):
         """Start and end of each document."""
         starts = [0]
         if self.document is not None:
-            starts = [found.start() for found in re.finditer(self.document, text, re.MULTILINE)]
+            starts = [match.start() for match in re.finditer(self.document, text, re.MULTILINE)]
             if not starts:
                 raise DatasetError(f"dataset.document: no line of {self.path} matches {self.document!r}")
         return zip(starts, [*starts[1:], len(text)], strict=True)
