@@ -29,9 +29,9 @@ def default_threads(nodes: int) -> int:
     """
     for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         # Of several numbers the first is that of the outer parallel region (OpenMP 5.0, section 6.2).
-        given = os.environ.get(name, "").partition(",")[0].strip()
-        if given.isdecimal() and int(given):
-            return int(given)
+        value = os.environ.get(name, "").partition(",")[0].strip()
+        if value.isdecimal() and int(value):
+            return int(value)
     return max(1, len(os.sched_getaffinity(0)) // nodes)
 
 

@@ -134,7 +134,7 @@ def _defect(tensor: Tensor, dtype: torch.dtype) -> str:
         return f"{tensor.dtype}; there are no complex numbers of {dtype}: use training.dtype: float32"
     if tensor.dtype == wanted:
         return ""
-    fits = next((n for n, one in DTYPES.items() if tensor.dtype in (one, COMPLEX_OF.get(one))), "")
+    fits = next((n for n, dtype in DTYPES.items() if tensor.dtype in (dtype, COMPLEX_OF.get(dtype))), "")
     remedy = f"set training.dtype: {fits}, or call .to({wanted})" if fits else f"call .to({wanted})"
     return f"{tensor.dtype}; the vector is {dtype} (training.dtype), so {remedy}"
 

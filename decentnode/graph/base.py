@@ -37,7 +37,7 @@ def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]] | Pairs, directe
 
     Raises IndexError for a rank that is not 0..nodes - 1.
     """
-    targets, ends = (found.tolist() for found in _sorted_edges(nodes, as_pairs(edges), directed))
+    targets, ends = (column.tolist() for column in _sorted_edges(nodes, as_pairs(edges), directed))
     return tuple(tuple(targets[begin:end]) for begin, end in pairwise(ends))
 
 
@@ -128,10 +128,10 @@ class View:
 
     def at(self, round: int, learning_rate: float) -> "View":
         """This view in another round; `dataclasses.replace` takes ten times as long."""
-        found = object.__new__(View)
+        view = object.__new__(View)
         levels = tuple(level.at(round, learning_rate) for level in self.levels) if self.levels else ()
-        vars(found).update(vars(self), round=round, learning_rate=learning_rate, levels=levels)
-        return found
+        vars(view).update(vars(self), round=round, learning_rate=learning_rate, levels=levels)
+        return view
 
     @property
     def degree(self) -> int:

@@ -66,9 +66,9 @@ def factors(count: int, most: int) -> tuple[int, ...] | None:
         return ()
     shortest: tuple[int, ...] | None = None
     for factor in range(min(count, most), 1, -1):
-        rest = factors(count // factor, most) if count % factor == 0 else None
-        if rest is not None and (shortest is None or 1 + len(rest) < len(shortest)):
-            shortest = (factor, *rest)
+        others = factors(count // factor, most) if count % factor == 0 else None
+        if others is not None and (shortest is None or 1 + len(others) < len(shortest)):
+            shortest = (factor, *others)
     return shortest
 
 

@@ -12,12 +12,12 @@ SHOWN = 5
 
 def reached(adjacency: Adjacency, start: int) -> set[int]:
     """Every rank that a message from `start` reaches, itself included."""
-    found = {start}
+    seen = {start}
     frontier = {start}
     while frontier:
-        frontier = {j for i in frontier for j in adjacency[i]} - found
-        found |= frontier
-    return found
+        frontier = {j for i in frontier for j in adjacency[i]} - seen
+        seen |= frontier
+    return seen
 
 
 def components(adjacency: Adjacency) -> list[set[int]]:
@@ -59,9 +59,9 @@ def why_disconnected(adjacency: Adjacency) -> list[str]:
     if lonely:
         shown = ", ".join(map(str, sorted(lonely)[:SHOWN])) + (", .." if len(lonely) > SHOWN else "")
         reasons.append(f"{len(lonely)} of {len(adjacency)} nodes have no neighbor ({shown})")
-    rest = [min(part) for part in parts if not part <= lonely]
-    if len(rest) > 1:
-        apart = f"nodes {rest[0]} and {rest[1]} do not reach each other"
+    first_nodes = [min(part) for part in parts if not part <= lonely]
+    if len(first_nodes) > 1:
+        apart = f"nodes {first_nodes[0]} and {first_nodes[1]} do not reach each other"
         reasons.append(f"the graph falls into {len(parts)} components, {apart}")
     return reasons
 

@@ -114,8 +114,8 @@ def known_decay(weighted: WeightedGraph) -> KnownDecay | None:
         return None
     if isinstance(graph, RedrawnGraph) and graph.period is None and graph.expected_factor is not None:
         return KnownDecay("round", sqrt(graph.expected_factor), _EXPECTED[name_of(graph)], "expected ")
-    found = KNOWN.get(type(graph))
-    return None if found is None else found(graph)
+    formula = KNOWN.get(type(graph))
+    return None if formula is None else formula(graph)
 
 
 _EXPECTED = {

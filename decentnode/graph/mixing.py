@@ -54,8 +54,8 @@ class MetropolisHastings(Mixing):
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
         neighbors = graph.sources(rank, round)
         degree = len(neighbors)
-        given = {j: 1 / (1 + max(degree, graph.in_degree(j, round))) for j in neighbors}
-        return complete(given, rank)
+        weights = {j: 1 / (1 + max(degree, graph.in_degree(j, round))) for j in neighbors}
+        return complete(weights, rank)
 
 
 @MIXINGS.register("uniform")
@@ -216,10 +216,10 @@ class WeightedGraph:
         )
 
 
-def complete(given: Mapping[int, float], rank: int) -> Weights:
+def complete(weights: Mapping[int, float], rank: int) -> Weights:
     """Adds the node's own weight, 1 minus all others, in its place by rank."""
-    own = 1 - fsum(given.values())
-    return {j: given[j] if j != rank else own for j in sorted((*given, rank))}
+    own_weight = 1 - fsum(weights.values())
+    return {j: weights[j] if j != rank else own_weight for j in sorted((*weights, rank))}
 
 
 def live_weights(weights: Weights, rank: int, received: Container[int]) -> Weights:
@@ -230,8 +230,8 @@ def live_weights(weights: Weights, rank: int, received: Container[int]) -> Weigh
     lost = [j for j in weights if j != rank and j not in received]
     if not lost:
         return weights
-    own = fsum([weights[rank], *(weights[j] for j in lost)])
-    return {j: own if j == rank else weight for j, weight in weights.items() if j == rank or j in received}
+    own_weight = fsum([weights[rank], *(weights[j] for j in lost)])
+    return {j: own_weight if j == rank else w for j, w in weights.items() if j == rank or j in received}
 
 
 def _read_weights(lines: list[Line], defects: Defects) -> Entries:

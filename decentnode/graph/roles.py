@@ -83,8 +83,8 @@ class Federated(Redrawn):
         if self.static:
             return self.all_clients
         random = generator(self.seed, name_of(self), round)
-        found: list[int] = random.choice(self.all_clients, self.per_round, replace=False).tolist()
-        return sorted(found)
+        clients: list[int] = random.choice(self.all_clients, self.per_round, replace=False).tolist()
+        return sorted(clients)
 
     def edges(self, round: int) -> Pairs:
         receivers = self.all_clients if self.down == "all" else self.chosen(round + 1)

@@ -33,12 +33,12 @@ class Environment(Consecutive):
     @cached_property
     def job(self) -> SchedulerJob:
         """The job of this process; raises MappingError outside of torchrun and srun."""
-        found = find_job()
-        if found is None:
+        scheduler_job = find_job()
+        if scheduler_job is None:
             raise MappingError(
                 "environment: neither torchrun nor srun has started this; do that, or list mapping.machines"
             )
-        return found
+        return scheduler_job
 
     @cached_property
     def machines(self) -> tuple[Machine, ...]:  # type: ignore[override]

@@ -64,8 +64,8 @@ class SchedulerJob:
 
     def port(self, default: int) -> int:
         """The port that this job uses where the user names none, so that jobs can share a machine."""
-        own = default - PORT_BLOCK * (self.number % PORT_BLOCKS)
-        return own if own >= FIRST_PORT else default
+        job_port = default - PORT_BLOCK * (self.number % PORT_BLOCKS)
+        return job_port if job_port >= FIRST_PORT else default
 
     def __str__(self) -> str:
         counts = " + ".join(map(str, self.processes))
@@ -156,10 +156,10 @@ def _job_number(job: str, step: str) -> int:
 
 
 def _first(environ: Environ, *names: str) -> str:
-    found = next((environ[name] for name in names if environ.get(name)), None)
-    if found is None:
+    value = next((environ[name] for name in names if environ.get(name)), None)
+    if value is None:
         raise MappingError(f"SLURM sets none of {' or '.join(names)}; start with srun in an allocation")
-    return found
+    return value
 
 
 def _number(environ: Environ, name: str) -> int:

@@ -26,21 +26,21 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
         for machine, address in _own_addresses(job).items():
             store.set(keys[machine], address)
         store.wait(keys, timedelta(seconds=seconds))
-        found = [store.get(key).decode("ascii", "replace") for key in keys]
+        addresses = [store.get(key).decode("ascii", "replace") for key in keys]
         stores.part(store, len(keys), is_master, seconds)
     except (RuntimeError, OSError, StartError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
         raise StartError(f"torchrun: not all machines published their addresses {where}: {reason}") from error
-    return _checked(found)
+    return _checked(addresses)
 
 
 def _own_addresses(job: SchedulerJob) -> dict[int, str]:
     """The addresses that this machine publishes; machine 0 does not know which of its own the others use."""
     if job.machine == 0:
         return {}
-    own, other = both_ends(*job.meeting)
-    return {job.machine: own} | ({0: other} if job.machine == 1 else {})
+    address, other = both_ends(*job.meeting)
+    return {job.machine: address} | ({0: other} if job.machine == 1 else {})
 
 
 def both_ends(host: str, port: int) -> tuple[str, str]:
