@@ -63,14 +63,14 @@ def best(results: Sequence[AttackResult]) -> dict[str, dict[str, float]]:
 
     Where an attack has judged all victims together, this counts: the best of many victims is high by chance.
     """
-    found: dict[str, dict[str, float]] = {}
-    together = {(one.attack, one.adversary) for one in results if one.victim is None}
+    best_values: dict[str, dict[str, float]] = {}
+    together = {(result.attack, result.adversary) for result in results if result.victim is None}
     for result in results:
         if result.victim is not None and (result.attack, result.adversary) in together:
             continue
-        values = found.setdefault(result.attack, {})
+        values = best_values.setdefault(result.attack, {})
         for name in MEASURES:
             value = getattr(result, name)
             if value is not None:
                 values[name] = max(value, values.get(name, value))
-    return found
+    return best_values

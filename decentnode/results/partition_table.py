@@ -80,7 +80,7 @@ def read_partition(run_dir: StrPath) -> PartitionTable | None:
     if len(set(map(len, labels))) > 1 or [] in labels:
         raise BadInput(f"{path}: {NOT_OURS}: {LABELS} has one number per label for each rank")
     # Earlier versions counted numbers as one label, and kept neither sizes nor groups at first.
-    found = read_object(path)
-    samples = read_value(path, SAMPLES, list[int]) if SAMPLES in found else [sum(row) for row in labels]
-    groups = read_value(path, GROUPS, list[int]) if GROUPS in found else []
+    keys = read_object(path)
+    samples = read_value(path, SAMPLES, list[int]) if SAMPLES in keys else [sum(row) for row in labels]
+    groups = read_value(path, GROUPS, list[int]) if GROUPS in keys else []
     return PartitionTable(samples, labels if labels and len(labels[0]) > 1 else [], groups)

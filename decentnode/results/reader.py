@@ -121,11 +121,11 @@ def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None
     """
     decode = decode or msgspec.json.Decoder(kind).decode
     content = _read(path)
-    found = []
+    decoded = []
     defects = []
     for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
-            found.append(decode(line))
+            decoded.append(decode(line))
         except UNDECODABLE as error:
             defects.append(f"{path}:{number}: {NOT_OURS}: {error}")
     if len(defects) > MOST_SHOWN:
@@ -133,7 +133,7 @@ def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None
         defects[MOST_SHOWN:] = [f"{path}: and {more} more that cannot be read; is this the right file?"]
     if defects:
         raise BadInput(*defects)
-    return found
+    return decoded
 
 
 def read_evaluations(path: StrPath) -> list[EvaluationRow]:

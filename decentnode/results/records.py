@@ -90,8 +90,8 @@ class Records:
             setattr(record, name, total - self._before.get(name, 0))
         self._before = dict(vars(counters))
         self._file.append(msgspec.json.encode(record))
-        for one in self._beside:
-            one.after(record.round)
+        for kept in self._beside:
+            kept.after(record.round)
 
     @property
     def seconds(self) -> float:
@@ -109,21 +109,21 @@ class Records:
         Raises BadInput and OSError.
         """
         cut_back(self._file.path, round)
-        for one in self._beside:
-            one.cut_back(round)
+        for kept in self._beside:
+            kept.cut_back(round)
 
     def sync(self) -> str:
         """Syncs the records so far to disk; returns in one line what is missing, empty where nothing is."""
-        return first_problem([self._file.sync(), *(one.sync() for one in self._beside)])
+        return first_problem([self._file.sync(), *(kept.sync() for kept in self._beside)])
 
     def close(self) -> str:
         """Closes the file; returns in one line what could not be written, empty where all was."""
-        return first_problem([self._file.close(), *(one.close() for one in self._beside)])
+        return first_problem([self._file.close(), *(kept.close() for kept in self._beside)])
 
 
-def first_problem(found: Sequence[str]) -> str:
+def first_problem(problems: Sequence[str]) -> str:
     """The first text that is not empty, or an empty one."""
-    return next(filter(None, found), "")
+    return next(filter(None, problems), "")
 
 
 class _Line(msgspec.Struct):

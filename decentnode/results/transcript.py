@@ -134,5 +134,5 @@ def cut_back(run: Path, rank: int, round: int) -> None:
     write_durably(lines_path(run, rank), [encode(line) + b"\n" for line in [*kept, *marks]])
     if bytes_path(run, rank).exists():
         os.truncate(
-            bytes_path(run, rank), max((one.offset + one.bytes for one in kept if one.offset >= 0), default=0)
+            bytes_path(run, rank), max((at.offset + at.bytes for at in kept if at.offset >= 0), default=0)
         )

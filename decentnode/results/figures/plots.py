@@ -205,7 +205,7 @@ def _styled(runs: Sequence[RunCurves]) -> list[Style]:
     colors = PALETTE if len(runs) <= len(PALETTE) else MANY_COLORS(linspace(0.03, 0.97, len(runs)))
     names = [""] if len(runs) == 1 else [run.name for run in runs]
     markers = itertools.cycle(MARKERS)
-    return [Style(*one) for one in zip(runs, colors, markers, names, strict=False)]
+    return [Style(*values) for values in zip(runs, colors, markers, names, strict=False)]
 
 
 def _curves(runs: Sequence[RunCurves], metric: Metric, axis: Axis) -> Panel:

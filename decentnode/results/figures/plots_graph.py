@@ -92,12 +92,12 @@ def figure_of(picture: GraphPicture) -> Figure:
     figure = Figure(figsize=(columns * side, height))
     FigureCanvasAgg(figure)
     figure.text(0.15 / figure.get_figwidth(), 1 - 0.14 / height, picture.title, va="top", weight="bold")
-    for place, one in enumerate(picture.rounds):
+    for place, drawn in enumerate(picture.rounds):
         row, column = divmod(place, columns)
         bottom = below + (rows - 1 - row) * (side + 0.25)
         box = (column / columns, bottom / height, 1 / columns, side / height)
         axes = figure.add_axes(box)
-        _draw_round(axes, picture, one, side)
+        _draw_round(axes, picture, drawn, side)
     if entries:
         figure.legend(handles=entries, loc="lower center", ncols=across, handletextpad=0.3, columnspacing=1.2)
     return figure
@@ -111,7 +111,7 @@ def _legend(picture: GraphPicture) -> list[Line2D]:
     """The groups that have nodes; what a hollow node means."""
     used = sorted(set(picture.groups)) if picture.names else []
     entries = [_entry(picture.names[group], group) for group in used]
-    if any(one.resting for one in picture.rounds):
+    if any(drawn.resting for drawn in picture.rounds):
         entries.append(_entry("rests in this round", 0, hollow=True))
     return entries
 

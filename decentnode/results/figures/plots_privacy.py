@@ -115,9 +115,9 @@ def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
     if panel.is_logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
-    known = {label: one for label, one in panel.points.items() if isfinite(one[0]) and isfinite(one[2])}
+    known = {label: p for label, p in panel.points.items() if isfinite(p[0]) and isfinite(p[2])}
     # Variants without a value of x have a place of their own, right of all others.
-    right = max((one[0] for one in known.values()), default=1.0)
+    right = max((point[0] for point in known.values()), default=1.0)
     nowhere = right * 3 if panel.is_logarithmic else right + 0.15 * (abs(right) or 1.0)
     for label, (x, x_half, y, y_half) in panel.points.items():
         style, is_known = style_at(places[label]), label in known
