@@ -79,13 +79,13 @@ def combine(axes: Sequence[StudyAxis], zipped: Sequence[Sequence[str]]) -> list[
     groups = dict.fromkeys(tuple(partners.get(axis.name, (axis.name,))) for axis in axes)
     choices = [list(zip(*(by_name[name].levels for name in group), strict=True)) for group in groups]
     variants = []
-    for chosen in product(*choices):
-        found = {
+    for combination in product(*choices):
+        chosen = {
             name: level
-            for group, levels in zip(groups, chosen, strict=True)
+            for group, levels in zip(groups, combination, strict=True)
             for name, level in zip(group, levels, strict=True)
         }
-        variants.append(PlannedVariant({axis.name: found[axis.name] for axis in axes}))
+        variants.append(PlannedVariant({axis.name: chosen[axis.name] for axis in axes}))
     return variants
 
 

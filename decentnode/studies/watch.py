@@ -94,8 +94,8 @@ def application(page: LivePage, token: str, names: Sequence[str]) -> Any:
     )
 
     def answer(request: Any, content: Any, kind: Any) -> Any:
-        given = request.query_params.get("token") or request.cookies.get(COOKIE) or ""
-        if token and not hmac.compare_digest(given.encode(), token.encode()):
+        presented = request.query_params.get("token") or request.cookies.get(COOKIE) or ""
+        if token and not hmac.compare_digest(presented.encode(), token.encode()):
             return responses.PlainTextResponse("this page needs its token: /?token=...", status_code=403)
         try:
             response = kind(content())

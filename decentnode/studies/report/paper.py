@@ -50,12 +50,12 @@ def write(study: Study, out: Path, target: float, columns: int = 1) -> list[Path
     out.mkdir(parents=True, exist_ok=True)
     written = []
     main = tables.main_table(study, target)
-    found = {
+    files = {
         "results": main,
         "results_column": tables.narrow(main),
         "differences": tables.difference_table(study.comparisons(), study.headline),
     }
-    for name, table in found.items():
+    for name, table in files.items():
         for ending, text in WRITERS.items():
             path = out / f"{name}.{ending}"
             path.write_text(text(table))
@@ -101,16 +101,16 @@ def _parts(study: Study) -> dict[str, list[_Curve]]:
     axis = _dividing_axis(study)
     if axis is None:
         styles = styles_of(study)
-        return {"": [_Curve(one.name, one, styles[one.name]) for one in study.compared]}
-    rest = {
-        one.name: "_".join(label for name, label in one.axes.items() if name != axis)
-        for one in study.variants
+        return {"": [_Curve(variant.name, variant, styles[variant.name]) for variant in study.compared]}
+    label_of = {
+        variant.name: "_".join(label for name, label in variant.axes.items() if name != axis)
+        for variant in study.variants
     }
-    places = {name: place for place, name in enumerate(dict.fromkeys(rest.values()))}
+    places = {name: place for place, name in enumerate(dict.fromkeys(label_of.values()))}
     parts: dict[str, list[_Curve]] = {}
-    for one in study.compared:
-        name = rest[one.name]
-        parts.setdefault(f"_{one.axes[axis]}", []).append(_Curve(name, one, style_at(places[name])))
+    for variant in study.compared:
+        name = label_of[variant.name]
+        parts.setdefault(f"_{variant.axes[axis]}", []).append(_Curve(name, variant, style_at(places[name])))
     return parts
 
 
@@ -121,8 +121,8 @@ def _dividing_axis(study: Study) -> str | None:
     is_sweep = all(run.entry is not None for run in study.runs)
     if len(study.compared) <= MOST_CURVES or not is_sweep:
         return None
-    values = {name: {one.axes.get(name) for one in variants} for name in variants[0].axes}
-    usable = {name: len(found) for name, found in values.items() if None not in found and len(found) > 1}
+    values = {name: {variant.axes.get(name) for variant in variants} for name in variants[0].axes}
+    usable = {name: len(labels) for name, labels in values.items() if None not in labels and len(labels) > 1}
     return min(usable, key=lambda name: usable[name]) if len(usable) > 1 else None
 
 

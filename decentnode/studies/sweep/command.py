@@ -91,7 +91,8 @@ def show_plan(request: SweepRequest) -> None:
 def cluster_job(request: SweepRequest, submits: bool) -> None:
     """Prints, or submits, a SLURM array with a task for each run that is not done."""
     study, directories, statuses = _inspect(request)
-    waiting = [one.planned for one in directories if statuses[one.planned.name] is not RunStatus.DONE]
+    planned = [directory.planned for directory in directories]
+    waiting = [run for run in planned if statuses[run.name] is not RunStatus.DONE]
     if not waiting:
         raise BadInput(f"{study.name}: all runs are done, so there is nothing to submit")
     # Before the tasks, which start at the same time.
@@ -124,8 +125,8 @@ def _inspect(request: SweepRequest) -> tuple[PlannedStudy, list[RunDirectory], d
     torch.set_num_threads(1)
     study = read_study(request.study, request.overrides)
     directories = [RunDirectory(run) for run in request.select(planned_runs(study))]
-    statuses = {one.planned.name: one.status for one in directories}
-    done = [one for one in directories if statuses[one.planned.name] is RunStatus.DONE]
+    statuses = {directory.planned.name: directory.status for directory in directories}
+    done = [directory for directory in directories if statuses[directory.planned.name] is RunStatus.DONE]
     refuse_changes(done, request.accepts_other_code)
     return study, directories, statuses
 
@@ -134,8 +135,9 @@ def _plan(
     study: PlannedStudy, directories: Sequence[RunDirectory], statuses: dict[str, RunStatus],
     datasets: DatasetCache,
 ) -> SweepPlan:  # fmt: skip
-    waiting = [one.planned for one in directories if statuses[one.planned.name] is not RunStatus.DONE]
+    planned = [directory.planned for directory in directories]
+    waiting = [run for run in planned if statuses[run.name] is not RunStatus.DONE]
     # The last of each name stays: the runs of a variant differ in the seed alone.
     first = {run.variant.name: run for run in reversed(waiting)}
-    found = forecasts(list(first.values())[::-1], datasets) if first else {}
-    return SweepPlan(study, directories, statuses, found)
+    by_variant = forecasts(list(first.values())[::-1], datasets) if first else {}
+    return SweepPlan(study, directories, statuses, by_variant)

@@ -64,7 +64,7 @@ def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, F
 
     `runs`: one of each variant. Those that are not reached in time have a forecast without numbers.
     """
-    said, writing = os.pipe()
+    reading, writing = os.pipe()
     for run in runs:
         with with_locations(run.base, ()):
             datasets.of(run.settings)
@@ -73,10 +73,10 @@ def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, F
         stream.flush()
     pid = os.fork()
     if pid == 0:
-        os.close(said)
+        os.close(reading)
         _write_forecasts(runs, datasets, writing)
     os.close(writing)
-    lines = _read(said, pid)
+    lines = _read(reading, pid)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     answers = [msgspec.convert(json.loads(line), _Answer) for line in lines]
     if defects := [defect for answer in answers for defect in answer.defects]:
@@ -84,24 +84,24 @@ def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, F
     if status not in (0, -signal.SIGKILL):
         name = runs[len(answers)].variant.name
         raise BadInput(f"{name}: a dry round of one batch did not end: {how_it_ended(status)}")
-    found = [answer.forecast for answer in answers] + [Forecast()] * (len(runs) - len(answers))
-    return {run.variant.name: forecast for run, forecast in zip(runs, found, strict=True)}
+    made = [answer.forecast for answer in answers] + [Forecast()] * (len(runs) - len(answers))
+    return {run.variant.name: forecast for run, forecast in zip(runs, made, strict=True)}
 
 
 def _read(pipe: int, pid: int) -> list[bytes]:
     """The lines that the child writes; it is killed if it takes too long."""
     limit = time.monotonic() + Timeouts.forecast + Timeouts.dry_round
-    found = []
+    pieces = []
     with os.fdopen(pipe, "rb", buffering=0) as file:
         while ready([pipe], seconds=limit - time.monotonic()):
             content = file.read(1 << 16)
             if not content:
                 break
-            found.append(content)
+            pieces.append(content)
         else:
             os.kill(pid, signal.SIGKILL)
     # A line that the kill has cut off is no answer.
-    return b"".join(found).split(b"\n")[:-1]
+    return b"".join(pieces).split(b"\n")[:-1]
 
 
 def _write_forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache, pipe: int) -> NoReturn:

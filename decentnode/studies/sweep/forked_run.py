@@ -198,9 +198,9 @@ def idle_seconds() -> float:
     except OSError:
         return 0.0
     counts = {words[0]: words for line in lines if (words := line.split())}
-    own = [counts[name] for cpu in os.sched_getaffinity(0) if (name := f"cpu{cpu}") in counts]
+    cores = [counts[name] for cpu in os.sched_getaffinity(0) if (name := f"cpu{cpu}") in counts]
     # The fourth number is idle time, the fifth that of waiting for a disk.
-    return sum(int(words[4]) + int(words[5]) for words in own) / os.sysconf("SC_CLK_TCK")
+    return sum(int(words[4]) + int(words[5]) for words in cores) / os.sysconf("SC_CLK_TCK")
 
 
 def with_ports(settings: Settings, ports: Mapping[str, int]) -> Settings:
@@ -234,4 +234,4 @@ def _is_free(ports: Ports, taken: set[int]) -> bool:
 def ports_of(settings: Settings, ports: Mapping[str, int]) -> set[int]:
     """All ports that a run uses, with these instead of its own."""
     used = ports_needed(with_ports(settings, ports), 0)
-    return {port for one in used for port in range(one.first, one.first + one.count)}
+    return {port for block in used for port in range(block.first, block.first + block.count)}

@@ -102,7 +102,7 @@ class Sweep:
         planned.directory.parent.mkdir(parents=True, exist_ok=True)
         # Read here, so that later runs share it; in the child it would end with the run.
         self._datasets.of(planned.settings)
-        self._datasets.keep([planned.settings, *(one.planned.settings for one in self._waiting)])
+        self._datasets.keep([planned.settings, *(directory.planned.settings for directory in self._waiting)])
         used = [ports_of(d.planned.settings, forked.ports) for forked, d in self._running.values()]
         ports = free_ports(planned.settings, set().union(*used))
         resumes = status is RunStatus.RESUMABLE
@@ -112,8 +112,8 @@ class Sweep:
         forked = ForkedRun(start)
         self._running[forked.fd] = forked, directory
         if len(self._running) > 1:
-            for one, _ in self._running.values():
-                one.alone = False
+            for running, _ in self._running.values():
+                running.alone = False
         # The signal came while the run was forked; a second one would kill it.
         if self._signal is not None and not forked.is_stopped:
             forked.stop(self._signal)
