@@ -155,14 +155,14 @@ def validate(
     graph = settings.graph.make()
     for doubt in doubts(graph):
         print(doubt, file=sys.stderr)
-    found = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
+    text = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
     if load:
         with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
             for notice in dry_round.check(experiment).notices:
                 print(notice, file=sys.stderr)
-        found += f" with {experiment.layout.numel:,} parameters, {experiment.samples.sizes}"
-    print(found)
+        text += f" with {experiment.layout.numel:,} parameters, {experiment.samples.sizes}"
+    print(text)
 
 
 @app.command()
@@ -444,15 +444,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     fill_standard_streams()
     find_gpus_without_cuda()
     reset_inherited_signals()
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    words = [word for word in given if word != "--debug"]
+    typed_words = list(sys.argv[1:] if arguments is None else arguments)
+    words = [word for word in typed_words if word != "--debug"]
     code: int = ExitCode.FAILED
     try:
         code = app(words, "decentnode", standalone_mode=False) or 0
     except SystemExit:
         raise
     except BaseException as error:
-        if len(words) < len(given):
+        if len(words) < len(typed_words):
             traceback.print_exc()
         code = explain(error)
     leave(code)

@@ -35,8 +35,8 @@ def download(
     if not dataset.reads_files:
         print_line(f"{name}: needs no files")
         return
-    if found := complete_in(dataset, folder):
-        print_line(f"{name}: complete in {found}; {usage(dataset, folder, found)}")
+    if place := complete_in(dataset, folder):
+        print_line(f"{name}: complete in {place}; {usage(dataset, folder, place)}")
         return
     print_line(f"{name}: licence: {dataset.licence or 'see where the files are from'}")
     if not dataset.sources:
@@ -49,10 +49,10 @@ def download(
         for line in by_hand(dataset, folder):
             print_line(f"  {line}")
         raise
-    found = complete_in(dataset, folder)
-    if found is None:
+    place = complete_in(dataset, folder)
+    if place is None:
         raise DownloadFailed(f"{folder}: what was fetched is no complete set of files for {name}")
-    print_line(f"{name}: complete in {found}; {usage(dataset, folder, found)}")
+    print_line(f"{name}: complete in {place}; {usage(dataset, folder, place)}")
 
 
 def made(name: str, options: Sequence[str]) -> "Dataset":
@@ -82,14 +82,14 @@ def complete_in(dataset: "Dataset", folder: Path) -> Path | None:
     return dataset.find([folder])
 
 
-def usage(dataset: "Dataset", folder: Path, found: Path) -> str:
+def usage(dataset: "Dataset", folder: Path, place: Path) -> str:
     """How a configuration names the files."""
     from decentnode.core.registry import name_of
     from decentnode.datasets.locate import FOLDERS, own_roots
 
     options = {"variant": getattr(dataset, "variant", None)}
     is_usual = folder.absolute() in [*own_roots(), *(Path(name).absolute() for name in FOLDERS)]
-    options["path"] = None if is_usual else str(found)
+    options["path"] = None if is_usual else str(place)
     words = "".join(f", {key}: {value}" for key, value in options.items() if value)
     return f"use it as dataset: {{name: {name_of(dataset)}{words}}}"
 

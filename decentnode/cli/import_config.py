@@ -118,11 +118,11 @@ def write_relative(values: dict[str, Any], key: Sequence[str | int], path: Path,
 def comments(conversion: "Conversion", config: Path) -> list[str]:
     """The comment lines of the result: its source, and what is missing or different in it."""
     lines = [f"From {config.name} of decentralizepy, by decentnode import."]
-    for head, found in (
+    for head, texts in (
         ("Without a counterpart:", conversion.missing),
         ("Not quite the same:", conversion.notes),
     ):
-        lines += [head, *(f"  {line}" for line in found)] if found else []
+        lines += [head, *(f"  {line}" for line in texts)] if texts else []
     return [f"# {printable(line)}" for line in lines]
 
 

@@ -30,7 +30,7 @@ class Attacker:
 
     def require(self) -> None:
         """Raises BadInput where a rank has recorded nothing."""
-        missing = [one.rank for one in self._transcripts if not one.exists]
+        missing = [transcript.rank for transcript in self._transcripts if not transcript.exists]
         if missing:
             raise BadInput(
                 f"{name_of(self.attack)}: rank {missing[0]} has recorded nothing here; record in the run "
@@ -41,13 +41,13 @@ class Attacker:
         """Attacks after each round that is complete by now, in order."""
         for transcript in self._transcripts:
             transcript.advance()
-        complete = min((one.complete for one in self._transcripts), default=-1)
+        complete = min((transcript.complete for transcript in self._transcripts), default=-1)
         for round in range(self._next, complete + 1):
             sight = self._seen(round)
             if sight is not None and self.attack.is_due(round, self._scene.rounds):
                 yield from self.attack.attack(self._scene, sight)
         self._next = max(self._next, complete + 1)
-        self.is_done = all(one.ended for one in self._transcripts)
+        self.is_done = all(transcript.ended for transcript in self._transcripts)
 
     def _seen(self, round: int) -> Sight | None:
         """What is known after a round; None where nothing of it was recorded."""
@@ -60,7 +60,7 @@ class Attacker:
             return None
         if self._reader is None:
             # Only now: a node writes its key before its first line.
-            keys = {one.rank: one.key for one in self._transcripts if one.rank in self.attack.ranks}
+            keys = {file.rank: file.key for file in self._transcripts if file.rank in self.attack.ranks}
             self._reader = Reader(self._scene, self.attack.listeners, keys)
         self.last_sight = sight = self._reader.read(round, received)
         wanted = self.attack.victims

@@ -120,8 +120,8 @@ class PassiveAttack(Adversary):
         for a, b in self.links:
             if graph.period is not None and b not in graph.partners(a):
                 yield "links", f"ranks {a} and {b} never exchange in this graph; name ranks that do"
-        if own := set(self.victims) & set(self.ranks):
-            yield "victims", f"rank {min(own)} is the adversary itself; name other ranks"
+        if shared := set(self.victims) & set(self.ranks):
+            yield "victims", f"rank {min(shared)} is the adversary itself; name other ranks"
         neighbors = self.sources_of(graph)
         if neighbors is not None and (others := sorted(set(self.victims) - neighbors - set(self.ranks))):
             near = ", ".join(map(str, sorted(neighbors)[:8])) or "nobody"

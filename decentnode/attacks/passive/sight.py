@@ -77,12 +77,12 @@ class Reader:
 
     def read(self, round: int, received: Received) -> Sight:
         """What is known after a round; rounds come in order, and some may be missing."""
-        found: dict[int, list[Tensor]] = {}
+        models_of: dict[int, list[Tensor]] = {}
         for receiver, payloads in sorted(received.items()):
             for source, model in self._models(receiver, round, payloads).items():
-                found.setdefault(source, []).append(model)
+                models_of.setdefault(source, []).append(model)
         # Colluding receivers of different payloads know their mean.
-        models = {source: torch.stack(several).mean(0) for source, several in sorted(found.items())}
+        models = {source: torch.stack(several).mean(0) for source, several in sorted(models_of.items())}
         lines = [line for payloads in received.values() for line, _ in payloads]
         starts = self._starts(round, models)
         earlier = {**self._last_sight.earlier, **self._last_sight.models}
@@ -96,10 +96,10 @@ class Reader:
         phases = [self._arrived(scheme, phase, payloads) for phase in range(scheme.phases)]
         if receiver in self._replays:
             known = self._copies.get((receiver, receiver), self._scene.initial)
-            found = self._replays[receiver].read(round, phases, known)
-            for mean in found.values():
+            models = self._replays[receiver].read(round, phases, known)
+            for mean in models.values():
                 self._copies[receiver, receiver] = mean
-            return found
+            return models
         # The noisy models of some schemes are read as if they were models.
         return {source: self._model(scheme, receiver, round, source, p) for source, p in phases[0].items()}
 
