@@ -16,7 +16,7 @@ from decentnode.communication.zeromq import io_thread as sockets
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.core.timeouts import Timeouts
 from decentnode.graph.families import FullyConnected
-from tests.support.troupe import FORK, IPC, MACHINES, RUN_ID, SHARED, SHARED_SIBLINGS, TCP, free_ports
+from tests.support.processes import FORK, IPC, MACHINES, RUN_ID, SHARED, SHARED_SIBLINGS, TCP, free_ports
 
 NODES, ELEMENTS = 4, 1000
 LAYOUT = dense_layout(ELEMENTS, torch.float64)
@@ -33,9 +33,9 @@ class Company:
 
     nodes = NODES
 
-    def __init__(self, stage, directory):
-        self.stage = stage
-        self.processes = stage.processes(self.nodes)
+    def __init__(self, case, directory):
+        self.case = case
+        self.processes = case.processes(self.nodes)
         self.base_port = free_ports(len(self.processes))
         for machine in {process.machine for process in self.processes}:
             (directory / str(machine)).mkdir()
@@ -72,7 +72,7 @@ class Company:
             0.3,
             incarnation=incarnation,
         )
-        communication = self.stage.communication(self.base_port)
+        communication = self.case.communication(self.base_port)
         communication.prepare(place, 1 << 20)
         endpoints = [communication.endpoint(rank, MEMORY) for rank in place.process.ranks]
         partners = {rank: self.partners(rank) - {*place.process.ranks} for rank in place.process.ranks}
@@ -307,7 +307,7 @@ def fetched(company):
 def request_a_model(company, pipe):
     sockets.PROPOSAL_INTERVAL = 0.05
     place = ProcessDirectory(company.processes, 3, str(company.directory / "0"), 0.3, incarnation=1)
-    communication = company.stage.communication(company.base_port)
+    communication = company.case.communication(company.base_port)
     communication.prepare(place, 1 << 20)
     communication.endpoint(3, MEMORY)
     communication.open([0, 1, 2], RUN_ID, 10.0)

@@ -9,7 +9,7 @@ import pytest
 from decentnode.communication.zeromq import link_budget
 from decentnode.graph.redrawn import EpidemicOracle
 from tests.communication.test_coming_back import LIMIT, Company
-from tests.support.troupe import GUARDED, SHARED, TCP
+from tests.support.processes import GUARDED, SHARED, TCP
 
 NODES, DEGREE, KEPT = 8, 2, 2
 ASKED = 3
@@ -21,8 +21,8 @@ class Strangers(Company):
 
     nodes = NODES
 
-    def __init__(self, stage, directory):
-        super().__init__(stage, directory)
+    def __init__(self, case, directory):
+        super().__init__(case, directory)
         self.graph = EpidemicOracle(NODES, seed=5, degree=DEGREE)
         self.timeout = LIMIT
 

@@ -16,7 +16,7 @@ from decentnode.communication.zeromq import hello_barrier
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
-from tests.support.troupe import RUN_ID, free_ports
+from tests.support.processes import RUN_ID, free_ports
 
 MEMORY = BufferSpec(10, payload_bytes=128)
 

@@ -32,7 +32,7 @@ from decentnode.communication.torch_distributed.process_group import (
 )
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
 
 RANKS = (0, 1, 2)
 KEY = (1, 0, 0)

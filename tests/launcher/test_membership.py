@@ -41,8 +41,8 @@ from decentnode.launcher.cluster.messages import (
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
+from tests.support.processes import free_ports
 from tests.support.reported import report_to
-from tests.support.troupe import free_ports
 
 FIVE = {0: [4], 1: [4]}
 FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, {"accuracy": 0.9, "loss": 0.3})

@@ -18,7 +18,7 @@ from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
 from decentnode.launcher.cluster.messages import Join, RelayedReports
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
-from tests.support.troupe import credentials, free_ports
+from tests.support.processes import credentials, free_ports
 
 
 class Meeting:

@@ -7,7 +7,7 @@ import pytest
 from decentnode.launcher.cluster import channel
 from decentnode.launcher.cluster.channel import LauncherChannel
 from decentnode.mapping.base import tcp_endpoint
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
 
 MOST_BYTES = 1 << 16
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)

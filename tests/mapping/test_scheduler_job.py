@@ -16,7 +16,7 @@ from decentnode.mapping.environment import Environment
 from decentnode.mapping.job import SchedulerJob, expand_counts, expand_hosts, find_job, job_of_one_task
 from decentnode.mapping.torchrun_store import learned_addresses
 from tests.integration.running import QUICKSTART
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
 
 TORCHRUN = {
     "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "1",

@@ -19,7 +19,7 @@ from decentnode.parallel.options import Options
 from decentnode.parallel.topology import weighted_graph
 from decentnode.training import optim as optimizers
 from decentnode.training.optim import decay_groups
-from tests.support.ensemble import Run, batches, ensemble, flat, loss_of, small_network
+from tests.support.wrapper_ranks import Run, batches, flat, in_rank_threads, loss_of, small_network
 
 SCHEMES = ("communicate_while_adapt", "adapt_then_combine")
 ONE_BUCKET, A_LAYER, A_TENSOR = 25.0, 1e-4, 1e-6
@@ -118,7 +118,7 @@ def test_mixing_strength_may_be_set_between_steps():
         return flat(model)
 
     expected = run.oracle(3, lambda step: dense(graph, 1.0 - step)(step))
-    assert torch.allclose(torch.stack(ensemble(3, work)), expected, rtol=0, atol=1e-13)
+    assert torch.allclose(torch.stack(in_rank_threads(3, work)), expected, rtol=0, atol=1e-13)
 
 
 def test_on_a_complete_graph_adapt_then_combine_is_the_mean_gradient():
@@ -150,7 +150,7 @@ def test_everybody_begins_with_the_parameters_and_buffers_of_rank_0():
         model = Run(network=networks[rank]).wrap(rendezvous)
         return {name: value.clone() for name, value in model.module.state_dict().items()}
 
-    for found in ensemble(3, keep):
+    for found in in_rank_threads(3, keep):
         assert found.keys() == expected.keys()
         for name, value in found.items():
             assert torch.equal(value, expected[name]), name
@@ -177,7 +177,7 @@ def test_zero_grad_in_any_usual_place(order):
                 model.optimizer.zero_grad()
         return flat(model)
 
-    assert torch.allclose(torch.stack(ensemble(3, work)), run.oracle(3, dense(graph)), rtol=0, atol=1e-13)
+    assert torch.allclose(torch.stack(in_rank_threads(3, work)), run.oracle(3, dense(graph)), rtol=0, atol=1e-13)
 
 
 def test_two_forwards_per_backward_and_any_number_for_looking_are_one_step():
@@ -198,7 +198,7 @@ def test_two_forwards_per_backward_and_any_number_for_looking_are_one_step():
         return flat(model)
 
     expected = run.oracle(3, dense(weighted_graph("ring", None, 3)))
-    assert torch.allclose(torch.stack(ensemble(3, work)), expected, rtol=0, atol=1e-13)
+    assert torch.allclose(torch.stack(in_rank_threads(3, work)), expected, rtol=0, atol=1e-13)
 
 
 class Forked(nn.Module):
@@ -245,7 +245,7 @@ def test_unused_parameters_are_mixed_and_hold_up_nobody(bucket_mb):
             zeros = [torch.zeros_like(p) if p.grad is None else p.grad for p in net.parameters()]
             gradients.append(torch.cat([g.reshape(-1) for g in zeros]))
         x = w @ x - 0.1 * torch.stack(gradients)
-    assert torch.allclose(torch.stack(ensemble(3, work)), x, rtol=0, atol=1e-13)
+    assert torch.allclose(torch.stack(in_rank_threads(3, work)), x, rtol=0, atol=1e-13)
 
 
 def test_mixed_types_in_one_module():
@@ -263,7 +263,7 @@ def test_mixed_types_in_one_module():
             return x.double()
 
     run = Run(network=Mixed(), options={"bucket_mb": 1e-4}, steps=3)
-    found = [[p.double() for p in model] for model in ensemble(2, lambda r, s: trained(run, r, s))]
+    found = [[p.double() for p in model] for model in in_rank_threads(2, lambda r, s: trained(run, r, s))]
     dtypes = [p.dtype for p in run.network.parameters()]
     graph = weighted_graph("ring", None, 2)
     expected = run.oracle(2, dense(graph))  # float64 is the widest of all: nothing is rounded to less there
@@ -296,7 +296,7 @@ def test_halves_are_summed_up_in_single_precision():
         return float(model.module.w.detach())
 
     # In bfloat16, whose next number after 32 is 32.25, adding eighths to 32 one by one would change nothing.
-    assert ensemble(8, work) == [float(torch.tensor((256 + 7) / 8).bfloat16())] * 8
+    assert in_rank_threads(8, work) == [float(torch.tensor((256 + 7) / 8).bfloat16())] * 8
 
 
 def sgd_of_nothing(parameters):
@@ -342,7 +342,7 @@ def test_results_do_not_depend_on_how_many_buckets_travel_at_a_time(scheme, in_f
             assert max(flying) + 1 == min(most or 100, 3)
             return torch.cat((flat(model), average, model.module.seen, torch.tensor([distance]).double()))
 
-        return torch.stack(ensemble(3, work))
+        return torch.stack(in_rank_threads(3, work))
 
     assert torch.equal(models(in_flight), models(None))
 
@@ -373,7 +373,7 @@ def test_the_usual_loop_with_a_scaler_and_clipping():
         return flat(model)
 
     assert torch.allclose(
-        torch.stack(ensemble(3, work)), Run(options={"clip_norm": 0.2}).models(3), atol=1e-15
+        torch.stack(in_rank_threads(3, work)), Run(options={"clip_norm": 0.2}).models(3), atol=1e-15
     )
 
 
@@ -403,7 +403,7 @@ def test_a_gradient_that_is_not_finite_skips_the_whole_step_and_is_mixed_all_the
                 loss_of(net, batches(rank, run.steps)[step]).backward()
                 gradients[rank] = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
         x = w @ x - 0.1 * gradients
-    assert torch.allclose(torch.stack(ensemble(2, work)), x, rtol=0, atol=1e-13)
+    assert torch.allclose(torch.stack(in_rank_threads(2, work)), x, rtol=0, atol=1e-13)
 
 
 def test_weights_decay_and_biases_do_not_in_whichever_bucket():
@@ -427,7 +427,7 @@ def test_a_gradient_that_is_asked_for_by_itself_is_no_step():
         (loss_of(model, (inputs, wanted)) + slope.square().mean()).backward()
         return model.step
 
-    assert ensemble(2, work) == [1, 1]
+    assert in_rank_threads(2, work) == [1, 1]
 
 
 def test_a_second_backward_through_the_same_graph_is_refused():
@@ -438,7 +438,7 @@ def test_a_second_backward_through_the_same_graph_is_refused():
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 def test_a_backward_pass_that_ended_early_is_noticed():
@@ -452,7 +452,7 @@ def test_a_backward_pass_that_ended_early_is_noticed():
         with pytest.raises(RunFailed, match="rank 0, step 0: the last backward pass ended early"):
             model(inputs)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 # Averages.
@@ -479,7 +479,7 @@ def test_the_average_can_be_looked_at_and_changes_nothing(scheme, trained_before
         run.train(model, rank, trained_before)
         return before, average, distance, flat(model)
 
-    found = ensemble(3, work)
+    found = in_rank_threads(3, work)
     mean = torch.stack([before for before, *_ in found]).mean(0)
     for before, average, distance, _ in found:
         assert torch.equal(average, found[0][1])
@@ -503,7 +503,7 @@ def test_an_average_for_good_is_not_undone(scheme):
         run.train(model, rank)
         return average, flat(model)
 
-    for average, after in ensemble(3, work):
+    for average, after in in_rank_threads(3, work):
         assert torch.allclose(average, flat(run.network) + 1, rtol=0, atol=1e-14)
         assert torch.allclose(after, average, rtol=0, atol=1e-14)
 
@@ -540,7 +540,7 @@ def test_buffers_are_mixed_with_what_the_forward_pass_has_added(scheme):
         added = torch.stack([batches(rank, run.steps)[step][0].sum().expand(3) for rank in range(4)])
         own = w.diagonal().diag()  # a change that was made while neighbors got x(t)
         x = w @ x + own @ added if scheme == SCHEMES[0] else w @ (x + added)
-    assert torch.allclose(torch.stack(ensemble(4, work)), x, rtol=0, atol=1e-12)
+    assert torch.allclose(torch.stack(in_rank_threads(4, work)), x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("own_weight", [0.0, 0.02])
@@ -558,7 +558,7 @@ def test_a_variance_that_is_mixed_stays_positive(own_weight):
             least = min(least, float(model.module[0].running_var.min()))
         return least
 
-    assert min(ensemble(2, work)) > 0
+    assert min(in_rank_threads(2, work)) > 0
 
 
 class Replacing(Counting):
@@ -584,7 +584,7 @@ def test_a_forward_pass_may_put_other_buffers_in_place(scheme, buffers):
             run.train(model, rank, 3)
             return torch.cat((average, model.module.seen))
 
-        return torch.stack(ensemble(3, work))
+        return torch.stack(in_rank_threads(3, work))
 
     torch.manual_seed(0)
     network, other = Counting(), Replacing()
@@ -606,7 +606,7 @@ def test_buffers_in_the_average_come_back(buffers):
         run.train(model, rank, 2)
         return before, average
 
-    found = ensemble(3, work)
+    found = in_rank_threads(3, work)
     mean = torch.stack([before for before, _ in found]).mean(0)
     for before, average in found:
         assert torch.allclose(average, before if buffers == "local" else mean, rtol=0, atol=1e-12)
@@ -650,7 +650,7 @@ def test_parameters_may_be_given_other_memory(scheme, options):
             run.train(model, rank, 0, 2)
             return torch.cat((*seen, flat(model), model.module.seen))
 
-        return torch.stack(ensemble(3, work))
+        return torch.stack(in_rank_threads(3, work))
 
     assert torch.equal(models(through_data), models(in_place))
 
@@ -671,7 +671,7 @@ def test_parameters_that_no_longer_fit_are_refused_with_their_name(scheme, act):
         with pytest.raises(BadInput, match=message):
             {"step": step, "resend": model.resend, "average": model.average}[act]()
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 # Hooks.
@@ -745,8 +745,8 @@ def test_a_run_goes_on_exactly_from_a_saved_state(scheme, topology, tmp_path):
         train_scaled(model, rank, 2, 4)
         return flat(model)
 
-    uninterrupted = torch.stack(ensemble(3, save))
-    assert torch.equal(torch.stack(ensemble(3, go_on)), uninterrupted)
+    uninterrupted = torch.stack(in_rank_threads(3, save))
+    assert torch.equal(torch.stack(in_rank_threads(3, go_on)), uninterrupted)
 
 
 def train_scaled(model, rank, first, last):
@@ -762,7 +762,7 @@ def test_a_state_that_does_not_fit_is_refused():
         with pytest.raises(BadInput, match=r"no optimizer state of parameter '0\.bias'"):
             model.load_state_dict(state)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 # Learning rates.
@@ -780,7 +780,7 @@ def test_learning_rates_may_be_set_on_the_whole():
             g["lr"] for part in model.optimizer.optimizers for g in part.optimizer.param_groups
         }
 
-    assert ensemble(2, work) == [(0.025, {0.025})] * 2
+    assert in_rank_threads(2, work) == [(0.025, {0.025})] * 2
 
 
 # Losses and other ends.
@@ -800,7 +800,7 @@ def test_a_rank_that_left_is_named_with_rank_and_step(scheme):
         model.close()
         assert caught.value.__cause__.peer == 1
 
-    ensemble(3, work)
+    in_rank_threads(3, work)
 
 
 def test_a_rank_that_left_is_done_without_if_asked_for():
@@ -817,7 +817,7 @@ def test_a_rank_that_left_is_done_without_if_asked_for():
         run.train(model, rank)
         return flat(model)
 
-    *left, gone = ensemble(4, work)
+    *left, gone = in_rank_threads(4, work)
     assert gone is None
     for values in left:
         assert torch.allclose(values, values[0].expand_as(values), rtol=0, atol=1e-12)  # the three agree
@@ -836,7 +836,7 @@ def test_a_model_that_is_not_finite_is_named():
             loss_of(model, batches(rank, 1)[0]).backward()
         model.close()
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 def test_ranks_that_wrap_something_else_are_named():
@@ -847,7 +847,7 @@ def test_ranks_that_wrap_something_else_are_named():
         ):
             Run(network=network).wrap(rendezvous)
 
-    ensemble(3, work)
+    in_rank_threads(3, work)
 
 
 def test_ranks_that_would_do_something_else_after_a_loss_are_named():
@@ -856,7 +856,7 @@ def test_ranks_that_would_do_something_else_after_a_loss_are_named():
         with pytest.raises(StartError, match=f"^{differ}$"):
             Run().wrap(rendezvous, on_loss="continue" if rank else "stop")
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 def test_a_rank_that_never_comes_is_named():
@@ -865,7 +865,7 @@ def test_a_rank_that_never_comes_is_named():
             with pytest.raises(StartError, match=r"rank 0: ranks \[1\] did not arrive within 0 s"):
                 Run(options={"deadline": 0.2}).wrap(rendezvous)
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 @pytest.mark.parametrize(
@@ -896,7 +896,7 @@ def test_what_cannot_be_is_said_in_one_line(options, message):
         with pytest.raises(BadInput, match=message):
             Run(options=options).wrap(rendezvous)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 @pytest.mark.parametrize(
@@ -923,7 +923,7 @@ def test_a_module_without_shapes_is_to_be_run_once_before():
         with pytest.raises(BadInput, match="'weight' has no shape yet; run the module once"):
             Run(network=nn.LazyLinear(2)).wrap(rendezvous)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 @pytest.mark.parametrize("buffers", ["average", "mix", "local"])
@@ -939,7 +939,7 @@ def test_buffers_made_by_expand_become_some_that_can_be_written_to(buffers):
         model.module.scale[0] = 2.0
         return model.module.scale
 
-    for scale in ensemble(2, work):
+    for scale in in_rank_threads(2, work):
         assert scale.tolist() == [2.0, 1.0, 1.0]
 
 
@@ -950,7 +950,7 @@ def test_a_mixing_strength_that_a_function_gives_is_checked(a):
         with pytest.raises(BadInput, match=f"gives '?{a}'? for step 0; it must be from 0 to 1"):
             loss_of(model, batches(rank, 1)[0]).backward()
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 @pytest.mark.parametrize("number", [1, True, np.float32(0.5), torch.tensor(0.5)], ids=repr)
@@ -975,7 +975,7 @@ def test_optimizers_that_cannot_be(factory, message):
         with pytest.raises(BadInput, match=message):
             Run(optimizer=only).wrap(rendezvous)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 def test_a_step_with_any_arguments_needs_no_closure():
@@ -994,7 +994,7 @@ def test_an_optimizer_of_something_else_is_refused():
         with pytest.raises(BadInput, match="the optimizer factory took 1 parameters that it was not given"):
             Run(optimizer=lambda p: torch.optim.SGD([other], lr=0.1)).wrap(rendezvous)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 def test_a_copy_of_the_wrapper_is_connected_to_nobody(tmp_path):
@@ -1011,7 +1011,7 @@ def test_a_copy_of_the_wrapper_is_connected_to_nobody(tmp_path):
             copy.copy(model)
         model.close()
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 def test_sparse_gradients_are_clipped_as_dense_ones_are():
@@ -1026,6 +1026,6 @@ def test_sparse_gradients_are_clipped_as_dense_ones_are():
                 model(torch.tensor([[1, 2, 1], [rank, 3, 1]])).square().sum().backward()
             return flat(model)
 
-        return torch.stack(ensemble(2, steps))
+        return torch.stack(in_rank_threads(2, steps))
 
     assert torch.allclose(work(sparse=True), work(sparse=False), atol=1e-6)

@@ -8,7 +8,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import RunFailed
 from decentnode.parallel.mixture import MixInput
 from decentnode.parallel.rendezvous import ThreadRendezvous
-from tests.support.ensemble import Run, batches, ensemble, flat, loss_of, processes
+from tests.support.wrapper_ranks import Run, batches, flat, in_rank_processes, in_rank_threads, loss_of
 
 A_TENSOR = 1e-6
 ENDED = "the last backward pass ended early, and the step with it"
@@ -115,9 +115,9 @@ def test_an_error_on_one_rank_is_undone_by_a_saved_state(choice):
         assert not model.endpoint.refused
         return flat(model)
 
-    expected = torch.stack(ensemble(3, work))
+    expected = torch.stack(in_rank_threads(3, work))
     for where in PLACES:
-        found = ensemble(3, lambda rank, rendezvous, where=where: work(rank, rendezvous, where))
+        found = in_rank_threads(3, lambda rank, rendezvous, where=where: work(rank, rendezvous, where))
         assert torch.equal(torch.stack(found), expected), where
 
 
@@ -137,7 +137,7 @@ def test_errors_on_several_ranks_are_undone_together():
         run.train(model, rank, 2)
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(4, work)), run.models(4))
+    assert torch.equal(torch.stack(in_rank_threads(4, work)), run.models(4))
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -161,7 +161,7 @@ def test_an_error_amid_an_accumulation_is_undone_where_the_others_have_made_the_
         run.train(model, rank, 2)
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(3, work)), run.models(3))
+    assert torch.equal(torch.stack(in_rank_threads(3, work)), run.models(3))
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -191,7 +191,7 @@ def test_errors_are_undone_between_processes(communication, where):
         model.close()
         return ways, refused
 
-    for (first, second), refused in processes(3, work).values():
+    for (first, second), refused in in_rank_processes(3, work).values():
         assert first == second
         assert refused == {}
 
@@ -213,7 +213,7 @@ def test_a_model_that_was_not_finite_is_undone():
         run.train(model, rank, 2)
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(3, work)), run.models(3))
+    assert torch.equal(torch.stack(in_rank_threads(3, work)), run.models(3))
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 10.0}, {}, {"update_in": "step"}])
@@ -241,7 +241,7 @@ def test_nothing_goes_on_from_a_step_that_ended_early(options):
         assert model.step == 0
         return saved
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 def test_a_pass_that_died_before_any_gradient_can_be_made_again():
@@ -254,7 +254,7 @@ def test_a_pass_that_died_before_any_gradient_can_be_made_again():
         run.train(breaking.model, rank)
         return flat(breaking.model)
 
-    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
+    assert torch.equal(torch.stack(in_rank_threads(2, work)), run.models(2))
 
 
 @pytest.mark.parametrize("what", ["load_state_dict", "averaged", "average", "resend"])
@@ -280,7 +280,7 @@ def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
         return flat(model)
 
     found, expected = (
-        ensemble(3, lambda rank, rendezvous, looks=looks: work(rank, rendezvous, looks)) for looks in (1, 0)
+        in_rank_threads(3, lambda rank, rendezvous, looks=looks: work(rank, rendezvous, looks)) for looks in (1, 0)
     )
     assert torch.equal(torch.stack(found), torch.stack(expected))
 
@@ -300,7 +300,7 @@ def test_ranks_at_different_steps_do_not_go_on_together(monkeypatch):
         with pytest.raises(RunFailed, match="waited 1 s for"):
             model.load_state_dict(saved)
 
-    ensemble(3, work)
+    in_rank_threads(3, work)
 
 
 def with_nan_on_rank_2(act, options=None):
@@ -326,7 +326,7 @@ def with_nan_on_rank_2(act, options=None):
         run.train(model, rank, 2)
         return said, flat(model)
 
-    found = ensemble(3, work)
+    found = in_rank_threads(3, work)
     assert torch.equal(torch.stack([parameters for _, parameters in found]), run.models(3))
     return [said for said, _ in found]
 

@@ -18,15 +18,15 @@ from decentnode.errors import BadInput, RunFailed, StartError
 from decentnode.parallel.rendezvous import RankRecord, RankStoreRendezvous, _processes
 from decentnode.parallel.topology import weighted_graph
 from decentnode.training.optim import decay_groups
-from tests.support.ensemble import Run, batches, ensemble, flat, loss_of, processes
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
+from tests.support.wrapper_ranks import Run, batches, flat, in_rank_processes, in_rank_threads, loss_of
 
 A_LAYER, A_TENSOR = 1e-4, 1e-6
 
 
 def alone(run, work):
     """What `work(model)` gives on a single rank."""
-    (found,) = ensemble(1, lambda rank, rendezvous: work(run.wrap(rendezvous)))
+    (found,) = in_rank_threads(1, lambda rank, rendezvous: work(run.wrap(rendezvous)))
     return found
 
 
@@ -56,7 +56,7 @@ def test_gradients_that_wait_for_a_step_do_not_count_after_a_load(update_in):
                 model.zero_grad()
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
+    assert torch.equal(torch.stack(in_rank_threads(2, work)), run.models(2))
 
 
 def test_a_state_without_gradients_that_wait_for_a_step_is_not_saved():
@@ -83,7 +83,7 @@ def test_a_state_is_not_loaded_where_it_would_be_lost():
         run.train(model, rank, 2)
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
+    assert torch.equal(torch.stack(in_rank_threads(2, work)), run.models(2))
 
 
 def test_a_learning_rate_set_on_the_whole_counts_after_a_resume():
@@ -215,7 +215,7 @@ def test_a_state_kept_in_memory_can_be_gone_back_to_again_and_again(optimizer):
         assert all(torch.equal(a, b) if torch.is_tensor(a) else a == b for a, b in kept)
         return ways
 
-    for first, *others in ensemble(2, work):
+    for first, *others in in_rank_threads(2, work):
         assert all(torch.equal(first, other) for other in others)
 
 
@@ -257,7 +257,7 @@ def test_a_backward_pass_that_ended_early_on_one_rank_is_undone_by_a_saved_state
 
     if scheme == "adapt_then_combine":
         run.options["deadline"] = 20.0
-    assert torch.equal(torch.stack(ensemble(3, work)), run.models(3))
+    assert torch.equal(torch.stack(in_rank_threads(3, work)), run.models(3))
 
 
 # Parameters without an optimizer, schedules that look, scalers that are not ours.
@@ -273,7 +273,7 @@ def test_parameters_that_the_optimizer_leaves_out_are_mixed_alone():
         model.load_state_dict(model.state_dict())
         return [p.detach().clone() for p in model.parameters()], {p.grad for p in model.parameters()}
 
-    for found, gradients in ensemble(2, work):
+    for found, gradients in in_rank_threads(2, work):
         assert gradients == {None}
         for now, start in zip(found, run.network.parameters(), strict=True):
             assert torch.allclose(now, start, rtol=0, atol=1e-15) == (start.dim() == 1)
@@ -337,7 +337,7 @@ def test_averages_are_those_of_the_living():
             model.average()
         return own, average, distance, flat(model)
 
-    found = [one for one in ensemble(4, work) if one is not None]
+    found = [one for one in in_rank_threads(4, work) if one is not None]
     mean = torch.stack([own for own, *_ in found]).mean(0)
     for own, average, distance, after in found:
         assert torch.allclose(average, mean, rtol=0, atol=1e-12)
@@ -365,7 +365,7 @@ def test_what_lies_between_mixed_buffers_stays_zero():
                 gaps.append(flat_slot[is_gap])
         return torch.cat(gaps)
 
-    for gaps in ensemble(2, work):
+    for gaps in in_rank_threads(2, work):
         assert gaps.numel() > 0 and not gaps.any()
 
 
@@ -392,7 +392,7 @@ def test_buffers_that_are_not_finite_by_design_stay_out_of_averages_and_mixes(bu
         assert torch.equal(model.module.mask, run.network.mask)
         return own, average
 
-    found = ensemble(3, work)
+    found = in_rank_threads(3, work)
     mean = torch.stack([own for own, _ in found]).mean(0)
     assert all(torch.allclose(average, mean, rtol=0, atol=1e-14) for _, average in found)
 
@@ -402,7 +402,7 @@ def test_ranks_that_would_average_other_buffers_are_named():
         with pytest.raises(StartError, match=r"parameters differs: \w+ on rank 0, \w+ on rank 1$"):
             Run(network=masked(-math.inf if rank == 0 else 0.0)).wrap(rendezvous)
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 # Where ranks are.
@@ -450,7 +450,7 @@ def test_an_initialized_group_is_enough():
 
     w = torch.tensor(weighted_graph("ring", None, 2).matrix())
     expected = run.oracle(2, lambda step: w)
-    for rank, found in processes(2, work).items():
+    for rank, found in in_rank_processes(2, work).items():
         assert torch.allclose(
             torch.tensor(json.loads(found), dtype=torch.float64), expected[rank], rtol=0, atol=1e-12
         )

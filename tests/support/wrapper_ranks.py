@@ -12,12 +12,12 @@ from torch import nn
 from decentnode import DecentralizedDataParallel
 from decentnode.errors import DecentnodeError
 from decentnode.parallel.rendezvous import ThreadRendezvous
-from tests.support.troupe import FORK, free_ports
+from tests.support.processes import FORK, free_ports
 
 LIMIT = 30.0
 
 
-def ensemble(size, work, limit=LIMIT):
+def in_rank_threads(size, work, limit=LIMIT):
     """What `work(rank, rendezvous)` gives on each rank; the first error is raised."""
     rendezvous, results, errors = ThreadRendezvous(size), [None] * size, {}
 
@@ -102,7 +102,7 @@ class Run:
             model.close()
             return found
 
-        return torch.stack(ensemble(size, work))
+        return torch.stack(in_rank_threads(size, work))
 
     def oracle(self, size, matrix_at, rests=lambda rank, step: False):
         """The same by the equations: `matrix_at(t)` is W of step t, mixing strength included.
@@ -129,7 +129,7 @@ class Run:
         return x
 
 
-def processes(size, work, limit=60.0, absent=(), mute=()):
+def in_rank_processes(size, work, limit=60.0, absent=(), mute=()):
     """What `work(rank)` gives in a process for each rank, as torchrun would start it, or the error it raised.
 
     Ranks that are `absent` are not started, and those that are `mute` answer nothing.
