@@ -170,7 +170,7 @@ class RoundExchange:
         """Messages and payloads refused up to the end of the last round, by reason."""
         self._taken: Counter[str] = Counter()
         """Those of the endpoint that are counted already."""
-        self._unsound: set[int] = set()
+        self._invalid_peers: set[int] = set()
         self._sharing = sharing
         self._reporter = reporter
         self._heartbeat = heartbeat
@@ -193,7 +193,7 @@ class RoundExchange:
         self._received: set[int] = set()
         self._peer_errors: dict[int, PeerError] = {}
         self._inbox: Inbox | None = None
-        self._sound = True
+        self._is_valid = True
         for peer in self.endpoint.admit(round):
             self.note_rejoined(peer)
         # Before the first exchange: from here on the vector is not written until the mix.
@@ -206,12 +206,12 @@ class RoundExchange:
         discarded. Raises RunFailed if the scheme tolerates no loss.
         """
         self._release()
-        if not self._sound:
+        if not self._is_valid:
             where, why = f"round {self._round + 1}", "neighbors timed out on this node while it was suspended"
             if not self._sharing.tolerates_loss:
                 raise RunFailed(f"rank {self.endpoint.rank}, {where}: {why}")
             print(f"{where}: discarding this mix: {why}", flush=True)
-        return self._sound
+        return self._is_valid
 
     async def __call__(self, outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Inbox:
         """One neighborhood collective; the payloads of this round's previous exchange become invalid."""
@@ -287,8 +287,8 @@ class RoundExchange:
         new, self._taken = total - self._taken, total
         for peer, error in self._sharing.refusals:
             new[error.counted_as] += 1
-            if peer not in self._unsound:
-                self._unsound.add(peer)
+            if peer not in self._invalid_peers:
+                self._invalid_peers.add(peer)
                 rank, round = self.endpoint.rank, self._round
                 self._reporter.send(Rejected(rank, round, peer, str(error)[:500]))
         self._sharing.refusals.clear()
@@ -297,7 +297,7 @@ class RoundExchange:
 
     def _release(self) -> None:
         if self._inbox is not None:
-            self._sound = self._inbox.release() and self._sound
+            self._is_valid = self._inbox.release() and self._is_valid
             self._inbox = None
 
     def note_rejoined(self, peer: int) -> None:

@@ -95,9 +95,9 @@ class ExchangeQueue:
 
     def release(self, inbox: Inbox) -> bool:
         """Releases payloads as `Inbox.release` does, and starts waiting exchanges."""
-        is_sound = inbox.release()
+        is_valid = inbox.release()
         self._begin_waiting()
-        return is_sound
+        return is_valid
 
     def drop(self, part: int) -> None:
         """Receives the next part and discards it; does nothing where it was collected."""

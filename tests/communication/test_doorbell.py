@@ -36,11 +36,11 @@ class Tower:
         owner = SimpleNamespace(note_link=lambda process: None, book_unsent=pytest.fail)
         self.links = PeerLinks(zmq.Context.instance(), self.place, str, self.greeting, owner, self.pipe_of)
 
-    def greeting(self, process, rings):
-        return [(process, Header(Kind.HELLO, 7, self.place.own, process, seq=rings).pack(), b"")]
+    def greeting(self, process, is_doorbell):
+        return [(process, Header(Kind.HELLO, 7, self.place.own, process, seq=is_doorbell).pack(), b"")]
 
-    def pipe_of(self, process, rings):
-        return pipe_path(self.place, process, rings) if self.place.co_located(process) else None
+    def pipe_of(self, process, is_doorbell):
+        return pipe_path(self.place, process, is_doorbell) if self.place.co_located(process) else None
 
     def take(self, head, body):
         header = Header.unpack(head)

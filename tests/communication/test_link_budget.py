@@ -183,8 +183,8 @@ def test_pipes_are_opened_by_the_first_message_and_closed_with_the_link(tmp_path
     notice, hello = (wire.Header(kind, 1, 0, 1).pack() for kind in (Kind.NOTICE, Kind.HELLO))
     owner = SimpleNamespace(note_link=lambda process: None, book_unsent=pytest.fail)
     links = PeerLinks(
-        zmq.Context.instance(), places[0], str, lambda process, rings: [(process, hello, b"")], owner,
-        lambda process, rings: pipe_path(places[0], process, rings),
+        zmq.Context.instance(), places[0], str, lambda process, is_doorbell: [(process, hello, b"")], owner,
+        lambda process, is_doorbell: pipe_path(places[0], process, is_doorbell),
     )  # fmt: skip
     before = open_files()
     for turn in range(2):

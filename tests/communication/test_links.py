@@ -39,7 +39,7 @@ def made(tmp_path):
     owner = SimpleNamespace(book_unsent=book, note_link=lambda process: None)
     hello = header("hello")
     links = PeerLinks(
-        context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, rings: [(p, hello, b"")], owner
+        context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, is_doorbell: [(p, hello, b"")], owner
     )
     yield links, booked, also
     links.close(lambda process: 0)
@@ -119,8 +119,8 @@ def test_a_process_that_begins_to_listen_a_little_later_is_linked(tmp_path):
     place = ProcessDirectory(PROCESSES, 0, str(tmp_path))
     owner = SimpleNamespace(book_unsent=None, note_link=linked.append)
     links = PeerLinks(
-        context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, rings: [(p, hello, b"")], owner,
-        lambda p, rings: pipe_path(place, p, rings),
+        context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, is_doorbell: [(p, hello, b"")], owner,
+        lambda p, is_doorbell: pipe_path(place, p, is_doorbell),
     )  # fmt: skip
     links.make(1)
     assert linked == [] and links.next_verdict < time.monotonic() + Timeouts.unmade_link / 2

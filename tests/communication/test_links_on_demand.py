@@ -8,7 +8,7 @@ import pytest
 
 from decentnode.communication.zeromq import link_budget
 from decentnode.graph.redrawn import EpidemicOracle
-from tests.communication.test_coming_back import LIMIT, Company
+from tests.communication.test_rejoin import LIMIT, Company
 from tests.support.processes import GUARDED, SHARED, TCP
 
 NODES, DEGREE, KEPT = 8, 2, 2

@@ -22,7 +22,7 @@ EVENTS = "begin", "request_from", "time_out", "propose", "restart", "leave"
 COMPARED = "state", "round", "last", "fresh_from", "requested", "margin", "proposals"
 
 
-class Letter(Message):
+class FakeMessage(Message):
     def _parse(self, layout):
         raise AssertionError("nobody reads it")
 
@@ -104,7 +104,7 @@ class End(Transport):
 
     def receive(self, header):
         if header.kind == Kind.PAYLOAD:
-            self.box.deliver(header.sender, header.key, Letter(header.sender, header.seq, 0))
+            self.box.deliver(header.sender, header.key, FakeMessage(header.sender, header.seq, 0))
         elif header.kind == Kind.RESEND:
             self.box.note_waiting(header.sender, header.key, True)
             if not self.protocol.is_seeking:

@@ -177,7 +177,8 @@ def test_zero_grad_in_any_usual_place(order):
                 model.optimizer.zero_grad()
         return flat(model)
 
-    assert torch.allclose(torch.stack(in_rank_threads(3, work)), run.oracle(3, dense(graph)), rtol=0, atol=1e-13)
+    models = torch.stack(in_rank_threads(3, work))
+    assert torch.allclose(models, run.oracle(3, dense(graph)), rtol=0, atol=1e-13)
 
 
 def test_two_forwards_per_backward_and_any_number_for_looking_are_one_step():

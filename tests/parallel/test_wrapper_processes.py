@@ -93,7 +93,8 @@ def test_neighbors_outside_the_group_read_what_lies_on_a_device(members, scheme,
     chosen = {"name": "hybrid", "group_ranks": members}
     options = {"communication": chosen, "scheme": scheme, "bucket_mb": 0.03, "deadline": 9.0}
     run = Run(network, options=options)
-    found, expected = in_rank_processes(3, lambda rank: trained(run, rank), 30.0), run.oracle(3, matrices("ring", 3))
+    found = in_rank_processes(3, lambda rank: trained(run, rank), 30.0)
+    expected = run.oracle(3, matrices("ring", 3))
     for rank in range(3):
         own, average, refused = found[rank]
         assert torch.allclose(torch.tensor(own, dtype=torch.float64), expected[rank], rtol=0, atol=1e-12)

@@ -280,7 +280,8 @@ def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
         return flat(model)
 
     found, expected = (
-        in_rank_threads(3, lambda rank, rendezvous, looks=looks: work(rank, rendezvous, looks)) for looks in (1, 0)
+        in_rank_threads(3, lambda rank, rendezvous, looks=looks: work(rank, rendezvous, looks))
+        for looks in (1, 0)
     )
     assert torch.equal(torch.stack(found), torch.stack(expected))
 

@@ -18,7 +18,7 @@ from decentnode.communication.exchange.send_window import SendWindow
 from decentnode.communication.peers.peer import Peer, PeerEvent, Peers, PeerState, Spot
 from decentnode.errors import PeerError, PeerLeft, PeerLost
 
-MOST_PARKED = 4
+MOST_EARLY = 4
 
 
 class Mailbox(ExchangeOwner):
@@ -229,7 +229,7 @@ class Mailbox(ExchangeOwner):
                 self._note_surplus(source, key, "stale")
             # A correct peer is one exchange ahead; the limit bounds what a faulty one can occupy.
             elif surplus := self._early.keep(
-                source, key, message, self.peers[source].error is not None, MOST_PARKED * self.parts
+                source, key, message, self.peers[source].error is not None, MOST_EARLY * self.parts
             ):
                 self._note_surplus(source, key, surplus)
             else:

@@ -31,13 +31,13 @@ class DoorbellReader:
         directory: ProcessDirectory,
         take: Callable[[bytes, bytes], None],
         refuse: Callable[[str], None],
-        rings: bool = True,
+        is_doorbell: bool = True,
     ) -> None:
         """`take` receives header and body of the messages; `refuse` the reason of a wrong record.
 
         Raises StartError.
         """
-        self._path = pipe_path(directory, directory.own, rings)
+        self._path = pipe_path(directory, directory.own, is_doorbell)
         self._take = take
         self._refuse = refuse
         try:
@@ -127,7 +127,7 @@ class OwnPipes:
     ) -> None:
         """`take` and `refuse` as for `DoorbellReader`. Raises StartError."""
         self.doorbell = DoorbellReader(directory, take, refuse)
-        self._pipe_reader = DoorbellReader(directory, take, refuse, rings=False)
+        self._pipe_reader = DoorbellReader(directory, take, refuse, is_doorbell=False)
 
     def fileno(self) -> int:
         """Readable when records wait in the pipe of the socket thread."""
@@ -144,6 +144,6 @@ class OwnPipes:
         self._pipe_reader.close()
 
 
-def pipe_path(directory: ProcessDirectory, process: int, rings: bool) -> str:
+def pipe_path(directory: ProcessDirectory, process: int, is_doorbell: bool) -> str:
     """The doorbell of a process of this machine, or the pipe that its socket thread reads."""
-    return f"{directory.directory}/{directory.processes[process].index}.{'bell' if rings else 'pipe'}"
+    return f"{directory.directory}/{directory.processes[process].index}.{'bell' if is_doorbell else 'pipe'}"

@@ -65,7 +65,7 @@ class ZeroMQEndpoint(Endpoint):
         self._endpoints = endpoints
         self._offered: tuple[Tensor, Callable[[int], bool]] | None = None
         """What `offer` got last."""
-        self._void: dict[int, int] = {}
+        self._invalidated_to: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
         self._last_read: dict[int, int] = {}
         self._unsaid: set[int] = set()
@@ -115,7 +115,9 @@ class ZeroMQEndpoint(Endpoint):
         co_located, remote, place = list[int](), list[int](), self._io_thread.directory
         for target in targets:
             if target in self._endpoints:
-                message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
+                message = LocalMessage(
+                    self.rank, self._seq, payload.layout.hash, payload, target, self._invalidated_to
+                )
                 self._endpoints[target].mailbox.deliver(self.rank, key, message)
             elif self.segment is not None and place.home[target] in place.neighbors:
                 co_located.append(target)
@@ -219,7 +221,7 @@ class ZeroMQEndpoint(Endpoint):
     def invalidate(self, peer: int) -> None:
         # Readers compare their message's number with this one, here or in the segment, before and after a
         # mix.
-        self._void[peer] = self._seq
+        self._invalidated_to[peer] = self._seq
         if self.segment is not None:
             self.segment.invalidate(peer, self._seq)
 

@@ -344,20 +344,20 @@ class IoThread(threading.Thread):
             self._edges.propose()
             self._next_proposal = NEVER
 
-    def _pipe_of(self, process: int, rings: bool) -> str | None:
+    def _pipe_of(self, process: int, is_doorbell: bool) -> str | None:
         """The doorbell or the pipe of a process that reads this one's memory; None: it has none."""
         has_one = self._pipes is not None and process in self.directory.neighbors
-        return pipe_path(self.directory, process, rings) if has_one else None
+        return pipe_path(self.directory, process, is_doorbell) if has_one else None
 
     def _receive_from_pipes(self) -> None:
         if self._pipes is not None:
             self._pipes.receive()
 
-    def _hello_messages(self, process: int, rings: bool) -> list[wire.Outgoing]:
+    def _hello_messages(self, process: int, is_doorbell: bool) -> list[wire.Outgoing]:
         """The HELLOs for a process."""
         receiver = self.directory.processes[process].ranks[0]
         hellos = self._hellos[self.directory.co_located(process)]
-        return [(process, head._replace(seq=rings).pack(receiver), body) for head, body in hellos]
+        return [(process, head._replace(seq=is_doorbell).pack(receiver), body) for head, body in hellos]
 
     @cached_property
     def _hellos(self) -> tuple[list[Hello], list[Hello]]:

@@ -54,7 +54,7 @@ class PeerLinks:
         endpoint_of: Callable[[int], str],
         hello_messages: Callable[[int, bool], list[wire.Outgoing]],
         owner: "LinkOwner",
-        pipe_of: Callable[[int, bool], str | None] = lambda process, rings: None,
+        pipe_of: Callable[[int, bool], str | None] = lambda process, is_doorbell: None,
     ) -> None:
         """`endpoint_of`: address of a process; `hello_messages`: the first messages for it; `pipe_of`: its
         pipe, or its doorbell, where it has them.

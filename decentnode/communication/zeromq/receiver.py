@@ -227,13 +227,13 @@ class Receiver:
             # Not sent yet: the position shows that this node is behind and extends its deadline there.
             self.send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
 
-    def _receive_hello(self, process: int, hello: wire.Hello, rings: int) -> None:
+    def _receive_hello(self, process: int, hello: wire.Hello, is_doorbell: int) -> None:
         ranks = self.directory.processes[process].ranks
         if not {*hello.ranks} <= {*ranks} or (hello.segments and not self.directory.co_located(process)):
             raise wire.WireError("hello")
         # First: a process whose memory cannot be attached does not count as met.
         self.segments.learn(hello.segments, ranks)
-        if not rings:
+        if not is_doorbell:
             self.note_hello(process)
 
     def take_model_for(self, rank: int) -> Tensor | None:
