@@ -30,7 +30,7 @@ def few(monkeypatch):
     monkeypatch.setattr("decentnode.communication.zeromq.link_budget.kept_links", lambda: KEPT)
 
 
-class Tie(Transport):
+class FakeTransport(Transport):
     """Stands for the endpoint of rank 0."""
 
     def __init__(self):
@@ -45,7 +45,7 @@ def made(tmp_path):
     """Rank 0's socket thread, which does not run, and its mailbox; every other process listens."""
     processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(NODES))
     place = ProcessDirectory(processes, 0, str(tmp_path))
-    context, tie = zmq.Context(), Tie()
+    context, tie = zmq.Context(), FakeTransport()
     routers = [context.socket(zmq.ROUTER) for _ in range(NODES)]
     for process, router in enumerate(routers):
         router.bind(f"ipc://{tmp_path}/{process}-")

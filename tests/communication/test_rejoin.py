@@ -28,7 +28,7 @@ TOGETHER = 15
 LIMIT = 30.0
 
 
-class Company:
+class HostProcesses:
     """Host processes of which single ones can be ended and started again."""
 
     nodes = NODES
@@ -52,22 +52,22 @@ class Company:
         self.held = FORK.Value("q", self.nodes)
         """Who begins no round."""
 
-    def start(self, own, incarnation=0):
+    def start(self, number, incarnation=0):
         receiving, sending = FORK.Pipe(duplex=False)
-        process = FORK.Process(target=self._host, args=(own, incarnation, sending))
+        process = FORK.Process(target=self._host, args=(number, incarnation, sending))
         process.start()
         sending.close()
-        self.running[own] = process, receiving
+        self.running[number] = process, receiving
 
-    def _host(self, own, incarnation, pipe):
+    def _host(self, number, incarnation, pipe):
         torch.set_num_threads(1)
         sockets.PROPOSAL_INTERVAL = 0.05
         dealers.HEARTBEAT_INTERVAL, Timeouts.link_heartbeat = 0.1, 0.3
         Timeouts.rejoin_answer = self.answer
-        machine = self.processes[own].machine
+        machine = self.processes[number].machine
         place = ProcessDirectory(
             self.processes,
-            own,
+            number,
             str(self.directory / str(machine)),
             0.3,
             incarnation=incarnation,
@@ -96,12 +96,12 @@ class Company:
         """Called before each round."""
 
     async def _all(self, endpoints, first):
-        heard = await asyncio.gather(*(self._rounds(endpoint, first) for endpoint in endpoints))
-        return {endpoint.rank: rounds for endpoint, rounds in zip(endpoints, heard, strict=True)}
+        received = await asyncio.gather(*(self._rounds(endpoint, first) for endpoint in endpoints))
+        return {endpoint.rank: rounds for endpoint, rounds in zip(endpoints, received, strict=True)}
 
     async def _rounds(self, endpoint, first):
         """Whom it heard in which round; every payload is (rank, round), so nothing else may arrive."""
-        heard, graph, round, turn = {}, self.graph, first, 0
+        received, graph, round, turn = {}, self.graph, first, 0
         while round < self.rounds.value:
             await asyncio.sleep(PACE)
             while self.held.value == endpoint.rank:
@@ -117,7 +117,7 @@ class Company:
             handle = await endpoint.exchange(outgoing, sources, (round, 0, 0), self.timeout, LAYOUT)
             inbox = Inbox(handle, LAYOUT, endpoint)
             read = {peer: payload["vector"].unique().tolist() for peer, payload in inbox.items()}
-            heard[round] = sorted(inbox)
+            received[round] = sorted(inbox)
             if len(inbox) == self.nodes - 1:
                 self.whole[endpoint.rank] = round
             if inbox.release():
@@ -128,12 +128,12 @@ class Company:
                 endpoint.skip_to(following)
             round = following
         endpoint.leave()
-        return heard
+        return received
 
-    def receive(self, own):
+    def receive(self, number):
         """What a process says next, after at most `LIMIT` seconds."""
-        assert self.running[own][1].poll(LIMIT), f"process {own} says nothing"
-        return self.running[own][1].recv()
+        assert self.running[number][1].poll(LIMIT), f"process {number} says nothing"
+        return self.running[number][1].recv()
 
     def wait_for(self, rank, round):
         self.wait_until(lambda: self.progress[rank] >= round)
@@ -150,15 +150,15 @@ class Company:
     def finish(self):
         """Lets all go on together for a while, and gathers whom they heard."""
         self.rounds.value = max(self.progress) + TOGETHER
-        heard = {}
-        for own in self.running:
-            while isinstance(found := self.receive(own), int):
+        received = {}
+        for number in self.running:
+            while isinstance(found := self.receive(number), int):
                 pass
-            heard |= found
-        return heard
+            received |= found
+        return received
 
-    def signal(self, own, signum):
-        os.kill(self.running[own][0].pid, signum)
+    def signal(self, number, signum):
+        os.kill(self.running[number][0].pid, signum)
 
     def end(self):
         for process, _ in self.running.values():
@@ -167,134 +167,134 @@ class Company:
 
 
 @pytest.fixture
-def company(request):
+def hosts(request):
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
-        found = Company(request.param, Path(directory))
+        found = HostProcesses(request.param, Path(directory))
         found.gives = "given_away" not in request.function.__name__
         found.timeout = 0.5 if "stood_still" in request.function.__name__ else LIMIT
         if "neighbors_that_died" in request.function.__name__:
             found.answer = 1.0
-        for own in range(len(found.processes)):
-            found.start(own)
+        for number in range(len(found.processes)):
+            found.start(number)
         yield found
         found.end()
 
 
 def on(*stages):
-    return pytest.mark.parametrize("company", stages, indirect=True, ids=[s.name for s in stages])
+    return pytest.mark.parametrize("hosts", stages, indirect=True, ids=[s.name for s in stages])
 
 
 def everybody_else(rank):
     return [other for other in range(NODES) if other != rank]
 
 
-def check_together(heard, since):
+def check_together(received, since):
     """From round `since` on everyone hears everyone."""
-    for rank, rounds in heard.items():
+    for rank, rounds in received.items():
         for round, peers in rounds.items():
             assert round < since or peers == everybody_else(rank), (rank, round, peers)
 
 
-def check_symmetric(heard, rounds):
+def check_symmetric(received, rounds):
     """Whom I hear in a round hears me, where both were there."""
     for round in range(rounds):
-        there = {rank: found[round] for rank, found in heard.items() if round in found}
+        there = {rank: found[round] for rank, found in received.items() if round in found}
         uneven = [(i, j) for i in there for j in there[i] if j in there and i not in there[j]]
         assert not uneven, (round, uneven)
 
 
 @on(SHARED, TCP, SHARED_SIBLINGS, MACHINES)
-def test_a_process_that_is_started_again_takes_part_within_two_rounds(company):
-    last = len(company.processes) - 1
-    ranks = company.processes[last].ranks
-    company.wait_for(0, 10)
-    company.receive(last)
-    company.signal(last, signal.SIGKILL)
-    company.running[last][0].join()
-    company.wait_for(0, 20)
-    company.start(last, incarnation=1)
-    first = company.receive(last)
-    assert 20 < first <= company.progress[0] + 3
-    company.wait_for(0, first + 5)
-    heard = company.finish()
-    check_together(heard, since=first)
-    check_symmetric({rank: found for rank, found in heard.items() if rank not in ranks}, first + TOGETHER)
-    lost = [round for round, peers in heard[0].items() if ranks[0] not in peers]
+def test_a_process_that_is_started_again_takes_part_within_two_rounds(hosts):
+    last = len(hosts.processes) - 1
+    ranks = hosts.processes[last].ranks
+    hosts.wait_for(0, 10)
+    hosts.receive(last)
+    hosts.signal(last, signal.SIGKILL)
+    hosts.running[last][0].join()
+    hosts.wait_for(0, 20)
+    hosts.start(last, incarnation=1)
+    first = hosts.receive(last)
+    assert 20 < first <= hosts.progress[0] + 3
+    hosts.wait_for(0, first + 5)
+    received = hosts.finish()
+    check_together(received, since=first)
+    check_symmetric({rank: found for rank, found in received.items() if rank not in ranks}, first + TOGETHER)
+    lost = [round for round, peers in received[0].items() if ranks[0] not in peers]
     assert lost == list(range(lost[0], first))
 
 
 @on(SHARED, SHARED_SIBLINGS, MACHINES)
-def test_a_process_that_stood_still_goes_on_where_the_others_are(company):
+def test_a_process_that_stood_still_goes_on_where_the_others_are(hosts):
     """The others give it up after half a second, and are far ahead when it goes on.
 
     It answers no heartbeat meanwhile, so links to other machines break; those on one machine hold.
     """
-    last = len(company.processes) - 1
-    ranks = company.processes[last].ranks
-    company.wait_for(0, 5)
-    company.signal(last, signal.SIGSTOP)
-    company.wait_for(0, 40)
-    company.signal(last, signal.SIGCONT)
-    behind = company.progress[0]
-    company.wait_until_whole_after(behind)
-    together = max(company.whole)
-    heard = company.finish()
-    check_together(heard, since=together)
-    skipped = [round for round in range(behind) if round not in heard[ranks[0]]]
+    last = len(hosts.processes) - 1
+    ranks = hosts.processes[last].ranks
+    hosts.wait_for(0, 5)
+    hosts.signal(last, signal.SIGSTOP)
+    hosts.wait_for(0, 40)
+    hosts.signal(last, signal.SIGCONT)
+    behind = hosts.progress[0]
+    hosts.wait_until_whole_after(behind)
+    together = max(hosts.whole)
+    received = hosts.finish()
+    check_together(received, since=together)
+    skipped = [round for round in range(behind) if round not in received[ranks[0]]]
     assert len(skipped) > 20
 
 
 @on(SHARED, TCP)
-def test_a_node_that_stood_still_while_its_sockets_answer_is_waited_for_once(company):
-    company.wait_for(0, 10)
-    company.held.value = 3
-    company.wait_until(lambda: company.progress[0] > company.progress[3] + 40)
-    company.held.value = NODES
-    behind = company.progress[0]
-    company.wait_until_whole_after(behind)
-    heard = company.finish()
-    missed = [round for round, peers in heard[0].items() if 3 not in peers]
+def test_a_node_that_stood_still_while_its_sockets_answer_is_waited_for_once(hosts):
+    hosts.wait_for(0, 10)
+    hosts.held.value = 3
+    hosts.wait_until(lambda: hosts.progress[0] > hosts.progress[3] + 40)
+    hosts.held.value = NODES
+    behind = hosts.progress[0]
+    hosts.wait_until_whole_after(behind)
+    received = hosts.finish()
+    missed = [round for round, peers in received[0].items() if 3 not in peers]
     assert len(missed) > 30
 
 
 @pytest.mark.parametrize(
-    ("company", "apart"), [(SHARED, 0.0), (TCP, 0.5)], indirect=["company"], ids=["at once", "one by one"]
+    ("hosts", "apart"), [(SHARED, 0.0), (TCP, 0.5)], indirect=["hosts"], ids=["at once", "one by one"]
 )
-def test_two_neighbors_that_died_at_once_take_part_again_and_hear_each_other(company, apart):
+def test_two_neighbors_that_died_at_once_take_part_again_and_hear_each_other(hosts, apart):
     """Each of them asks the other where it is, and neither knows."""
-    company.wait_for(0, 10)
-    for own in (2, 3):
-        company.receive(own)
-        company.signal(own, signal.SIGKILL)
-        company.running[own][0].join()
-    for own in (2, 3):
-        company.start(own, incarnation=1)
+    hosts.wait_for(0, 10)
+    for number in (2, 3):
+        hosts.receive(number)
+        hosts.signal(number, signal.SIGKILL)
+        hosts.running[number][0].join()
+    for number in (2, 3):
+        hosts.start(number, incarnation=1)
         time.sleep(apart)
-    first = [company.receive(own) for own in (2, 3)]
-    company.wait_until_whole_after(max(first))
-    together = max(company.whole)
-    check_together(company.finish(), since=together)
+    first = [hosts.receive(number) for number in (2, 3)]
+    hosts.wait_until_whole_after(max(first))
+    together = max(hosts.whole)
+    check_together(hosts.finish(), since=together)
 
 
 @on(IPC)
-def test_a_model_can_be_fetched_from_a_neighbor(company):
-    assert fetched(company) - 1000 in range(company.progress[1] + 2)
-    assert not any(company.refused)
+def test_a_model_can_be_fetched_from_a_neighbor(hosts):
+    assert fetched(hosts) - 1000 in range(hosts.progress[1] + 2)
+    assert not any(hosts.refused)
 
 
 @on(IPC)
-def test_a_model_that_is_not_given_away_is_not_sent_and_the_request_is_counted(company):
-    assert fetched(company) is None
-    assert list(company.refused) == [0, 1, 0, 0]
+def test_a_model_that_is_not_given_away_is_not_sent_and_the_request_is_counted(hosts):
+    assert fetched(hosts) is None
+    assert list(hosts.refused) == [0, 1, 0, 0]
 
 
-def fetched(company):
+def fetched(hosts):
     """What rank 3 gets of rank 1 when it is started again."""
-    company.wait_for(0, 5)
-    company.signal(3, signal.SIGKILL)
-    company.running.pop(3)[0].join()
+    hosts.wait_for(0, 5)
+    hosts.signal(3, signal.SIGKILL)
+    hosts.running.pop(3)[0].join()
     receiving, sending = FORK.Pipe(duplex=False)
-    asker = FORK.Process(target=request_a_model, args=(company, sending))
+    asker = FORK.Process(target=request_a_model, args=(hosts, sending))
     asker.start()
     try:
         assert receiving.poll(LIMIT)
@@ -304,14 +304,14 @@ def fetched(company):
         asker.join()
 
 
-def request_a_model(company, pipe):
+def request_a_model(hosts, pipe):
     sockets.PROPOSAL_INTERVAL = 0.05
-    place = ProcessDirectory(company.processes, 3, str(company.directory / "0"), 0.3, incarnation=1)
-    communication = company.case.communication(company.base_port)
+    place = ProcessDirectory(hosts.processes, 3, str(hosts.directory / "0"), 0.3, incarnation=1)
+    communication = hosts.case.communication(hosts.base_port)
     communication.prepare(place, 1 << 20)
     communication.endpoint(3, MEMORY)
     communication.open([0, 1, 2], RUN_ID, 10.0)
-    model = communication.fetch(3, 1, 10.0 if company.gives else 1.0)
+    model = communication.fetch(3, 1, 10.0 if hosts.gives else 1.0)
     assert model is None or model.dtype == MEMORY.vector_dtype
     pipe.send(None if model is None else int(model.unique().item()))
     communication.close(0.5)

@@ -68,7 +68,7 @@ class ZeroMQEndpoint(Endpoint):
         self._invalidated_to: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
         self._last_read: dict[int, int] = {}
-        self._unsaid: set[int] = set()
+        self._unannounced: set[int] = set()
         self._targets: frozenset[int] = frozenset()
 
     def introduce(self, peer: Peer) -> None:
@@ -86,7 +86,7 @@ class ZeroMQEndpoint(Endpoint):
     def foresee(self, peers: Collection[int]) -> None:
         self._io_thread.need(self.rank, peers)
         # No payload takes these along soon, and their senders must not wait for this node's local steps.
-        if alone := sorted(self._unsaid.difference(peers)):
+        if alone := sorted(self._unannounced.difference(peers)):
             self._io_thread.dispatch(self._acknowledgements(*alone))
 
     def exchange(
@@ -103,7 +103,7 @@ class ZeroMQEndpoint(Endpoint):
             self.counters.count_sent(payload, len(targets))
             messages += self._send(payload, targets, key)
         # Sources that are no targets of this exchange need a message of their own.
-        if self._unsaid:
+        if self._unannounced:
             messages += self._acknowledgements()
         if messages:
             self._io_thread.dispatch(messages)
@@ -207,7 +207,7 @@ class ZeroMQEndpoint(Endpoint):
         seq = self._seq if seq is None else seq
         size, layout = payload.nbytes, payload.layout.hash
         header = self._io_thread.header(kind, self.rank, targets[0], key, seq, size, layout, body)
-        self._unsaid.difference_update(targets)
+        self._unannounced.difference_update(targets)
         due = time.monotonic() + Timeouts.first_request + size / SLOW_LINK
         sent = self._sent.setdefault(key, {})
         for target in targets:
@@ -264,15 +264,15 @@ class ZeroMQEndpoint(Endpoint):
             self._endpoints[source].mailbox.acknowledged(self.rank, message.seq)
             return
         self._last_read[source] = max(message.seq, self._last_read.get(source, 0))
-        self._unsaid.add(source)
+        self._unannounced.add(source)
         if source not in self._targets:
             self._io_thread.dispatch(self._acknowledgements(source))
 
     def _acknowledgements(self, *sources: int) -> list[wire.Outgoing]:
-        due = sources or sorted(self._unsaid)
+        due = sources or sorted(self._unannounced)
         if not due:
             return []
-        self._unsaid.difference_update(due)
+        self._unannounced.difference_update(due)
         return self._addressed(self._io_thread.header(wire.ACKNOWLEDGE, self.rank, due[0]), due)
 
 
