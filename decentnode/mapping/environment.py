@@ -61,7 +61,7 @@ def known_addresses(job: SchedulerJob) -> list[str]:
         return [LOOPBACK]
     if job.hosts:
         return list(job.hosts)
-    if is_loopback(job.meeting[0]) and count <= MOST_ON_LOOPBACK:
+    if is_loopback(job.rendezvous[0]) and count <= MOST_ON_LOOPBACK:
         return [f"127.0.0.{1 + machine}" for machine in range(count)]
     return []
 

@@ -50,7 +50,7 @@ class SchedulerJob:
     """Chooses the ports; consecutive jobs of Slurm have consecutive ones."""
     hosts: tuple[str, ...] = ()
     """The machines' names; empty where they are unknown."""
-    meeting: tuple[str, int] = ("", 0)
+    rendezvous: tuple[str, int] = ("", 0)
     """Host and port of torchrun's store, which machine 0 has."""
     hosts_store: bool = False
     """Whether the first process of machine 0 must open that store itself."""
@@ -117,7 +117,7 @@ def _of_torchrun(environ: Environ) -> SchedulerJob:
     name = f"torchrun job {run} of {host}:{port}"
     return SchedulerJob(
         "torchrun", f"{run}/{restarts}/{host}/{port}", (local_size,) * machines, machine,
-        name=name, number=zlib.crc32(name.encode()), meeting=(host, port),
+        name=name, number=zlib.crc32(name.encode()), rendezvous=(host, port),
         hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
 
     Raises StartError when one is missing after `seconds`, MappingError when two are the same.
     """
-    host, port = job.meeting
+    host, port = job.rendezvous
     keys = [f"address/{machine}" for machine in range(len(job.processes))]
     is_master = job.hosts_store and job.machine == 0
     try:
@@ -39,7 +39,7 @@ def _own_addresses(job: SchedulerJob) -> dict[int, str]:
     """The addresses that this machine publishes; machine 0 does not know which of its own the others use."""
     if job.machine == 0:
         return {}
-    address, other = both_ends(*job.meeting)
+    address, other = both_ends(*job.rendezvous)
     return {job.machine: address} | ({0: other} if job.machine == 1 else {})
 
 

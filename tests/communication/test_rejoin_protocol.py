@@ -502,7 +502,5 @@ def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
     protocol.request_positions([(0, 2)])
     network.deliver()
     assert (
-        met_anew(network, 0, protocol.round)[1]
-        == met_anew(network, 1, protocol.round)[0]
-        == [protocol.round]
+        met_anew(network, 0, protocol.round)[1] == met_anew(network, 1, protocol.round)[0] == [protocol.round]
     )

@@ -163,7 +163,7 @@ def test_a_plain_link_believes_what_a_guarded_one_refuses():
     assert results[0][0] == {1: [1.0], 2: [666.0]}
 
 
-class TestGatekeeper:
+class TestAuthenticator:
     def deliver(self, server, client, machine=0, most=1000, seconds=5.0):
         """What comes out of a guarded socket with keys `server` when `client` sends; and who was refused."""
         context, refused = zmq.Context(), []

@@ -16,7 +16,7 @@ from decentnode.communication.launcher_link.reports import (
 from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import exit_code
-from tests.launcher.test_remote_machines import Desk
+from tests.launcher.test_remote_machines import IdleLauncher
 from tests.support.reported import report_to
 
 
@@ -60,10 +60,10 @@ def test_the_exit_code_says_how_it_ended(reports, stop_signal, code):
 @pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
 def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_path, last, code):
     """How the others end only machine 0 learns."""
-    desk = Desk(tmp_path, machine=1)
-    desk.launcher._reports.take(last)
-    desk.launcher._graceful_stop.request(signal.SIGTERM)
-    assert exit_code(desk.launcher.membership, desk.launcher._graceful_stop.signal) is code
+    idle = IdleLauncher(tmp_path, machine=1)
+    idle.launcher._reports.take(last)
+    idle.launcher._graceful_stop.request(signal.SIGTERM)
+    assert exit_code(idle.launcher.membership, idle.launcher._graceful_stop.signal) is code
 
 
 def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():
@@ -91,8 +91,8 @@ NOWHERE = "no checkpoint of all nodes to resume from (checkpoint.every)"
 )  # fmt: skip
 def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
     """They have had all their time; of three machines' nodes two are here."""
-    desk = Desk(tmp_path)
-    launcher = desk.launcher
+    idle = IdleLauncher(tmp_path)
+    launcher = idle.launcher
     for report in [Checkpointed(rank, round) for round in saved for rank in range(6)]:
         launcher._reports.take(report)
     launcher._graceful_stop.request(signal.SIGTERM)

@@ -96,7 +96,7 @@ def test_counts_are_spelled_out():
 def test_a_process_of_torchrun():
     job = find_job(TORCHRUN)
     assert (job.processes, job.machine) == ((1, 1, 1, 1), 1)
-    assert (job.size, job.hosts, job.meeting) == (4, (), ("host0", 29500))
+    assert (job.size, job.hosts, job.rendezvous) == (4, (), ("host0", 29500))
     assert not job.hosts_store
     assert find_job(TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"}).hosts_store
     assert find_job(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"}).identity != job.identity
@@ -269,7 +269,7 @@ def learn(count, seconds=10.0, hosts_store=True, machines=None):
 
     def one(machine):
         job = SchedulerJob(
-            "torchrun", "test", (1,) * count, machine, meeting=("127.0.0.1", port), hosts_store=hosts_store
+            "torchrun", "test", (1,) * count, machine, rendezvous=("127.0.0.1", port), hosts_store=hosts_store
         )
         try:
             found[machine] = learned_addresses(job, seconds)

@@ -38,8 +38,8 @@ def settle(settings: Settings) -> Settings:
         addresses = learned_addresses(job, settings.failures.start_deadline)
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
-    meeting = f", the rendezvous is at port {mapping.rendezvous_port}" if len(machines) > 1 else ""
-    print_line(f"{job}: this is machine {job.machine}{meeting}")
+    place = f", the rendezvous is at port {mapping.rendezvous_port}" if len(machines) > 1 else ""
+    print_line(f"{job}: this is machine {job.machine}{place}")
     return replace(
         settings,
         mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),
