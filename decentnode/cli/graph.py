@@ -27,7 +27,7 @@ _FILE = re.compile(r".*/.*|.*\.\w+")
 _CONFIG = re.compile(r".*\.ya?ml")
 Color = Literal["machine", "label", "none"]
 DRAWN_ROUNDS = 6
-"""Of a graph that changes, unless its period is shorter."""
+"""Rounds that are drawn of a graph that changes, unless its period is shorter."""
 MOST_DRAWN_ROUNDS = 24
 
 

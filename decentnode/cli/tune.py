@@ -48,7 +48,7 @@ class Trial:
 
     gamma: float
     distances: tuple[float, ...]
-    """After each round the root mean square distance from the mean, over that at the start."""
+    """The root mean square distance from the mean after each round, over that at the start."""
 
     @property
     def rate(self) -> float:

@@ -49,7 +49,7 @@ class Kind(IntEnum):
     NOTICE = 3
     """A payload in the sender's shared memory (body: its offset there)."""
     ACKNOWLEDGE = 4
-    """Only the `ack` field."""
+    """A message that has only its `ack` field."""
     DROP_EDGE = 5
     """The sender has dropped this edge; the receiver drops it, too."""
     LEAVE = 6

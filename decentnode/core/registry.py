@@ -18,7 +18,7 @@ from decentnode.errors import UnknownPlugin
 T = TypeVar("T", bound=type)
 
 MOST_LETTERS = 220
-"""Of the names in a message, which is one line."""
+"""Letters of the names in a message, at most; a message is one line."""
 
 
 def guess(word: str, known: Iterator[str] | list[str]) -> str:

@@ -32,7 +32,7 @@ class Entry:
 
     name: str
     shape: torch.Size
-    """That of its numbers: a complex tensor has a last dimension of real and imaginary parts."""
+    """The shape of its numbers: a complex tensor has a last dimension of real and imaginary parts."""
     offset: int
     is_buffer: bool = False
     channels_last: bool = False

@@ -41,7 +41,7 @@ class Batch:
     weights: Tensor | None = None
     """Shape (batch,), float32: what each sample counts in the loss; None: all count the same."""
     mixed: tuple[Tensor, float] | None = None
-    """Of samples that are mixtures of two: the labels of the second ones, and the share of the first ones."""
+    """For mixtures of two samples: the labels of the second ones, and the share of the first ones."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -149,7 +149,7 @@ class Samples:
         return values.to(self.dtype) if values.is_floating_point() else values.long()
 
     def subset(self, indices: Tensor) -> "Samples":
-        """Only the selected samples, normalized as before."""
+        """The selected samples, normalized as before."""
         groups, weights = (None if part is None else part[indices] for part in (self.groups, self.weights))
         return replace(
             self, inputs=self.inputs[indices], labels=self.labels[indices], groups=groups, weights=weights,
@@ -186,7 +186,7 @@ class Source:
     checksum: str
     """md5:... or sha256:..., of the file as it is fetched."""
     folder: str = ""
-    """Where the file goes, below the folder of all datasets."""
+    """The folder that the file goes to, below the folder of all datasets."""
     unpack: bool = False
     """Whether it is an archive (.tar.gz, .zip) or a packed file (.gz) whose content is needed."""
 
@@ -394,7 +394,7 @@ def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:
 def image_dataset(
     train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], num_classes: int
 ) -> LoadedDataset:
-    """From uint8 images (n, channels, height, width) with int64 labels; normalized by the training images."""
+    """A dataset of uint8 images (n, channels, height, width); normalized by the training images."""
     mean, std = channel_statistics(train[0])
     parts = [Samples(images, labels, mean, std) for images, labels in (train, test)]
     return LoadedDataset(parts[0], parts[1], num_classes, tuple(train[0].shape[1:]))

@@ -29,7 +29,7 @@ SILENCE = 30.0
 WINDOW, LEAST_BYTES = 60.0, 60_000
 """In so many seconds at least so many bytes must come."""
 ATTEMPTS = 4
-"""Of connections that are cut, each of which continues the file."""
+"""How often a download is tried when its connection is cut; each attempt continues the file."""
 PAUSE = 1.0
 """Seconds before the second attempt; before each further one twice as many."""
 

@@ -134,7 +134,7 @@ class ImageFolder(Images):
     """
 
     images_per_class: Positive | None = None
-    """Only the first of each class and part, in the order of their names; null: all."""
+    """How many images of each class and part are used, the first by their names; null: all."""
 
     title = "image_folder"
     folders = ("imagenet", "image_folder")

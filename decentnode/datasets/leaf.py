@@ -22,7 +22,7 @@ from decentnode.errors import UNDECODABLE, DatasetError
 
 ADDRESS = "https://github.com/TalwalkarLab/leaf"
 RELEASED_BYTES = 1 << 24
-"""Of a file that are released at a time."""
+"""Bytes of a file whose memory is released at a time."""
 GROWTH = 16
 """Rows grow by this part where they are full."""
 
@@ -69,7 +69,7 @@ class Leaf(ClientDataset):
     uses_seed: ClassVar[bool] = False
     user: ClassVar[type[User]]
     name: ClassVar[str]
-    """Its folder in LEAF."""
+    """The folder of the dataset in LEAF."""
     places: ClassVar[tuple[str, ...]] = ("train_path", "test_path")
     """Options that name other places of some files."""
     suffix: ClassVar[str] = ".json"

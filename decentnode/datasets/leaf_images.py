@@ -17,7 +17,7 @@ PIXELS = 28 * 28
 CHARACTERS = 62
 LEVELS = 255
 TOLERANCE = 1e-3
-"""Of a level: files may have been written from numbers of 32 bits."""
+"""The tolerance of a pixel's level: files may have been written from numbers of 32 bits."""
 SIDE = 84
 
 

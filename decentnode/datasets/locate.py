@@ -29,7 +29,7 @@ class FileDataset(Dataset):
     @property
     @abstractmethod
     def title(self) -> str:
-        """Its name in messages."""
+        """The name of the dataset in messages."""
 
     @property
     @abstractmethod
@@ -85,7 +85,7 @@ class ClientDataset(FileDataset):
     """The directory of the test files; null: `test` in the directory of the dataset."""
 
     suffix: ClassVar[str]
-    """That of the files."""
+    """The suffix of the files."""
     content: ClassVar[str]
     """The files in messages."""
 

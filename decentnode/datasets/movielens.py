@@ -28,7 +28,7 @@ COLUMNS = ("userId", "movieId", "rating")
 @DATASETS.register("movielens")
 @dataclass(kw_only=True)
 class MovieLens(FileDataset):
-    """Who rated which film how, from ratings.csv (Harper and Konstan, 2015, "The MovieLens Datasets").
+    """Ratings of films by users, from ratings.csv (Harper and Konstan, 2015, "The MovieLens Datasets").
 
     A sample is (user, film), numbered from 0 in the order of their ids; the label is the rating. Users are
     the groups of partition `natural`. Of each user's ratings a part is for testing, drawn by the seed, as in

@@ -18,7 +18,7 @@ from decentnode.core.rng import generator
 
 PARTS = ("train", "test")
 CLIENTS = 100
-"""Of a sample in place of a dataset's files: enough for 96 nodes."""
+"""Clients of the sample that stands for a dataset's files: enough for 96 nodes."""
 IMAGES, TEST_IMAGES = 24 * CLIENTS, 5 * CLIENTS
 TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer; "
 LENGTH = 80
@@ -157,7 +157,7 @@ DICTIONARY = {
     "the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "hears": "hört",
     "old": "alte", "little": "kleine",
 }  # fmt: skip
-"""Of `parallel`, whose second language has the words in reverse."""
+"""The dictionary of `parallel`, whose second language has the words in reverse."""
 
 
 def parallel(directory: Path, pairs: int = 64, words: int = 5, documents: int = 2, seed: int = 1) -> None:

@@ -29,7 +29,7 @@ BLOCK = 1 << 22
 IMAGE = ("channels", "height", "width")
 COLORS = 3
 VALUES = 256
-"""Of a pixel."""
+"""The number of values of a pixel."""
 FIXED_POINT = 1 << 8
 """Weights of an interpolation are whole multiples of its inverse, so all machines compute the same pixels."""
 
@@ -40,7 +40,7 @@ class SkewedRank:
 
     rank: int
     place: int
-    """Its place among the ranks that train, from 0."""
+    """The place of the node among the ranks that train, from 0."""
     count: int
     """How many ranks train."""
     num_classes: int

@@ -19,7 +19,7 @@ from decentnode.errors import DatasetError
 from decentnode.options import Positive
 
 MOST_PIECES = 200
-"""Of a document of a sample."""
+"""Pieces of a document, at most, in the sample of it."""
 TOKENS: dict[int, np.dtype[Any]] = {16: np.dtype("<u2"), 32: np.dtype("<i4")}
 MOST_CHECKED = 1 << 16
 """Numbers at the start of a file that tell whether its ids have 16 or 32 bits."""
@@ -137,7 +137,7 @@ class Tokens(Dataset):
     vocabulary: Positive = 50257
     """Ids are below it; the default is that of GPT-2."""
     bits: Literal[16, 32] | None = None
-    """Of an id in the files; null: 16, or 32 where the vocabulary needs them."""
+    """Bits of an id in the files; null: 16, or 32 where the vocabulary needs them."""
 
     task: ClassVar[str] = "next_token"
     uses_seed: ClassVar[bool] = False

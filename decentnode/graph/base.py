@@ -309,7 +309,7 @@ class RedrawnGraph(AperiodicGraph):
 
     @property
     def expected_factor(self) -> float | None:
-        """By which the squared disagreement shrinks in a round, in expectation; None where unknown."""
+        """The expected factor of the squared disagreement in a round; None where it is unknown."""
         return None
 
     @abstractmethod

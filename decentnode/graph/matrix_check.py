@@ -12,7 +12,7 @@ from decentnode.graph.spectrum import Array
 
 TOLERANCE = 1e-9
 MOST_NODES = 2000
-"""Of a graph whose whole matrices are checked."""
+"""Nodes of a graph, at most, whose whole matrices are checked."""
 UNENDING = 200
 """Rounds that are checked of a graph that never repeats."""
 MOST_ROUNDS = 2000

@@ -61,20 +61,20 @@ def _of_edges(graph: Graph, neighbors: Adjacency) -> Places:
 
 
 def circle(n: int) -> Places:
-    """On a circle, rank 0 at the top, clockwise."""
+    """Places on a circle, rank 0 at the top, clockwise."""
     angles = np.pi / 2 - 2 * np.pi * np.arange(n) / max(n, 1)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def lattice(rows: int, columns: int) -> Places:
-    """In rows, rank 0 at the top left."""
+    """Places in rows, rank 0 at the top left."""
     y, x = np.divmod(np.arange(rows * columns), columns)
     scale = 2 / max(rows - 1, columns - 1, 1)
     return np.stack([(x - (columns - 1) / 2) * scale, ((rows - 1) / 2 - y) * scale], axis=1)
 
 
 def spring(neighbors: Adjacency) -> Places:
-    """By forces between all nodes and along edges (Fruchterman and Reingold, 1991), then apart."""
+    """Places by forces between all nodes and along edges (Fruchterman and Reingold, 1991), then apart."""
     import networkx as nx  # type: ignore[import-untyped]
 
     graph = nx.Graph([(i, j) for i, peers in enumerate(neighbors) for j in peers])
@@ -85,7 +85,7 @@ def spring(neighbors: Adjacency) -> Places:
 
 
 def _spectral(neighbors: Adjacency) -> Places:
-    """By the two slowest eigenvectors of the Laplacian (Hall, 1970), a start that unfolds lattices."""
+    """Places by the two slowest eigenvectors of the Laplacian (Hall, 1970), a start that unfolds lattices."""
     n = len(neighbors)
     laplacian = np.diag([float(len(peers)) for peers in neighbors])
     for i, others in enumerate(neighbors):

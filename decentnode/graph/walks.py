@@ -86,7 +86,7 @@ class Walk(NamedTuple):
     goals: NDArray[np.float64]
 
     def step(self, length: float, random: np.random.Generator) -> "Walk":
-        """After a step of at most this length; nodes that arrive take new goals."""
+        """The walk after a step of at most this length; nodes that arrive take new goals."""
         way = self.goals - self.places
         far = np.maximum(np.linalg.norm(way, axis=1, keepdims=True), length)
         arrived = far <= length

@@ -17,7 +17,7 @@ from decentnode.launcher.control_groups import room_for_processes
 
 FILES_PER_PROCESS = 64
 THREADS_PER_PROCESS, THREADS_BESIDE = 4, 6
-"""Of a host process: the loop, the socket thread and two of ZeroMQ; of the launcher and what it starts."""
+"""Threads of a host process (the loop, the socket thread and two of ZeroMQ), and of all else on a machine."""
 
 
 def check_group(settings: Settings, machine: int) -> None:

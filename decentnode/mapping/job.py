@@ -86,7 +86,10 @@ def find_job(environ: Environ = os.environ) -> SchedulerJob | None:
 
 
 def job_of_one_task() -> SchedulerJob | None:
-    """As `find_job`; raises MappingError where a machine has several processes: one forks all nodes."""
+    """The job of this process, whose one task on a machine forks all nodes; None outside of jobs.
+
+    Raises MappingError where a machine has several processes.
+    """
     job = find_job()
     if job is not None and job.is_started and max(job.processes) > 1:
         raise MappingError(

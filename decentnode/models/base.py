@@ -21,7 +21,7 @@ from decentnode.models.module_state import all_buffers, check_extra_state, set_b
 from decentnode.models.pretrained import load_weights
 
 MOST_CHANGE = 0.1
-"""Of scores by padding, in standard deviations; half precision rounds to less."""
+"""How much padding may change scores, in standard deviations; half precision rounds to less."""
 ONE_VALUE = "more than 1 value per channel"
 """Part of the error of torch's batch norm for a batch that it cannot normalize."""
 

@@ -56,7 +56,7 @@ class DDPBaseline(GradientSync):
     bucket_mb: PositiveFloat = 25.0
     """Size of the buckets in which gradients are sent, in MB."""
     find_unused_parameters: bool = False
-    """For networks that do not use all parameters in every step."""
+    """Needed by networks that do not use all parameters in every step."""
 
     def crosses_network(self, addresses: Sequence[str]) -> bool:
         reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))

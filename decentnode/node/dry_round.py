@@ -38,7 +38,7 @@ MOST_NODES = 3
 LEARNING_RATE = 0.01
 """Used if the optimizer's options name none."""
 HALF = "'Half'"
-"""In torch's error about an operation that a device does not have in float16."""
+"""A part of torch's error about an operation that a device does not have in float16."""
 
 
 def is_on_cpu(settings: Settings) -> bool:
@@ -148,7 +148,7 @@ class DryNodes:
     trained: int | None = field(default=None, init=False)
     """The rank that has made a step."""
     receivers: int = field(default=0, init=False)
-    """Of the payloads of the first exchange of each round."""
+    """How many nodes receive a payload in the first exchange of each round, added up."""
 
     def __post_init__(self) -> None:
         experiment = self.experiment

@@ -105,9 +105,9 @@ class NodeEvaluation:
     clock: Clock
     records: Records
     scores: dict[str, float] = field(default_factory=dict, init=False)
-    """Of the last evaluation in this process, by metric."""
+    """The scores of the last evaluation in this process, by metric."""
     round: int = field(default=-1, init=False)
-    """That of the last evaluation since this process began, here or in the background."""
+    """The round of the last evaluation since this process began, here or in the background."""
     peak_memory_mb: float = field(default=0.0, init=False)
 
     async def after(self, record: RoundRecord) -> None:

@@ -70,9 +70,9 @@ from decentnode.training.settings import BATCH_SIZE
 from decentnode.training.training import Hooks, Training
 
 REPORT_BYTES = 300
-"""Of the report of a node's end, without its metrics."""
+"""Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
-"""Of a number in it, with what stands around it and its name."""
+"""Bytes of a number in that report, with its name and punctuation."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Experiment:
     """The initial model of every node."""
     layout: ParameterLayout
     planned_rounds: int
-    """Of the settings that were asked for; private steps may have spent their budget before."""
+    """The rounds that the settings ask for; private steps may have spent their budget before."""
     privacy: tuple[PrivacyPlan, ...] = ()
     """The plan of each rank; none where steps are not private."""
 

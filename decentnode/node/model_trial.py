@@ -29,9 +29,9 @@ from decentnode.training.evaluation import evaluate
 from decentnode.training.training import Training
 
 STEPS = 2
-"""In each of two rounds: what a first step keeps shows in the second."""
+"""Steps of each of two rounds: what a first step keeps shows in the second."""
 SECOND_BACKWARD = "backward through the graph a second time"
-"""In torch's error about a graph whose values are freed."""
+"""A part of torch's error about a graph whose values are freed."""
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 ADVICE = "make it a buffer, or return it from get_extra_state (docs/your_model.md)"
 _NO_DATA = "_", "training"

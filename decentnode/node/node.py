@@ -169,7 +169,7 @@ class RoundExchange:
         self.refused: Counter[str] = Counter()
         """Messages and payloads refused up to the end of the last round, by reason."""
         self._taken: Counter[str] = Counter()
-        """Those of the endpoint that are counted already."""
+        """The refusals of the endpoint that are counted already."""
         self._invalid_peers: set[int] = set()
         self._sharing = sharing
         self._reporter = reporter

@@ -25,7 +25,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.results.reader import CodeVersion
 
 FOLDER = "code"
-"""In the run directory."""
+"""The folder of the copies, in the run directory."""
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
 """Folders of installed modules, whose imports are not followed."""
 PACKAGE = Path(__file__).parents[1]

@@ -22,11 +22,11 @@ class MixInput:
     step: int
     rank: int
     weights: dict[int, float]
-    """By rank, ascending, including the own one."""
+    """The weights by rank, ascending, including the own one."""
     own: Tensor
     """x_i of this bucket, as the neighbors received it."""
     received: dict[int, Tensor]
-    """By rank; in memory of the neighbors."""
+    """What each neighbor sent, by rank; in memory of the neighbors."""
     bucket: BucketMemory
     start: int = 0
     """The offset of these values in the block."""

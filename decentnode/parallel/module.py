@@ -31,7 +31,7 @@ from decentnode.parallel.rendezvous import Link, RankRendezvous, RankStoreRendez
 from decentnode.parallel.topology import Topology, digest, made, weighted_graph
 
 STATE_VERSION = 2
-"""Of the extra state; version 1 has no buffers that torch's `state_dict` leaves out."""
+"""The version of the extra state; version 1 has no buffers that torch's `state_dict` leaves out."""
 READ_VERSIONS = (1, STATE_VERSION)
 
 

@@ -18,9 +18,9 @@ class PartitionTable:
     """The training samples of each rank in numbers."""
 
     samples: Sequence[int]
-    """By rank."""
+    """The number of training samples by rank."""
     labels: Sequence[Sequence[int]] = ()
-    """By rank and label; empty where samples have no labels to count, or too many."""
+    """The samples by rank and label; empty where samples have no labels to count, or too many."""
     groups: Sequence[int] = ()
     """The number of groups of each rank; empty where samples have none."""
     skew: Sequence[dict[str, Any]] = ()

@@ -30,10 +30,10 @@ class EvaluationRow(msgspec.Struct):
     seconds: float
     """Mean over nodes of the time since the start of the run."""
     metrics: dict[str, dict[int, float | None]]
-    """By name and rank, of the nodes' models on the test samples; None: not a finite number."""
+    """Scores by name and rank, of the nodes' models on the test samples; None: not a finite number."""
     train_loss: dict[int, float]
     bytes_sent: dict[int, int]
-    """Since the start, by rank."""
+    """Bytes sent since the start, by rank."""
     consensus_distance: float | None = None
     average_model: dict[str, float | None] | None = None
     """The metrics of the mean model, by name; None where they are not known."""
@@ -70,7 +70,7 @@ class Event(msgspec.Struct, omit_defaults=True):
     """One event of a run; one line of `events.jsonl`."""
 
     seconds: float
-    """Since the command started to make the run directory."""
+    """Seconds since the command started to make the run directory."""
     kind: str
     text: str = ""
     rank: int | None = None

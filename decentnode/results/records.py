@@ -41,7 +41,7 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     rank: int
     round: int
     seconds: float = 0.0
-    """Since the start of the run, the same instant for all nodes of a machine."""
+    """Seconds since the start of the run, which is the same instant for all nodes of a machine."""
     loss: float | None = None
     epsilon: float | None = None
     """What the node's private steps have spent so far, where that is a claim (docs/privacy.md)."""
@@ -65,7 +65,7 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     """The weight that the models of adversaries had in the mix, together; None without adversaries."""
     memory_mb: float | None = None
     metrics: Values = msgspec.field(default_factory=dict)
-    """Of the model after an evaluation, by name; None: not a finite number."""
+    """The scores of the model after an evaluation, by name; None: not a finite number."""
 
 
 class Records:
@@ -95,7 +95,7 @@ class Records:
 
     @property
     def seconds(self) -> float:
-        """Since the start of the run."""
+        """Seconds since the start of the run."""
         return time.monotonic() - self._began
 
     def resume(self, seconds: float, counters: "ByteCounters") -> None:

@@ -53,7 +53,7 @@ class Comparison:
     t_test: float
     """The p-value of the paired t-test; nan for fewer than two pairs."""
     rank_test: float
-    """That of Wilcoxon's signed-rank test; nan for fewer than six pairs."""
+    """The p-value of Wilcoxon's signed-rank test; nan for fewer than six pairs."""
     adjusted_t: float = nan
     """The p-values after Holm's correction over all comparisons."""
     adjusted_rank: float = nan

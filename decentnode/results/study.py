@@ -47,7 +47,7 @@ class Variant:
     axes: dict[str, str]
     """What makes it differ from the other variants: labels by axis, or values by key."""
     runs: list[Run]
-    """By seed. Only those that finished count in tables."""
+    """The runs by seed. Only those that finished count in tables."""
 
     @property
     def finished(self) -> list[Run]:

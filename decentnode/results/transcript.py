@@ -29,9 +29,9 @@ class TranscriptLine(msgspec.Struct, omit_defaults=True):
     source: int = -1
     target: int = -1
     order: int = 0
-    """Its place among the arrivals of the exchange, from 0."""
+    """The place of the payload among the arrivals of the exchange, from 0."""
     seconds: float = 0.0
-    """When it arrived, by the receiver's monotonic clock."""
+    """The time of its arrival, by the receiver's monotonic clock."""
     bytes: int = 0
     layout: int = 0
     """The hash of the payload's layout, which both ends compute from the settings."""

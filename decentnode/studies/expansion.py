@@ -34,12 +34,12 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Its directory in that of the study."""
+        """The name of the run: its directory in that of the study."""
         return f"{self.variant.name}/seed-{self.seed}"
 
     @property
     def directory(self) -> Path:
-        """Its run directory."""
+        """The run directory."""
         assert self.settings.run_dir is not None, "every planned run has one"
         return Path(self.settings.run_dir)
 

@@ -32,7 +32,7 @@ RANGE: dict[str, tuple[Any, Any]] = {
     "count": (Positive | None, None), "log": (bool, False),
 }  # fmt: skip
 MOST_RUNS = 100_000
-"""Of one study; more are a mistake."""
+"""Runs of one study, at most; more are a mistake."""
 TAKEN = {"study.yaml", "report.html", "lock"}
 """Names in the directory of a study that a variant cannot have."""
 KINDS = (
@@ -48,7 +48,7 @@ class StudyKeys:
     base: Path
     """The configuration that all runs start from; relative to the study's file."""
     name: Name | None = None
-    """None: that of the file."""
+    """The name of the study; None: that of the file."""
     set: dict[str, Any] = field(default_factory=dict)
     """Values of the configuration that are different in all runs, by dotted key."""
     axes: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class PlannedStudy:
     name: str
     base: Path
     changes: tuple[Change, ...]
-    """Those of all runs."""
+    """The changes of all runs."""
     axes: tuple[StudyAxis, ...]
     variants: tuple[PlannedVariant, ...]
     """All combinations that are not excluded."""
@@ -103,7 +103,7 @@ def read_study(path: str | Path, overrides: Sequence[str] = ()) -> PlannedStudy:
 
 
 def _apply(document: Document, override: str) -> None:
-    """As for a configuration, but `set.KEY` is one entry of `set`, whatever dots the key has."""
+    """Applies an override; `set.KEY` is one entry of `set`, whatever dots the key has."""
     name, sign, text = override.partition("=")
     section = document.value.setdefault("set", {}) if name.startswith("set.") else None
     if sign and isinstance(section, dict):
@@ -278,7 +278,7 @@ class _StudyParser:
     def _without(
         self, variants: list[PlannedVariant], axes: dict[str, StudyAxis], conditions: Sequence[dict[str, Any]]
     ) -> list[PlannedVariant]:
-        """Without those that a condition leaves out."""
+        """The variants without those that a condition leaves out."""
         for index, condition in enumerate(conditions):
             chosen = dict(self._chosen(("exclude", index), axes, condition))
             variants = [

@@ -19,7 +19,7 @@ from decentnode.errors import BadInput
 from decentnode.options import Fraction, PositiveFloat
 
 MOST_SECONDS = 3600.0
-"""Of a step, however slow it is: every run ends."""
+"""Seconds of a step, at most, however slow the node is: every run ends."""
 BEAT_INTERVAL = 0.25
 """Seconds between two heartbeats of a node that sleeps."""
 

@@ -77,7 +77,7 @@ class Tally:
 
     round: int
     learning_rate: float
-    """Of the first step."""
+    """The learning rate of the first step."""
     steps: int = 0
     skipped: int = 0
     samples: int = 0
@@ -92,7 +92,7 @@ class TrainReport:
     loss: float | None
     """The mean over the samples used, of all nodes that the reducer joins; None when there was no step."""
     steps: int
-    """Without those that mixed precision skipped, because a gradient was not finite."""
+    """Steps, without those that mixed precision skipped because a gradient was not finite."""
     samples: int
     learning_rate: float
     """The rate of the first step, as in `Training.rate_in`; `Training.learning_rate` is that of the next

@@ -37,7 +37,7 @@ class Linkability(PassiveAttack):
     knows_samples: bool = False
     """Whether the party has the samples of the candidates, which `loss` needs: the paper's assumption."""
     samples: Positive = 200
-    """Of each candidate."""
+    """Samples of each candidate."""
     _places: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torch.nn.functional import avg_pool2d
 
 Scores = NDArray[np.float64]
 K1, K2 = 0.01, 0.03
-"""Of SSIM (Wang et al., 2004, section III.B)."""
+"""The constants of SSIM (Wang et al., 2004, section III.B)."""
 WINDOW = 7
 MOST_EPSILON = 100.0
 

@@ -1,4 +1,4 @@
-"""From payloads to models: what a party makes of a transcript, with what such a party knows.
+"""How payloads become models: what a party makes of a transcript, with what such a party knows.
 
 A payload is decoded by the scheme's own code with the settings of the run, which are public. Payloads of
 whole models are the models. Differences add up to a public copy. What a scheme masks is read as its receiver

@@ -45,7 +45,7 @@ class DeviceStaging(Endpoint):
             self._copies.lock(slot)
         self._turns: Counter[int] = Counter()
         self._kept: dict[tuple[int, ...], Tensor] = {}
-        """On the host by (part, turn, number) what is sent, on the device by (source, part) what arrives."""
+        """Buffers on the host by (part, turn, number), for sending; on the device by (source, part)."""
         self._read: dict[int, Tensor] = {}
         """By source the shared memory that is locked."""
 

@@ -173,7 +173,7 @@ class ExchangeHandle:
         self.unreleased: set[int] = set()
         """Readers that still use an earlier payload of this part: the exchange waits for them, too."""
         self.targets: frozenset[int] = frozenset()
-        """Those that the payload is sent to: what the node names, but for peers that are lost or leaving."""
+        """The ranks that the payload is sent to, without peers that are lost or leaving."""
         self.deadline = deadline
         self.opened = math.inf
         """When a thread first waited for it: the deadline does not run while the node computes."""

@@ -37,7 +37,7 @@ class Activity(IntEnum):
     EVALUATE = 6
     CHECKPOINT = 7
     END = 8
-    """After the last round."""
+    """The node has done its last round."""
 
 
 _ACTIVITIES = tuple(Activity)

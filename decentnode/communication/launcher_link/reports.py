@@ -56,7 +56,7 @@ class Published(RoundReport, frozen=True, tag="published"):
     train_loss: float | None
     bytes_sent: int
     seconds: float
-    """Since the start of the run."""
+    """Seconds since the start of the run."""
     published: bool
     """Whether its vector is there for the observer."""
     evaluation: Literal["here", "background", "none"] = "here"
@@ -67,7 +67,7 @@ class Evaluated(RoundReport, frozen=True, tag="evaluated"):
     """A node's model was tested after `round`."""
 
     metrics: Mapping[str, float | None]
-    """By name; None if not finite, which JSON cannot represent. Empty if the evaluation failed."""
+    """The scores by name; None if not finite, which JSON cannot represent. Empty if the evaluation failed."""
 
 
 class PeerMissing(RoundReport, frozen=True, tag="missing"):
@@ -137,7 +137,7 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
     process: int
     status: int | None
     attempt: int
-    """Its new incarnation."""
+    """The new incarnation of the process."""
 
 
 class Rejoined(RoundReport, frozen=True, tag="came-back"):
@@ -154,7 +154,7 @@ class Finished(NodeReport, frozen=True, tag="finished"):
     bytes_received: int
     memory_mb: float
     metrics: Mapping[str, float | None] = {}
-    """As in `Evaluated`; empty if this process did not evaluate the last round."""
+    """The scores by name, as in `Evaluated`; empty if this process did not evaluate the last round."""
     refused: dict[str, int] = {}
     """Messages that were refused, by reason."""
     epsilon: float | None = None

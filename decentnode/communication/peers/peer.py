@@ -117,7 +117,7 @@ class Peer:
         self.round = -1
         """The round of the last agreement to rejoin; in state REJOINING that agreement holds."""
         self.last = BEFORE_ALL
-        """Its last exchange, in state LEAVING."""
+        """The last exchange of the peer, in state LEAVING."""
         self.failed = False
         """Whether it ends by an error, in state LEAVING."""
         self.fresh_from: int | None = None

@@ -26,11 +26,11 @@ class RejoinAnswer(IntEnum):
 
     NONE = 0
     POSITION = 1
-    """Its next round."""
+    """The peer's next round."""
     ACCEPT = 2
-    """Its next round, with the proposed one accepted."""
+    """The peer's next round; it accepts the proposed one."""
     ENDED = 3
-    """Its first round not done."""
+    """The first round that the peer has not done."""
     SILENT = 4
     """Nothing in time, or it is rejoining itself."""
     REFUSED = 5

@@ -110,7 +110,7 @@ class ZapAuthenticator:
         credentials.guard_server(guarded)
         guarded.monitor(_MONITOR_ENDPOINT, _EVENTS)
         self.monitor = guarded.context.socket(zmq.PAIR)
-        """Also to be polled: readable when a connection arrives, or is decided."""
+        """Must be polled, too: readable when a connection arrives, or is decided."""
         # No limit: libzmq's I/O thread writes the events, and would block all links when the queue is full.
         self.monitor.set(zmq.RCVHWM, 0)
         self.monitor.connect(_MONITOR_ENDPOINT)

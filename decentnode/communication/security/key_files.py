@@ -33,9 +33,9 @@ class MachineKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The public keys of one machine."""
 
     curve: _Curve
-    """For links: CURVE25519, Z85."""
+    """The key of links: CURVE25519, Z85."""
     ed25519: _Ed25519
-    """For signatures, hexadecimal."""
+    """The key of signatures, hexadecimal."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):

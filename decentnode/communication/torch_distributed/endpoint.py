@@ -42,7 +42,7 @@ class Unconfirmed:
 
     group: Group
     payload: Payload
-    """On the device of the group."""
+    """The payload on the device of the group."""
     seq: int
 
 

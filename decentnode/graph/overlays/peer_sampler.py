@@ -55,9 +55,9 @@ class PeerSampler(AperiodicGraph):
     block: Positive = 10
     """Rounds in one answer."""
     port: Port = 30900
-    """Of the service, where nodes of several machines ask it, or it was started by hand."""
+    """The port of the service, where nodes of several machines ask it, or it was started by hand."""
     address: str = ""
-    """Of a service that was started by hand (`decentnode peer-sampler`); empty: machine 0 starts one."""
+    """The service that was started by hand (`decentnode peer-sampler`); empty: machine 0 starts one."""
     seed: int = SEED
 
     needs_service = True

@@ -107,7 +107,7 @@ class Similarity(AperiodicGraph):
 
     @cached_property
     def spread(self) -> tuple[Adjacency, ...]:
-        """Who exchanges descriptors with whom, one graph after another, until all have all of them."""
+        """The graphs over which nodes exchange descriptors, one after another, until all have all of them."""
         n = self.nodes
         contacts = min(self.contacts, n - 1)
         drawn = EpidemicOracle(n, contacts + (n * contacts % 2), seed=self.seed)

@@ -36,7 +36,7 @@ class LateJoin:
     is_stopping: Callable[[], bool]
     """Whether the run was asked to stop."""
     server: ForkServer | None = None
-    """None before the first round."""
+    """The fork server of this machine; None before the first round."""
     _times: Counter[int] = field(default_factory=Counter)
     """How often each machine has joined after the start; known to machine 0."""
     _incarnations: Counter[int] = field(default_factory=Counter)

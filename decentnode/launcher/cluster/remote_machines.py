@@ -67,7 +67,7 @@ class RemoteMachines:
         return {self._machine, *(self._machine_of[rank] for rank in self._membership.active)}
 
     def forget_silent(self, now: float) -> list[Failed]:
-        """On machine 0 the losses of all nodes of silent machines."""
+        """On machine 0: marks the nodes of silent machines as lost; returns their losses."""
         lost = []
         for machine in sorted(self.present() - {0}) if self._machine == 0 else ():
             if now - self._last_received[machine] > Timeouts.machine_silent:

@@ -48,11 +48,11 @@ class NodeStatus(msgspec.Struct):
     rank: int
     state: str
     round: int
-    """Its current round; -1 before the first."""
+    """The current round of the node; -1 before the first."""
     doing: str
     """Empty if unknown, as for nodes of other machines."""
     seconds: float
-    """Since that began, or since the last report."""
+    """Seconds since that began, or since the last report."""
     waits_for: list[int]
     loss: float | None
 
@@ -65,7 +65,7 @@ class Status(msgspec.Struct):
     machines: int
     rounds: int
     seconds: float
-    """Since the first round started; 0 before that."""
+    """Seconds since the first round started; 0 before that."""
     nodes: list[NodeStatus]
     waited: list[tuple[int, int, int]]
     """(rank, peer, seconds): the total waits, longest first."""

@@ -88,7 +88,7 @@ class MembershipTable:
         self.here = {i: ranks for i, ranks in home.items() if self.local.issuperset(ranks)}
         """The ranks of each host process of this machine, by its position."""
         self.heartbeats = {rank: heartbeats.of(rank) for rank in self.local} if heartbeats else {}
-        """Of each node here."""
+        """The heartbeat of each node of this machine."""
         self.pids: dict[int, int] = {}
         """Process ids of those that are ready, by position."""
         self.home = home

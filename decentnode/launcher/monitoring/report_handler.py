@@ -43,7 +43,7 @@ class ReportHandler:
     evaluators: EvaluatorPool
     console: LiveConsole
     observer: ModelObserver | None = None
-    """None before the first round."""
+    """The observer of this machine; None before the first round."""
     all_finite: bool = True
     """Whether all test losses so far are finite."""
     unsent: list[Report] = field(default_factory=list)

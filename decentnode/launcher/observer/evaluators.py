@@ -62,7 +62,7 @@ class _Evaluator:
     published: Published | None = None
     beats: int = 0
     since: float = 0.0
-    """When it last made progress."""
+    """The time at which it last made progress."""
 
     def close(self) -> None:
         """Ends the process."""

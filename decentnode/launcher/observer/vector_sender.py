@@ -48,7 +48,7 @@ class VectorSender:
 
     machine: int
     nbytes: int
-    """Of a vector."""
+    """Bytes of a vector."""
     send: Send
     """Sends to a machine and returns the bytes: 0 without a route."""
     contributions: queue.SimpleQueue[Contribution] = field(default_factory=queue.SimpleQueue)

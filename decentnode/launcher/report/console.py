@@ -26,7 +26,7 @@ NATIVE_FRAME = re.compile(r"frame #\d+: ")
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always visible."""
 NAME_WIDTH = 18
-"""Of the names in the table at the end; a longer one widens it."""
+"""The width of the names in the table at the end; a longer name widens it."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
 
 

@@ -41,7 +41,7 @@ class EvaluationLog:
     path: Path
     reports: dict[int, dict[int, Published]] = field(default_factory=dict)
     metrics: dict[int, dict[int, Values]] = field(default_factory=dict)
-    """Of evaluations, by round and rank; empty if one failed."""
+    """The scores of evaluations, by round and rank; empty if an evaluation failed."""
     observations: dict[int, Observation] = field(default_factory=dict)
     rows: dict[int, EvaluationRow] = field(default_factory=dict)
     """Rows that are written, by round, in this order; the highest round need not be the last one."""

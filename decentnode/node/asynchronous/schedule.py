@@ -21,7 +21,7 @@ from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.training.pace import Pace
 
 FOLDER = "schedule"
-"""Of recorded schedules, in the run's directory."""
+"""The folder of recorded schedules, in the run's directory."""
 CHECK_INTERVAL = 0.05
 """Seconds between two looks at what the clock decides, while no message arrives."""
 
@@ -46,7 +46,7 @@ class Window(NamedTuple):
 
     round: int
     most_steps: int | None
-    """None: as many as fit."""
+    """Steps of the window, at most; None: as many as fit."""
     is_over: Callable[[float], bool]
     """Whether the window has ended, by the clock."""
     is_last: bool = False
@@ -61,7 +61,7 @@ class LiveSchedule:
     messages: MessageExchange
     pace: Pace | None
     _free: float = field(default=0.0, init=False)
-    """From when on the next step may begin."""
+    """The time from which on the next step may begin."""
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
         """The events of a window; each one is done when the next one is asked for."""

@@ -34,7 +34,7 @@ class Fault:
     ranks: Literal["all"] | NonNegative | tuple[NonNegative, ...] = "all"
     """The ranks of the nodes that it strikes."""
     machine: NonNegative | None = None
-    """Only the nodes of this machine."""
+    """The machine whose nodes alone are affected."""
     rounds: NonNegative | tuple[NonNegative, NonNegative] | None = None
     """One round, or the first and the last, counted from 0; null: all."""
     probability: Probability = 1.0

@@ -129,7 +129,7 @@ class FaultInterceptor(MessageInterceptor):
     """Injects faults into the messages that arrive at one process."""
 
     faults: Mapping[int, Sequence[tuple[int, MessageFault]]]
-    """By local rank."""
+    """The faults of each local rank, with their numbers."""
     heartbeats: HeartbeatBoard
     injector: FaultInjector
     reporter: Reporter

@@ -47,9 +47,9 @@ class NetworkPrivacy:
     published: Matrix | None
     """Epsilon by the theorem of the scheme's paper, of single observers; another figure, not a bound."""
     local: list[float]
-    """Of each node: all others together."""
+    """Epsilon of each node against all others together."""
     central: list[float]
-    """Of each node: who sees only the mean of the models after each step."""
+    """Epsilon of each node against one that sees only the mean of the models after each step."""
     notes: tuple[str, ...]
     doubts: tuple[str, ...]
     """Why nothing is claimed; empty where these are claims."""

@@ -23,7 +23,7 @@ from decentnode.results.transcript import TranscriptLine, bytes_path, cut_back, 
 from decentnode.sharing.base import SharingBase
 
 MOST_WAITING_BYTES = 256 << 20
-"""Of payloads that the disk has not taken yet; the bytes of later ones are not kept."""
+"""Bytes of payloads that may wait for the disk; the bytes of later payloads are not kept."""
 FLUSH_INTERVAL = 0.5
 """Seconds between writes where rounds are shorter: each hands the processor over and delays a round."""
 _WRITER = ThreadPoolExecutor(1, "decentnode-transcript")

@@ -21,7 +21,7 @@ from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
 from decentnode.results.figures.styles import PALETTE
 
 SHAPES = ("o", "s", "D", "h", "^", "p", "v", "8")
-"""Of groups of nodes; together with the color 64 differ, and eight without colors."""
+"""The shapes of groups of nodes; 64 groups differ with the colors, eight without."""
 SIZE_OF = {"D": 0.72, "^": 1.16, "v": 1.16, "s": 0.86, "p": 1.12, "h": 1.08}
 """The side of a shape for the same room inside, as a share of the circle's diameter."""
 LOWER = {"^": -0.16, "v": 0.16}
@@ -63,7 +63,7 @@ class GraphPicture:
     groups: Sequence[int]
     """The group of each rank, as an index of `names`."""
     names: Sequence[str] = field(default=())
-    """Of the groups, for the legend; empty: all nodes look the same."""
+    """The names of the groups, for the legend; empty: all nodes look the same."""
 
 
 def draw_graph(picture: GraphPicture, path: Path) -> None:
@@ -181,7 +181,7 @@ def _diameter(places: NDArray[np.float64], side: float) -> float:
 
 
 def _widths(picture: GraphPicture, drawn_round: DrawnRound, side: float) -> list[float]:
-    """In points, by the share of the picture's largest weight; all alike where all weights are."""
+    """Widths in points, by the share of the picture's largest weight; all alike where all weights are."""
     weights = [weight for drawn in picture.rounds for *_, weight in drawn.edges]
     scale, most = (1.0 if side == PANEL else 0.8), max(weights, default=1.0)
     if most - min(weights, default=1.0) < ALIKE:

@@ -23,7 +23,7 @@ Matrix = NDArray[np.float64]
 SIDE = 4.2
 """Inches of a panel."""
 DECADES = 4
-"""Of the scale of colors; less is as pale as its end."""
+"""Decades of the scale of colors; a smaller value is as pale as the end of the scale."""
 UNSEEN, KNOWN = "#ffffff", "#dddddd"
 """Where nothing is learned, and where nothing is hidden."""
 

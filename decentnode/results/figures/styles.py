@@ -9,7 +9,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 """The names that plotly has for `MARKERS`."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""As plotly names them; they tell curves apart in print without colors."""
+"""Plotly's names of dashes, by which curves differ in print without colors."""
 PATTERNS: dict[str, str | tuple[int, tuple[int, ...]]] = {
     "solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1)), "dashdot": "-.", "longdash": (0, (9, 3)),
 }  # fmt: skip

@@ -24,7 +24,7 @@ class Band:
 
     rounds: list[float]
     x: dict[str, list[float]]
-    """By the name of the axis, mean over seeds."""
+    """The places on each axis by its name, mean over seeds."""
     mean: list[float]
     low: list[float]
     """nan where there is one seed only."""

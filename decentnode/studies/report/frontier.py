@@ -27,7 +27,7 @@ class Place:
     group: str
     """The data set that it was trained on; only variants of one group compare."""
     label: str
-    """Its name inside the group."""
+    """The name of the variant inside the group."""
 
 
 @dataclass(frozen=True)

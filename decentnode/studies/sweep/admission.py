@@ -13,9 +13,9 @@ from decentnode.studies.sweep.forked_run import RunOutcome
 LAUNCHER_BYTES = 60 << 20
 """Bytes of a launcher and its fork server, forked from a process that has torch."""
 USED_AT_MOST = 0.8
-"""Of the memory that is available."""
+"""The part of the available memory that runs may use together."""
 IDLE_PART = 0.5
-"""Of the processors that the next run keeps busy, the part that must be idle for it to start."""
+"""The part of the processors of the next run that must be idle for it to start."""
 Size = tuple[int, int, int]
 
 
@@ -63,7 +63,7 @@ class Admission:
         return self.cores - busy >= IDLE_PART * self.load(forecast).cores
 
     def load(self, forecast: Forecast) -> Load:
-        """As measured with a run of the same size, otherwise from the forecast."""
+        """The load of a run: measured with one of the same size, otherwise from the forecast."""
         measured = self._measured_loads.get(forecast.size)
         memory = 0.0 if isnan(forecast.memory_bytes) else forecast.memory_bytes
         return measured or Load(self.cores, memory + LAUNCHER_BYTES)

@@ -41,9 +41,9 @@ class Forecast(msgspec.Struct, frozen=True):
     processes: int = 1
     parameters: int = 0
     seconds: float = nan
-    """With the machine alone."""
+    """Seconds of the run with the machine alone."""
     sent_bytes: float = nan
-    """By all nodes in all rounds."""
+    """Bytes that all nodes send in all rounds."""
     memory_bytes: float = nan
 
     @property

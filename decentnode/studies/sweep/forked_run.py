@@ -100,7 +100,7 @@ class RunOutcome:
     wall_seconds: float
     cpu_seconds: float
     idle_seconds: float
-    """Of this machine's processors meanwhile, added up."""
+    """Idle seconds of this machine's processors meanwhile, added up."""
 
 
 class ForkedRun:

@@ -36,9 +36,9 @@ class SweepPlan:
     study: PlannedStudy
     directories: Sequence[RunDirectory]
     statuses: Mapping[str, RunStatus]
-    """By the name of the run."""
+    """The status of each run by its name."""
     forecasts: Mapping[str, Forecast]
-    """By the name of the variant, of those with runs to do."""
+    """The forecasts of the variants that have runs to do, by name."""
     _costs: dict[str, list[Cost]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from decentnode.studies.sweep.plan import SweepPlan
 from decentnode.studies.sweep.screen import RunningRow, SweepLines, SweepStanding
 
 ATTEMPTS = 2
-"""Of each run that fails."""
+"""How often a run is tried that fails."""
 MOST_LETTERS = 200
 
 
@@ -40,10 +40,10 @@ class Sweep:
         self._admission = Admission(plan.study.jobs)
         self._waiting = plan.waiting
         self._running: dict[int, tuple[ForkedRun, RunDirectory]] = {}
-        """By pidfd."""
+        """The runs in progress, by pidfd."""
         self._done = len(plan.directories) - len(self._waiting)
         self._failed: dict[str, Path] = {}
-        """By the name of the run that failed twice its log."""
+        """The logs of runs that failed twice, by the name of the run."""
         self._attempts: Counter[str] = Counter()
         self._signal: signal.Signals | None = None
         self._out_of_memory = False

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from decentnode.errors import BadInput
 
 ORDERS = (*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 128, 256, 512)
-"""Of Renyi divergences. Whole ones have a closed form, the others a series (Mironov et al., 2019, section
-3.3). Low ones decide where little noise is added: there epsilon is up to a fifth smaller than by whole ones.
+"""Orders of Renyi divergences. Whole ones have a closed form, the others a series (Mironov et al., 2019,
+section 3.3). Low ones decide where little noise is added: there epsilon is up to a fifth smaller than by
+whole ones.
 """
 WIDEST_INTERVAL = 1e-3
-"""Of the grid of privacy losses."""
+"""The widest interval of the grid of privacy losses."""
 INTERVALS_PER_DEVIATION = 4
 MOST_LOSSES, MOST_SUMS = 1 << 17, 1 << 20
 """The points of the grid for the losses of a step and of all steps; about a second, and some."""

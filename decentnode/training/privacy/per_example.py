@@ -17,7 +17,7 @@ from decentnode.training.objective import Objective
 from decentnode.training.privacy.unrolled_lstm import unrolled
 
 MOST_NUMBERS = 1 << 26
-"""Of the gradients that are in memory at once: 256 MB in float32."""
+"""Numbers of the gradients that are in memory at once, at most: 256 MB in float32."""
 LONG_TEXT = 32
 """Tokens. On one thread, samples at once take 0.8 of the time for 10 tokens, and 1.4 of it for 80."""
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1}

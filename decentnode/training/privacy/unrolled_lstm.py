@@ -17,7 +17,7 @@ class UnrolledLstm(nn.Module):
     """
 
     def __init__(self, lstm: nn.LSTM) -> None:
-        """For an LSTM that `can_unroll`; the parameters are the same tensors."""
+        """Unrolls an LSTM that `can_unroll`; the parameters are the same tensors."""
         super().__init__()
         self.layers, self.drop, self.batch_first = lstm.num_layers, lstm.dropout, lstm.batch_first
         self.bias = lstm.bias

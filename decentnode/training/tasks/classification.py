@@ -30,9 +30,9 @@ class Classification(Task):
     """
 
     top_k: tuple[Positive, ...] = ()
-    """Also the fraction of labels among the k highest scores, for each of these k."""
+    """Adds the fraction of labels among the k highest scores, for each of these k."""
     per_class: bool = False
-    """Also the accuracy of the samples of each class."""
+    """Adds the accuracy of the samples of each class."""
 
     def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
         if num_classes == 1:

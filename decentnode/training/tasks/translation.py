@@ -35,7 +35,7 @@ class Translation(NextToken):
     bleu: bool | Positive = False
     """Whether an evaluation has BLEU: of all its samples, or of the first so many."""
     beams: Positive = 4
-    """Of the search for texts; 1: greedy."""
+    """Beams of the search for texts; 1: greedy."""
     alpha: NonNegativeFloat = 0.6
     """The exponent of the length penalty in the search."""
     longer: Positive = 50
