@@ -72,8 +72,8 @@ def _write(run: Run, kind: str, options: Sequence[str]) -> None:
 def _options_of(run: Run, kind: str) -> Iterator[str]:
     """The options that the first such writer of the run has, as they are given in a command."""
     writers = (run.settings.get("records") or {}).get("writers") or []
-    found: dict[str, Any] = next((writer for writer in writers if writer.get("name") == kind), {})
-    return (f"{key}={json.dumps(value)}" for key, value in found.items() if key != "name")
+    options: dict[str, Any] = next((writer for writer in writers if writer.get("name") == kind), {})
+    return (f"{key}={json.dumps(value)}" for key, value in options.items() if key != "name")
 
 
 def as_decentralizepy(run: Run, out: Path) -> list[Path]:
@@ -103,8 +103,8 @@ def _results(run: Run, rank: int) -> dict[str, dict[int, float | None]]:
     }  # fmt: skip
 
     def metric(name: str, scale: float = 1.0) -> dict[int, float | None]:
-        found = {round: row.metrics[name].get(rank) for round, row in rows.items() if name in row.metrics}
-        return {round: None if value is None else scale * value for round, value in found.items()}
+        values = {round: row.metrics[name].get(rank) for round, row in rows.items() if name in row.metrics}
+        return {round: None if value is None else scale * value for round, value in values.items()}
 
     return {
         "train_loss": {round: row.train_loss.get(rank) for round, row in rows.items()},

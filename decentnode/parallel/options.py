@@ -97,15 +97,15 @@ class Options:
         known = [field.name for field in fields(cls)]
         for name in words:
             if name not in known:
-                what = unknown("option", name, known).removeprefix("unknown option")
-                raise BadInput(f"DecentralizedDataParallel has no option '{name}'{what}")
+                suggestion = unknown("option", name, known).removeprefix("unknown option")
+                raise BadInput(f"DecentralizedDataParallel has no option '{name}'{suggestion}")
         return cls(**words)
 
     def strength(self, step: int) -> float:
         """a in this step."""
         a = self.mixing_strength(step) if callable(self.mixing_strength) else self.mixing_strength
         if not _is_share(a):
-            raise BadInput(f"mixing_strength: gives {told(a)} for step {step}; it must be from 0 to 1")
+            raise BadInput(f"mixing_strength: gives {in_python(a)} for step {step}; it must be from 0 to 1")
         return float(a)
 
 
@@ -116,10 +116,10 @@ def _is_share(a: Any) -> bool:
 
 
 def _unfit(name: str, wanted: str, value: Any) -> BadInput:
-    return BadInput(f"{name}: must be {wanted}, not {told(value)}")
+    return BadInput(f"{name}: must be {wanted}, not {in_python(value)}")
 
 
-def told(value: Any) -> str:
+def in_python(value: Any) -> str:
     """A value in Python notation."""
     if isinstance(value, Real | NoneType):
         return str(value)

@@ -127,7 +127,7 @@ class TrainingSettings(Computation):
                 "training.schedule_step: ReduceLROnPlateau needs the mean loss of a round; use round"
             )
 
-        if sum(one.cls is Mixup for one in self.augmentation) > 1:
+        if sum(plugin.cls is Mixup for plugin in self.augmentation) > 1:
             raise BadInput("training.augmentation: mixup mixes a batch once; name it once")
         if self.privacy is not None:
             self._check_private()
@@ -152,7 +152,7 @@ class TrainingSettings(Computation):
             defects.append("optimizer: LBFGS takes several gradients in a step, and each spends; use SGD")
         if self.scheduler and self.scheduler.cls is ReduceLROnPlateau:
             defects.append("scheduler: ReduceLROnPlateau reads training losses, which are not private")
-        if any(one.cls is Mixup for one in self.augmentation):
+        if any(plugin.cls is Mixup for plugin in self.augmentation):
             defects.append(
                 f"augmentation: mixup mixes samples, and {name} bounds what each adds; leave it out"
             )
@@ -176,7 +176,7 @@ class TrainingSettings(Computation):
 
     def augmented(self, batch: Batch, seed: int, *counters: int) -> Batch:
         """A batch as training has it; the counters are those of its randomness."""
-        return augmented(batch, [one.make() for one in self.augmentation], seed, *counters)
+        return augmented(batch, [plugin.make() for plugin in self.augmentation], seed, *counters)
 
     def steps(self, rank: int, round: int, steps_per_epoch: int) -> int:
         """The number of steps of `rank` in `round`; 0 when it has no samples, or the round only mixes."""
@@ -195,22 +195,22 @@ class TrainingSettings(Computation):
         the same number of steps.
         """
         if self.batch_size is not None and self.batch_size < least:
-            what = f"batch norm needs {least} samples or more at once, not {self.batch_size}"
-            raise BadInput(f"training.batch_size: {what}")
+            defect = f"batch norm needs {least} samples or more at once, not {self.batch_size}"
+            raise BadInput(f"training.batch_size: {defect}")
         if self.batch_tokens is None:
             return
         longest = int(samples.tokens.max())
         if not samples.has_ids:
-            what = "the samples of the dataset are no tokens; use batch_size"
+            defect = "the samples of the dataset are no tokens; use batch_size"
         elif longest > self.batch_tokens:
-            what = f"must be at least {longest}, the length of the longest training sample"
+            defect = f"must be at least {longest}, the length of the longest training sample"
         elif least > 1:
-            what = f"batch norm needs {least} samples at once; use batch_size"
+            defect = f"batch norm needs {least} samples at once; use batch_size"
         elif in_step and self.steps_per_round is None:
-            what = "ranks would make unequal numbers of steps in an epoch; use steps_per_round"
+            defect = "ranks would make unequal numbers of steps in an epoch; use steps_per_round"
         else:
             return
-        raise BadInput(f"training.batch_tokens: {what}")
+        raise BadInput(f"training.batch_tokens: {defect}")
 
     def make_minibatches(self, shard: Shard) -> Minibatches:
         """The minibatches of a shard."""

@@ -28,8 +28,8 @@ class Mimic(Attack):
     def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
         yield from super().defects(graph, sharing)
         if self.victim is not None and (self.victim >= graph.num_nodes or self.victim in self.ranks):
-            what = "is an adversary itself" if self.victim in self.ranks else "does not exist"
-            yield "victim", f"rank {self.victim} {what}; name an honest one of 0..{graph.num_nodes - 1}"
+            defect = "is an adversary itself" if self.victim in self.ranks else "does not exist"
+            yield "victim", f"rank {self.victim} {defect}; name an honest one of 0..{graph.num_nodes - 1}"
 
     def lie(self, model: Tensor, view: View, seen: Seen, target: int | None) -> Tensor:
         honest = sorted(j for j in seen if j not in self.ranks)
