@@ -175,7 +175,7 @@ def test_a_peer_that_leaves_in_order_is_asked_no_more_and_is_no_loss(tmp_path, m
     for error in list(exchange.lost()):
         exchange.continue_without(error)
     assert exchange.missing.keys() == {1, 3} and not exchange._peer_errors and not exchange.unfinished
-    assert not list(scheme.awaited) and scheme._live(exchange._view) == []
+    assert not list(scheme.awaited) and scheme.live_targets(exchange._view) == []
     assert not list(exchange.lost())
     events = [PeerLeft(3, 2), PeerLeft(3, 2, failed=True), PeerLost(3, "link broken"), PeerRejoined(3)]
     assert list(map(_written, events)) == ["left:3", "lost:3", "lost:3", "back:3"]
