@@ -374,7 +374,7 @@ def test_list_says_what_a_scheme_needs_and_costs(call):
     start = next(i for i, line in enumerate(lines) if line.startswith("  all_reduce "))
     assert lines[start + 1 : start + 5] == [
         "      needs: a complete graph",
-        f"      {Gossip.mean}; continues when a node is lost",
+        f"      {Gossip.promises.mean}; continues when a node is lost",
         "      exchanges after nodes have trained, or meanwhile (communication.overlap)",
         "      bytes per node and round, for values of b bytes: deg * C(d)",
     ]

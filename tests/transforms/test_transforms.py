@@ -148,7 +148,7 @@ class TestMemory:
         chain, own = chain_of(case, length, dtype), signal(length, dtype, 9)
         payload = received(chain, chain.encode(signal(length, dtype), context_of(chain)))
         content = payload.buffer.clone()
-        decoded = chain.decode(payload, replace(context_of(chain), own=own))
+        decoded = chain.decode(payload, replace(context_of(chain), fill=own))
         assert decoded.shape == own.shape
         assert not length or decoded.data_ptr() != own.data_ptr(), "what is decoded is the own signal itself"
         assert torch.equal(payload.buffer, content)
