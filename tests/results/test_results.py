@@ -95,7 +95,7 @@ def test_every_field_of_every_file_is_documented_and_no_other() -> None:
 def test_every_kind_of_event_is_documented_and_no_other() -> None:
     text = DOCUMENT.split("| kind | what happened |\n")[1].split("\n\n")[0]
     source = "".join(path.read_text() for path in (Path(__file__).parents[2] / "decentnode").rglob("*.py"))
-    used = set(re.findall(r"""\b_?(?:say|record|tell)\(\s*"(\w+)",""", source)) | {"node_lost"}
+    used = set(re.findall(r"""\b_?(?:log|log_event|record)\(\s*"(\w+)",""", source)) | {"node_lost"}
     assert set(re.findall(r"^\| (\w+) \|", text, re.MULTILINE)) == used
 
 
