@@ -275,15 +275,15 @@ def run_on_networks(cell: Cell) -> Outcome:
                 run.kill()
             networks.remove(NAMESPACES)
         text = "".join((folder / f"{name}.txt").read_text(errors="replace") for name in NAMESPACES)
-        found = Outcome(trial, max(codes), time.monotonic() - began, text, ())
+        outcome = Outcome(trial, max(codes), time.monotonic() - began, text, ())
         for rank in range(NODES):
             directory = folder / NAMESPACES[rank // half]
-            found.records[rank] = read_records(directory / "records" / f"{rank:05d}.jsonl")
-            found.logs[rank] = (directory / "logs" / f"{rank:05d}.log").read_text(errors="replace")
-            if found.records[rank][-1].round + 1 in (ROUNDS, 2 * ROUNDS):
+            outcome.records[rank] = read_records(directory / "records" / f"{rank:05d}.jsonl")
+            outcome.logs[rank] = (directory / "logs" / f"{rank:05d}.log").read_text(errors="replace")
+            if outcome.records[rank][-1].round + 1 in (ROUNDS, 2 * ROUNDS):
                 saved = checkpoint.newest(directory / "checkpoints", rank)
-                found.models[rank] = saved.state["node"]["vector"].double().numpy()
-    return found
+                outcome.models[rank] = saved.state["node"]["vector"].double().numpy()
+    return outcome
 
 
 @dataclass
@@ -303,21 +303,21 @@ class Verdict:
 
 def told(outcome: Outcome) -> dict[int, list[Told]]:
     """What each node has told, by rank, in order."""
-    found: dict[int, list[Told]] = {}
+    sums: dict[int, list[Told]] = {}
     for rank, log in outcome.logs.items():
         lines = re.findall(f"^{kept_sums.MARK}(.*)$", log, re.MULTILINE)
-        found[rank] = [json.loads(line) for line in lines]
-    return found
+        sums[rank] = [json.loads(line) for line in lines]
+    return sums
 
 
 def by_round(lines: list[Told], rounds: int) -> list[Told]:
     """What a node has told of each round; it stays as it is in rounds that the node has left out."""
     known = {line["round"]: line for line in lines}
-    found: list[Told] = []
+    table: list[Told] = []
     for round in range(rounds):
         line = known.get(round)
-        found.append(line or found[-1] | {"before": found[-1]["after"], "left_out": True})
-    return found
+        table.append(line or table[-1] | {"before": table[-1]["after"], "left_out": True})
+    return table
 
 
 def totals(scheme: Scheme, nodes: list[list[Told]], graph: Graph) -> Iterator[tuple[str, Array, float]]:
@@ -366,13 +366,13 @@ def relayed(before: Array, graph: Graph) -> Array:
     sum_i x_i(t) + 1/n sum_ij sum_{s = 1..s_ij} x_j(t - s) stays the same, once all models have arrived.
     """
     late = np.maximum(distances(graph) - 1, 0)
-    found = []
+    losses = []
     for t in range(diameter(graph), before.shape[1]):
         parts = before[:, t].copy()
         for (_, j), s in np.ndenumerate(late):
             parts[j] += before[j, t - s : t].sum(0) / NODES
-        found.append(parts)
-    return np.stack(found, axis=1)
+        losses.append(parts)
+    return np.stack(losses, axis=1)
 
 
 def judge(cell: Cell, outcome: Outcome) -> Verdict:
@@ -392,7 +392,7 @@ def judge(cell: Cell, outcome: Outcome) -> Verdict:
     if entry and entry["name"] not in {report.fault for _, report in outcome.injected}:
         verdict.wrong.append("the fault did not strike")
     lines = told(outcome)
-    if len(lines) < NODES or not all(one and one[0]["round"] == 0 for one in lines.values()):
+    if len(lines) < NODES or not all(line and line[0]["round"] == 0 for line in lines.values()):
         verdict.wrong.append("some node has not mixed in the first round")
         return verdict
     (judge_steps if cell.scheme in ASYNCHRONOUS else judge_rounds)(cell, outcome, lines, verdict)
@@ -408,9 +408,9 @@ def judge_steps(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], verd
         verdict.wrong.append(f"only ranks {sorted(outcome.models)} finished")
         return
     expected = sum(np.array(line["start"]) - rate * np.array(line["gradients"]) for line in last)
-    found = sum(outcome.models.values())
+    total = sum(outcome.models.values())
     scale = NODES * max(float(np.abs(model).max()) for model in outcome.models.values())
-    verdict.moved = verdict.unexplained = float(np.abs(found - expected).max()) / scale
+    verdict.moved = verdict.unexplained = float(np.abs(total - expected).max()) / scale
     if not verdict.unexplained <= SCHEMES[cell.scheme].rounding:
         verdict.wrong.append(f"models and gradients: {verdict.unexplained:.2g}")
 
@@ -418,7 +418,7 @@ def judge_steps(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], verd
 def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], verdict: Verdict) -> None:
     """No sum changes in a round, but by what the edges cost of which one end alone has mixed."""
     scheme, graph = SCHEMES[cell.scheme], cell.graph
-    verdict.rounds = min(one[-1]["round"] for one in lines.values()) + 1
+    verdict.rounds = min(line[-1]["round"] for line in lines.values()) + 1
     if outcome.code in (ExitCode.OK, ExitCode.NODES_LOST) and verdict.rounds < ROUNDS:
         verdict.wrong.append(f"only {verdict.rounds} rounds")
     nodes = [by_round(lines[rank], verdict.rounds) for rank in range(NODES)]
@@ -429,7 +429,7 @@ def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], ver
         # A round in which a node has ended is not one that all have done.
         struck = {round for rounds in halves.values() for round in rounds}
         verdict.rounds = min([verdict.rounds, *struck])
-        nodes = [one[: verdict.rounds] for one in nodes]
+        nodes = [node[: verdict.rounds] for node in nodes]
         halves = {}
     weights = WeightedGraph(graph, load(TINY, [f"graph={scheme.graph}"]).weights.make()).matrix()
     costs = np.zeros((verdict.rounds, DIMENSION))
@@ -445,13 +445,15 @@ def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], ver
     elif cell.scheme.startswith("multi_gossip"):
         struck = set()
         for round in range(verdict.rounds):
-            costs[round] = several_steps_cost([one[round] for one in nodes], weights)
+            costs[round] = several_steps_cost([node[round] for node in nodes], weights)
     elif scheme.lossless_only:
         lossy = {r.round for records in outcome.records.values() for r in records if r.late or r.lost}
         struck = {round + later for round in lossy for later in range(2)}
     # A node that was suspended discards its mix, but neighbors that did not time out have mixed its model.
-    said = re.findall(r"^round (\d+): discarding this mix", "\n".join(outcome.logs.values()), re.MULTILINE)
-    struck |= {int(number) - 1 for number in said}
+    discarded = re.findall(
+        r"^round (\d+): discarding this mix", "\n".join(outcome.logs.values()), re.MULTILINE
+    )
+    struck |= {int(number) - 1 for number in discarded}
     if verdict.rounds <= diameter(graph) + 1:
         return
     for name, values, largest in totals(scheme, nodes, graph):

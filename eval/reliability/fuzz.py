@@ -146,9 +146,9 @@ class Scene:
         self.address = ("127.0.0.1", base_port)
         bound = FORK.Barrier(2)
         self.pipes, self.processes = [], []
-        for own in (0, 1):
+        for number in (0, 1):
             here, there = FORK.Pipe()
-            place = ProcessDirectory(processes, own, directory, grace=1.0, credentials=keys[own])
+            place = ProcessDirectory(processes, number, directory, grace=1.0, credentials=keys[number])
             process = FORK.Process(target=host, args=(place, base_port, self.run_id, there, bound))
             process.start()
             self.pipes.append(here)
@@ -159,21 +159,21 @@ class Scene:
         self.pipes[0].send("account")
         if not self.pipes[0].poll(2 * ROUND_LIMIT):
             raise RuntimeError("rank 0 hangs")
-        found: dict[str, Any] = self.pipes[0].recv()
-        return found
+        answer: dict[str, Any] = self.pipes[0].recv()
+        return answer
 
     def end(self) -> list[dict[str, Any]]:
         """What both honest nodes report in the end."""
         self.pipes[0].send("end")
-        found = []
+        faults = []
         for pipe, process in zip(self.pipes, self.processes, strict=True):
             if not pipe.poll(2 * ROUND_LIMIT):
                 raise RuntimeError(f"process {process.pid} did not end")
-            found.append(pipe.recv())
+            faults.append(pipe.recv())
             process.join(ROUND_LIMIT)
             if process.exitcode:
                 raise RuntimeError(f"process {process.pid} ended with {process.exitcode}")
-        return found
+        return faults
 
     def kill(self) -> None:
         """Leaves nothing behind."""

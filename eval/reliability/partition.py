@@ -80,11 +80,11 @@ def main() -> int:
     wanted = measure(WeightedGraph(graph, load(TINY, plan.overrides).weights.make())).contraction
     assert wanted is not None
     outcome = run(plan)
-    found = distances(outcome)
+    by_round = distances(outcome)
     rates = {
-        "before": contraction({r: d for r, d in found.items() if r < options.first}, 1),
-        "during": contraction({r: d for r, d in found.items() if r <= options.last}, options.first + 3),
-        "after": contraction(found, options.last + options.settle),
+        "before": contraction({r: d for r, d in by_round.items() if r < options.first}, 1),
+        "during": contraction({r: d for r, d in by_round.items() if r <= options.last}, options.first + 3),
+        "after": contraction(by_round, options.last + options.settle),
     }
     struck = {(report.rank, report.round) for _, report in outcome.injected if report.fault == "partition"}
     longest = outcome.longest_round(outcome.finished)

@@ -74,9 +74,9 @@ class Ending:
     def __post_init__(self) -> None:
         port = FIRST_PORT + PORTS_EACH * self.slot
         transport = f"communication={{name: zeromq, local: tcp, base_port: {port}}}"
-        own = tuple(transport if word == "tcp" else word for word in self.way.overrides)
+        overrides = tuple(transport if word == "tcp" else word for word in self.way.overrides)
         self.strike_at = self.randomness.uniform(0.0, self.way.latest)
-        self.running = _Running(Trial(f"{self.way.name}-{self.number}", own, LIMIT))
+        self.running = _Running(Trial(f"{self.way.name}-{self.number}", overrides, LIMIT))
 
     @property
     def leader(self) -> int:
@@ -102,7 +102,7 @@ class Ending:
 
     def judge(self) -> None:
         """Looks for what is left and for what is wrong with its files."""
-        self.problems += [f"left: {what}" for what in self._left()]
+        self.problems += [f"left: {left}" for left in self._left()]
         if self.seconds > self.way.seconds:
             self.problems.append(f"took {self.seconds:.1f} s")
         if self.running.code not in self.way.codes:
@@ -180,8 +180,8 @@ def run_all(ways: Sequence[Way], runs: int, jobs: int, minutes: float, seed: int
     while running or (number < runs and time.monotonic() < limit):
         while len(running) < jobs and number < runs and time.monotonic() < limit:
             slot = next(i for i in range(jobs) if i not in running)
-            own = random.Random(randomness.getrandbits(64))
-            running[slot] = Ending(ways[number % len(ways)], number, slot, own)
+            randomness_ = random.Random(randomness.getrandbits(64))
+            running[slot] = Ending(ways[number % len(ways)], number, slot, randomness_)
             number += 1
         for slot, ending in list(running.items()):
             if ending.advance():

@@ -92,9 +92,9 @@ def archive(server, monkeypatch, files=None):
 
 def add(tar, name):
     content = np.random.default_rng(1).integers(0, 10, 20 * 3073, dtype=np.uint8).tobytes()
-    found = tarfile.TarInfo(name)
-    found.size = len(content)
-    tar.addfile(found, io.BytesIO(content))
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    tar.addfile(entry, io.BytesIO(content))
 
 
 def call(*words):

@@ -57,7 +57,7 @@ def message(kind=Kind.NOTICE, seq=1, to=1):
 
 @pytest.fixture
 def processes(tmp_path):
-    both = [FakeProcess(tmp_path, own) for own in range(2)]
+    both = [FakeProcess(tmp_path, number) for number in range(2)]
     yield both
     for process in both:
         process.doorbell.close()
@@ -94,10 +94,10 @@ def test_everything_is_heard_once_in_its_order_and_only_kinds_of_exchanges_are_r
 
 
 def test_what_a_full_pipe_does_not_take_goes_another_way(processes):
-    rest, rung = [], 0
-    while not rest:
+    refused, rung = [], 0
+    while not refused:
         rung += 1
-        rest = send(processes[0], message(seq=rung))
+        refused = send(processes[0], message(seq=rung))
     processes[1].doorbell.receive()
     assert rung > 500 and [seq for _, seq, _ in processes[1].received] == list(range(1, rung))
     assert send(processes[0], message(seq=rung)) == []

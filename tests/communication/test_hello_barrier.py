@@ -125,6 +125,6 @@ def test_who_comes_back_goes_on_only_when_somebody_answers(host, machines):
 def test_a_machine_that_drops_packets_is_found_out_like_one_that_refuses(host, machines, monkeypatch):
     monkeypatch.setattr(Timeouts, "connect", 0.5)
     processes, base_port = machines
-    own = host(processes, 0, base_port=base_port)
-    own.open([2], RUN_ID, 8.0)
-    assert 2 in own.io_thread.mailboxes[0].lost()
+    own_transport = host(processes, 0, base_port=base_port)
+    own_transport.open([2], RUN_ID, 8.0)
+    assert 2 in own_transport.io_thread.mailboxes[0].lost()

@@ -145,13 +145,13 @@ def test_two_threads_report_each_link_that_was_opened_once(made):
 
     class Opened(list):
         def __bool__(self):
-            found = len(self) > 0
-            if found and not counted:
+            has_messages = len(self) > 0
+            if has_messages and not counted:
                 other = threading.Thread(target=links._report)
                 counted.append("began")
                 other.start()
                 other.join(10.0)
-            return found
+            return has_messages
 
     links._opened = Opened([1, 2])
     links._report()

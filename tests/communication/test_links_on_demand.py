@@ -43,11 +43,11 @@ class UnlinkedProcesses(HostProcesses):
 @pytest.fixture
 def hosts(request):
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
-        found = UnlinkedProcesses(request.param, Path(directory))
-        for own in range(NODES):
-            found.start(own)
-        yield found
-        found.end()
+        processes = UnlinkedProcesses(request.param, Path(directory))
+        for number in range(NODES):
+            processes.start(number)
+        yield processes
+        processes.end()
 
 
 def on(*stages):
@@ -58,8 +58,8 @@ def missed_rounds(hosts, received, rounds, without=()):
     """The rounds in which some node did not hear all its neighbors that live."""
     return {
         (rank, round)
-        for rank, found in received.items()
-        for round, peers in found.items()
+        for rank, by_round in received.items()
+        for round, peers in by_round.items()
         if round in rounds and set(hosts.graph.sources(rank, round)) - {*without} != set(peers)
     }
 
@@ -81,7 +81,7 @@ def test_a_node_that_dies_without_a_link_is_lost_when_it_is_needed(hosts):
     del hosts.running[7]
     received = hosts.finish()
     assert missed_rounds(hosts, received, range(20, 1000), without=[7]) == set()
-    assert all(len(found) > 30 for found in received.values())
+    assert all(len(by_round) > 30 for by_round in received.values())
 
 
 @on(SHARED)

@@ -83,7 +83,7 @@ class End(Transport):
     def mark(self):
         """Everything that decides what this end does next."""
         peer, box = self.box.peers[self.peer], self.box
-        own = [
+        fields = [
             self.linked,
             self.next,
             self.is_waiting,
@@ -94,7 +94,7 @@ class End(Transport):
         arrived = sorted(self.handle.messages) if self.handle is not None else None
         return [
             self.linked,
-            *own,
+            *fields,
             arrived,
             box.ended,
             box.ahead,
@@ -242,10 +242,10 @@ class Edge:
 
     def events(self):
         """What may happen next, as calls by name and arguments."""
-        found = [(name, rank) for rank in (0, 1) for name in EVENTS]
+        steps = [(name, rank) for rank in (0, 1) for name in EVENTS]
         for index in range(min(len(self.post), 2)):
-            found += [("carry", index), ("carry", index, True), ("carry", index, False, True)]
-        return found
+            steps += [("carry", index), ("carry", index, True), ("carry", index, False, True)]
+        return steps
 
     def fingerprint(self):
         """Equal for two edges on which the same can follow."""

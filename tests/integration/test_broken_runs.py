@@ -65,9 +65,9 @@ def test_a_quarter_of_the_nodes_is_killed(tmp_path):
     import kill
 
     size = kill.Size(nodes=12, degree=4, killed=3, rounds=20)
-    found = kill.figures(size, seed=1, folder=tmp_path)
-    assert found.wrong == []
-    assert found.finished == 9
+    figures = kill.figures(size, seed=1, folder=tmp_path)
+    assert figures.wrong == []
+    assert figures.finished == 9
 
 
 def test_the_same_faults_leave_the_same_models():
@@ -100,7 +100,7 @@ def test_a_wrong_model_would_be_found(plain):
     assert _judge.wrongs(struck, expected) == []
     for wrong in (np.full(16, np.nan), np.full(16, 100.0)):
         odd = replace(struck, models=struck.models | {5: wrong})
-        assert [one.split(":")[0] for one in _judge.wrongs(odd, expected)] == ["model"]
+        assert [wrong.split(":")[0] for wrong in _judge.wrongs(odd, expected)] == ["model"]
     other = replace(plain, summary=plain.summary | {"model_hash": "other"})
     assert "model: not that of the undisturbed run" in " ".join(_judge.wrongs(other, expected))
     assert _judge.wrongs(replace(struck, leftovers=("process 1",)), expected) == ["leftovers: process 1"]

@@ -72,8 +72,8 @@ def test_a_stopped_node_is_given_up_by_its_neighbors_only(tmp_path):
 
 
 def test_models_that_give_no_numbers_are_no_result(tmp_path):
-    own = ["model=faulty:GivesNoNumbers", "communication=inproc", "rounds=4", "evaluation.every=2"]
-    run = Run(tmp_path / "run", own)
+    overrides = ["model=faulty:GivesNoNumbers", "communication=inproc", "rounds=4", "evaluation.every=2"]
+    run = Run(tmp_path / "run", overrides)
     assert run.wait() == 4, run.text
     assert run.text.count("the test loss is not finite") == 1
     assert "round 2: the test loss is not finite" in run.text

@@ -70,13 +70,13 @@ def lines(path):
 def assert_same(runs, straight):
     """`runs`: one for each machine, machine 0 first."""
     assert {name: runs[0].summary[name] for name in SAME} == {name: straight.summary[name] for name in SAME}
-    found, expected = (lines(run.run_dir / "evaluations.jsonl") for run in (runs[0], straight))
+    resumed_rows, expected = (lines(run.run_dir / "evaluations.jsonl") for run in (runs[0], straight))
     for name in TOGETHER:
-        for ours, theirs in zip(found, expected, strict=True):
+        for ours, theirs in zip(resumed_rows, expected, strict=True):
             assert ours.pop(name) == pytest.approx(theirs.pop(name), rel=1e-6)
-    assert found == expected
-    found = {path.name: lines(path) for run in runs for path in (run.run_dir / "records").iterdir()}
-    assert found == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
+    assert resumed_rows == expected
+    resumed_rows = {path.name: lines(path) for run in runs for path in (run.run_dir / "records").iterdir()}
+    assert resumed_rows == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
 
 
 def resume(runs, seconds=TIMEOUT):
@@ -145,8 +145,8 @@ def test_a_run_whose_code_was_edited_goes_on_only_where_that_is_accepted(tmp_pat
     """Both versions are kept, with their hashes."""
     scheme = "from decentnode.sharing.gossip import Gossip\n\n\nclass Mine(Gossip):\n    beta = {}\n"
     (tmp_path / "phd.py").write_text(scheme.format(1))
-    own = ["sharing=phd:Mine", "communication=inproc", "rounds=10", "checkpoint.every=10"]
-    run = Run(tmp_path / "run", own, config=config)
+    overrides = ["sharing=phd:Mine", "communication=inproc", "rounds=10", "checkpoint.every=10"]
+    run = Run(tmp_path / "run", overrides, config=config)
     assert run.wait(TIMEOUT) == 0, run.text
     (tmp_path / "phd.py").write_text(scheme.format(2))
     resumed = Run(run.run_dir, ["rounds=20"], verb="resume")

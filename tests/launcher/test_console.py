@@ -279,10 +279,10 @@ def test_a_reader_that_is_gone_does_not_end_the_run() -> None:
 
 
 def membership(*reports) -> MembershipTable:
-    found = MembershipTable(range(4), {})
-    found.start()
-    report_to(found, *reports)
-    return found
+    table = MembershipTable(range(4), {})
+    table.start()
+    report_to(table, *reports)
+    return table
 
 
 def test_the_standing_counts_those_who_still_count() -> None:
@@ -489,13 +489,13 @@ def terminal() -> Iterator[TextIO]:
 
 def test_a_terminal_that_was_halted_is_given_back_too(impatient, terminal) -> None:
     before = termios.tcgetattr(terminal)
-    own = os.dup(terminal.fileno())
+    descriptor = os.dup(terminal.fileno())
     live = LiveScreen(terminal)
     live.began(EXPERIMENT, 1.0)
-    termios.tcflow(own, termios.TCOOFF)
+    termios.tcflow(descriptor, termios.TCOOFF)
     live.close()
-    after = termios.tcgetattr(own)
-    os.close(own)
+    after = termios.tcgetattr(descriptor)
+    os.close(descriptor)
     assert after == before
 
 

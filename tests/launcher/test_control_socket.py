@@ -229,11 +229,11 @@ def test_a_run_that_was_killed_has_its_files(tmp_path):
     (tmp_path / "live.json").write_bytes(msgspec.json.encode(Live(7, 0, str(tmp_path / "gone"))))
     (tmp_path / "checkpoints" / "00000").mkdir(parents=True)
     (tmp_path / "checkpoints" / "00000" / "00000009.json").touch()
-    first, going_on, *rest = status.report(tmp_path)
+    first, going_on, *fields = status.report(tmp_path)
     assert first == (f"{tmp_path}: its launcher (pid 7) not found: it was killed, or runs on another machine")
     assert going_on == f"resume with: decentnode resume {tmp_path}"
-    assert rest[0] == "events:"
-    assert rest[1].endswith("peer_lost   rank 3, round 10: continuing without rank 5: killed")
+    assert fields[0] == "events:"
+    assert fields[1].endswith("peer_lost   rank 3, round 10: continuing without rank 5: killed")
 
 
 def test_a_run_that_has_ended_says_how(tmp_path):

@@ -67,9 +67,9 @@ def test_a_process_that_cannot_be_started_again_costs_no_other(error):
     inflow, reports = ReportReader(read), []
     while not inflow.closed:
         ready([read], seconds=SECONDS)
-        found = inflow.read()
-        assert found or inflow.closed, "neither a report nor the end"
-        reports += found
+        new_reports = inflow.read()
+        assert new_reports or inflow.closed, "neither a report nor the end"
+        reports += new_reports
         if len(reports) == 4:
             os.write(gate, b".")
     os.waitpid(server, 0)

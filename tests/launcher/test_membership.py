@@ -299,8 +299,8 @@ class TestRendezvous:
                 with pytest.raises(StartError, match=refused):
                     stranger.meet({}, 5.0, lambda: False)
                 stranger.close()
-            own = launchers.start(1, job="Slurm job 5.0")
-            assert zero.result(10.0) == own.result(10.0)
+            start = launchers.start(1, job="Slurm job 5.0")
+            assert zero.result(10.0) == start.result(10.0)
             assert launchers.rendezvous_of[0].refused["another job"] >= 2
 
     def leave(self, launchers, machine, gone, future):
@@ -350,23 +350,23 @@ class TestRendezvous:
             assert host.result().absent == []
 
     def test_every_machine_learns_what_all_nodes_say_of_themselves(self):
-        said = {rank: bytes([rank]) * 32 for rank in range(6)}
+        handshakes = {rank: bytes([rank]) * 32 for rank in range(6)}
         with LauncherThreads(3) as launchers:
             futures = [
-                launchers.start(m, handshakes={rank: said[rank] for rank in launchers.mapping.ranks_of(m)})
+                launchers.start(m, handshakes={r: handshakes[r] for r in launchers.mapping.ranks_of(m)})
                 for m in (2, 0, 1)
             ]
-            assert [future.result(10.0).handshakes for future in futures] == [said] * 3
+            assert [future.result(10.0).handshakes for future in futures] == [handshakes] * 3
 
     def test_a_thousand_keys_fit_into_the_meeting(self):
         mapping = Linear((Machine("127.0.0.1", 1), Machine("127.0.0.2", 1023)), free_ports(1))
-        said = {rank: secrets.token_bytes(32) for rank in range(1024)}
+        handshakes = {rank: secrets.token_bytes(32) for rank in range(1024)}
         with LauncherThreads(2) as launchers:
             launchers.mapping = mapping
-            zero = launchers.start(0, handshakes={0: said[0]})
-            one = launchers.start(1, handshakes={rank: said[rank] for rank in range(1, 1024)})
-            assert zero.result(10.0) == one.result(10.0)
-            assert zero.result().handshakes == said
+            zero = launchers.start(0, handshakes={0: handshakes[0]})
+            start = launchers.start(1, handshakes={rank: handshakes[rank] for rank in range(1, 1024)})
+            assert zero.result(10.0) == start.result(10.0)
+            assert zero.result().handshakes == handshakes
 
     def test_no_machine_speaks_for_the_nodes_of_another(self):
         with LauncherThreads(3) as launchers:
@@ -401,9 +401,9 @@ class TestRendezvous:
             both = [
                 launchers.start(m, run_id=f"{77:016x}", incarnation=3 * m, offers=offers[m]) for m in range(2)
             ]
-            found = [future.result(10.0) for future in both]
-        assert found[0] == found[1]
-        assert (found[0].run_id, found[0].incarnation, found[0].round) == (77, 4, 9)
+            starts = [future.result(10.0) for future in both]
+        assert starts[0] == starts[1]
+        assert (starts[0].run_id, starts[0].incarnation, starts[0].round) == (77, 4, 9)
 
     @pytest.mark.parametrize(("known", "round"), [([20, 4], 9), ([20], 4)])
     def test_rounds_that_others_have_undone_without_a_machine_do_not_count(self, known, round):
@@ -414,9 +414,9 @@ class TestRendezvous:
                 launchers.start(m, run_id="1", incarnation=2, offers=offers[m], starts=starts[m])
                 for m in range(2)
             ]
-            found = [future.result(10.0) for future in both]
-        assert found[0] == found[1]
-        assert (found[0].round, found[0].starts) == (round, [20, 4, round])
+            agreed = [future.result(10.0) for future in both]
+        assert agreed[0] == agreed[1]
+        assert (agreed[0].round, agreed[0].starts) == (round, [20, 4, round])
 
     def test_a_run_that_was_started_as_often_as_can_be_written_is_refused(self):
         alone = Rendezvous(
@@ -582,10 +582,10 @@ class TestLate:
             start = launchers.start(0, handshakes={0: b"zero"}).result(10.0)
             late = launchers.start(1)
             assert self.welcome(launchers) == [True]
-            found = late.result(10.0)
+            agreed = late.result(10.0)
             assert not launchers.rendezvous_of[0].is_newcomer(1)
-        assert (found.run_id, found.late, found.absent, found.handshakes) == (start.run_id, 1, [2], {})
-        assert (start.seconds, found.seconds) == (0.0, 12.5)
+        assert (agreed.run_id, agreed.late, agreed.absent, agreed.handshakes) == (start.run_id, 1, [2], {})
+        assert (start.seconds, agreed.seconds) == (0.0, 12.5)
 
     def test_a_run_that_was_begun_on_another_machine_is_known_by_its_id(self):
         with LauncherThreads(2, "at_least 2") as launchers:
@@ -622,8 +622,8 @@ class TestLate:
             launchers.start(0, **past, offers={0: [4, 9], 1: [4]}).result(10.0)
             late = launchers.start(1, **past, offers={2: [9], 3: [9]})
             assert self.welcome(launchers) == [True]
-            found = late.result(10.0)
-        assert (found.late, found.incarnation, found.round) == (1, 2, 4)
+            start = late.result(10.0)
+        assert (start.late, start.incarnation, start.round) == (1, 2, 4)
 
     def test_a_launcher_of_an_earlier_start_that_lives_on_is_not_heard_until_it_joins(self):
         with LauncherThreads(2, "at_least 2") as launchers:

@@ -48,8 +48,8 @@ class SlowLink:
             return
 
     def close(self):
-        for one in (self._server, *self._ends):
-            one.close()
+        for sock in (self._server, *self._ends):
+            sock.close()
 
 
 @pytest.fixture

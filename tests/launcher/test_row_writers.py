@@ -234,15 +234,15 @@ def test_a_follower_reads_whole_lines_once(tmp_path):
     assert follower.read() == []
     lines = [msgspec.json.encode(row(round)) + b"\n" for round in range(4)]
     path.write_bytes(lines[0] + lines[1] + lines[2][:9])
-    assert [found.round for found in follower.read()] == [0, 1]
+    assert [kept_row.round for kept_row in follower.read()] == [0, 1]
     assert follower.read() == []
     path.write_bytes(b"".join(lines[:3]))
-    assert [found.round for found in follower.read()] == [2]
+    assert [kept_row.round for kept_row in follower.read()] == [2]
     # A late machine has discarded rows that its nodes repeat.
     path.write_bytes(b"".join(lines[:2]))
     assert follower.read() == []
     path.write_bytes(b"".join(lines))
-    assert [found.round for found in follower.read()] == [3]
+    assert [kept_row.round for kept_row in follower.read()] == [3]
     path.write_bytes(b"".join(lines) + b"{}\n")
     with pytest.raises(BadInput, match="not written by this version"):
         follower.read()

@@ -288,9 +288,9 @@ def test_the_state_of_a_process():
 
 def told(waits, now):
     """Rank, round, peer and text of each line."""
-    found = []
-    waits.report(SimpleNamespace(log=lambda kind, text, *where: found.append((*where, text))), now)
-    return found
+    lines = []
+    waits.report(SimpleNamespace(log=lambda kind, text, *where: lines.append((*where, text))), now)
+    return lines
 
 
 def test_lines_name_whoever_holds_the_others_up():
@@ -325,8 +325,8 @@ def test_somebody_whom_nobody_sees_here_is_named_late():
     for second in range(9, 12):
         waits.take(Waiting(2, 40, [14, 15], second, ""), 200.0 + second)
         waits.take(Waiting(3, 40, [16], second, ""), 200.0 + second)
-        found = [text for *_, text in told(waits, 200.0 + second)]
-    assert found == ["ranks 2 and 3 waiting for 11 s in round 41, for ranks 14, 15 and 16"]
+        texts = [text for *_, text in told(waits, 200.0 + second)]
+    assert texts == ["ranks 2 and 3 waiting for 11 s in round 41, for ranks 14, 15 and 16"]
     assert waits.totals == {(1, 8): 3, (8, 9): 3, (2, 14): 11, (3, 16): 11}
 
 
@@ -387,12 +387,12 @@ def test_while_all_wait_looks_become_rare_and_a_process_that_hangs_is_found_no_l
     while machine.now < 1000.0 + DEADLINE + 2.0:
         machine.now = max(machine.now, machine.watchdog.next_check)
         looks.append(machine.now - 1000.0)
-        found = machine.watchdog.check(machine.now)
-        if any(isinstance(report, Stuck) for report in found):
+        reports = machine.watchdog.check(machine.now)
+        if any(isinstance(report, Stuck) for report in reports):
             break
     assert len(looks) < 15
     assert looks[-1] <= DEADLINE + 1.5
-    assert [report.rank for report in found if isinstance(report, Stuck)] == [3]
+    assert [report.rank for report in reports if isinstance(report, Stuck)] == [3]
 
 
 def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatch):

@@ -81,8 +81,8 @@ def test_a_dropped_message_does_not_come_and_is_reported_once_in_a_round():
     stage = Stage(Drop(rounds=(2, 3)))
     assert [stage.pass_on(message(round=r)) for r in range(5)] == [[(1, 0)], [(1, 1)], [], [], [(1, 4)]]
     stage.pass_on(message(sender=3, round=3))
-    found = [(r.round, r.fault, r.what) for r in stage.reported()]
-    assert found == [(2, "drop", "payload from rank 1"), (3, "drop", "payload from rank 1")]
+    faults = [(r.round, r.fault, r.what) for r in stage.reported()]
+    assert faults == [(2, "drop", "payload from rank 1"), (3, "drop", "payload from rank 1")]
 
 
 def test_a_fault_is_reported_once_in_each_of_two_rounds_that_take_turns():
@@ -92,8 +92,8 @@ def test_a_fault_is_reported_once_in_each_of_two_rounds_that_take_turns():
     waiting = message(kind=wire.Kind.WAITING, round=4, body=b"")
     for struck in (message(round=5), waiting, message(sender=2, round=5), waiting):
         assert stage.pass_on(struck) == []
-    found = [(r.round, r.what) for r in stage.reported()]
-    assert found == [(5, "payload from rank 1"), (4, "waiting from rank 1")]
+    reports = [(r.round, r.what) for r in stage.reported()]
+    assert reports == [(5, "payload from rank 1"), (4, "waiting from rank 1")]
 
 
 def test_a_fault_strikes_only_what_the_named_peers_send():
@@ -140,7 +140,7 @@ def test_a_message_is_held_back_no_longer_than_said():
         assert stage.pass_on(message(), now=10.0) == []
         assert stage.interceptor.next_release == 12.0
         assert stage.interceptor.released(11.9) == []
-        assert [summary(one) for one in stage.interceptor.released(12.0)] == [(1, 0)]
+        assert [summary(released) for released in stage.interceptor.released(12.0)] == [(1, 0)]
 
 
 def test_what_follows_a_delayed_message_waits_behind_it():
@@ -148,13 +148,13 @@ def test_what_follows_a_delayed_message_waits_behind_it():
     assert stage.pass_on(message(round=0), now=10.0) == []
     assert stage.pass_on(message(round=1), now=10.5) == []
     assert stage.pass_on(message(sender=2, round=1), now=10.5) == [(2, 1)]
-    assert [summary(one) for one in stage.interceptor.released(12.0)] == [(1, 0), (1, 1)]
+    assert [summary(released) for released in stage.interceptor.released(12.0)] == [(1, 0), (1, 1)]
     assert stage.pass_on(message(round=2), now=13.0) == [(1, 2)]
 
 
 @pytest.mark.parametrize("bits", [1, 3])
 def test_bits_are_flipped_where_the_seed_says(bits):
-    found = []
+    held = []
     for _ in range(2):
         frames = writable(message())
         before = [bytes(frame.buffer) for frame in frames]
@@ -165,8 +165,8 @@ def test_bits_are_flipped_where_the_seed_says(bits):
             for a, b in zip(old, bytes(frame.buffer), strict=True)
         )
         assert flips == bits
-        found.append([bytes(frame.buffer) for frame in after])
-    assert found[0] == found[1]
+        held.append([bytes(frame.buffer) for frame in after])
+    assert held[0] == held[1]
 
 
 def test_an_empty_body_is_no_hindrance():

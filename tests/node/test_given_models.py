@@ -22,21 +22,21 @@ def may_fetch(directory, config, *overrides):
     experiment = Experiment.from_yaml(CONFIGS / config, [*INPROC, *overrides])
     nodes, graph = Nodes(experiment, directory / "run").nodes, experiment.graph.graph
     pairs = [(i, j) for i in range(len(nodes)) for j in range(len(nodes)) if i != j]
-    given = {(i, j) for i, j in pairs if nodes[i].exchange.may_fetch(j)}
-    return given, {(i, j) for i, j in pairs if j in graph.partners(i)}
+    allowed = {(i, j) for i, j in pairs if nodes[i].exchange.may_fetch(j)}
+    return allowed, {(i, j) for i, j in pairs if j in graph.partners(i)}
 
 
 def test_partners_in_the_graph_get_the_model_and_nobody_else(tmp_path):
-    given, partners = may_fetch(tmp_path, "quickstart.yaml")
-    assert given == partners
+    allowed, partners = may_fetch(tmp_path, "quickstart.yaml")
+    assert allowed == partners
     assert len(partners) == 16 * 4
 
 
 @pytest.mark.parametrize("config", ["secure_aggregation.yaml", "private.yaml", "choco.yaml"])
 def test_where_models_are_masked_or_protected_or_nobody_comes_back_none_is_given(tmp_path, config):
-    given, partners = may_fetch(tmp_path, config)
+    allowed, partners = may_fetch(tmp_path, config)
     assert partners
-    assert not given
+    assert not allowed
 
 
 class Neighbors:

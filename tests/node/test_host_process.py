@@ -74,9 +74,9 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     start = os.eventfd(1)
     identity = RunIdentity(tmp_path, "settings")
     identity.begin(time.monotonic() - 5.0)
-    said = SimpleNamespace(fill=lambda handshakes: None, said=dict)
+    board = SimpleNamespace(fill=lambda handshakes: None, said=dict)
     fork_context = SimpleNamespace(
-        handshakes=said, reporter=SimpleNamespace(send=lambda _: None), start=start, identity=identity
+        handshakes=board, reporter=SimpleNamespace(send=lambda _: None), start=start, identity=identity
     )
     records = Records(tmp_path, 0)
     node = SimpleNamespace(

@@ -77,8 +77,8 @@ class Oracle:
 @pytest.mark.parametrize("graph", ["ring, nodes: 8", "exponential, nodes: 8"])
 def test_gossip_is_its_matrix_form(tmp_path, overlap, steps, graph):
     experiment = quadratic(tmp_path, str(overlap).lower(), steps, graph)
-    found = Nodes(experiment, tmp_path / "nodes").begin().run(0, 12).models.double()
-    assert torch.allclose(found, Oracle(experiment).run(12), rtol=0, atol=3e-6)
+    models = Nodes(experiment, tmp_path / "nodes").begin().run(0, 12).models.double()
+    assert torch.allclose(models, Oracle(experiment).run(12), rtol=0, atol=3e-6)
 
 
 def test_the_two_orders_are_told_apart(tmp_path):
@@ -90,9 +90,9 @@ def test_the_two_orders_are_told_apart(tmp_path):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_choco_that_sends_everything_is_its_matrix_form(tmp_path, overlap):
     experiment = quadratic(tmp_path, str(overlap).lower(), sharing="{name: choco, gamma: 0.6}")
-    found = Nodes(experiment, tmp_path / "nodes").begin().run(0, 12).models.double()
+    models = Nodes(experiment, tmp_path / "nodes").begin().run(0, 12).models.double()
     expected = Oracle(experiment).run(12, lambda W, X: X + 0.6 * (W @ X - X))
-    assert torch.allclose(found, expected, rtol=0, atol=3e-6)
+    assert torch.allclose(models, expected, rtol=0, atol=3e-6)
 
 
 def test_alone_it_changes_nothing_but_the_rounding(tmp_path):

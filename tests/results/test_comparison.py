@@ -90,9 +90,9 @@ def test_one_command_shows_the_table_and_draws(tmp_path, capsys, monkeypatch):
     runs = [str(make_run(tmp_path / name, *rows, name=name)) for name, rows in (("a", SLOW), ("b", QUICK))]
     with pytest.raises(SystemExit) as ended:
         cli.main(["compare", *runs, "--out", str(tmp_path / "out")])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert not ended.value.code
-    assert "+6.00" in said and str(tmp_path / "out" / "figures" / "accuracy_bytes.png") in said
+    assert "+6.00" in output and str(tmp_path / "out" / "figures" / "accuracy_bytes.png") in output
     assert (tmp_path / "out" / "overview.png").stat().st_size > 1_000
 
 
