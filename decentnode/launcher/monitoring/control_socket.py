@@ -193,7 +193,7 @@ def query(path: str, request: Request) -> msgspec.Raw:
     return answer.content
 
 
-def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
+def _answered(path: str, request: Request, is_repeated: bool = False) -> bytes:
     """The bytes of the answer, one line."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         # For each step; the launcher limits the whole conversation itself.
@@ -208,8 +208,8 @@ def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
         except NOBODY_THERE:
             raise
         except OSError as error:
-            if isinstance(error, HUNG_UP) and not is_again:  # it may have ended just now
-                return _answered(path, request, is_again=True)
+            if isinstance(error, HUNG_UP) and not is_repeated:  # it may have ended just now
+                return _answered(path, request, is_repeated=True)
             raise RunFailed(f"the launcher cannot be asked: {error.strerror or error}") from error
     if not answer.endswith(b"\n"):
         raise RunFailed("the launcher hung up without an answer")
