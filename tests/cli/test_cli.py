@@ -578,7 +578,7 @@ def test_files_grow_with_degree_and_nodes_per_process():
     assert needed(Star(9), range(4), memory) == 3 * piped + 5 * linked, "those of another machine have links"
 
 
-def test_too_few_files_are_said(monkeypatch):
+def test_too_few_files_are_reported(monkeypatch):
     settings = config.load(QUICKSTART)
     assert preflight.file_shortage(settings, 0) == ""
     monkeypatch.setattr(preflight, "raise_file_limit", lambda: 70)

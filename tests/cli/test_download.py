@@ -199,7 +199,7 @@ def test_nothing_is_unpacked_outside_the_folder(tmp_path):
     assert (folder / "good.txt").read_bytes() == b"text"
 
 
-def test_what_takes_steps_of_ones_own_is_said(monkeypatch, tmp_path):
+def test_what_takes_steps_of_ones_own_is_reported(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, output = call("femnist", "--to", "my sets")
     assert (

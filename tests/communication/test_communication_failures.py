@@ -150,7 +150,7 @@ def one_way(rounds, before_round):
 
 
 @pytest.mark.parametrize("rounds", [1, 4], ids=["the last one", "one of several"])
-def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(rounds):
+def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_resent(rounds):
     """It lies in the reader's memory, and the sender, who is not answered, has nothing left to send."""
 
     def break_up(node, round):
@@ -163,7 +163,7 @@ def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(roun
     assert results == {0: [], 1: [[float(round)] for round in range(rounds)]}
 
 
-def test_a_reader_that_was_not_heard_says_again_what_it_has_read():
+def test_a_reader_whose_acknowledgement_was_lost_resends_it():
     async def work(node: RunningNode):
         endpoint, sockets = node.endpoint, node.endpoint._io_thread
         outgoing = {} if node.rank else {1: Payload.dense(endpoint.slots[0])}
@@ -195,7 +195,7 @@ def test_a_node_that_stands_still_is_accused_by_its_neighbor_alone(case, nodes):
     assert LONG < outcomes.results[last - 1][1] < (6.0 if case.grouped else 2.5)
 
 
-def test_a_node_that_was_stopped_learns_that_it_was_given_up():
+def test_a_node_that_was_stopped_learns_that_it_was_dropped():
     """It is woken after the verdict: its neighbors have withdrawn, and it goes on alone without an error."""
 
     def act(rank, round):
@@ -431,7 +431,7 @@ def flip_first_payload(send):
 
 
 @pytest.mark.parametrize("case", [IPC, TCP], ids=lambda case: case.name)
-def test_a_corrupted_payload_is_refused_and_sent_again(case):
+def test_a_corrupted_payload_is_refused_and_resent(case):
     results = run_nodes(case, 2, corrupted, MEMORY).results
     assert results[0] == ([[1.0], [1.0]], Counter(checksum=1))
     assert results[1] == ([[1.0], [1.0]], Counter())

@@ -140,7 +140,7 @@ def test_a_schedule_that_follows_the_loss_is_the_same_on_all_ranks(tmp_path):
     assert all(torch.equal(model, ranks.models[0]) for model in ranks.models)
 
 
-def test_it_goes_on_bit_for_bit(tmp_path):
+def test_it_continues_bit_for_bit(tmp_path):
     """Three ranks, so that the order of a sum, and with it the pieces that gradients are sent in, matter."""
     overrides = ["training.optimizer={name: Adam, lr: 0.01}", "model.hidden=[300]"]
     straight, first, second = (ranks_of(tmp_path, *overrides) for _ in range(3))
@@ -164,7 +164,7 @@ def test_the_smallest_part_decides_how_many_steps_all_make(tmp_path):
     assert [node.training.minibatches.state_dict()["epoch"] for node in ranks.nodes] == [0, 1, 1]
 
 
-def test_reshuffled_samples_are_dealt_anew_in_every_epoch(tmp_path):
+def test_reshuffled_samples_are_dealt_again_in_every_epoch(tmp_path):
     partition = "dataset.partition={name: sizes, sizes: [95, 1, 0]}"
     ranks = ranks_of(tmp_path, partition, "training.samples=reshuffled")
     shards = [node.training.shard for node in ranks.nodes]
@@ -270,7 +270,7 @@ def test_the_ranks_tell_each_other_what_they_have(tmp_path):
     assert plan.error.startswith("training.backend: nccl: ranks 0, 1 share one GPU")
 
 
-def test_what_torch_says_is_told_in_one_line():
+def test_what_torch_says_is_reported_in_one_line():
     error_text = (
         "[/a/b/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5297. "
         "This is typically caused by a remote worker crashing. Check the logs of the remote worker\n..."

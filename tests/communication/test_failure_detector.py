@@ -64,7 +64,7 @@ def test_pauses_double_up_to_an_eighth_of_the_deadline_and_others_hear_of_a_long
     assert looks == len(asked)
 
 
-def test_a_silent_peer_is_given_up_at_its_deadline_and_nothing_is_due_after_that(waiter):
+def test_a_silent_peer_is_dropped_at_its_deadline_and_nothing_is_due_after_that(waiter):
     waiter.wait(0, targets=[2])
     waiter.wait(1, timeout=8.0)
     waiter.pass_time(7.9)

@@ -7,7 +7,7 @@ import pytest
 from decentnode.communication.launcher_link.handshakes import MOST_BYTES, HandshakeBoard
 
 
-def test_what_was_put_is_said_and_nothing_else():
+def test_what_was_put_is_reported_and_nothing_else():
     slots = HandshakeBoard(5)
     assert slots.said() == {}
     slots.fill({3: b"three"})

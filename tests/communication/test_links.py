@@ -70,7 +70,7 @@ def test_what_is_not_read_in_time_is_booked_while_others_can_send(made, exists):
     assert booked == [header for _, header, _ in messages[-len(booked) :]]
 
 
-def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_come_back(tmp_path):
+def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_rejoin(tmp_path):
     sockets = IoThread(
         ProcessDirectory(PROCESSES, 0, str(tmp_path)), lambda process: f"ipc://{tmp_path}/{process}", 1000
     )

@@ -65,7 +65,7 @@ def missed_rounds(hosts, received, rounds, without=()):
 
 
 @on(SHARED, GUARDED)
-def test_every_neighbor_of_every_round_is_heard_over_few_links(hosts):
+def test_every_neighbor_of_every_round_is_received_over_few_links(hosts):
     hosts.wait_for(0, 20)
     received = hosts.finish()
     assert missed_rounds(hosts, received, range(1000)) == set()
@@ -85,7 +85,7 @@ def test_a_node_that_dies_without_a_link_is_lost_when_it_is_needed(hosts):
 
 
 @on(SHARED)
-def test_a_restarted_node_that_asked_some_peers_is_heard_by_all(hosts):
+def test_a_restarted_node_that_asked_some_peers_is_received_by_all(hosts):
     hosts.wait_for(0, 5)
     hosts.receive(7)
     hosts.signal(7, signal.SIGKILL)

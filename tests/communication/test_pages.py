@@ -44,7 +44,7 @@ def test_what_is_large_begins_at_a_large_page(size):
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no large pages"
 )
-def test_large_pages_are_asked_for_where_nearly_all_of_one_is_used():
+def test_large_pages_are_requested_where_nearly_all_of_one_is_used():
     for size in (2 * LARGE + 100, 2 * LARGE + LARGE // 5 * 4):
         buffer = new_bytes(size, CPU)
         ends = [buffer.data_ptr(), buffer.data_ptr() + 2 * LARGE - 1, buffer.data_ptr() + 2 * LARGE]
@@ -53,7 +53,7 @@ def test_large_pages_are_asked_for_where_nearly_all_of_one_is_used():
     assert " hg" in flags_at(buffer.data_ptr() + 4_000_000 - 1)
 
 
-def test_more_than_there_is_is_said_as_memory_that_ran_out():
+def test_more_than_there_is_is_reported_as_memory_that_ran_out():
     with pytest.raises(MemoryError, match="no room for"):
         new_bytes(1 << 60, CPU)
 

@@ -204,7 +204,7 @@ def check_symmetric(received, rounds):
 
 
 @on(SHARED, TCP, SHARED_SIBLINGS, MACHINES)
-def test_a_process_that_is_started_again_takes_part_within_two_rounds(hosts):
+def test_a_process_that_is_restarted_takes_part_within_two_rounds(hosts):
     last = len(hosts.processes) - 1
     ranks = hosts.processes[last].ranks
     hosts.wait_for(0, 10)
@@ -226,7 +226,7 @@ def test_a_process_that_is_started_again_takes_part_within_two_rounds(hosts):
 
 
 @on(SHARED, SHARED_SIBLINGS, MACHINES)
-def test_a_process_that_stood_still_goes_on_where_the_others_are(hosts):
+def test_a_process_that_stood_still_continues_where_the_others_are(hosts):
     """The others give it up after half a second, and are far ahead when it goes on.
 
     It answers no heartbeat meanwhile, so links to other machines break; those on one machine hold.
@@ -262,7 +262,7 @@ def test_a_node_that_stood_still_while_its_sockets_answer_is_waited_for_once(hos
 @pytest.mark.parametrize(
     ("hosts", "apart"), [(SHARED, 0.0), (TCP, 0.5)], indirect=["hosts"], ids=["at once", "one by one"]
 )
-def test_two_neighbors_that_died_at_once_take_part_again_and_hear_each_other(hosts, apart):
+def test_two_neighbors_that_died_at_once_take_part_again_and_receive_from_each_other(hosts, apart):
     """Each of them asks the other where it is, and neither knows."""
     hosts.wait_for(0, 10)
     for number in (2, 3):

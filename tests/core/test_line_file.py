@@ -50,7 +50,7 @@ def test_lines_are_there_at_once(tmp_path):
     assert file.close() == ""
 
 
-def test_a_disk_that_brings_nothing_home_is_said_and_ends_nothing(tmp_path, monkeypatch):
+def test_a_disk_that_brings_nothing_home_is_reported_and_ends_nothing(tmp_path, monkeypatch):
     synced, messages = [], []
 
     def refuse(fd):
@@ -72,7 +72,7 @@ def test_a_disk_that_brings_nothing_home_is_said_and_ends_nothing(tmp_path, monk
     assert (file.close(), file.close()) == (problem, ""), "the system says it only once"
 
 
-def test_a_disk_that_refuses_at_the_very_end_is_said_once_and_ends_nothing(tmp_path, monkeypatch):
+def test_a_disk_that_refuses_at_the_very_end_is_reported_once_and_ends_nothing(tmp_path, monkeypatch):
     close = os.close
 
     def refuse(fd):
@@ -143,7 +143,7 @@ def test_the_warning_comes_again_after_a_minute(tmp_path, disk, monkeypatch):
     assert len(messages) == 3
 
 
-def test_what_cannot_be_written_in_the_end_is_said(tmp_path, disk):
+def test_what_cannot_be_written_in_the_end_is_reported(tmp_path, disk):
     file = LineFile(tmp_path / "x")
     file.append(b"kept")
     disk.room = 2
@@ -190,7 +190,7 @@ def test_whatever_room_there_is_at_each_line_nothing_is_torn(tmp_path_factory, r
     assert written == [{"line": number} for number in range(len(rooms))]
 
 
-def test_lines_go_on_after_a_last_one_that_was_cut_off(tmp_path):
+def test_lines_continue_after_a_last_one_that_was_cut_off(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"whole\ntor")
     file = LineFile(path)

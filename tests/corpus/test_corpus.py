@@ -61,7 +61,7 @@ def test_good_input_is_accepted(call, case):
     assert call(case) == (0, "")
 
 
-def test_what_may_be_a_mistake_is_told_and_accepted(call):
+def test_what_may_be_a_mistake_is_reported_and_accepted(call):
     text = edited("{name: file, path: ring.edges}", "corpus_graphs:Pairs")
     code, output = call(Case("pairs", ["validate", "x.yaml"], files={"x.yaml": text}))
     falls = "the graph falls into 2 components, nodes 0 and 2 do not reach each other"

@@ -198,7 +198,7 @@ def test_types_and_shapes(loaded):
         assert 0 <= part.labels.numpy().min() <= part.labels.numpy().max() < loaded.num_classes
 
 
-def test_a_batch_is_normalized_float32_in_the_order_asked_for(loaded):
+def test_a_batch_is_normalized_float32_in_the_order_requested(loaded):
     train, indices = loaded.train, torch.tensor([5, 0, 5])
     x, y = train.batch(indices)
     expected = train.inputs.index_select(0, indices).long()

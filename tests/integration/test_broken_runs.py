@@ -120,7 +120,7 @@ def load_graph():
 
 @pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 8}"])
 @pytest.mark.parametrize("every", [5, 0], ids=["from their checkpoints", "anew"])
-def test_nodes_that_all_share_a_process_go_on_together_and_end_with_the_very_same_models(
+def test_nodes_that_all_share_a_process_continue_together_and_end_with_the_very_same_models(
     plain, transport, every
 ):
     """There is nobody else to be asked; all of them do again what one of them lacks."""
@@ -178,7 +178,7 @@ def test_sums_stay_while_a_graph_is_partitioned_and_while_messages_are_late():
         assert verdict.unexplained < 1e-12
 
 
-def test_a_node_that_comes_back_lacks_no_record_that_a_full_disk_has_delayed():
+def test_a_node_that_rejoins_lacks_no_record_that_a_full_disk_has_delayed():
     from _runs import Trial, faults, run
 
     restart = "failures={deadline: 30, grace: 1, restart: {attempts: 1}}"

@@ -21,7 +21,7 @@ def restart_node(run: Run, rank: int) -> tuple[int, str]:
     return answer.returncode, answer.stdout + answer.stderr
 
 
-def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
+def test_a_dead_node_is_restarted_when_somebody_asks(tmp_path):
     """No attempts are configured; the node has its neighbor's model and takes part to the end."""
     run = Run(tmp_path / "run", [*FOUR, "mapping={machines: [{address: localhost, nodes: 4}]}"])
     run.wait_for_round(5)
@@ -126,7 +126,7 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
 
 
 @pytest.mark.parametrize("way", ["RaisesAt, rank: 3, round: 5", "HangsInTraining, only: 3, round: 5"])
-def test_the_only_node_of_a_machine_fails_and_is_started_again_by_itself(tmp_path, started, way):
+def test_the_only_node_of_a_machine_fails_and_is_restarted_by_itself(tmp_path, started, way):
     """Its launcher, which has no other node at work, stays for it; then all go on together."""
     ports = ["mapping.rendezvous_port=30640", "communication={name: zeromq, base_port: 30650}"]
     failures = "failures={deadline: 3, grace: 1, restart: {attempts: 1}}"
@@ -152,7 +152,7 @@ def models_of_a_process(run: Run, first: int) -> list[str]:
     return sorted(line.split(":")[0] for line in sources)
 
 
-def test_a_process_with_several_nodes_comes_back_as_quickly_as_one_with_one(tmp_path):
+def test_a_process_with_several_nodes_rejoins_as_quickly_as_one_with_one(tmp_path):
     """Its inner nodes ask nobody: who could answer them comes back, too."""
     four = ["communication={name: zeromq, nodes_per_process: 4}"]
     failures = "failures={start_deadline: 5, deadline: 3, restart: {attempts: 1}}"

@@ -93,7 +93,7 @@ def resume(runs, seconds=TIMEOUT):
     ],
     ids=["several-per-process-stopped", "tcp-killed"],
 )
-def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, signum):
+def test_a_run_continues_bit_for_bit(tmp_path, config, straight, communication, signum):
     every = 0 if signum != signal.SIGKILL else 9
     run = Run(tmp_path / "run", [PACED, communication, f"checkpoint.every={every}"], config=config)
     run.wait_for_round(30, TIMEOUT)
@@ -141,7 +141,7 @@ def test_a_run_that_was_killed_after_its_last_checkpoints_ends_whole(tmp_path, w
     assert_same([resumed], straight)
 
 
-def test_a_run_whose_code_was_edited_goes_on_only_where_that_is_accepted(tmp_path, config):
+def test_a_run_whose_code_was_edited_continues_only_where_that_is_accepted(tmp_path, config):
     """Both versions are kept, with their hashes."""
     scheme = "from decentnode.sharing.gossip import Gossip\n\n\nclass Mine(Gossip):\n    beta = {}\n"
     (tmp_path / "phd.py").write_text(scheme.format(1))
@@ -277,7 +277,7 @@ def one_line(tmp_path):
     return call
 
 
-def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config, one_line):
+def test_what_cannot_continue_is_refused_in_one_line(tmp_path, config, one_line):
     assert one_line(tmp_path)[0] == 2
     run = Run(tmp_path / "run", [PACED, "checkpoint.every=5", "rounds=100000"], config=config)
     run.wait_for_round(20, TIMEOUT)

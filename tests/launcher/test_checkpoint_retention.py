@@ -101,7 +101,7 @@ def test_where_no_round_is_of_all_each_keeps_its_last_but_one(tmp_path):
     assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([30, 50], [40, 60])
 
 
-def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_said_once(tmp_path, monkeypatch):
+def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_reported_once(tmp_path, monkeypatch):
     def refuse(directory, rank, round):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -119,13 +119,13 @@ def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_said_once(tmp_path, mon
     assert kept(tmp_path, 0) == kept(tmp_path, 1) == [2, 3]
 
 
-def test_a_run_that_goes_on_knows_the_round_it_began_with(tmp_path):
+def test_a_run_that_continues_knows_the_round_it_began_with(tmp_path):
     retention = CheckpointRetention(tmp_path, range(2), range(2))
     retention.begin(7, range(4))
     assert retention.newest_round == 7
 
 
-def test_who_is_not_here_when_a_run_goes_on_may_lack_its_round(tmp_path):
+def test_who_is_not_here_when_a_run_continues_may_lack_its_round(tmp_path):
     retention = CheckpointRetention(tmp_path, range(2), range(2))
     retention.begin(7, [0, 2, 3])
     assert retention.newest_round is None
@@ -141,7 +141,7 @@ def test_the_newest_round_of_all_is_taken(offers, round):
     assert newest_of_all(offers, range(2)) == round
 
 
-def test_without_a_round_of_all_it_is_said_who_lacks_what():
+def test_without_a_round_of_all_it_is_reported_who_lacks_what():
     with pytest.raises(StartError, match=r"round 10 is missing here: rank 0 has round 2; rank 2 has none$"):
         newest_of_all({0: [1], 1: [1, 9]}, range(3))
     with pytest.raises(StartError, match="no rank has a checkpoint"):

@@ -89,7 +89,7 @@ NOWHERE = "no checkpoint of all nodes to resume from (checkpoint.every)"
     ],
     ids=["nothing-saved", "one-has-ended", "one-was-saved", "only-processes"],
 )  # fmt: skip
-def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
+def test_what_a_kill_costs_is_reported(tmp_path, saved, ended, words):
     """They have had all their time; of three machines' nodes two are here."""
     idle = IdleLauncher(tmp_path)
     launcher = idle.launcher

@@ -262,7 +262,7 @@ class TestRendezvous:
                     future.result(10.0)
                 assert str(caught.value) == line
 
-    def test_a_stop_ends_the_waiting_on_machine_0_and_is_told(self):
+    def test_a_stop_ends_the_waiting_on_machine_0_and_is_reported(self):
         stopped = threading.Event()
         with LauncherThreads(3) as launchers:
             both = launchers.start(0, is_stopped=stopped.is_set), launchers.start(1)
@@ -326,7 +326,7 @@ class TestRendezvous:
             again = launchers.start(1)
             assert host.result(10.0) == again.result(10.0) == last.result(10.0)
 
-    def test_what_a_machine_has_said_that_has_left_again_does_not_count(self):
+    def test_what_a_machine_has_sent_that_has_left_again_does_not_count(self):
         with LauncherThreads(3, "at_least 4", grace=30.0) as launchers:
             gone = threading.Event()
             host = launchers.start(0, handshakes={0: b"zero"})
@@ -340,7 +340,7 @@ class TestRendezvous:
             assert host.result(10.0).absent == last.result(10.0).absent == [1]
             assert last.result().handshakes == {0: b"zero", 4: b"two"}
 
-    def test_a_machine_that_is_slow_and_heard_again_begins_with_the_others(self):
+    def test_a_machine_that_is_slow_and_reports_again_begins_with_the_others(self):
         with LauncherThreads(3) as launchers:
             host, slow = launchers.start(0), launchers.start(1)
             launchers.wait_for(1)
@@ -368,7 +368,7 @@ class TestRendezvous:
             assert zero.result(10.0) == start.result(10.0)
             assert zero.result().handshakes == handshakes
 
-    def test_no_machine_speaks_for_the_nodes_of_another(self):
+    def test_no_machine_reports_for_the_nodes_of_another(self):
         with LauncherThreads(3) as launchers:
             liar = launchers.start(1, handshakes={0: b"false", 2: b"true", 4: b"false", 9: b"none"})
             others = [launchers.start(0, handshakes={0: b"zero"}), launchers.start(2)]
@@ -394,7 +394,7 @@ class TestRendezvous:
             assert host.result(10.0) == second.result(10.0) == last.result(10.0)
             assert last.result().handshakes[2] == b"new"
 
-    def test_a_run_goes_on_after_the_newest_round_that_all_ranks_have(self):
+    def test_a_run_continues_after_the_newest_round_that_all_ranks_have(self):
         """Whatever a machine says of the ranks of others."""
         offers = [{0: [4, 9], 1: [4, 9, 14], 2: [99]}, {2: [9, 4], 3: [9, 14], 0: [99]}]
         with LauncherThreads(2) as launchers:
@@ -480,7 +480,7 @@ class TestRendezvous:
             first.send(VectorPiece(0, 4, 0, 0, b"\1" * 16), 1)
             assert receive(second, 1) == [VectorPiece(0, 4, 0, 0, b"\1" * 16)]
 
-    def test_a_launcher_whose_connection_breaks_goes_on_where_it_was(self):
+    def test_a_launcher_whose_connection_breaks_continues_where_it_was(self):
         with LauncherThreads(2) as launchers:
             for future in (launchers.start(0), launchers.start(1)):
                 future.result(10.0)
@@ -559,7 +559,7 @@ class TestAtLeast:
         with LauncherThreads(2, "at_least 2", grace=30.0) as launchers:
             assert launchers.start(0, 0.5).result(10.0).absent == [1]
 
-    def test_a_run_goes_on_after_a_round_of_those_that_are_here(self):
+    def test_a_run_continues_after_a_round_of_those_that_are_here(self):
         with LauncherThreads(2, "at_least 2") as launchers:
             start = launchers.start(0, run_id=f"{77:016x}", offers={0: [4, 9], 1: [9]}).result(10.0)
         assert (start.run_id, start.round, start.absent) == (77, 9, [1])
@@ -616,7 +616,7 @@ class TestLate:
             assert right.result(10.0).late == 1
             assert launchers.rendezvous_of[1].receive(timeout=0.2) == []
 
-    def test_it_learns_after_which_round_the_run_went_on(self):
+    def test_it_learns_after_which_round_the_run_continued(self):
         past = {"run_id": "0" * 15 + "7", "incarnation": 1}
         with LauncherThreads(2, "at_least 2") as launchers:
             launchers.start(0, **past, offers={0: [4, 9], 1: [4]}).result(10.0)
@@ -625,7 +625,7 @@ class TestLate:
             start = late.result(10.0)
         assert (start.late, start.incarnation, start.round) == (1, 2, 4)
 
-    def test_a_launcher_of_an_earlier_start_that_lives_on_is_not_heard_until_it_joins(self):
+    def test_a_launcher_of_an_earlier_start_that_lives_on_is_ignored_until_it_joins(self):
         with LauncherThreads(2, "at_least 2") as launchers:
             launchers.start(0).result(10.0)
             host = launchers.rendezvous_of[0]
@@ -645,7 +645,7 @@ class TestLate:
             old.close(0)
             wire.term()
 
-    def test_an_objection_is_told(self):
+    def test_an_objection_is_reported(self):
         with LauncherThreads(2, "at_least 2") as launchers:
             launchers.start(0).result(10.0)
             late = launchers.start(1)
@@ -666,7 +666,7 @@ def receive(rendezvous, count):
     return notes
 
 
-def test_a_node_that_was_started_again_counts_as_running_and_its_edges_come_back():
+def test_a_node_that_was_restarted_counts_as_running_and_its_edges_are_restored():
     membership = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
     membership.start()
     report_to(membership, Exited(1, -9))
@@ -688,7 +688,7 @@ def finished(membership):
         report_to(membership, Finished(rank, 20, "", 0, 0, 0.0))
 
 
-def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_again():
+def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_restarted():
     membership = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
     membership.start()
     report_to(membership, PeerMissing(0, 10, 1, "its process ended"))
@@ -703,7 +703,7 @@ def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_a
     assert membership.missing_edges == {} and membership.broken_edges() == []
 
 
-def test_a_node_that_ran_out_of_memory_and_was_started_again_has_not_in_the_end():
+def test_a_node_that_ran_out_of_memory_and_was_restarted_has_not_in_the_end():
     membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
     membership.start()
     report_to(membership, Failed(0, "out of memory", out_of_memory=True))

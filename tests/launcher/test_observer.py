@@ -136,7 +136,7 @@ def test_a_node_that_is_lost_is_not_waited_for():
         assert machine.next().nodes == 2
 
 
-def test_nodes_that_were_given_up_are_waited_for_again_when_they_are_back():
+def test_nodes_that_were_dropped_are_waited_for_again_when_they_are_back():
     models = vectors(4)
     with Machine(range(4)) as machine:
         machine.take(*(PeerMissing(rank - 1, 3, rank, "silent") for rank in (1, 2, 3)))
@@ -151,7 +151,7 @@ def test_nodes_that_were_given_up_are_waited_for_again_when_they_are_back():
     assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
 
 
-def test_a_node_that_was_started_again_counts_from_its_first_evaluation_on_and_not_before():
+def test_a_node_that_was_restarted_counts_from_its_first_evaluation_on_and_not_before():
     models = vectors(3)
     with Machine(range(3)) as machine:
         machine.take(Exited(2, -9), PeerMissing(0, 3, 2, "its process ended"))
@@ -330,7 +330,7 @@ def test_rounds_that_another_machine_makes_up_are_kept_up_to_a_limit(monkeypatch
         assert pair.first.next().nodes == 4
 
 
-def test_without_machine_0_nodes_are_let_go_on():
+def test_without_machine_0_nodes_are_allowed_to_continue():
     """Each `show` asserts that there is room for another vector."""
     with Machine((2, 3), 1) as machine:
         machine.observer.is_alone = True
@@ -341,7 +341,7 @@ def test_without_machine_0_nodes_are_let_go_on():
 
 
 @pytest.mark.slow
-def test_what_is_observed_goes_on_when_machine_0_is_heard_again(monkeypatch):
+def test_what_is_observed_continues_when_machine_0_reports_again(monkeypatch):
     monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
     with ObserverPair() as pair:
@@ -379,7 +379,7 @@ def test_an_error_at_the_very_end_does_not_hang():
     assert str(machine.observer.error) == "broken test"
 
 
-def test_nodes_that_begin_while_nothing_was_heard_are_waited_for():
+def test_nodes_that_begin_while_nothing_was_received_are_waited_for():
     """The membership table counts no node before the start."""
     with Machine(range(2)) as machine:
         members, machine.membership.members = machine.membership.members, {}

@@ -147,7 +147,7 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
 
 
 @pytest.mark.slow
-def test_nobody_speaks_for_another_machine():
+def test_nobody_reports_for_another_machine():
     with LauncherThreads(3) as launchers:
         host, first = launchers.start(0, deadline=1.5), launchers.start(1, deadline=9.0)
         liar = LauncherChannel(launchers.endpoint, 1, launchers.keys[1])
@@ -160,7 +160,7 @@ def test_nobody_speaks_for_another_machine():
         liar.close()
 
 
-def test_a_stranger_is_not_heard():
+def test_a_stranger_is_ignored():
     with LauncherThreads(2) as launchers:
         futures = [launchers.start(machine) for machine in range(2)]
         for future in futures:

@@ -68,7 +68,7 @@ def past_of_machine_0(tmp_path, **files):
     return RunState(Experiment.from_yaml(config), 0, tmp_path, ResumePlan(tmp_path))
 
 
-def test_a_run_cannot_go_on_as_a_whole_from_the_round_that_it_went_on_from_without_a_machine(tmp_path):
+def test_a_run_cannot_continue_as_a_whole_from_the_round_that_it_continued_from_without_a_machine(tmp_path):
     past = past_of_machine_0(tmp_path)
     past.begin(Start(7, incarnation=1, round=4, absent=[1]))
     assert past.retention.newest_round is None
@@ -106,7 +106,7 @@ def test_a_machine_that_missed_several_starts_goes_back_to_the_earliest(late, tm
     assert json.loads((tmp_path / "run.json").read_text())["starts"] == [4, 9]
 
 
-def test_a_late_machine_that_was_there_when_the_run_went_on_keeps_what_it_has(late, tmp_path):
+def test_a_late_machine_that_was_there_when_the_run_continued_keeps_what_it_has(late, tmp_path):
     late.begin(Start(7, incarnation=1, round=4, late=1))
     assert saved(late, 2) == [1, 4, 9]
     assert len(rounds_in(tmp_path / "records" / "00002.jsonl")) == 10

@@ -85,7 +85,7 @@ def machine(monkeypatch):
     return Machine(monkeypatch)
 
 
-def test_who_waits_is_told_with_whom_it_waits_for(machine):
+def test_who_waits_is_reported_with_whom_it_waits_for(machine):
     hold_up(machine, 4, 3)
     machine.mark(3, EVALUATE, 4)
     machine.wait(4, [-1], 5)
@@ -97,7 +97,7 @@ def test_who_waits_is_told_with_whom_it_waits_for(machine):
     assert machine.stuck() == set()
 
 
-def test_a_wait_that_is_usual_is_not_told(machine):
+def test_a_wait_that_is_usual_is_not_reported(machine):
     for round in range(5):
         machine.mark(round, RECEIVE, *range(8))
         machine.mark(round, TRAIN, *range(8))
@@ -109,7 +109,7 @@ def test_a_wait_that_is_usual_is_not_told(machine):
     assert machine.waits() == {2: [1, 3]}
 
 
-def test_what_is_usual_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then(machine):
+def test_what_is_usual_in_a_run_that_continues_is_judged_by_the_rounds_since_then(machine):
     for round in range(900, 903):
         machine.mark(round, TRAIN, *range(8))
         machine.pass_time(10, busy=range(8))
@@ -120,7 +120,7 @@ def test_what_is_usual_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then(
     assert machine.waits()[2] == [3]
 
 
-def test_a_node_that_comes_back_into_an_earlier_round_waits_there_as_any_other(machine):
+def test_a_node_that_rejoins_into_an_earlier_round_waits_there_as_any_other(machine):
     machine.mark(9, RECEIVE, 2)
     machine.check()
     machine.wait(8, [-1, 1], 2)
@@ -141,7 +141,7 @@ def test_nodes_that_hang_in_training_are_reported_and_after_twice_that_killed(ma
     assert [*machine.watchdog.hung(machine.now)] == list(range(8))
 
 
-def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machine):
+def test_a_process_that_was_restarted_is_not_ended_for_the_one_before(machine):
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(2 * DEADLINE + 1.5)
     machine.watchdog.check_soon()
@@ -153,7 +153,7 @@ def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machin
     assert machine.watchdog.is_stuck(3)
 
 
-def test_a_slow_trainer_whose_steps_go_on_is_never_stuck(machine):
+def test_a_slow_trainer_whose_steps_continue_is_never_stuck(machine):
     hold_up(machine, 0, 3)
     for _ in range(200):
         machine.pass_time(DEADLINE - 1)
@@ -406,7 +406,7 @@ def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatc
     assert machine.watchdog.next_check == machine.now + module.CHECK_INTERVAL
 
 
-def test_a_wait_goes_on_until_its_round_is_done_and_counts_to_its_end():
+def test_a_wait_continues_until_its_round_is_done_and_counts_to_its_end():
     waits = StragglerTracker()
     waits.take(Waiting(3, 39, [7], 12.0, "training for 12 s", lasts=40.0), 100.0)
     assert waits.current(130.0).keys() == {3}

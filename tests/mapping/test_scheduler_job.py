@@ -165,7 +165,7 @@ def test_a_configuration_without_machines_takes_those_of_the_job(started):
     assert [mapping.machine_of(rank) for rank in (0, 3, 4, 15)] == [0, 0, 1, 3]
 
 
-def test_machines_take_equal_shares_of_the_nodes_or_as_many_as_they_are_told(started):
+def test_machines_take_equal_shares_of_the_nodes_or_as_many_as_they_are_given(started):
     started(SRUN)
     with pytest.raises(
         ConfigError, match=r"the machines carry 15 nodes .*, nodes_per_machine: 5\), the graph"
@@ -228,7 +228,7 @@ def test_machines_of_the_configuration_stay(started):
     assert settle(settings) is settings
 
 
-def test_numbers_that_do_not_fit_the_graph_are_told_with_their_origin(started):
+def test_numbers_that_do_not_fit_the_graph_are_reported_with_their_origin(started):
     started(TORCHRUN)
     with pytest.raises(ConfigError) as error:
         config.load(QUICKSTART, ["mapping={name: environment, nodes_per_machine: 2}"])

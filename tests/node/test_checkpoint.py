@@ -369,7 +369,7 @@ def checkpoints_of(identity, records, said):
     return checkpointing.NodeCheckpoints(identity, 10, SimpleNamespace(send=said.append), 3, course, records)
 
 
-def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monkeypatch):
+def test_what_was_undone_and_could_not_be_removed_is_written_again(tmp_path, monkeypatch):
     lines = []
     identity = checkpointing.RunIdentity(tmp_path, STAMP.settings)
     identity.settle(STAMP.run_id, STAMP.incarnation)
@@ -437,7 +437,7 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
     assert [record.round for record in read_records(tmp_path / "00003.jsonl")] == [9]
 
 
-def test_a_good_checkpoint_is_not_written_anew_and_so_not_at_risk(tmp_path, monkeypatch):
+def test_a_good_checkpoint_is_not_written_again_and_so_not_at_risk(tmp_path, monkeypatch):
     paths = store(tmp_path, STATE)
     before = [path.stat().st_ino for path in paths]
     monkeypatch.setattr(durable.os, "write", None)
@@ -445,7 +445,7 @@ def test_a_good_checkpoint_is_not_written_anew_and_so_not_at_risk(tmp_path, monk
     assert [path.stat().st_ino for path in paths] == before
 
 
-def test_one_that_is_bad_or_of_another_run_is_written_anew(tmp_path):
+def test_one_that_is_bad_or_of_another_run_is_written_again(tmp_path):
     tensors, _ = store(tmp_path, STATE)
     tensors.write_bytes(b"")
     store(tmp_path, STATE)

@@ -134,7 +134,7 @@ def test_a_message_comes_after_the_next_of_its_sender():
     assert stage.interceptor.next_release == float("inf")
 
 
-def test_a_message_is_held_back_no_longer_than_said():
+def test_a_message_is_held_back_no_longer_than_configured():
     for fault in (Reorder(seconds=2.0), MessageDelay(seconds=2.0)):
         stage = Stage(fault)
         assert stage.pass_on(message(), now=10.0) == []
@@ -210,7 +210,7 @@ def test_the_seed_decides_who_is_struck():
     assert 8 < sum(passing(1)) < 32
 
 
-def test_a_message_that_is_sent_again_has_another_chance():
+def test_a_message_that_is_resent_has_another_chance():
     stage, came = Stage(Drop(probability=0.5)), set()
     for ack in range(30):
         came.add(len(stage.pass_on(message(ack=ack))))
@@ -248,7 +248,7 @@ def test_a_node_without_faults_keeps_its_heartbeat():
     assert type(stage.heartbeat) is type(HeartbeatBoard([0]).of(0))
 
 
-def test_a_node_dies_once_in_its_round_and_not_again_when_it_comes_back():
+def test_a_node_dies_once_in_its_round_and_not_again_when_it_rejoins():
     stage = Stage(Crash(ranks=0, rounds=3, activity="mix"))
 
     def play() -> None:
@@ -262,7 +262,7 @@ def test_a_node_dies_once_in_its_round_and_not_again_when_it_comes_back():
     assert in_a_child(play) == 0
 
 
-def test_a_process_stands_still_and_goes_on_without_leaving_a_child():
+def test_a_process_stands_still_and_continues_without_leaving_a_child():
     def play() -> None:
         began = time.monotonic()
         Stop(seconds=0.3).inject()
@@ -306,7 +306,7 @@ def test_a_slow_node_takes_its_factor_and_shows_that_it_lives():
     assert len(stage.reported()) == 1
 
 
-def test_a_node_hangs_as_long_as_said():
+def test_a_node_hangs_as_long_as_configured():
     began = time.monotonic()
     Hang(seconds=0.1).inject()
     assert time.monotonic() - began >= 0.1

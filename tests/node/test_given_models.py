@@ -33,7 +33,7 @@ def test_partners_in_the_graph_get_the_model_and_nobody_else(tmp_path):
 
 
 @pytest.mark.parametrize("config", ["secure_aggregation.yaml", "private.yaml", "choco.yaml"])
-def test_where_models_are_masked_or_protected_or_nobody_comes_back_none_is_given(tmp_path, config):
+def test_where_models_are_masked_or_protected_or_nobody_rejoins_none_is_given(tmp_path, config):
     allowed, partners = may_fetch(tmp_path, config)
     assert partners
     assert not allowed
@@ -110,7 +110,7 @@ class Returned:
         return checkpoint.rounds(self.directory, 0)
 
 
-def test_who_has_got_further_than_its_neighbors_goes_on_from_before_where_they_are(experiment, tmp_path):
+def test_who_has_got_further_than_its_neighbors_continues_from_before_where_they_are(experiment, tmp_path):
     """Else they would wait for rounds that it never does; nothing is left of what it had done of these."""
     neighbors = Neighbors(4)
     back = Returned(experiment, tmp_path / "run", neighbors, saved=(1, 2, 5))
@@ -158,7 +158,7 @@ def test_a_node_without_checkpoints_need_not_look_where_its_neighbors_are(experi
     assert back.recorded == [0, 1, 2, 3, 4, 5]
 
 
-def test_who_comes_back_and_is_stopped_before_a_new_round_is_not_saved_again(tmp_path, monkeypatch):
+def test_who_rejoins_and_is_stopped_before_a_new_round_is_not_saved_again(tmp_path, monkeypatch):
     experiment = Experiment.from_yaml(CONFIGS / "quickstart.yaml", INPROC)
     nodes = Nodes(experiment, tmp_path / "run").begin().run(0, 2)
     nodes.saved()
@@ -242,7 +242,7 @@ def together(experiment, tmp_path):
     return Together(experiment, tmp_path)
 
 
-def test_where_all_nodes_share_a_process_they_go_on_after_the_newest_round_that_all_have(together):
+def test_where_all_nodes_share_a_process_they_continue_after_the_newest_round_that_all_have(together):
     checkpoint.delete(together.saved, 3, 2)
     back, asked = together.rejoin()
     assert asked == "alone from 2"
@@ -260,7 +260,7 @@ def test_a_round_of_which_one_of_them_has_a_bad_checkpoint_does_not_count(togeth
 
 
 @pytest.mark.parametrize("saved", ["by nobody", "by others than rank 0", "in another run"])
-def test_nodes_that_were_never_saved_together_begin_anew(together, saved):
+def test_nodes_that_were_never_saved_together_begin_again(together, saved):
     ranks = {"by nobody": range(16), "by others than rank 0": [0]}.get(saved, [])
     for rank, round in product(ranks, range(3)):
         checkpoint.delete(together.saved, rank, round)

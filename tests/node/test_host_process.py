@@ -48,7 +48,7 @@ def test_memory_of_a_batch_is_kept_for_the_next() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypatch) -> None:
+def test_a_process_that_is_restarted_has_all_the_time_to_get_ready(monkeypatch) -> None:
     """It is not as silent as the one before, and does not train, although it makes no other mark."""
 
     def stop_there(*_):

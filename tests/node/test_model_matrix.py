@@ -48,7 +48,7 @@ def experiment_of(folder, name, *overrides):
     return Experiment.from_yaml(path, overrides)
 
 
-def test_what_torch_allows_trains_and_goes_on_bit_for_bit(networks, tmp_path):
+def test_what_torch_allows_trains_and_continues_bit_for_bit(networks, tmp_path):
     for cls in networks.CORE:
         check_whole_run(cls.__name__, tmp_path)
 

@@ -66,7 +66,7 @@ def test_a_round_does_not_wait_for_the_disk(tmp_path, module, monkeypatch) -> No
     assert np.array_equal(read_model(tmp_path, 7, 0)["0.weight"], weight.numpy())
 
 
-def test_what_the_disk_does_not_take_is_tried_again_and_then_told(tmp_path, module, monkeypatch) -> None:
+def test_what_the_disk_does_not_take_is_tried_again_and_then_reported(tmp_path, module, monkeypatch) -> None:
     """So no checkpoint is made that would go on after a model that is not there."""
     told, full = [], True
 

@@ -50,7 +50,7 @@ def test_a_peer_whose_payload_could_not_be_used_is_back_when_one_can(exchanger, 
     assert exchanger.missing == {}
 
 
-def test_a_peer_whose_edge_was_given_up_is_back_when_both_ends_have_agreed(exchanger, told):
+def test_a_peer_whose_edge_was_dropped_is_back_when_both_ends_have_agreed(exchanger, told):
     rounds_of(exchanger, {1}, {1: PeerLost(1, "gone")})
     rounds_of(exchanger, {1}, {})
     assert list(exchanger.missing) == [1]

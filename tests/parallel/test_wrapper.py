@@ -418,7 +418,7 @@ def test_weights_decay_and_biases_do_not_in_whichever_bucket():
     assert difference[:, :20].min() > 1e-6  # the first weight
 
 
-def test_a_gradient_that_is_asked_for_by_itself_is_no_step():
+def test_a_gradient_that_is_requested_by_itself_is_no_step():
     def work(rank, rendezvous):
         model = Run().wrap(rendezvous)
         inputs, wanted = batches(rank, 1)[0]
@@ -725,7 +725,7 @@ def test_weights_that_a_hook_takes_from_tensors_and_arrays_are_plain_numbers_whe
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("topology", ["ring", "exponential"])
-def test_a_run_goes_on_exactly_from_a_saved_state(scheme, topology, tmp_path):
+def test_a_run_continues_exactly_from_a_saved_state(scheme, topology, tmp_path):
     def run(**more):
         made = everything(scheme=scheme, mixing_strength=lambda step: 0.5 + step / 10, **more)
         made.topology = topology
@@ -804,7 +804,7 @@ def test_a_rank_that_left_is_named_with_rank_and_step(scheme):
     in_rank_threads(3, work)
 
 
-def test_a_rank_that_left_is_done_without_if_asked_for():
+def test_a_rank_that_left_is_done_without_if_requested():
     run = Run(options={"on_loss": "continue"}, optimizer=sgd_of_nothing, steps=30)
 
     def work(rank, rendezvous):
@@ -892,7 +892,7 @@ def test_a_rank_that_never_comes_is_named():
         ({"weights": "file"}, "weights file: .*path"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(options, message):
+def test_what_cannot_be_is_reported_in_one_line(options, message):
     def work(rank, rendezvous):
         with pytest.raises(BadInput, match=message):
             Run(options=options).wrap(rendezvous)

@@ -217,7 +217,7 @@ def test_a_model_that_was_not_finite_is_undone():
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 10.0}, {}, {"update_in": "step"}])
-def test_nothing_goes_on_from_a_step_that_ended_early(options):
+def test_nothing_continues_from_a_step_that_ended_early(options):
     run = Run(network=fragile_network(), options=options)
 
     def work(rank, rendezvous):
@@ -287,7 +287,7 @@ def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
 
 
 @pytest.mark.slow
-def test_ranks_at_different_steps_do_not_go_on_together(monkeypatch):
+def test_ranks_at_different_steps_do_not_continue_together(monkeypatch):
     """An error outside of the wrapper's passes, as in a data loader, is not seen by it."""
     monkeypatch.setattr(Timeouts, "exchange_queue", lambda deadline: 2 * deadline)
     run = Run(options={"deadline": 0.5})

@@ -142,7 +142,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
-def test_any_schedule_goes_on_exactly_with_other_buckets(kind, tmp_path):
+def test_any_schedule_continues_exactly_with_other_buckets(kind, tmp_path):
     def run(bucket_mb):
         optimizer = lambda p: torch.optim.SGD(decay_groups(p, 0.1), lr=0.1)
         return Run(
@@ -461,7 +461,7 @@ def test_torchrun_says_how_many_ranks_a_machine_has(monkeypatch):
     assert weighted_graph("alternating_exponential_ring", None, 4).graph.per_machine == 2
 
 
-def test_a_group_is_given_up_for_waiting_alone(monkeypatch):
+def test_a_group_is_ended_for_waiting_alone(monkeypatch):
     """Not for what a rank does before it looks for what was sent to it."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])

@@ -96,7 +96,7 @@ def test_one_command_shows_the_table_and_draws(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "out" / "overview.png").stat().st_size > 1_000
 
 
-def test_runs_on_different_data_sets_are_told_in_one_line(tmp_path, capsys):
+def test_runs_on_different_data_sets_are_reported_in_one_line(tmp_path, capsys):
     paths = [make_run(tmp_path / name, *SLOW, name=name) for name in "abc"]
     sections = [
         "{name: digits, train_size: 100, test_size: null, partition: {name: iid}}",

@@ -80,7 +80,7 @@ def test_bytes_are_per_node_in_a_unit_that_suits() -> None:
     assert curves.bytes_axis([curves.RunCurves("", [silent], [])]).label == "bytes sent per node"
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path) -> None:
+def test_runs_of_one_name_are_distinguished_by_their_folders(tmp_path) -> None:
     paths = [make_run(tmp_path / folder / "out", row(0, 0.5)) for folder in ("x", "y")]
     assert [run.name for run in curves.read_runs(paths)] == ["x/out", "y/out"]
     other = make_run(tmp_path / "z", row(0, 0.5), name="other")

@@ -368,7 +368,7 @@ def test_another_schema_is_refused(tmp_path) -> None:
         read_object(path)
 
 
-def test_what_is_no_run_directory_is_said(tmp_path) -> None:
+def test_what_is_no_run_directory_is_reported(tmp_path) -> None:
     path = tmp_path / "evaluations.jsonl"
     with pytest.raises(BadInput) as caught:
         read_evaluations(path)

@@ -177,7 +177,7 @@ def test_compare_puts_seeds_of_a_variant_together(tmp_path, capsys):
     assert named_twice.runs[0].directory == tmp_path / "choco" / "seed-0"
 
 
-def test_what_is_no_study_is_said_in_one_line(tmp_path):
+def test_what_is_no_study_is_reported_in_one_line(tmp_path):
     with pytest.raises(BadInput, match="holds no run; name the directory of a run or of a study"):
         Study(tmp_path)
     with pytest.raises(BadInput, match=r"not the directory of a run \(it has no config.yaml\)"):

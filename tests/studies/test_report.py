@@ -175,7 +175,7 @@ def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
     assert wide.get_figwidth() == 6.9
 
 
-def test_a_run_that_was_repeated_or_has_no_evaluation_is_told(tmp_path):
+def test_a_run_that_was_repeated_or_has_no_evaluation_is_reported(tmp_path):
     first, again = (make_run(tmp_path / name, [(0.5, 0.5)]) for name in ("a", "b"))
     told = list(command.report([first, again], tmp_path / "page.html", None, None))
     words = f"{again}: same settings and seed as {first}, and both count as seeds"
@@ -185,7 +185,7 @@ def test_a_run_that_was_repeated_or_has_no_evaluation_is_told(tmp_path):
     assert told[0] == f"{again}: finished without an evaluation, so it does not count" and len(told) == 2
 
 
-def test_curves_of_many_variants_are_told_apart_without_color():
+def test_curves_of_many_variants_are_distinguished_without_color():
     styles = [style_at(place) for place in range(12)]
     assert len({(s.dash, s.marker) for s in styles}) == len({(s.dash, s.symbol) for s in styles}) == 12
     assert len({style.color for style in styles[:8]}) == len({style.marker for style in styles[:8]}) == 8

@@ -319,7 +319,7 @@ def test_bad_input_is_refused_in_words(study, id):
     assert list(refused.value.defects) == lines
 
 
-def test_a_base_that_is_missing_or_broken_is_told(tmp_path, monkeypatch, capsys):
+def test_a_base_that_is_missing_or_broken_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("s.yaml").write_text("base: quik.yaml\nseeds: 2\n")
     Path("quick.yaml").write_text("rounds: [\n")

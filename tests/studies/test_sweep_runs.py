@@ -176,7 +176,7 @@ def test_a_sweep_that_is_stopped_resumes_its_runs(tmp_path, study):
     assert single.summary["model_hash"] == state(out / RUNS[1])[1]
 
 
-def test_a_run_that_fails_is_repeated_once_and_the_others_go_on(tmp_path, study):
+def test_a_run_that_fails_is_repeated_once_and_the_others_continue(tmp_path, study):
     out = study(5, 1, **{"[gossip, push_sum]": "['faulty:RaisesAt', gossip]", "seeds: 2": "seeds: 1"})
     sweep = Sweep(tmp_path)
     assert sweep.wait() == 4, sweep.text

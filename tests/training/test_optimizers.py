@@ -110,7 +110,7 @@ def test_the_same_gradient_in_a_window_commits_what_adam_would():
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("stop", [3, 4, 6])
-def test_what_is_saved_goes_on_bit_for_bit(stop, implementation):
+def test_what_is_saved_continues_bit_for_bit(stop, implementation):
     """4 is between two windows of 4 steps, 3 and 6 are inside one."""
     ours = partial(AccumAdamW, **OPTIONS, accum_iter=4, implementation=implementation)
     straight, _ = run(ours, 11)
@@ -240,7 +240,7 @@ def test_inverse_square_root_is_that_of_the_transformer():
 @pytest.mark.parametrize(
     "make", [partial(WarmupCosine, warmup=3, total=9), partial(InverseSquareRoot, warmup=3)]
 )
-def test_a_saved_schedule_goes_on(make):
+def test_a_saved_schedule_continues(make):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
     schedule = make(optimizer)
     for _ in range(4):
@@ -326,7 +326,7 @@ def written(tmp_path):
     return path
 
 
-def test_an_experiment_goes_on_inside_a_window(written, tmp_path):
+def test_an_experiment_continues_inside_a_window(written, tmp_path):
     """Round 4 ends after 8 steps, two of them in the third window."""
     experiment = Experiment.from_yaml(written)
     straight = Nodes(experiment, tmp_path / "straight").begin().run(0, 7)

@@ -54,7 +54,7 @@ def test_it_computes_the_same_bits(name):
 
 
 @pytest.mark.parametrize("cls", [torch.optim.Adagrad, torch.optim.Adam])
-def test_gradients_flow_through_a_step_only_where_they_are_asked_for(cls):
+def test_gradients_flow_through_a_step_only_where_they_are_requested(cls):
     """The derivative of the parameter after a step by the one before, and the mode that is left behind."""
     steps = []
     for make in (cls, uncompiled(cls)):
