@@ -55,7 +55,7 @@ NODES, DIMENSION = 8, 16
 ROUNDS = 30
 DEADLINE = 2.0
 Array = NDArray[np.float64]
-Told = dict[str, Any]
+Logged = dict[str, Any]
 """What a node has told about one round: `before`, `after`, and the state of its scheme."""
 
 NETWORKS = "networks"
@@ -90,7 +90,7 @@ class Scheme:
     options: str = ""
     graph: str = f"{{name: ring, nodes: {NODES}}}"
     sums: tuple[str, ...] = ("models",)
-    cost: Callable[[Told, Told, int, int, float], Array] | None = None
+    cost: Callable[[Logged, Logged, int, int, float], Array] | None = None
     """What the mix of j moves the sum by, because i has dropped the edge: (i, j, ranks of both, w)."""
     lossless_only: bool = False
     """Whether it keeps the sum in rounds alone in which all payloads arrive, and the next one."""
@@ -99,42 +99,42 @@ class Scheme:
     rounding: float = ROUNDING
 
 
-def gossip_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def gossip_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """w (x_i - x_j)."""
-    return w * (np.array(given_up["before"]) - np.array(mixed["before"]))
+    return w * (np.array(dropped["before"]) - np.array(mixed["before"]))
 
 
-def deep_squeeze_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def deep_squeeze_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """gamma w (C(v_i) - C(v_j))."""
-    return 0.3 * w * (np.array(given_up["sent"]) - np.array(mixed["sent"]))
+    return 0.3 * w * (np.array(dropped["sent"]) - np.array(mixed["sent"]))
 
 
-def choco_per_edge_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def choco_per_edge_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """gamma w (h_ij - h_ji)."""
     return 0.3 * w * (np.array(mixed["theirs"][str(i)]) - np.array(mixed["own"][str(i)]))
 
 
-def zip_dl_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def zip_dl_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """w times the difference of what the two have sent each other, noise included."""
-    return w * (np.array(given_up["sent"][str(j)]) - np.array(mixed["sent"][str(i)]))
+    return w * (np.array(dropped["sent"][str(j)]) - np.array(mixed["sent"][str(i)]))
 
 
-def moniqua_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def moniqua_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """gamma w (x'_i - x'_j), both as rounded."""
     step = SHARINGS.find("moniqua")(theta=20.0).step
-    return w * step * (np.array(given_up["steps"]) - np.array(mixed["steps"]))
+    return w * step * (np.array(dropped["steps"]) - np.array(mixed["steps"]))
 
 
-def several_steps_cost(nodes: list[Told], weights: Array) -> Array:
+def several_steps_cost(nodes: list[Logged], weights: Array) -> Array:
     """What a round of several steps moves the sum by: w (x_i - x_j) in each step in which j alone mixes.
 
     A step adds c times what its mixes move, and 1 - c times what the step before the last one has moved.
     """
-    if any(told.get("left_out") for told in nodes):
+    if any(logged_models.get("left_out") for logged_models in nodes):
         return np.zeros(DIMENSION)
     earlier, moved = np.zeros(DIMENSION), np.zeros(DIMENSION)
     for step, c in enumerate(nodes[0]["c"]):
-        x, heard = ([told[name][step] for told in nodes] for name in ("models", "heard"))
+        x, heard = ([logged_models[name][step] for logged_models in nodes] for name in ("models", "heard"))
         mixed = np.zeros(DIMENSION)
         for j, sources in enumerate(heard):
             for i in sources:
@@ -144,11 +144,13 @@ def several_steps_cost(nodes: list[Told], weights: Array) -> Array:
     return moved
 
 
-def consensus_control_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def consensus_control_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """w s(r_ij) (x_i - x_j)."""
-    x_i, x_j = (torch.tensor(told["before"], dtype=torch.float64) for told in (given_up, mixed))
+    x_i, x_j = (
+        torch.tensor(logged_models["before"], dtype=torch.float64) for logged_models in (dropped, mixed)
+    )
     r = distance(x_i, x_j)
-    return ConsensusControl(target=0.5).strength(r) * gossip_cost(given_up, mixed, i, j, w)
+    return ConsensusControl(target=0.5).strength(r) * gossip_cost(dropped, mixed, i, j, w)
 
 
 FIXED_POINT = 1e-5
@@ -301,26 +303,26 @@ class Verdict:
     """Rounds that all nodes have done."""
 
 
-def told(outcome: Outcome) -> dict[int, list[Told]]:
+def logged_models(outcome: Outcome) -> dict[int, list[Logged]]:
     """What each node has told, by rank, in order."""
-    sums: dict[int, list[Told]] = {}
+    sums: dict[int, list[Logged]] = {}
     for rank, log in outcome.logs.items():
         lines = re.findall(f"^{kept_sums.MARK}(.*)$", log, re.MULTILINE)
         sums[rank] = [json.loads(line) for line in lines]
     return sums
 
 
-def by_round(lines: list[Told], rounds: int) -> list[Told]:
+def by_round(lines: list[Logged], rounds: int) -> list[Logged]:
     """What a node has told of each round; it stays as it is in rounds that the node has left out."""
     known = {line["round"]: line for line in lines}
-    table: list[Told] = []
+    table: list[Logged] = []
     for round in range(rounds):
         line = known.get(round)
         table.append(line or table[-1] | {"before": table[-1]["after"], "left_out": True})
     return table
 
 
-def totals(scheme: Scheme, nodes: list[list[Told]], graph: Graph) -> Iterator[tuple[str, Array, float]]:
+def totals(scheme: Scheme, nodes: list[list[Logged]], graph: Graph) -> Iterator[tuple[str, Array, float]]:
     """For each sum its name, its value at the start and after each round, and the largest number in it."""
 
     def stacked(name: str) -> Array:
@@ -391,7 +393,7 @@ def judge(cell: Cell, outcome: Outcome) -> Verdict:
     entry = FAULTS.get(cell.fault, {})
     if entry and entry["name"] not in {report.fault for _, report in outcome.injected}:
         verdict.wrong.append("the fault did not strike")
-    lines = told(outcome)
+    lines = logged_models(outcome)
     if len(lines) < NODES or not all(line and line[0]["round"] == 0 for line in lines.values()):
         verdict.wrong.append("some node has not mixed in the first round")
         return verdict
@@ -399,7 +401,7 @@ def judge(cell: Cell, outcome: Outcome) -> Verdict:
     return verdict
 
 
-def judge_steps(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], verdict: Verdict) -> None:
+def judge_steps(cell: Cell, outcome: Outcome, lines: dict[int, list[Logged]], verdict: Verdict) -> None:
     """The models at the end are those at the start less all gradients, in sum."""
     rate = load(TINY).training.optimizer.options["lr"]
     last = [lines[rank][-1] for rank in range(NODES)]
@@ -415,7 +417,7 @@ def judge_steps(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], verd
         verdict.wrong.append(f"models and gradients: {verdict.unexplained:.2g}")
 
 
-def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], verdict: Verdict) -> None:
+def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Logged]], verdict: Verdict) -> None:
     """No sum changes in a round, but by what the edges cost of which one end alone has mixed."""
     scheme, graph = SCHEMES[cell.scheme], cell.graph
     verdict.rounds = min(line[-1]["round"] for line in lines.values()) + 1

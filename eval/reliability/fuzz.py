@@ -72,7 +72,7 @@ class Party:
 
         reception.take, reception._accept = counting, using
 
-    async def exchange_until_told(self) -> dict[str, Any]:
+    async def exchange_until_stopped(self) -> dict[str, Any]:
         """Honest rounds between ranks 0 and 1; rank 0 says which one is the last."""
         round, last, slowest, wrong = 0, 2**31, 0.0, 0
         other = 1 - self.rank
@@ -125,7 +125,7 @@ def host(place: ProcessDirectory, base_port: int, run_id: int, orders: Connectio
     party = Party(place, base_port, run_id, orders)
     bound.wait(10.0)
     party.transport.open([1 - place.own], run_id, 10.0)
-    result = asyncio.run(party.exchange_until_told())
+    result = asyncio.run(party.exchange_until_stopped())
     result |= party._account(result["rounds"])
     result["mailbox"] = {"parked": len(party.endpoint.mailbox._early._messages)}
     party.endpoint.leave()

@@ -48,11 +48,11 @@ class Way:
     name: str
     overrides: tuple[str, ...]
     codes: tuple[int, ...]
-    strike: Callable[["Ending"], None] = lambda ending: None
+    kill: Callable[["Ending"], None] = lambda ending: None
     latest: float = 2.5
-    """Seconds after the fork at which the last strike may come."""
+    """Seconds after the fork at which the last kill may come."""
     seconds: float = 5.0
-    """How long everything may take to be gone after the strike."""
+    """How long everything may take to be gone after the kill."""
 
 
 @dataclass
@@ -64,10 +64,10 @@ class Ending:
     slot: int
     randomness: random.Random
     running: _Running = field(init=False)
-    struck: float = 0.0
+    killed: float = 0.0
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    """From the strike until everything was gone."""
+    """Seconds from the kill until everything was gone."""
     ended: float = 0.0
     """When the launcher had ended."""
 
@@ -75,7 +75,7 @@ class Ending:
         port = FIRST_PORT + PORTS_EACH * self.slot
         transport = f"communication={{name: zeromq, local: tcp, base_port: {port}}}"
         overrides = tuple(transport if word == "tcp" else word for word in self.way.overrides)
-        self.strike_at = self.randomness.uniform(0.0, self.way.latest)
+        self.kill_at = self.randomness.uniform(0.0, self.way.latest)
         self.running = _Running(Trial(f"{self.way.name}-{self.number}", overrides, LIMIT))
 
     @property
@@ -90,14 +90,14 @@ class Ending:
 
     def advance(self) -> bool:
         """Strikes when it is time; true when everything is gone, or has had the time for that."""
-        if not self.struck and time.monotonic() - self.running.began >= self.strike_at:
-            self.way.strike(self)
-            self.struck = time.monotonic()
+        if not self.killed and time.monotonic() - self.running.began >= self.kill_at:
+            self.way.kill(self)
+            self.killed = time.monotonic()
         if not self.ended and self.running.has_ended():
             self.ended = time.monotonic()
         if not self.ended:
             return False
-        self.seconds = time.monotonic() - (self.struck if self.way.latest else self.ended)
+        self.seconds = time.monotonic() - (self.killed if self.way.latest else self.ended)
         return self.seconds > self.way.seconds or not self._left()
 
     def judge(self) -> None:
@@ -196,7 +196,7 @@ def run_all(ways: Sequence[Way], runs: int, jobs: int, minutes: float, seed: int
 def show(ending: Ending) -> None:
     """One line about a run that was not clean."""
     if ending.problems:
-        where = f"{ending.way.name} at {ending.strike_at:.3f} s"
+        where = f"{ending.way.name} at {ending.kill_at:.3f} s"
         print(f"run {ending.number}, {where}: {'; '.join(ending.problems)}", flush=True)
 
 

@@ -171,14 +171,14 @@ def test_a_transcript_has_what_neighbors_sent(tmp_path, sharing):
     nodes = Nodes(experiment, tmp_path / "records").begin()
     told = []
 
-    class Look(type(passive(experiment)[0])):
+    class Recording(type(passive(experiment)[0])):
         def attack(self, scene, sight):
             told.append(sight)
             yield from ()
 
     nodes.run(0, 2)
     finish(nodes)
-    assert [*attacked(experiment, tmp_path, [Look(ranks=(0,), every=1)])] == []
+    assert [*attacked(experiment, tmp_path, [Recording(ranks=(0,), every=1)])] == []
     assert [(sight.round, list(sight.models)) for sight in told] == [(0, [1, 3]), (1, [1, 3])]
     scene = scene_of(experiment, tmp_path)
     for sight in told:

@@ -193,8 +193,8 @@ cli.main(["list"])
 @pytest.mark.parametrize("words", ["run x.yaml", "resume x"])
 def test_several_tasks_on_a_machine_are_refused_before_anything_is_read(call, monkeypatch, words):
     monkeypatch.setattr(job, "find_job", lambda: job.SchedulerJob("torchrun", "7", (2, 2), 0))
-    says = "torchrun has started 2 + 2 processes on 2 machines; start one task per machine, with mapping: "
-    assert call(*words.split()) == (2, "", f"{says}{{name: environment, nodes_per_machine: N}}\n")
+    text = "torchrun has started 2 + 2 processes on 2 machines; start one task per machine, with mapping: "
+    assert call(*words.split()) == (2, "", f"{text}{{name: environment, nodes_per_machine: N}}\n")
 
 
 # Graphs.

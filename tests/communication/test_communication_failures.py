@@ -113,12 +113,12 @@ def test_survivors_of_a_group_continue_over_zeromq(case):
     async def work(node: RunningNode):
         before = node.endpoint.group_membership.group
         missing, _ = await rounds(node)
-        carried = [list(by_target) for by_target in node.endpoint._unconfirmed.values()]
+        in_flight = [list(by_target) for by_target in node.endpoint._unconfirmed.values()]
         return (
             before.members,
             sorted(missing),
             node.endpoint.group_membership.group,
-            carried[-1],
+            in_flight[-1],
             before.is_broken,
         )
 
@@ -222,7 +222,7 @@ def message(body=b"", **changes):
     return [header._replace(**changes).pack(), body]
 
 
-def greeting(rank, fd):
+def hello_of(rank, fd):
     hello = wire.Hello([1], [wire.SharedSegment(rank, 1, fd, 64)])
     return message(msgspec.msgpack.encode(hello), kind=wire.Kind.HELLO)
 
@@ -250,9 +250,9 @@ JUNK = [
     ("body length", message(b"12345", kind=wire.Kind.PAYLOAD, length=4)),
     ("hello", message(b"\xc1", kind=wire.Kind.HELLO)),
     ("hello", message(NESTED, kind=wire.Kind.HELLO)),
-    ("hello", greeting(0, fd=1)),
+    ("hello", hello_of(0, fd=1)),
     ("control length", message(bytes(wire.MOST_CONTROL_BYTES + 1), kind=wire.Kind.HELLO)),
-    ("shared memory cannot be attached", greeting(1, fd=9999)),
+    ("shared memory cannot be attached", hello_of(1, fd=9999)),
     ("body length", message(b"1234567", kind=wire.Kind.NOTICE)),
     ("body length", message(b"123456789", kind=wire.Kind.NOTICE)),
     ("notice without shared memory", message(b"12345678", kind=wire.Kind.NOTICE)),

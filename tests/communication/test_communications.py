@@ -222,14 +222,14 @@ def test_a_vector_in_a_slot_is_read_where_it_lies(case):
     assert run_nodes(case, 2, read_twice, MEMORY).results[1] == [2.0]
 
 
-async def what_links_carry(node: RunningNode):
+async def kinds_over_links(node: RunningNode):
     """The kinds of messages that wake socket threads in ten rounds after the first two."""
-    links, carried = node.endpoint._io_thread._links, Counter()
+    links, sent_kinds = node.endpoint._io_thread._links, Counter()
     send = links.send
 
     def counting(messages, opens=True):
         kinds = [Kind(Header.unpack(header).kind) for _, header, _ in messages]
-        carried.update(kind.name for kind in kinds if kind not in RUNG)
+        sent_kinds.update(kind.name for kind in kinds if kind not in RUNG)
         assert not links._dealers.processes, "no socket is opened"
         return send(messages, opens)
 
@@ -241,7 +241,7 @@ async def what_links_carry(node: RunningNode):
         inbox = await node.exchange(dict.fromkeys(others, Payload.dense(slot)), others, (round, 0, 0), VECTOR)
         assert [inbox[j]["vector"][0] for j in others] == [j + round for j in others]
     links.send = send
-    return carried
+    return sent_kinds
 
 
 @pytest.mark.parametrize("case", [SHARED, SHARED_SIBLINGS], ids=lambda case: case.name)
@@ -251,8 +251,8 @@ def test_where_memory_is_shared_links_carry_nothing_but_the_beginning(case):
         Kind.POSITION.name,
         Kind.WAITING.name,
     }  # of a busy machine, and their answers
-    for carried in run_nodes(case, 3, what_links_carry, MEMORY).results.values():
-        assert carried.keys() <= questions
+    for sent_kinds in run_nodes(case, 3, kinds_over_links, MEMORY).results.values():
+        assert sent_kinds.keys() <= questions
 
 
 RING, MANY = Ring(12), TransportCase("4 nodes per process", "shared_memory", 4)

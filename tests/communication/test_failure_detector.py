@@ -38,13 +38,13 @@ class Waiter:
 
     def pass_time(self, seconds, concerned=(1, 2)):
         """Looks whenever something is due, as the thread of the sockets does; returns how often."""
-        end, looks = self.now + seconds, 0
+        end, checks = self.now + seconds, 0
         while self.due <= end:
             self.now = self.due
             self.due = self.detector.check(self.now, lambda rank: concerned)
-            looks += 1
+            checks += 1
         self.now = end
-        return looks
+        return checks
 
     def end(self):
         self.box.deliver(1, self.handle.key, None)
@@ -57,11 +57,11 @@ def waiter(monkeypatch):
 
 def test_pauses_double_up_to_an_eighth_of_the_deadline_and_others_hear_of_a_long_wait(waiter):
     waiter.wait(0)
-    looks = waiter.pass_time(60.0)
+    checks = waiter.pass_time(60.0)
     asked = [at for at, kind, peer in waiter.said if (kind, peer) == (Kind.RESEND, 1)]
     assert asked == pytest.approx([0.1, 0.3, 0.7, 1.5, 3.1, 6.3, 12.7, 22.7, 32.7, 42.7, 52.7])
     assert [at for at, kind, peer in waiter.said if kind == Kind.WAITING and peer == 2] == asked[3:]
-    assert looks == len(asked)
+    assert checks == len(asked)
 
 
 def test_a_silent_peer_is_dropped_at_its_deadline_and_nothing_is_due_after_that(waiter):

@@ -244,12 +244,12 @@ def test_the_accusation_names_seconds_and_exchange(transport, now):
     assert str(error) == "rank 1: silent for 10 s in exchange 4/1/0"
 
 
-@pytest.mark.parametrize(("exchange", "blamed"), [(key(4), set()), (key(5), {1}), (key(6), {1})])
-def test_only_waiting_in_an_earlier_exchange_is_an_excuse(transport, now, exchange, blamed):
+@pytest.mark.parametrize(("exchange", "timed_out"), [(key(4), set()), (key(5), {1}), (key(6), {1})])
+def test_only_waiting_in_an_earlier_exchange_is_an_excuse(transport, now, exchange, timed_out):
     transport.open(key(5), sources=[1], timeout=10.0)
     now.time += 8
     transport.box.note_waiting(1, exchange)
-    assert accused(transport.box, now.time + 3) == blamed
+    assert accused(transport.box, now.time + 3) == timed_out
     assert accused(transport.box, now.time + 11) == {1}
 
 
@@ -368,7 +368,7 @@ def neighbors_of(nodes, ring):
 def simulate(neighbors, stopped, timeout, seconds, clock):
     """Undirected rounds without end in which one node never sends; returns {accuser: accused} by second."""
     boxes = [Mailbox(i, Transport()) for i in range(len(neighbors))]
-    rounds, handles, blame = [0] * len(boxes), {}, {}
+    rounds, handles, timeouts = [0] * len(boxes), {}, {}
 
     def open_next(i):
         handles[i] = boxes[i].open(key(rounds[i]), rounds[i] + 1, (), sorted(neighbors[i]), timeout)
@@ -392,17 +392,17 @@ def simulate(neighbors, stopped, timeout, seconds, clock):
                     boxes[j].note_waiting(i, handle.key)
         for i in running:
             for _, error in overdue(boxes[i], clock.time):
-                blame.setdefault(i, set()).add(error.peer)
+                timeouts.setdefault(i, set()).add(error.peer)
                 boxes[i].lose(error.peer, error)
-    return blame, rounds
+    return timeouts, rounds
 
 
 @pytest.mark.parametrize("ring", [False, True], ids=["chain", "ring"])
 @pytest.mark.parametrize("nodes", [8, 40])
 def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_continue(now, ring, nodes):
     neighbors = neighbors_of(nodes, ring)
-    blame, rounds = simulate(neighbors, stopped=0, timeout=10.0, seconds=40, clock=now)
-    assert blame == {i: {0} for i in neighbors[0]}
+    timeouts, rounds = simulate(neighbors, stopped=0, timeout=10.0, seconds=40, clock=now)
+    assert timeouts == {i: {0} for i in neighbors[0]}
     assert set(rounds[1:]) == {nodes}
 
 

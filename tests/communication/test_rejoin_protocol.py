@@ -284,7 +284,7 @@ def test_a_farewell_names_the_last_exchange_if_there_was_one():
     assert farewell(box) == ((4, 1, 0), 1)
 
 
-def met_anew(network, rank, since):
+def connected_again(network, rank, since):
     """By peer the rounds in which a node meets it anew, from this one on."""
     met = {}
     for round in range(since, since + 9):
@@ -303,7 +303,7 @@ def test_a_process_in_the_place_of_another_is_connected_again_in_the_same_round_
     protocol.request_positions([(1, 0)])
     network.deliver()
     assert protocol.round == 7
-    assert (met_anew(network, 0, 7), met_anew(network, 1, 7)) == ({1: [7]}, {0: [7]})
+    assert (connected_again(network, 0, 7), connected_again(network, 1, 7)) == ({1: [7]}, {0: [7]})
 
 
 def test_a_lost_welcome_is_resent():
@@ -502,5 +502,7 @@ def test_nodes_that_rejoined_in_one_process_connect_again():
     protocol.request_positions([(0, 2)])
     network.deliver()
     assert (
-        met_anew(network, 0, protocol.round)[1] == met_anew(network, 1, protocol.round)[0] == [protocol.round]
+        connected_again(network, 0, protocol.round)[1]
+        == connected_again(network, 1, protocol.round)[0]
+        == [protocol.round]
     )

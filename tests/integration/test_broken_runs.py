@@ -144,7 +144,7 @@ def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp
     """Rank 3 gives up rank 2, which has mixed the model of rank 3 by then (docs/reliability.md)."""
     struck = 8
     run = Run(tmp_path / "run", [
-        "sharing.name=faulty:TellsModels", "graph={name: ring, nodes: 8}", "rounds=20",
+        "sharing.name=faulty:LogsModels", "graph={name: ring, nodes: 8}", "rounds=20",
         "training.scheduler={name: MultiStepLR, milestones: [4], gamma: 0.0}",
         f"faults=[{{name: drop, ranks: 3, peers: 2, rounds: [{struck}, {struck + 3}]}}]",
         "failures.deadline=3",

@@ -286,7 +286,7 @@ def test_the_state_of_a_process():
     assert thread_state(None) == thread_state(2**22 + 1) == ""
 
 
-def told(waits, now):
+def shown_lines(waits, now):
     """Rank, round, peer and text of each line."""
     lines = []
     waits.report(SimpleNamespace(log=lambda kind, text, *where: lines.append((*where, text))), now)
@@ -299,16 +299,16 @@ def test_lines_name_whoever_holds_the_others_up():
     waits.take(Waiting(5, 39, [7], 12.4, "training for 12 s"), 100.0)
     for rank, peer in [(1, 3), (2, 1), (9, 5)]:
         waits.take(Waiting(rank, 38, [peer], 11.0, "waits for 12 s"), 100.0)
-    assert told(waits, 100.0) == [(
+    assert shown_lines(waits, 100.0) == [(
         5, 39, 7,
         "ranks 5, 3, 1 and 2 others waiting for 12 s in round 40, for rank 7 (rank 7: training for 12 s)",
     )]  # fmt: skip
-    assert told(waits, 103.0) == []
+    assert shown_lines(waits, 103.0) == []
     waits.take(Waiting(3, 39, [7], 22.5, "training for 23 s"), 110.5)
-    assert [text for *_, text in told(waits, 110.5)] == [
+    assert [text for *_, text in shown_lines(waits, 110.5)] == [
         "rank 3 waiting for 22 s in round 40, for rank 7 (rank 7: training for 23 s)"
     ]
-    assert told(waits, 200.0) == []
+    assert shown_lines(waits, 200.0) == []
     assert waits.totals == {(3, 7): 22, (5, 7): 12, (1, 3): 11, (2, 1): 11, (9, 5): 11}
 
 
@@ -317,15 +317,15 @@ def test_somebody_whom_nobody_sees_here_is_named_late():
     waits = StragglerTracker()
     for second in range(2):
         waits.take(Waiting(1, 12, [8, 9], 2.0 + second, ""), 100.0 + second)
-        assert told(waits, 100.0 + second) == []
+        assert shown_lines(waits, 100.0 + second) == []
     waits.take(Waiting(8, 12, [9], 3.0, "training for 4 s"), 101.5)
-    assert [text for *_, text in told(waits, 101.5)] == [
+    assert [text for *_, text in shown_lines(waits, 101.5)] == [
         "ranks 1 and 8 waiting for 3 s in round 13, for rank 9 (rank 9: training for 4 s)"
     ]
     for second in range(9, 12):
         waits.take(Waiting(2, 40, [14, 15], second, ""), 200.0 + second)
         waits.take(Waiting(3, 40, [16], second, ""), 200.0 + second)
-        texts = [text for *_, text in told(waits, 200.0 + second)]
+        texts = [text for *_, text in shown_lines(waits, 200.0 + second)]
     assert texts == ["ranks 2 and 3 waiting for 11 s in round 41, for ranks 14, 15 and 16"]
     assert waits.totals == {(1, 8): 3, (8, 9): 3, (2, 14): 11, (3, 16): 11}
 
@@ -378,7 +378,7 @@ def test_a_circle_has_no_cause_and_is_no_endless_search():
     waits = StragglerTracker()
     waits.take(Waiting(1, 0, [2], 5.0), 1.0)
     waits.take(Waiting(2, 0, [1], 5.0), 1.0)
-    assert told(waits, 1.0) == []
+    assert shown_lines(waits, 1.0) == []
 
 
 def test_while_all_wait_looks_become_rare_and_a_process_that_hangs_is_found_no_later(machine):

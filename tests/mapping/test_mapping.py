@@ -174,14 +174,14 @@ def test_a_resolver_that_hangs_or_fails_costs_its_limit_at_most(monkeypatch) -> 
     """Were the slow one waited for, it would have an address."""
     answered = threading.Event()
 
-    def look_up(name: str, *_: object, **__: object) -> list[tuple]:
+    def resolve_slowly(name: str, *_: object, **__: object) -> list[tuple]:
         if name == "slow":
             answered.wait(60)
         if name == "wrong":
             raise socket.gaierror("nobody")
         return [(2, 2, 0, "", ("10.0.0.7", 0))] * 2
 
-    monkeypatch.setattr(mapping.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(mapping.socket, "getaddrinfo", resolve_slowly)
     addresses = resolve_names(["slow", "fast", "wrong"], seconds=1.0)
     answered.set()
     assert addresses == {"slow": [], "fast": ["10.0.0.7"], "wrong": []}

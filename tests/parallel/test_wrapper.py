@@ -738,7 +738,7 @@ def test_a_run_continues_exactly_from_a_saved_state(scheme, topology, tmp_path):
         train_scaled(model, rank, 2, 4)
         return flat(model)
 
-    def go_on(rank, rendezvous):
+    def train_on(rank, rendezvous):
         model = run(bucket_mb=A_LAYER, scaler=torch.amp.GradScaler("cpu", init_scale=64.0)).wrap(rendezvous)
         train_scaled(model, rank, 0, 1)  # something in flight, which is not what was saved
         model.load_state_dict(torch.load(tmp_path / f"{rank}.pt"))
@@ -747,7 +747,7 @@ def test_a_run_continues_exactly_from_a_saved_state(scheme, topology, tmp_path):
         return flat(model)
 
     uninterrupted = torch.stack(in_rank_threads(3, save))
-    assert torch.equal(torch.stack(in_rank_threads(3, go_on)), uninterrupted)
+    assert torch.equal(torch.stack(in_rank_threads(3, train_on)), uninterrupted)
 
 
 def train_scaled(model, rank, first, last):

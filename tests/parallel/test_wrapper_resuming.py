@@ -155,14 +155,14 @@ def test_any_schedule_continues_exactly_with_other_buckets(kind, tmp_path):
         run(1).train(model, 0, 3, 6)
         return flat(model)
 
-    def go_on(model):
+    def train_on(model):
         model.load_state_dict(torch.load(tmp_path / "saved.pt"))
         run(1).train(model, 0, 3, 6)
         return flat(model)
 
     uninterrupted = alone(run(25.0), save)
     for bucket_mb in (25.0, A_TENSOR):
-        assert torch.equal(alone(run(bucket_mb), go_on), uninterrupted)
+        assert torch.equal(alone(run(bucket_mb), train_on), uninterrupted)
 
 
 def test_what_is_saved_is_the_model_and_nothing_else(tmp_path):
