@@ -212,7 +212,7 @@ class ObserverPair:
     """Two machines with two nodes each; what they send each other is handed over at once."""
 
     def __enter__(self):
-        self.said, self.deliver = [], lambda note: note
+        self.sent, self.deliver = [], lambda note: note
         self.second = Machine((2, 3), 1, send=self._to_first)
         self.first = Machine((0, 1), 0, send=lambda note: self.second.observer.take(note))
         self.first.observer.machines = {0, 1}
@@ -226,7 +226,7 @@ class ObserverPair:
 
     def _to_first(self, note):
         self.first.observer.take(self.deliver(note))
-        self.said.append(note)
+        self.sent.append(note)
 
     def show(self, round, models):
         for rank, model in enumerate(models):
@@ -259,7 +259,7 @@ def test_rounds_that_few_or_none_published_hold_nothing_up():
             wanted = pytest.approx(expected(models[list(published)])) if published else None
             assert seen.consensus_distance == wanted
     assert pair.first.observer.observations.empty()
-    sums = [(note.round, note.count, len(note.content)) for note in pair.said if isinstance(note, PartialSum)]
+    sums = [(note.round, note.count, len(note.content)) for note in pair.sent if isinstance(note, PartialSum)]
     assert sums == [(0, 0, 0), (1, 0, 0), (2, 1, 8 * ELEMENTS), (3, 0, 0)], "of no models nothing travels"
 
 
@@ -302,7 +302,7 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
         for rank in (2, 3):
             pair.second.show(rank, 1, models[rank])
         limit = time.monotonic() + 30
-        while not pair.said and time.monotonic() < limit:
+        while not pair.sent and time.monotonic() < limit:
             time.sleep(0.01)
         for rank in range(2):
             pair.first.show(rank, 1, models[rank])

@@ -88,13 +88,13 @@ class Returned:
             if round in saved:
                 gone.saved()
         gone.nodes[0].records.close()
-        self.directory, self.said = gone.identity.directory, []
+        self.directory, self.reports = gone.identity.directory, []
         self.path = directory / "00000.jsonl"
         self.nodes = Nodes(experiment, directory / "again")
         self.node = self.nodes.nodes[0]
         self.node.records._file.path = self.path
         self.node.checkpoints.identity = gone.identity
-        self.node.checkpoints.reporter.send = self.said.append
+        self.node.checkpoints.reporter.send = self.reports.append
         rejoin_nodes([self.node], {0: [1]}, neighbors, gone.identity, 1.0)
 
     @property
@@ -118,7 +118,7 @@ def test_who_has_got_further_than_its_neighbors_continues_from_before_where_they
     assert back.node.training.scheduler.last_epoch == 3
     assert back.saved == [1, 2]
     assert back.recorded == [0, 1, 2, 3]
-    assert back.said == [Rejoined(0, 4)]
+    assert back.reports == [Rejoined(0, 4)]
     assert neighbors.asked == ["where", "round"]
 
 

@@ -66,7 +66,7 @@ def test_a_process_that_is_restarted_has_all_the_time_to_get_ready(monkeypatch) 
         host._run(SimpleNamespace(experiment=experiment, heartbeats=machine.heartbeats), 0, incarnation=1)
     machine.pass_time(DEADLINE + 4)
     assert not machine.stuck() and not machine.watchdog.hung(machine.now)
-    assert machine.watchdog.what(1) == "starting"
+    assert machine.watchdog.activity_of(1) == "starting"
 
 
 def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
@@ -74,7 +74,7 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     start = os.eventfd(1)
     identity = RunIdentity(tmp_path, "settings")
     identity.begin(time.monotonic() - 5.0)
-    board = SimpleNamespace(fill=lambda handshakes: None, said=dict)
+    board = SimpleNamespace(fill=lambda handshakes: None, contents=dict)
     fork_context = SimpleNamespace(
         handshakes=board, reporter=SimpleNamespace(send=lambda _: None), start=start, identity=identity
     )

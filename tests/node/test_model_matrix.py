@@ -124,7 +124,7 @@ def test_an_evaluator_is_not_given_what_it_has_no_room_for(networks, tmp_path):
         module_state = packed(node.training.module_state.state_dict())
         return asyncio.run(board.publish(0, 0, vector, node.exchange.clock, module_state))
 
-    assert publish() and unpacked(board.beside(0))["extra"][""]["calls"] == 0
+    assert publish() and unpacked(board.module_state(0))["extra"][""]["calls"] == 0
     board.release(0, 0)
     node.training.module.sums = [torch.zeros(1 << 20)]
     assert not publish()

@@ -82,7 +82,7 @@ class _Client:
         connection.setblocking(False)
         self.connection = connection
         self.until = time.monotonic() + Timeouts.control_answer
-        self.said = b""
+        self.received = b""
         self.answer = b""
 
 
@@ -156,10 +156,10 @@ class ControlServer:
         """One step of a conversation; True when it is over."""
         if not client.answer:
             piece = client.connection.recv(MOST_REQUEST_BYTES)
-            client.said += piece
-            if b"\n" not in client.said:
-                return not piece or len(client.said) > MOST_REQUEST_BYTES
-            client.answer = msgspec.json.encode(self._reply(client.said.split(b"\n")[0])) + b"\n"
+            client.received += piece
+            if b"\n" not in client.received:
+                return not piece or len(client.received) > MOST_REQUEST_BYTES
+            client.answer = msgspec.json.encode(self._reply(client.received.split(b"\n")[0])) + b"\n"
         client.answer = client.answer[client.connection.send(client.answer) :]
         return not client.answer
 
