@@ -201,7 +201,7 @@ def test_what_a_node_has_just_begun_takes_no_negative_time():
     monitor._membership.heartbeats = {0: SimpleNamespace(read=lambda: seen)}
     monitor.watchdog = SimpleNamespace(
         is_stuck=lambda rank: False,
-        what=lambda rank: "",
+        activity_of=lambda rank: "",
         waits_for=lambda rank: [],
     )
     assert repr(monitor._node_status(0, now=10.0).seconds) == "0.0"
