@@ -87,8 +87,8 @@ def imports(paths) -> Iterator[tuple[Path, ast.AST, str]]:
 
 def test_nothing_reads_the_wall_clock():
     """Names of run directories aside, which `time.strftime` makes."""
-    found = [f"{place(p, n)} {called(n)}" for p, n in nodes(PACKAGE, ast.Call) if called(n) in WALL_CLOCK]
-    assert found == []
+    calls = [f"{place(p, n)} {called(n)}" for p, n in nodes(PACKAGE, ast.Call) if called(n) in WALL_CLOCK]
+    assert calls == []
     assert [p.name for p, n in nodes(PACKAGE, ast.Call) if called(n) == "time.strftime"] == ["summary.py"]
 
 
@@ -99,20 +99,20 @@ def is_restricted(call: ast.Call) -> bool:
 
 
 def test_nothing_reads_bytes_as_code():
-    found = [
+    calls = [
         f"{place(p, n)} {called(n)}"
         for p, n in nodes(SOURCES, ast.Call)
         if called(n) in BANNED_CALLS and not is_restricted(n)
     ]
-    found += [
+    calls += [
         f"{place(p, n)} shell=True"
         for p, n in nodes(SOURCES, ast.Call)
         if any(word.arg == "shell" and ast.unparse(word.value) != "False" for word in n.keywords)
     ]
-    found += [
+    calls += [
         f"{place(p, n)} {name}" for p, n, name in imports(SOURCES) if name.split(".")[0] in BANNED_MODULES
     ]
-    assert found == []
+    assert calls == []
 
 
 def test_matplotlib_is_imported_in_figures_alone():
@@ -153,14 +153,14 @@ def test_classes_have_names_of_their_own_in_the_terms_of_the_glossary():
 
 def test_no_callable_is_assigned_to_another_object():
     """A callback is an argument of the constructor, so that a reader finds who is called."""
-    found = set()
+    sought = set()
     for path in PACKAGE:
         functions = [node for node in walked(path) if isinstance(node, FUNCTIONS)]
         methods = {node.name for node in functions if not node.decorator_list}
         for node in walked(path):
             if isinstance(node, ast.Assign) and is_callable(node.value, methods):
-                found |= {(path, ast.unparse(target)) for target in node.targets if is_foreign(target)}
-    names = {f"{path.relative_to(ROOT / 'decentnode')}: {target}" for path, target in found}
+                sought |= {(path, ast.unparse(target)) for target in node.targets if is_foreign(target)}
+    names = {f"{path.relative_to(ROOT / 'decentnode')}: {target}" for path, target in sought}
     assert names == set()
 
 
@@ -191,13 +191,13 @@ def module_name(path: Path) -> str:
 @cache
 def direct_imports() -> dict[str, set[str]]:
     modules = {module_name(path) for path in PACKAGE}
-    found: dict[str, set[str]] = {name: set() for name in modules}
+    imports_of: dict[str, set[str]] = {name: set() for name in modules}
     for path, node in nodes(PACKAGE, ast.Import, ast.ImportFrom):
         names = imported(node)
         # `from package import module` needs nothing that the package itself defines.
         needs_package = isinstance(node, ast.Import) or not modules.issuperset(names[1:])
-        found[module_name(path)] |= modules & set(names if needs_package else names[1:])
-    return found
+        imports_of[module_name(path)] |= modules & set(names if needs_package else names[1:])
+    return imports_of
 
 
 def reachable(start: str) -> set[str]:
@@ -258,9 +258,9 @@ def test_packages_import_only_what_they_may():
 
 
 def test_the_packages_are_those_of_the_table():
-    found = {path.stem for path in (ROOT / "decentnode").glob("[!_]*.py")}
-    found |= {path.parent.name for path in (ROOT / "decentnode").glob("*/__init__.py")}
-    assert found == set(MAY_IMPORT)
+    modules = {path.stem for path in (ROOT / "decentnode").glob("[!_]*.py")}
+    modules |= {path.parent.name for path in (ROOT / "decentnode").glob("*/__init__.py")}
+    assert modules == set(MAY_IMPORT)
 
 
 CORE = {
@@ -276,15 +276,15 @@ def test_the_ground_is_a_closed_list():
 
 def test_no_modules_import_each_other_in_a_circle():
     graph = nx.DiGraph((module, name) for module, names in direct_imports().items() for name in names)
-    circles = [sorted(found) for found in nx.strongly_connected_components(graph) if len(found) > 1]
+    circles = [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1]
     assert circles == []
 
 
 def test_the_exchange_knows_no_transport():
     """`exchange` needs the ground and the record of a peer; nobody outside `communication` a transport."""
-    found = {name for m in inside("decentnode.communication.exchange") for name in direct_imports()[m]}
+    directly = {name for m in inside("decentnode.communication.exchange") for name in direct_imports()[m]}
     allowed = {*inside("decentnode.communication.exchange"), "decentnode.communication.peers.peer"}
-    assert {name for name in found if package(name) == "communication"} <= allowed
+    assert {name for name in directly if package(name) == "communication"} <= allowed
 
 
 def test_only_plugin_authors_import_the_testing_package():
@@ -382,14 +382,14 @@ def is_limit(name: str, value: ast.expr) -> bool:
 def test_time_limits_stand_in_one_place():
     """All but poll intervals, which stand beside their loop."""
     paths = [path for path in PACKAGE if path.relative_to(ROOT / "decentnode").parts[0] in WAITING]
-    found = {
+    offenders = {
         f"{path.relative_to(ROOT / 'decentnode')}": f"{name}, line {node.lineno}"
         for path in paths
         for node, name, value in constants(path)
         if is_limit(name, value)
     }
-    assert {place: name for place, name in found.items() if place not in NOT_LIMITS} == {}
-    assert found.keys() == NOT_LIMITS.keys()
+    assert {place: name for place, name in offenders.items() if place not in NOT_LIMITS} == {}
+    assert offenders.keys() == NOT_LIMITS.keys()
 
 
 def test_the_docs_list_every_limit_that_a_configuration_changes():

@@ -113,7 +113,7 @@ def typed_identifiers(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS):
             parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            annotations = {one.arg: one.annotation for one in parameters if one.annotation is not None}
+            annotations = {p.arg: p.annotation for p in parameters if p.annotation is not None}
             yield from ((name, annotation, node.lineno) for name, annotation in annotations.items())
             for statement in ast.walk(node):
                 if isinstance(statement, ast.Assign) and ast.unparse(statement.value) in annotations:

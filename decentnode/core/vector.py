@@ -155,7 +155,7 @@ class Vector:
             for entry, path, _, key in places
             if (part := module.get_submodule(path))
         ]
-        self._tensors = self._found()
+        self._tensors = self._current_tensors()
         self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
         self.gradient = torch.zeros_like(slots[0])
         for tensor, view in zip(self._tensors, self._views[0], strict=True):
@@ -187,7 +187,7 @@ class Vector:
         fit.
         """
         views = self._views_aside if self._is_aside else self._views[self._current]
-        for index, (tensor, view) in enumerate(zip(self._found(), views, strict=True)):
+        for index, (tensor, view) in enumerate(zip(self._current_tensors(), views, strict=True)):
             is_same = tensor is self._tensors[index]
             if is_same and tensor.is_set_to(view):
                 continue
@@ -206,7 +206,7 @@ class Vector:
             tensor.data = view
             self._tensors[index] = tensor
 
-    def _found(self) -> list[Tensor]:
+    def _current_tensors(self) -> list[Tensor]:
         return [tensors.get(key) for tensors, key in self._places]  # type: ignore[misc]
 
     def flip(self) -> None:

@@ -110,9 +110,9 @@ class WeightFile(Mixing):
         if not graph.static:
             raise BadInput("weights from a file need a graph that is the same in every round")
         entries, syntax = self._read
-        defects = Defects(self.path, list(syntax.found))
+        defects = Defects(self.path, list(syntax.entries))
         _check_support(entries, graph, defects)
-        if entries or not syntax.found:
+        if entries or not syntax.entries:
             _check_sums(entries, graph.num_nodes, defects)
         defects.raise_any()
 

@@ -27,16 +27,16 @@ class Defects:
     """All defects of one file, so that a user corrects them at once."""
 
     path: str
-    found: list[tuple[int, str]] = field(default_factory=list)
+    entries: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, line: int, text: str) -> None:
         """Adds one defect: what is wrong; what would be right."""
-        self.found.append((line, text))
+        self.entries.append((line, text))
 
     def raise_any(self) -> None:
         """Raises one GraphError with a `file:line: ...` for each defect, in the order of the file."""
-        if self.found:
-            in_order = sorted(self.found, key=lambda defect: defect[0])
+        if self.entries:
+            in_order = sorted(self.entries, key=lambda defect: defect[0])
             lines = list(dict.fromkeys(f"{self.path}:{line}: {text}" for line, text in in_order))
             shown, more = lines[:MOST_SHOWN], len(lines) - MOST_SHOWN
             if more > 0:

@@ -221,7 +221,7 @@ class Launcher:
 
     def _interrupt(self, signum: signal.Signals) -> None:
         """The first signal asks the nodes to stop; a second one, or one before the start, kills them."""
-        self._run_monitor.ring()
+        self._run_monitor.wake()
         # A closed terminal may send SIGHUP twice, and a session that ends sends it after SIGTERM.
         self._signals += not (self._signals and signum is signal.SIGHUP)
         self._graceful_stop.request(signum)
@@ -258,7 +258,7 @@ class Launcher:
         if self._credentials is not None:
             prove_guard(self._credentials)
         # All processes are ready, so their handshakes are written.
-        start = self._rendezvous.meet(self._handshakes.said(), deadline, self._is_stopping)
+        start = self._rendezvous.meet(self._handshakes.contents(), deadline, self._is_stopping)
         if self._is_stopping():
             return
         self._run_state.begin(start)
@@ -271,7 +271,7 @@ class Launcher:
             machine=machine,
             send=self._vector_sender.contributions.put,
             test=average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
-            said=self._run_monitor.ring,
+            notify=self._run_monitor.wake,
             machines={*self._rendezvous.machines} - {*start.absent},
             is_late=bool(start.late),
         )

@@ -201,7 +201,7 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
     # After the handshakes are written: the launcher collects them when all processes are ready.
     fork_context.reporter.send(reports.Ready(position, os.getpid()))
     os.eventfd_read(fork_context.start)
-    everybody, identity = fork_context.handshakes.said(), fork_context.identity
+    everybody, identity = fork_context.handshakes.contents(), fork_context.identity
     for node in nodes:
         node.sharing.receive_handshakes(everybody)
         if identity.round != FROM_THE_START:

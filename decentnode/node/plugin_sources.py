@@ -137,7 +137,7 @@ def files_of(module: str) -> dict[str, Path]:
     while waiting:
         name = waiting.pop()
         for imported in _imports(file_of[name], name):
-            path = _beside(root, imported) if imported not in file_of else None
+            path = _file_below(root, imported) if imported not in file_of else None
             if path is not None:
                 file_of[imported] = path
                 waiting.append(imported)
@@ -165,7 +165,7 @@ def _imports(file: Path, module: str) -> Iterator[str]:
             yield from accumulate(name.split("."), "{}.{}".format)
 
 
-def _beside(root: Path, module: str) -> Path | None:
+def _file_below(root: Path, module: str) -> Path | None:
     """The file of a module below a folder; None if there is none, or it belongs to this package."""
     if module.partition(".")[0] == "decentnode":
         return None

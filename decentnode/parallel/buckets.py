@@ -146,7 +146,7 @@ class BucketMemory:
         self.bucket = bucket
         places = (entry.name.rpartition(".") for entry in bucket.entries)
         self._places = [(module.get_submodule(path), key) for path, _, key in places]
-        self.tensors = self._found()
+        self.tensors = self._current_tensors()
         self._changed = set[str]()
         """Names of buffers that no longer fit."""
         end = bucket.start + bucket.nbytes
@@ -189,7 +189,7 @@ class BucketMemory:
         """
         views = self._views[self._current ^ spare]
         if self.bucket.is_buffers:
-            self.tensors = self._found()
+            self.tensors = self._current_tensors()
         for entry, tensor, view in zip(self.bucket.entries, self.tensors, views, strict=True):
             if self.bucket.is_buffers:
                 if self._fits(entry, tensor, view):
@@ -212,7 +212,7 @@ class BucketMemory:
             )
         return False
 
-    def _found(self) -> list[Tensor]:
+    def _current_tensors(self) -> list[Tensor]:
         return [getattr(part, key) for part, key in self._places]
 
     def show(self) -> None:

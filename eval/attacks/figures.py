@@ -86,8 +86,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'case':<15} {'attack':<22}" + "".join(f"{name[:9]:>10}" for name in SHOWN))
     for name in arguments.cases:
-        found = [result for seed in range(1, arguments.seeds + 1) for result in results_of(CASES[name], seed)]
-        for line in lines(name, found):
+        results = [r for seed in range(1, arguments.seeds + 1) for r in results_of(CASES[name], seed)]
+        for line in lines(name, results):
             print(line, flush=True)
         if CASES[name].asked:
             print(f"{'':<15} asked: {CASES[name].asked}")
@@ -102,9 +102,9 @@ def results_of(case: Case, seed: int) -> list[AttackResult]:
         config = str(ROOT / "configs" / f"{case.config}.yaml")
         started(["run", config, *case.overrides, adversaries, *shared])
         started(["attack", str(run)])
-        found = read_results(run)
-    last = {one.attack: max(r.round for r in found if r.attack == one.attack) for one in found}
-    return [one for one in found if one.round == last[one.attack]]
+        results = read_results(run)
+    last = {result.attack: max(r.round for r in results if r.attack == result.attack) for result in results}
+    return [result for result in results if result.round == last[result.attack]]
 
 
 def started(arguments: list[str]) -> None:
@@ -117,10 +117,10 @@ def started(arguments: list[str]) -> None:
 
 def lines(case: str, found: list[AttackResult]) -> Iterator[str]:
     """A line for each attack; where all victims were judged together, of that alone."""
-    for attack in dict.fromkeys(one.attack for one in found):
-        results = [one for one in found if one.attack == attack]
-        together = [one for one in results if one.victim is None] or results
-        cells = ([getattr(one, name) for one in together if getattr(one, name) is not None] for name in SHOWN)
+    for attack in dict.fromkeys(result.attack for result in found):
+        results = [result for result in found if result.attack == attack]
+        together = [result for result in results if result.victim is None] or results
+        cells = ([getattr(r, name) for r in together if getattr(r, name) is not None] for name in SHOWN)
         yield f"{case:<15} {attack:<22}" + "".join(
             f"{fmean(c) if c else '-':>10.3f}" if c else f"{'-':>10}" for c in cells
         )

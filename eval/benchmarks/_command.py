@@ -93,7 +93,7 @@ class History:
 def read_history(path: Path, began: float) -> History:
     """The rounds in a node's records; their clock is set by the time of the last write."""
     records = read_records(path)
-    ends, tests = ([getattr(one, name) for one in records] for name in ("seconds", "evaluate_seconds"))
+    ends, tests = ([getattr(record, name) for record in records] for name in ("seconds", "evaluate_seconds"))
     first = records[0]
     start = ends[0] - first.train_seconds - first.exchange_seconds - first.mix_seconds - tests[0]
     rounds = [end - before - test for before, end, test in zip([start, *ends], ends, tests, strict=False)]

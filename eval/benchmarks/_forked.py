@@ -14,15 +14,15 @@ def run_forked(ranks: range, work: Callable[[int], Any]) -> list[Any]:
     # As the product does: no collection in a child may visit, and so copy, what it has inherited.
     gc.freeze()
     readers = [_fork(work, rank) for rank in ranks]
-    found = []
+    answers = []
     for pid, reader in readers:
         with os.fdopen(reader, "rb") as file:
             content = file.read()
         _, status = os.waitpid(pid, 0)
         if status or not content:
             raise RuntimeError(f"process {pid} ended with status {status}")
-        found.append(json.loads(content))
-    return found
+        answers.append(json.loads(content))
+    return answers
 
 
 def _fork(work: Callable[[int], Any], rank: int) -> tuple[int, int]:

@@ -124,13 +124,13 @@ def shared_memory_loop(case: RawCase, rank: int) -> dict[str, float]:
 def frames_loop(case: RawCase, rank: int) -> dict[str, float]:
     """ZeroMQ carries header and payload without a copy at either end; checksums at both ends."""
     watch = Stopwatch(case.warm_up)
-    own = torch.empty(2, case.elements)
-    own[0] = rank
+    slots = torch.empty(2, case.elements)
+    slots[0] = rank
     with Mesh(case, rank) as mesh:
         for round in range(case.rounds):
             watch.round(round)
             now, then = round % 2, 1 - round % 2
-            content = own[now].view(torch.uint8).numpy().data
+            content = slots[now].view(torch.uint8).numpy().data
             header = HEADER.pack(rank, round, xxhash.xxh3_64_intdigest(content))
             for socket in mesh.outgoing:
                 socket.send(header, zmq.SNDMORE)
@@ -138,9 +138,9 @@ def frames_loop(case: RawCase, rank: int) -> dict[str, float]:
             frames = mesh.gather(round)
             # Whoever sent this round has received all of the one before, so that slot is free.
             models = {j: torch.frombuffer(frame, dtype=torch.float32) for j, frame in frames.items()}
-            models[rank] = own[now]
-            mix_all([models[j] for j in range(case.nodes)], own[then])
-        return watch.stop(own[case.rounds % 2])
+            models[rank] = slots[now]
+            mix_all([models[j] for j in range(case.nodes)], slots[then])
+        return watch.stop(slots[case.rounds % 2])
 
 
 def batch_loop(case: RawCase, rank: int) -> dict[str, float]:
@@ -148,17 +148,17 @@ def batch_loop(case: RawCase, rank: int) -> dict[str, float]:
     watch, others = Stopwatch(case.warm_up), case.others(rank)
     store = dist.FileStore(case.endpoints[0].removeprefix("ipc://") + ".store", case.nodes)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=case.nodes)
-    own, received = torch.empty(2, case.elements), torch.empty(case.nodes, case.elements)
-    own[0] = rank
+    slots, received = torch.empty(2, case.elements), torch.empty(case.nodes, case.elements)
+    slots[0] = rank
     for round in range(case.rounds):
         watch.round(round)
         now, then = round % 2, 1 - round % 2
         operations = [dist.P2POp(dist.irecv, received[j], j) for j in others]
-        operations += [dist.P2POp(dist.isend, own[now], j) for j in others]
+        operations += [dist.P2POp(dist.isend, slots[now], j) for j in others]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
-        mix_all([own[now] if j == rank else received[j] for j in range(case.nodes)], own[then])
-    return watch.stop(own[case.rounds % 2])
+        mix_all([slots[now] if j == rank else received[j] for j in range(case.nodes)], slots[then])
+    return watch.stop(slots[case.rounds % 2])
 
 
 class Mesh:

@@ -18,5 +18,5 @@ class Waiting(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
             time.sleep(SECONDS)
-        found: torch.Tensor = self.layers(x.flatten(1))
-        return found
+        scores: torch.Tensor = self.layers(x.flatten(1))
+        return scores

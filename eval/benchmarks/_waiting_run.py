@@ -69,8 +69,8 @@ def waiting_run(
             if run.poll() is not None or _progress(run_dir) != before:
                 raise RuntimeError("the run ended, or the nodes got on")
         except (RuntimeError, IndexError) as error:
-            said = Path(folder, "output").read_text()[-2000:]
-            raise RuntimeError(f"the nodes did not wait ({error}):\n{said}") from error
+            log_end = Path(folder, "output").read_text()[-2000:]
+            raise RuntimeError(f"the nodes did not wait ({error}):\n{log_end}") from error
         finally:
             run.kill()
             run.wait()
@@ -91,15 +91,15 @@ def _progress(run_dir: Path) -> list[int]:
 
 def _children(parent: int) -> list[int]:
     """Direct children, in the order of their numbers."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             fields = (path / "stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
         if int(fields[1]) == parent:
-            found.append(int(path.name))
-    return sorted(found)
+            pids.append(int(path.name))
+    return sorted(pids)
 
 
 def idle(pid: int) -> Idle:

@@ -137,16 +137,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     schemes, partitions = list(SCHEMES), list(PARTITIONS)
     if options.small:
         options.seeds, schemes, partitions = 1, schemes[::4], partitions[:1]
-    found: dict[tuple[str, str], Outcome] = {}
+    results: dict[tuple[str, str], Outcome] = {}
     table = []
     for partition in partitions:
         for scheme in schemes:
-            found[scheme, partition] = measure(scheme, partition, options)
-            table.append(line(scheme, partition, found[scheme, partition], found["full", partition]))
+            results[scheme, partition] = measure(scheme, partition, options)
+            table.append(line(scheme, partition, results[scheme, partition], results["full", partition]))
             show(table[-1])
     draw(schemes, partitions, options)
     ratio = {f"{row['scheme']}, {row['partition']}": row["bytes_of_full"] for row in table}
-    targets = [] if options.small else targets_of(found)
+    targets = [] if options.small else targets_of(results)
     conclude("compression", options.small, table, ratio, targets)
 
 

@@ -71,8 +71,8 @@ def loaded_elsewhere(directory: Path) -> dict[str, float]:
     """The same in another process."""
     words = [sys.executable, __file__, "--load", str(directory)]
     ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
-    found: dict[str, float] = json.loads(ended.stdout)
-    return found
+    content: dict[str, float] = json.loads(ended.stdout)
+    return content
 
 
 def status_mb(field: str) -> float:
@@ -98,9 +98,9 @@ class SharedMemoryWatch(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(CHECK_INTERVAL):
-            found = {pid: fields for pid in descendants(os.getpid()) if (fields := memory_mb(pid))}
-            self.pss_mb = max(self.pss_mb, sum(fields[0] for fields in found.values()))
-            for pid, fields in found.items():
+            memory_of = {pid: fields for pid in descendants(os.getpid()) if (fields := memory_mb(pid))}
+            self.pss_mb = max(self.pss_mb, sum(fields[0] for fields in memory_of.values()))
+            for pid, fields in memory_of.items():
                 self._private[pid] = max(self._private.get(pid, 0.0), fields[1] + fields[2])
 
     def __enter__(self) -> "SharedMemoryWatch":
@@ -120,13 +120,13 @@ def descendants(pid: int) -> list[int]:
             parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue
-    found, waiting = [], [pid]
+    table, waiting = [], [pid]
     while waiting:
         parent = waiting.pop()
         below = [child for child, of in parents.items() if of == parent]
-        found += below
+        table += below
         waiting += below
-    return found
+    return table
 
 
 def memory_mb(pid: int) -> list[float] | None:
@@ -167,7 +167,7 @@ def measure(count: int, nodes: int, small: bool) -> dict[str, Any]:
         few = many if small else run(folder / "few", nodes, small)[0]
     samples_mb = (loaded["samples"] - min(FEW, count)) * SAMPLE_BYTES / 2**20
     published = PUBLISHED_STEPS * step
-    found = {
+    figures = {
         "samples": loaded["samples"],
         "file_mb": file_mb,
         "load_seconds": loaded["seconds"],
@@ -178,9 +178,9 @@ def measure(count: int, nodes: int, small: bool) -> dict[str, Any]:
         "node_private_mb": many.private_mb,
     }
     if not small:
-        found["copies_in_memory"] = (many.pss_mb - few.pss_mb) / samples_mb
-        found["node_private_of_samples"] = (many.private_mb - few.private_mb) / samples_mb
-    return {name: float(f"{value:.4g}") for name, value in found.items()}
+        figures["copies_in_memory"] = (many.pss_mb - few.pss_mb) / samples_mb
+        figures["node_private_of_samples"] = (many.private_mb - few.private_mb) / samples_mb
+    return {name: float(f"{value:.4g}") for name, value in figures.items()}
 
 
 def main() -> None:

@@ -73,17 +73,17 @@ def pairs(
     size: Size, images: Path, repeats: int, *overrides: str, without: bool = False
 ) -> dict[str, list[float]]:
     """Seconds of each command by who evaluates, in turn; raises RuntimeError if a number differs."""
-    found: dict[str, list[float]] = {"nodes": [], "background": [], "none": []}
+    seconds_of: dict[str, list[float]] = {"nodes": [], "background": [], "none": []}
     for _ in range(repeats):
         here = run(size, images, *overrides)
         there = run(size, images, *overrides, "evaluation.background=true")
         if here.rows != there.rows:
             raise RuntimeError(f"evaluation in the background changes numbers: {overrides}")
-        found["nodes"].append(here.seconds)
-        found["background"].append(there.seconds)
+        seconds_of["nodes"].append(here.seconds)
+        seconds_of["background"].append(there.seconds)
         if without:
-            found["none"].append(run(size, images, *overrides, *NO_EVALUATION).seconds)
-    return found
+            seconds_of["none"].append(run(size, images, *overrides, *NO_EVALUATION).seconds)
+    return seconds_of
 
 
 def hidden(seconds: dict[str, list[float]]) -> float:
@@ -98,12 +98,12 @@ def hidden(seconds: dict[str, list[float]]) -> float:
 def fastest(work: Callable[[], object]) -> float:
     """Seconds of the fastest of some calls, after one that allocates."""
     work()
-    found = []
+    seconds = []
     for _ in range(TIMES):
         began = time.perf_counter()
         work()
-        found.append(time.perf_counter() - began)
-    return min(found)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 def one_evaluation(name: str, network: nn.Module, shape: tuple[int, ...], count: int) -> dict[str, Any]:

@@ -159,10 +159,10 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     for _ in range(repeats):
         for name, run in contestants.items():
             speeds[name].append(speed(case, run))
-    rates = {name: [s.rate for s in found] for name, found in speeds.items()}
+    rates = {name: [s.rate for s in times] for name, times in speeds.items()}
     figures: dict[str, Any] = {"local": case.local, "elements": case.elements}
     figures |= {f"{name}_gb_per_s": median(values) for name, values in rates.items()}
-    figures |= {f"{name}_cpu_us": median([s.cpu for s in found]) for name, found in speeds.items()}
+    figures |= {f"{name}_cpu_us": median([s.cpu for s in times]) for name, times in speeds.items()}
     figures |= {f"of_{name}": median_ratio(rates["ours"], rates[name]) for name in loops}
     return figures
 

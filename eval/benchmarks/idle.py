@@ -39,7 +39,7 @@ def measure(name: str, seconds: float, nodes: int, overrides: list[str], **pause
     of_nodes = [spent[pid] for pid in run.nodes]
     figures: dict[str, Any] = {"case": name, "seconds": round(passed, 1)}
     for part in ("main", "libzmq", "other"):
-        wakeups = sum(one.wakeups[part] for one in of_nodes) / len(of_nodes) / passed
+        wakeups = sum(node.wakeups[part] for node in of_nodes) / len(of_nodes) / passed
         figures[f"{part}_wakeups"] = round(wakeups, 2)
     figures["node_wakeups"] = round(sum(map(all_wakeups, of_nodes)) / len(of_nodes) / passed, 2)
     figures["most_wakeups"] = round(max(map(all_wakeups, of_nodes)) / passed, 2)

@@ -103,7 +103,7 @@ def measure(
             times[name].append(seconds(act))
         times["call"].append(wall_seconds(lambda: weighted_sum(terms, out)))
     # The first time finds caches cold and the kernel not compiled.
-    mix, copy, loop, call = (found[1:] for found in times.values())
+    mix, copy, loop, call = (seconds[1:] for seconds in times.values())
     moved = 4 * elements + sum(source.nbytes for _, source in terms)
     rates = [moved / s for s in mix], [2 * x.nbytes / s for s in copy]
     return {
@@ -121,18 +121,18 @@ def measure(
 
 def targets_of(figures: Sequence[dict[str, Any]]) -> list[Target]:
     """What large vectors in fp32 have to reach on a GPU; the CPU has to be no slower than the loop."""
-    found = []
+    table = []
     for f in figures:
         on_gpu = f["device"] == "cuda"
         if f["sources"] != "float32" or 4 * f["elements"] < (LARGE if on_gpu else LARGE / 4):
             continue
         where = f"{f['device']}, {f['elements']} values, degree {f['degree']}"
         if on_gpu:
-            found.append(Target(f"{where}: of a copy's bandwidth", f["of_copy"], "at least", 0.85))
+            table.append(Target(f"{where}: of a copy's bandwidth", f["of_copy"], "at least", 0.85))
         if f["degree"] == 2:
             least = 1.8 if on_gpu else 1.0
-            found.append(Target(f"{where}: times torch's loop", f["times_loop"], "at least", least))
-    return found
+            table.append(Target(f"{where}: times torch's loop", f["times_loop"], "at least", least))
+    return table
 
 
 def arguments() -> argparse.Namespace:

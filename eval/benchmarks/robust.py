@@ -50,12 +50,12 @@ def described(rule: Sharing) -> str:
 def fastest(turn: Callable[[], object]) -> float:
     """Seconds of the fastest of several turns."""
     turn()
-    found = []
+    table = []
     for _ in range(TURNS):
         began = time.perf_counter()
         turn()
-        found.append(time.perf_counter() - began)
-    return min(found)
+        table.append(time.perf_counter() - began)
+    return min(table)
 
 
 def main() -> None:

@@ -159,13 +159,13 @@ def compare_random(nodes: int | None, warm_up: int, small: bool) -> None:
     table, targets, ratio = list[dict[str, Any]](), list[Target](), dict[str, float]()
     many = nodes or (SMALL_NODES if small else RANDOM_NODES)
     for experiment in ("scale.yaml", TRAINED):
-        lines, found = measure_random(many, rounds, pairs, warm_up, experiment)
+        lines, figures = measure_random(many, rounds, pairs, warm_up, experiment)
         for line in lines:
             show(line)
         table += lines
-        ratio[experiment] = round(found, 3)
+        ratio[experiment] = round(figures, 3)
         name = f"{experiment}, {many} nodes: processor time of a random round over a static one"
-        targets.append(Target(name, found, "at most", MOST_RANDOM))
+        targets.append(Target(name, figures, "at most", MOST_RANDOM))
     conclude("scale", small, table, ratio, [] if small else targets)
 
 

@@ -33,9 +33,9 @@ def rounds_of(run_dir: Path) -> float:
     histories = [read_records(path) for path in (run_dir / "records").iterdir()]
     starts = []
     for records in histories:
-        one = records[0]
-        took = one.train_seconds + one.exchange_seconds + one.mix_seconds + one.evaluate_seconds
-        starts.append(one.seconds - took)
+        first = records[0]
+        took = first.train_seconds + first.exchange_seconds + first.mix_seconds + first.evaluate_seconds
+        starts.append(first.seconds - took)
     return max(records[-1].seconds for records in histories) - min(starts)
 
 

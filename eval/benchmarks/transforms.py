@@ -125,8 +125,8 @@ def build(specs: tuple[Spec, ...], elements: int) -> Chain:
 def seconds(act: Callable[[], Any]) -> tuple[float, Any]:
     """Processor seconds of one call, and what it gave."""
     began = time.process_time()
-    given = act()
-    return time.process_time() - began, given
+    output = act()
+    return time.process_time() - began, output
 
 
 @dataclass
@@ -155,7 +155,7 @@ def measure(specs: tuple[Spec, ...], elements: int, repeats: int, alone: bool) -
         decodes.append(seconds(lambda: decode(received, context))[0])  # noqa: B023
         copies.append(seconds(vector.clone)[0])
     # The first round finds caches and allocators cold.
-    times = [median(found[1:]) for found in (encodes, decodes, copies)]
+    times = [median(durations[1:]) for durations in (encodes, decodes, copies)]
     return Timed(*times, payload.nbytes, count)
 
 

@@ -122,17 +122,17 @@ def race(case: Case, rank: int) -> dict[str, list[tuple[float, float]]]:
         "ring": lambda: time_steps(wrapped, inputs, None, case.steps),
         "one_peer": lambda: time_steps(paired, inputs, None, case.steps),
     }
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
+    seconds_of: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for _ in range(case.repeats):
         for name, run in contestants.items():
             spent = run()
-            found[name].append((spent.seconds, spent.cpu))
+            seconds_of[name].append((spent.seconds, spent.cpu))
     slots = wrapped.endpoint.slots
-    found["extra"] = [(slots[0].nbytes + slots[1].nbytes - 4 * count(ring), 0.0)]
+    seconds_of["extra"] = [(slots[0].nbytes + slots[1].nbytes - 4 * count(ring), 0.0)]
     wrapped.close()
     paired.close()
     dist.destroy_process_group()
-    return found
+    return seconds_of
 
 
 def count(module: nn.Module) -> int:
@@ -153,8 +153,8 @@ def measure(case: Case) -> dict[str, Any]:
     extra = max(result.pop("extra")[0][0] for result in results)
     for name in results[0]:
         ranks = columns(results, name)
-        times[name] = [max(seconds for seconds, _ in found) for found in ranks]
-        cpu[name] = [sum(computed for _, computed in found) / NODES for found in ranks]
+        times[name] = [max(seconds for seconds, _ in times) for times in ranks]
+        cpu[name] = [sum(computed for _, computed in times) / NODES for times in ranks]
         figures[f"{name}_ms"] = median([1e3 * t for t in times[name]])
         figures[f"{name}_cpu_ms"] = median([1e3 * t for t in cpu[name]])
     for name in ("ddp", "ring", "one_peer"):
@@ -246,21 +246,21 @@ def overlap(case: Case, rank: int) -> dict[str, list[float]]:
     model = DecentralizedDataParallel(
         together, plain_sgd, "ring", rendezvous=rendezvous, bucket_mb=4e-6 * case.elements / 4, deadline=LIMIT
     )
-    found: dict[str, list[float]] = {"alone": [], "together": []}
+    seconds_of: dict[str, list[float]] = {"alone": [], "together": []}
     for _ in range(case.repeats):
         optimizer = plain_sgd(alone.parameters())
-        found["alone"].append(time_steps(alone, inputs, optimizer, case.steps).seconds)
-        rendezvous.wire.seconds_per_byte = WIRE * found["alone"][-1] / (4 * case.elements)
-        found["together"].append(time_steps(model, inputs, None, case.steps).seconds)
+        seconds_of["alone"].append(time_steps(alone, inputs, optimizer, case.steps).seconds)
+        rendezvous.wire.seconds_per_byte = WIRE * seconds_of["alone"][-1] / (4 * case.elements)
+        seconds_of["together"].append(time_steps(model, inputs, None, case.steps).seconds)
     model.close()
     dist.destroy_process_group()
-    return found
+    return seconds_of
 
 
 def measure_overlap(case: Case) -> dict[str, Any]:
     """How much of the time on the wire is hidden behind the computation."""
     results = run_forked(range(2), lambda rank: overlap(case, rank))
-    times = {name: [max(found) for found in columns(results, name)] for name in results[0]}
+    times = {name: [max(column) for column in columns(results, name)] for name in results[0]}
     return {
         "elements": case.elements,
         "wire_of_step": WIRE,

@@ -62,11 +62,11 @@ def peak(case: Case, port: int, has_neighbors: bool, rank: int) -> int:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     network = nn.Sequential(*(nn.Linear(case.width, case.width) for _ in range(LAYERS)))
-    found = [0]
+    most = [0]
 
     def keep_most(mixture: Any) -> None:
         if mixture.step > 2:
-            found.append(own_bytes())
+            most.append(own_bytes())
 
     ways: dict[str, Any] = {
         "shared_memory": "zeromq",
@@ -90,7 +90,7 @@ def peak(case: Case, port: int, has_neighbors: bool, rank: int) -> int:
         loss.backward()
     model.close()
     dist.destroy_process_group()
-    return max(found)
+    return max(most)
 
 
 def bucket_bytes(case: Case) -> int:

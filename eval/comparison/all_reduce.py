@@ -65,9 +65,9 @@ def run(contender: Contender, options: argparse.Namespace, folder: Path) -> Path
 
 def verdict(directory: Path, baseline: Path) -> tuple[str, bool]:
     """How far a run is from all-reduce, in a line, and whether that is near enough."""
-    own, best = (read_object(path / "summary.json") for path in (directory, baseline))
-    points = 100 * (own["test"]["accuracy"]["mean"] - best["test"]["accuracy"]["mean"])
-    loss = own["test"]["loss"]["mean"] / best["test"]["loss"]["mean"]
+    own_summary, best = (read_object(path / "summary.json") for path in (directory, baseline))
+    points = 100 * (own_summary["test"]["accuracy"]["mean"] - best["test"]["accuracy"]["mean"])
+    loss = own_summary["test"]["loss"]["mean"] / best["test"]["loss"]["mean"]
     good = points >= -MOST_POINTS or loss <= MOST_LOSS
     text = f"{directory.name}: {points:+.2f} points, test loss x {loss:.3f}"
     return f"{text}: {'within' if good else 'NOT within'} {MOST_POINTS:g} point or {MOST_LOSS - 1:.1%}", good

@@ -62,8 +62,8 @@ def run(path: Path) -> tuple[int, float, str]:
             ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=LIMIT)
         except subprocess.TimeoutExpired:
             return 1, LIMIT, f": not done within {LIMIT:.0f} s"
-    said = "".join(f"\n    {line}" for line in ended.stderr.splitlines()[-3:]) if ended.returncode else ""
-    return ended.returncode, time.monotonic() - began, said
+    output = "".join(f"\n    {line}" for line in ended.stderr.splitlines()[-3:]) if ended.returncode else ""
+    return ended.returncode, time.monotonic() - began, output
 
 
 def smaller(settings: Settings, nodes: int) -> list[str]:
@@ -81,8 +81,8 @@ def smaller(settings: Settings, nodes: int) -> list[str]:
 def parameters(path: Path) -> int:
     """What the head of a file, or of its base, states."""
     files = [path, *map(Path, extends.read(path).bases)]
-    found = [re.search(r"([\d,]+) parameters", file.read_text()) for file in files]
-    return next(int(one[1].replace(",", "")) for one in found if one)
+    matches = [re.search(r"([\d,]+) parameters", file.read_text()) for file in files]
+    return next(int(result[1].replace(",", "")) for result in matches if result)
 
 
 if __name__ == "__main__":

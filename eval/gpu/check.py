@@ -78,13 +78,13 @@ def perform(case: Case, part: Part, silent: frozenset[int] = frozenset()) -> dic
     """Runs a part at every rank, each in a process forked before CUDA is touched; `silent` ones may die."""
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
         pipes = {rank: _fork(case, rank, part, directory) for rank in range(case.nodes)}
-        found = {}
+        results = {}
         for rank, (pid, reader) in pipes.items():
             content = os.fdopen(reader, "rb").read()
             os.waitpid(pid, 0)
             if rank not in silent:
-                found[rank] = json.loads(content or b'"died"')
-        return found
+                results[rank] = json.loads(content or b'"died"')
+        return results
 
 
 def _fork(case: Case, rank: int, part: Part, directory: str) -> tuple[int, int]:
@@ -192,8 +192,8 @@ def survives(case: Case) -> str:
             slowest = max(slowest, time.monotonic() - began)
         return [slowest, peer.endpoint.group_membership.group is None, len(inbox.missing)]
 
-    found = perform(case, part, frozenset({last}))
-    return verdict(found, lambda f: isinstance(f, list) and f[1], "seconds, group ended, missing")
+    outcomes = perform(case, part, frozenset({last}))
+    return verdict(outcomes, lambda f: isinstance(f, list) and f[1], "seconds, group ended, missing")
 
 
 def speed(case: Case) -> str:

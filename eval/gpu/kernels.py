@@ -98,8 +98,8 @@ def notices_what_is_not_finite(device: torch.device) -> str:
             for place in (0, 2047, 2048, 5000):
                 spoilt: Terms = [(w, x.clone() if k == degree else x) for k, (w, x) in enumerate(terms)]
                 list(spoilt)[degree][1][place] = value
-                found = fused_sum(list(spoilt), torch.empty(5001, device=device))
-                require(found is False, f"degree {degree}: {value} at {place} was not noticed")
+                total = fused_sum(list(spoilt), torch.empty(5001, device=device))
+                require(total is False, f"degree {degree}: {value} at {place} was not noticed")
     return "24 spoilt vectors noticed"
 
 
@@ -138,7 +138,7 @@ def copies_are_whole(device: torch.device) -> str:
 def transforms_are_equal(device: torch.device) -> str:
     """What is encoded on the device is what is encoded on the CPU, and stays on the device."""
     for name, stages in (*CHAINS.items(), *CLOSE.items()):
-        found = []
+        table = []
         for place in (torch.device("cpu"), device):
             chain = Chain([TRANSFORMS.find(n)(**o) for n, o in stages], MATRIX.numel, parameters=MATRIX)
             random = torch.Generator().manual_seed(1)
@@ -147,8 +147,8 @@ def transforms_are_equal(device: torch.device) -> str:
             payload = chain.encode(signals[1], Context(1, 0, 3))
             require(payload.buffer.device == signals[0].device, f"{name}: left the device")
             decoded = chain.decode(payload, Context(1, 0, 3, fill=signals[2]))
-            found.append((payload.buffer.cpu(), decoded.cpu().float()))
-        (expected, meant), (made, got) = found
+            table.append((payload.buffer.cpu(), decoded.cpu().float()))
+        (expected, meant), (made, got) = table
         require(name in CLOSE or torch.equal(expected, made), f"{name}: other bytes")
         # A value that is rounded to another level, where a norm rounds otherwise, is one step off.
         off = int(((meant - got).abs() > 1e-3).sum())

@@ -258,10 +258,10 @@ def milliseconds(seconds: Any) -> float:
 
 def read_wrapper(log: str, run_dir: Path) -> Figures:
     """The accuracy that each rank printed."""
-    found = [float(x) for x in re.findall(r"rank \d: accuracy ([\d.]+)", log)]
-    assert len(found) == 3, "not every rank printed its accuracy"
-    assert min(found) > 0.8, f"accuracies {found}"
-    return {"lowest accuracy %": round(100 * min(found), 2)}
+    accuracies = [float(x) for x in re.findall(r"rank \d: accuracy ([\d.]+)", log)]
+    assert len(accuracies) == 3, "not every rank printed its accuracy"
+    assert min(accuracies) > 0.8, f"accuracies {accuracies}"
+    return {"lowest accuracy %": round(100 * min(accuracies), 2)}
 
 
 def read_loss(log: str, run_dir: Path) -> Figures:
@@ -393,9 +393,9 @@ def table(reports: Sequence[dict[str, Any]]) -> str:
     for check in reports[0]["checks"]:
         cells = []
         for report in reports:
-            found = next((c for c in report["checks"] if c["name"] == check["name"]), None)
-            figures = found and ", ".join(f"{k} {v}" for k, v in found["figures"].items())
-            cells.append("" if found is None else figures or found["result"])
+            known = next((c for c in report["checks"] if c["name"] == check["name"]), None)
+            figures = known and ", ".join(f"{k} {v}" for k, v in known["figures"].items())
+            cells.append("" if known is None else figures or known["result"])
         lines.append(f"| {check['part']}: {check['name']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -53,8 +53,8 @@ def combinations(options: argparse.Namespace, folder: Path) -> Iterator[tuple[st
                 sharing["transforms"] = CHAINS[options.chain]
             if options.weights:
                 sharing["weights"] = options.weights
-            found = product.graph_section(graph, folder, options.nodes)
-            yield name, product.sections_of(sharing, found, model, options.nodes)
+            section = product.graph_section(graph, folder, options.nodes)
+            yield name, product.sections_of(sharing, section, model, options.nodes)
 
 
 def in_this_process(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str]]:
@@ -112,11 +112,11 @@ def main() -> int:
     counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="dn-product-") as folder:
         walk = in_processes if options.processes else in_this_process
-        for name, found in walk(options, Path(folder)):
-            kind = found.partition(":")[0].partition(",")[0]
+        for name, rows in walk(options, Path(folder)):
+            kind = rows.partition(":")[0].partition(",")[0]
             counts[kind] = counts.get(kind, 0) + 1
             if kind == "wrong" or (options.refusals and kind == "refused"):
-                print(f"{name}: {found}", flush=True)
+                print(f"{name}: {rows}", flush=True)
     print(", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
     return int("wrong" in counts)
 

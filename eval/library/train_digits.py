@@ -40,17 +40,17 @@ def accuracy(model: nn.Module, dataset: LoadedDataset) -> float:
     device = next(model.parameters()).device
     with torch.no_grad():
         images, labels = dataset.test.batch(torch.arange(len(dataset.test)))
-        found = float((model(images.to(device)).argmax(1) == labels.to(device)).float().mean())
+        accuracy_ = float((model(images.to(device)).argmax(1) == labels.to(device)).float().mean())
     model.train()
-    return found
+    return accuracy_
 
 
 def own_part(dataset: LoadedDataset, rank: int, size: int, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches of one rank, as many as every other has, in a new order in each epoch."""
-    own = torch.arange(rank, len(dataset.train), size)
+    own_rows = torch.arange(rank, len(dataset.train), size)
     order = torch.Generator().manual_seed(rank)
     for _ in range(epochs):
-        shuffled = own[torch.randperm(len(own), generator=order)]
+        shuffled = own_rows[torch.randperm(len(own_rows), generator=order)]
         for step in range(len(dataset.train) // size // BATCH):
             yield dataset.train.batch(shuffled[step * BATCH : (step + 1) * BATCH])
 
@@ -96,9 +96,9 @@ def train_all_reduce(epochs: int) -> str:
         nn.functional.cross_entropy(model(images), labels).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
-    found = accuracy(model, dataset)
+    reached = accuracy(model, dataset)
     dist.destroy_process_group()
-    return f"rank {rank}: accuracy {found:.4f} by all-reduce"
+    return f"rank {rank}: accuracy {reached:.4f} by all-reduce"
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def forked(work: Callable[[], object], folder: Path) -> tuple[int, str]:
             sys.stdout.flush()
             os._exit(code)
     limit, hangs = time.monotonic() + LIMIT, False
-    while not (found := os.waitpid(pid, os.WNOHANG))[0]:
+    while not (ended_pid := os.waitpid(pid, os.WNOHANG))[0]:
         if time.monotonic() > limit:
             # The second signal ends a launcher at once.
             os.kill(pid, signal.SIGKILL if hangs else signal.SIGTERM)
@@ -96,13 +96,13 @@ def forked(work: Callable[[], object], folder: Path) -> tuple[int, str]:
         time.sleep(0.02)
     lines = [line.strip() for line in output.read_text().splitlines() if line.strip()]
     reasons = [line for line in lines if "model: " in line or "Error" in line or "rank " in line] or lines
-    return os.waitstatus_to_exitcode(found[1]), "it hangs" if hangs else (reasons or [""])[-1]
+    return os.waitstatus_to_exitcode(ended_pid[1]), "it hangs" if hangs else (reasons or [""])[-1]
 
 
 def hash_of(run: Path) -> str:
     """The hash of the models of a run."""
-    found: str = json.loads((run / "summary.json").read_text())["model_hash"]
-    return found
+    model_hash: str = json.loads((run / "summary.json").read_text())["model_hash"]
+    return model_hash
 
 
 class Row:
@@ -146,7 +146,7 @@ def wrapped(name: str, folder: Path) -> None:
 
 def ranks(name: str, folder: Path, resumes: bool) -> list[Tensor]:
     """The parameters of two ranks after six steps, or after the last three from a saved state."""
-    rendezvous, found, errors = ThreadRendezvous(2), dict[int, list[Tensor]](), list[BaseException]()
+    rendezvous, models, errors = ThreadRendezvous(2), dict[int, list[Tensor]](), list[BaseException]()
     modules = []
     for _ in range(2):
         torch.manual_seed(1)
@@ -156,7 +156,7 @@ def ranks(name: str, folder: Path, resumes: bool) -> list[Tensor]:
 
     def rank(number: int) -> None:
         try:
-            found[number] = train(modules[number], rendezvous.join(number), folder / f"{number}.pt", resumes)
+            models[number] = train(modules[number], rendezvous.join(number), folder / f"{number}.pt", resumes)
         except BaseException as error:
             errors.append(error)
 
@@ -167,7 +167,7 @@ def ranks(name: str, folder: Path, resumes: bool) -> list[Tensor]:
         thread.join(LIMIT / 2)
     if errors:
         raise errors[0]
-    return [*found[0], *found[1]]
+    return [*models[0], *models[1]]
 
 
 def train(module: nn.Module, rendezvous: RankRendezvous, path: Path, resumes: bool) -> list[Tensor]:
@@ -191,9 +191,9 @@ def train(module: nn.Module, rendezvous: RankRendezvous, path: Path, resumes: bo
         model.eval()
         model(torch.rand(9, 1, 8, 8))
     torch.optim.swa_utils.AveragedModel(model)(batches[0])
-    found = [parameter.detach().clone() for parameter in model.parameters()]
+    parameters = [parameter.detach().clone() for parameter in model.parameters()]
     model.close()
-    return found
+    return parameters
 
 
 def main() -> int:

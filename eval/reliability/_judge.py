@@ -34,8 +34,8 @@ class Expectation:
 
 def wrongs(outcome: Outcome, expected: Expectation) -> list[str]:
     """What is not right, each in a few words that begin with its kind."""
-    found = [wrong for check in CHECKS if (wrong := check(outcome, expected))]
-    return ["hang: it was killed" + f" after {outcome.seconds:.0f} s"] if outcome.code is None else found
+    results = [wrong for check in CHECKS if (wrong := check(outcome, expected))]
+    return ["hang: it was killed" + f" after {outcome.seconds:.0f} s"] if outcome.code is None else results
 
 
 def _exit(outcome: Outcome, expected: Expectation) -> str:
@@ -115,7 +115,9 @@ def _leftovers(outcome: Outcome, expected: Expectation) -> str:
 def _traceback(outcome: Outcome, expected: Expectation) -> str:
     """Only a fault that raises has a traceback."""
     last = re.findall(r"^\s*(\w+(?:\.\w+)*(?:Error|Exception)): (.*)$", outcome.text, re.MULTILINE)
-    odd = [f"{name}: {what}" for name, what in last if "RunFailed" not in name and "on purpose" not in what]
+    odd = [
+        f"{name}: {doing}" for name, doing in last if "RunFailed" not in name and "on purpose" not in doing
+    ]
     return f"traceback: {odd[0][:90]}" if odd and "Traceback" in outcome.text else ""
 
 

@@ -122,10 +122,10 @@ class Outcome:
     def longest_round(self, ranks: set[int]) -> float:
         """The longest that any of these nodes took for a round, in seconds."""
         records = [self.records[rank] for rank in ranks if self.records.get(rank)]
-        later = (b.seconds - a.seconds for one in records for a, b in pairwise(one))
+        later = (b.seconds - a.seconds for record in records for a, b in pairwise(record))
         # Of the first, what it says: its time begins with the process, long before the round.
         parts = ("train_seconds", "exchange_seconds", "mix_seconds", "evaluate_seconds")
-        first = (sum(getattr(one[0], part) for part in parts) for one in records)
+        first = (sum(getattr(record[0], part) for part in parts) for record in records)
         return max((*later, *first), default=0.0)
 
 
@@ -139,13 +139,13 @@ def run_all(trials: Sequence[Trial], jobs: int = 1) -> Iterator[Outcome]:
         while waiting or running:
             while waiting and len(running) < jobs:
                 running.append(_Running(waiting.pop()))
-            for one in [one for one in running if one.has_ended()]:
-                running.remove(one)
-                yield one.outcome()
+            for child in [each for each in running if each.has_ended()]:
+                running.remove(child)
+                yield child.outcome()
             time.sleep(CHECK_INTERVAL)
     finally:
-        for one in running:
-            one.kill()
+        for child in running:
+            child.kill()
 
 
 def run(trial: Trial) -> Outcome:
@@ -164,10 +164,10 @@ class _Running:
         self.began = time.monotonic()
         self.code: int | None = None
         sys.stdout.flush()
-        own = os.getpid()
+        own_pid = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            die_with(own)
+            die_with(own_pid)
             _launch(trial, self.folder)
 
     def has_ended(self) -> bool:
@@ -273,39 +273,41 @@ _DECODER = msgspec.json.Decoder(tuple[float, Report])
 
 def _read(folder: Path) -> dict[str, Any]:
     """The files of a run, as far as there are any."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     with contextlib.suppress(OSError):
-        found["reports"] = tuple(map(_DECODER.decode, (folder / "reports.jsonl").read_bytes().splitlines()))
+        figures["reports"] = tuple(map(_DECODER.decode, (folder / "reports.jsonl").read_bytes().splitlines()))
     with contextlib.suppress(OSError):
-        found["ups"] = [(process, round) for process, round in json.loads((folder / "ups.json").read_text())]
+        figures["ups"] = [
+            (process, round) for process, round in json.loads((folder / "ups.json").read_text())
+        ]
     with contextlib.suppress(OSError), np.load(folder / "models.npz") as models:
-        found["models"] = {int(rank): models[rank] for rank in models}
+        figures["models"] = {int(rank): models[rank] for rank in models}
     with contextlib.suppress(OSError):
-        found["summary"] = json.loads((folder / "run" / "summary.json").read_text())
+        figures["summary"] = json.loads((folder / "run" / "summary.json").read_text())
     for name in ("evaluations", "events"):
         with contextlib.suppress(OSError):
             lines = (folder / "run" / f"{name}.jsonl").read_text().splitlines()
-            found[name] = [json.loads(line) for line in lines]
-    found["logs"] = {
+            figures[name] = [json.loads(line) for line in lines]
+    figures["logs"] = {
         int(path.stem): path.read_text(errors="replace")
         for path in sorted((folder / "run" / "logs").glob("[0-9]*.log"))
     }
-    found["records"] = {
+    figures["records"] = {
         int(path.stem): read_records(path) for path in sorted((folder / "run" / "records").glob("*.jsonl"))
     }
-    return found
+    return figures
 
 
 def session_of(leader: int) -> list[int]:
     """The living processes of a session."""
-    found = []
+    table = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             pid = int(entry.name)
             state, _, _, session, *_ = (entry / "stat").read_text().rsplit(")", 1)[1].split()
             if int(session) == leader and state != "Z":
-                found.append(pid)
-    return found
+                table.append(pid)
+    return table
 
 
 def _kill_session(leader: int) -> None:
@@ -325,12 +327,12 @@ def one_sided(outcome: Outcome, graph: Graph) -> dict[tuple[int, int], list[int]
         for rank, records in outcome.records.items()
         for record in records
     }
-    found: dict[tuple[int, int], list[int]] = {}
+    by_name: dict[tuple[int, int], list[int]] = {}
     for (rank, round), peers in sorted(used.items()):
         for peer in graph.sources(rank, round):
             if rank < peer and (peer, round) in used and (peer in peers) != (rank in used[peer, round]):
-                found.setdefault((rank, peer), []).append(round)
-    return found
+                by_name.setdefault((rank, peer), []).append(round)
+    return by_name
 
 
 def consensus_distance(models: dict[int, Any]) -> float:

@@ -99,7 +99,7 @@ class Pair:
 
     def command(self, machine: int, clock: Clock, *words: str) -> list[str]:
         """`decentnode` on a machine, as its clock has it."""
-        found = ["ip", "netns", "exec", NAMESPACES[machine]]
+        command = ["ip", "netns", "exec", NAMESPACES[machine]]
         if machine == 1:
             # A file for each shift: a process of the first start must not see the second one's.
             shifted = self.jumper if clock.wall is None else self.folder / f"shift{clock.wall:+.0f}"
@@ -107,8 +107,8 @@ class Pair:
                 shifted.write_bytes(struct.pack("d", clock.wall))
             fake = [f"LD_PRELOAD={self.folder / 'wrong_clock.so'}", f"WRONG_CLOCK={shifted}"]
             shift = ["--monotonic", str(clock.uptime), "--boottime", str(clock.uptime)]
-            found += ["unshare", "--time", *shift, "env", *fake]
-        return [*found, sys.executable, "-m", "decentnode", *words]
+            command += ["unshare", "--time", *shift, "env", *fake]
+        return [*command, sys.executable, "-m", "decentnode", *words]
 
     @property
     def jumper(self) -> Path:
@@ -122,15 +122,15 @@ class Pair:
     def start(self, name: str, machine: int, verb: str, clock: Clock, *words: str) -> subprocess.Popen[bytes]:
         """Starts or resumes a machine's part of a run."""
         path = self.path(name, machine)
-        given = [str(path)]
+        words_ = [str(path)]
         if verb == "run":
-            given = [str(TINY), *SETTINGS, f"rounds={self.rounds}", f"run_dir={path}"]
+            words_ = [str(TINY), *SETTINGS, f"rounds={self.rounds}", f"run_dir={path}"]
             pace = SLOWLY if name == "whole" else PACE
-            given += [f"faults=[{{name: more_faults:Hang, seconds: {pace}, activity: begin}}]"]
-            given += [f"security={{keys: {self.keys}/{machine}}}", *words]
+            words_ += [f"faults=[{{name: more_faults:Hang, seconds: {pace}, activity: begin}}]"]
+            words_ += [f"security={{keys: {self.keys}/{machine}}}", *words]
         with path.with_suffix(".txt").open("ab") as out:
             process = subprocess.Popen(
-                self.command(machine, clock, verb, *given), stdout=out, stderr=out,
+                self.command(machine, clock, verb, *words_), stdout=out, stderr=out,
                 env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
             )  # fmt: skip
         self.started.append(process)
@@ -146,8 +146,8 @@ class Pair:
             )
             for machine, words in asked
         ]  # fmt: skip
-        said = [process.communicate(timeout=LIMIT)[0] for process in running]
-        return [(process.returncode, text) for process, text in zip(running, said, strict=True)]
+        outputs = [process.communicate(timeout=LIMIT)[0] for process in running]
+        return [(process.returncode, text) for process, text in zip(running, outputs, strict=True)]
 
     def check(self, name: str, right: bool, what: object = "") -> None:
         """Notes what is wrong."""
@@ -157,16 +157,16 @@ class Pair:
     def wait(self, name: str, runs: list[subprocess.Popen[bytes]], code: int) -> None:
         """Both must end with this exit code."""
         codes = [run.wait(LIMIT) for run in runs]
-        said = [self.path(name, i).with_suffix(".txt").read_text()[-300:] for i in range(2)]
-        self.check(f"{name}: exit", codes == [code, code], f"{codes} {said if codes != [code, code] else ''}")
+        logs = [self.path(name, i).with_suffix(".txt").read_text()[-300:] for i in range(2)]
+        self.check(f"{name}: exit", codes == [code, code], f"{codes} {logs if codes != [code, code] else ''}")
 
     def reach(self, name: str, rank: int, round: int) -> None:
         """Waits until a rank has recorded a round."""
         limit = time.monotonic() + LIMIT
         while not any(record.round >= round for record in self.records(name, rank)):
             if time.monotonic() > limit:
-                said = [self.path(name, i).with_suffix(".txt").read_text()[-400:] for i in range(2)]
-                raise RuntimeError(f"{name}: rank {rank} did not get to round {round}: {said}")
+                logs = [self.path(name, i).with_suffix(".txt").read_text()[-400:] for i in range(2)]
+                raise RuntimeError(f"{name}: rank {rank} did not get to round {round}: {logs}")
             time.sleep(0.05)
 
     def records(self, name: str, rank: int) -> list[RoundRecord]:
@@ -176,8 +176,8 @@ class Pair:
 
     def summary(self, name: str, machine: int = 0) -> dict[str, Any]:
         """The summary of a machine."""
-        found: dict[str, Any] = json.loads((self.path(name, machine) / "summary.json").read_text())
-        return found
+        summary: dict[str, Any] = json.loads((self.path(name, machine) / "summary.json").read_text())
+        return summary
 
     def check_times(self, name: str, whole: bool = True) -> None:
         """Times count from the start of the run, go forward, and agree between the machines."""
@@ -220,14 +220,14 @@ class Pair:
     def check_commands(self, name: str) -> None:
         """What is asked during a run is answered on both machines, and times in it make sense."""
         asked = [(i, (verb, str(self.path(name, i)))) for i in range(2) for verb in ("status", "resume")]
-        for (machine, (verb, _)), (code, said) in zip(asked, self.run_all(*asked), strict=True):
+        for (machine, (verb, _)), (code, output) in zip(asked, self.run_all(*asked), strict=True):
             if verb == "resume":
-                good = code == 2 and "in progress" in said
+                good = code == 2 and "in progress" in output
             else:
-                seconds = re.search(r"running for ([\d.]+) s", said)
+                seconds = re.search(r"running for ([\d.]+) s", output)
                 good = code == 0 and seconds is not None and 0 < float(seconds[1]) < LIMIT
-                good = good and not re.search(r"(?<![\d.e])-\d+(\.\d+)? s", said)
-            self.check(f"{name}: {verb} on machine {machine}", good, said[-400:])
+                good = good and not re.search(r"(?<![\d.e])-\d+(\.\d+)? s", output)
+            self.check(f"{name}: {verb} on machine {machine}", good, output[-400:])
 
     def check_report(self, name: str) -> None:
         """What is asked of a run that has ended, on both machines."""
@@ -236,9 +236,9 @@ class Pair:
         for machine, page in enumerate(pages):
             path = str(self.path(name, machine))
             asked += [(machine, ("report", path, "--out", str(page))), (machine, ("status", path))]
-        for (machine, (verb, *_)), (code, said) in zip(asked, self.run_all(*asked), strict=True):
+        for (machine, (verb, *_)), (code, output) in zip(asked, self.run_all(*asked), strict=True):
             good = code == 0 and (verb != "report" or pages[machine].exists())
-            self.check(f"{name}: {verb} of its end on machine {machine}", good, said[-400:])
+            self.check(f"{name}: {verb} of its end on machine {machine}", good, output[-400:])
 
     def whole(self) -> str:
         """Trains to the end; the hash of the models."""
@@ -314,10 +314,10 @@ def deal_keys(folder: Path) -> Path:
     ]
     subprocess.run(words, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     for machine, secret in enumerate(sorted(made.glob("*.secret"))):
-        own = folder / str(machine)
-        own.mkdir(mode=0o700)
+        folder_ = folder / str(machine)
+        folder_.mkdir(mode=0o700)
         for file in (secret, made / "machines.json"):
-            shutil.copy(file, own)
+            shutil.copy(file, folder_)
     return folder
 
 

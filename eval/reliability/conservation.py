@@ -55,7 +55,7 @@ NODES, DIMENSION = 8, 16
 ROUNDS = 30
 DEADLINE = 2.0
 Array = NDArray[np.float64]
-Told = dict[str, Any]
+Logged = dict[str, Any]
 """What a node has told about one round: `before`, `after`, and the state of its scheme."""
 
 NETWORKS = "networks"
@@ -90,7 +90,7 @@ class Scheme:
     options: str = ""
     graph: str = f"{{name: ring, nodes: {NODES}}}"
     sums: tuple[str, ...] = ("models",)
-    cost: Callable[[Told, Told, int, int, float], Array] | None = None
+    cost: Callable[[Logged, Logged, int, int, float], Array] | None = None
     """What the mix of j moves the sum by, because i has dropped the edge: (i, j, ranks of both, w)."""
     lossless_only: bool = False
     """Whether it keeps the sum in rounds alone in which all payloads arrive, and the next one."""
@@ -99,42 +99,42 @@ class Scheme:
     rounding: float = ROUNDING
 
 
-def gossip_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def gossip_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """w (x_i - x_j)."""
-    return w * (np.array(given_up["before"]) - np.array(mixed["before"]))
+    return w * (np.array(dropped["before"]) - np.array(mixed["before"]))
 
 
-def deep_squeeze_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def deep_squeeze_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """gamma w (C(v_i) - C(v_j))."""
-    return 0.3 * w * (np.array(given_up["sent"]) - np.array(mixed["sent"]))
+    return 0.3 * w * (np.array(dropped["sent"]) - np.array(mixed["sent"]))
 
 
-def choco_per_edge_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def choco_per_edge_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """gamma w (h_ij - h_ji)."""
     return 0.3 * w * (np.array(mixed["theirs"][str(i)]) - np.array(mixed["own"][str(i)]))
 
 
-def zip_dl_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def zip_dl_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """w times the difference of what the two have sent each other, noise included."""
-    return w * (np.array(given_up["sent"][str(j)]) - np.array(mixed["sent"][str(i)]))
+    return w * (np.array(dropped["sent"][str(j)]) - np.array(mixed["sent"][str(i)]))
 
 
-def moniqua_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def moniqua_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """gamma w (x'_i - x'_j), both as rounded."""
     step = SHARINGS.find("moniqua")(theta=20.0).step
-    return w * step * (np.array(given_up["steps"]) - np.array(mixed["steps"]))
+    return w * step * (np.array(dropped["steps"]) - np.array(mixed["steps"]))
 
 
-def several_steps_cost(nodes: list[Told], weights: Array) -> Array:
+def several_steps_cost(nodes: list[Logged], weights: Array) -> Array:
     """What a round of several steps moves the sum by: w (x_i - x_j) in each step in which j alone mixes.
 
     A step adds c times what its mixes move, and 1 - c times what the step before the last one has moved.
     """
-    if any(told.get("left_out") for told in nodes):
+    if any(logged_models.get("left_out") for logged_models in nodes):
         return np.zeros(DIMENSION)
     earlier, moved = np.zeros(DIMENSION), np.zeros(DIMENSION)
     for step, c in enumerate(nodes[0]["c"]):
-        x, heard = ([told[name][step] for told in nodes] for name in ("models", "heard"))
+        x, heard = ([logged_models[name][step] for logged_models in nodes] for name in ("models", "heard"))
         mixed = np.zeros(DIMENSION)
         for j, sources in enumerate(heard):
             for i in sources:
@@ -144,11 +144,13 @@ def several_steps_cost(nodes: list[Told], weights: Array) -> Array:
     return moved
 
 
-def consensus_control_cost(given_up: Told, mixed: Told, i: int, j: int, w: float) -> Array:
+def consensus_control_cost(dropped: Logged, mixed: Logged, i: int, j: int, w: float) -> Array:
     """w s(r_ij) (x_i - x_j)."""
-    x_i, x_j = (torch.tensor(told["before"], dtype=torch.float64) for told in (given_up, mixed))
+    x_i, x_j = (
+        torch.tensor(logged_models["before"], dtype=torch.float64) for logged_models in (dropped, mixed)
+    )
     r = distance(x_i, x_j)
-    return ConsensusControl(target=0.5).strength(r) * gossip_cost(given_up, mixed, i, j, w)
+    return ConsensusControl(target=0.5).strength(r) * gossip_cost(dropped, mixed, i, j, w)
 
 
 FIXED_POINT = 1e-5
@@ -275,15 +277,15 @@ def run_on_networks(cell: Cell) -> Outcome:
                 run.kill()
             networks.remove(NAMESPACES)
         text = "".join((folder / f"{name}.txt").read_text(errors="replace") for name in NAMESPACES)
-        found = Outcome(trial, max(codes), time.monotonic() - began, text, ())
+        outcome = Outcome(trial, max(codes), time.monotonic() - began, text, ())
         for rank in range(NODES):
             directory = folder / NAMESPACES[rank // half]
-            found.records[rank] = read_records(directory / "records" / f"{rank:05d}.jsonl")
-            found.logs[rank] = (directory / "logs" / f"{rank:05d}.log").read_text(errors="replace")
-            if found.records[rank][-1].round + 1 in (ROUNDS, 2 * ROUNDS):
+            outcome.records[rank] = read_records(directory / "records" / f"{rank:05d}.jsonl")
+            outcome.logs[rank] = (directory / "logs" / f"{rank:05d}.log").read_text(errors="replace")
+            if outcome.records[rank][-1].round + 1 in (ROUNDS, 2 * ROUNDS):
                 saved = checkpoint.newest(directory / "checkpoints", rank)
-                found.models[rank] = saved.state["node"]["vector"].double().numpy()
-    return found
+                outcome.models[rank] = saved.state["node"]["vector"].double().numpy()
+    return outcome
 
 
 @dataclass
@@ -301,26 +303,26 @@ class Verdict:
     """Rounds that all nodes have done."""
 
 
-def told(outcome: Outcome) -> dict[int, list[Told]]:
+def logged_models(outcome: Outcome) -> dict[int, list[Logged]]:
     """What each node has told, by rank, in order."""
-    found: dict[int, list[Told]] = {}
+    sums: dict[int, list[Logged]] = {}
     for rank, log in outcome.logs.items():
         lines = re.findall(f"^{kept_sums.MARK}(.*)$", log, re.MULTILINE)
-        found[rank] = [json.loads(line) for line in lines]
-    return found
+        sums[rank] = [json.loads(line) for line in lines]
+    return sums
 
 
-def by_round(lines: list[Told], rounds: int) -> list[Told]:
+def by_round(lines: list[Logged], rounds: int) -> list[Logged]:
     """What a node has told of each round; it stays as it is in rounds that the node has left out."""
     known = {line["round"]: line for line in lines}
-    found: list[Told] = []
+    table: list[Logged] = []
     for round in range(rounds):
         line = known.get(round)
-        found.append(line or found[-1] | {"before": found[-1]["after"], "left_out": True})
-    return found
+        table.append(line or table[-1] | {"before": table[-1]["after"], "left_out": True})
+    return table
 
 
-def totals(scheme: Scheme, nodes: list[list[Told]], graph: Graph) -> Iterator[tuple[str, Array, float]]:
+def totals(scheme: Scheme, nodes: list[list[Logged]], graph: Graph) -> Iterator[tuple[str, Array, float]]:
     """For each sum its name, its value at the start and after each round, and the largest number in it."""
 
     def stacked(name: str) -> Array:
@@ -366,13 +368,13 @@ def relayed(before: Array, graph: Graph) -> Array:
     sum_i x_i(t) + 1/n sum_ij sum_{s = 1..s_ij} x_j(t - s) stays the same, once all models have arrived.
     """
     late = np.maximum(distances(graph) - 1, 0)
-    found = []
+    losses = []
     for t in range(diameter(graph), before.shape[1]):
         parts = before[:, t].copy()
         for (_, j), s in np.ndenumerate(late):
             parts[j] += before[j, t - s : t].sum(0) / NODES
-        found.append(parts)
-    return np.stack(found, axis=1)
+        losses.append(parts)
+    return np.stack(losses, axis=1)
 
 
 def judge(cell: Cell, outcome: Outcome) -> Verdict:
@@ -391,15 +393,15 @@ def judge(cell: Cell, outcome: Outcome) -> Verdict:
     entry = FAULTS.get(cell.fault, {})
     if entry and entry["name"] not in {report.fault for _, report in outcome.injected}:
         verdict.wrong.append("the fault did not strike")
-    lines = told(outcome)
-    if len(lines) < NODES or not all(one and one[0]["round"] == 0 for one in lines.values()):
+    lines = logged_models(outcome)
+    if len(lines) < NODES or not all(line and line[0]["round"] == 0 for line in lines.values()):
         verdict.wrong.append("some node has not mixed in the first round")
         return verdict
     (judge_steps if cell.scheme in ASYNCHRONOUS else judge_rounds)(cell, outcome, lines, verdict)
     return verdict
 
 
-def judge_steps(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], verdict: Verdict) -> None:
+def judge_steps(cell: Cell, outcome: Outcome, lines: dict[int, list[Logged]], verdict: Verdict) -> None:
     """The models at the end are those at the start less all gradients, in sum."""
     rate = load(TINY).training.optimizer.options["lr"]
     last = [lines[rank][-1] for rank in range(NODES)]
@@ -408,17 +410,17 @@ def judge_steps(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], verd
         verdict.wrong.append(f"only ranks {sorted(outcome.models)} finished")
         return
     expected = sum(np.array(line["start"]) - rate * np.array(line["gradients"]) for line in last)
-    found = sum(outcome.models.values())
+    total = sum(outcome.models.values())
     scale = NODES * max(float(np.abs(model).max()) for model in outcome.models.values())
-    verdict.moved = verdict.unexplained = float(np.abs(found - expected).max()) / scale
+    verdict.moved = verdict.unexplained = float(np.abs(total - expected).max()) / scale
     if not verdict.unexplained <= SCHEMES[cell.scheme].rounding:
         verdict.wrong.append(f"models and gradients: {verdict.unexplained:.2g}")
 
 
-def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], verdict: Verdict) -> None:
+def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Logged]], verdict: Verdict) -> None:
     """No sum changes in a round, but by what the edges cost of which one end alone has mixed."""
     scheme, graph = SCHEMES[cell.scheme], cell.graph
-    verdict.rounds = min(one[-1]["round"] for one in lines.values()) + 1
+    verdict.rounds = min(line[-1]["round"] for line in lines.values()) + 1
     if outcome.code in (ExitCode.OK, ExitCode.NODES_LOST) and verdict.rounds < ROUNDS:
         verdict.wrong.append(f"only {verdict.rounds} rounds")
     nodes = [by_round(lines[rank], verdict.rounds) for rank in range(NODES)]
@@ -429,7 +431,7 @@ def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], ver
         # A round in which a node has ended is not one that all have done.
         struck = {round for rounds in halves.values() for round in rounds}
         verdict.rounds = min([verdict.rounds, *struck])
-        nodes = [one[: verdict.rounds] for one in nodes]
+        nodes = [node[: verdict.rounds] for node in nodes]
         halves = {}
     weights = WeightedGraph(graph, load(TINY, [f"graph={scheme.graph}"]).weights.make()).matrix()
     costs = np.zeros((verdict.rounds, DIMENSION))
@@ -445,13 +447,15 @@ def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], ver
     elif cell.scheme.startswith("multi_gossip"):
         struck = set()
         for round in range(verdict.rounds):
-            costs[round] = several_steps_cost([one[round] for one in nodes], weights)
+            costs[round] = several_steps_cost([node[round] for node in nodes], weights)
     elif scheme.lossless_only:
         lossy = {r.round for records in outcome.records.values() for r in records if r.late or r.lost}
         struck = {round + later for round in lossy for later in range(2)}
     # A node that was suspended discards its mix, but neighbors that did not time out have mixed its model.
-    said = re.findall(r"^round (\d+): discarding this mix", "\n".join(outcome.logs.values()), re.MULTILINE)
-    struck |= {int(number) - 1 for number in said}
+    discarded = re.findall(
+        r"^round (\d+): discarding this mix", "\n".join(outcome.logs.values()), re.MULTILINE
+    )
+    struck |= {int(number) - 1 for number in discarded}
     if verdict.rounds <= diameter(graph) + 1:
         return
     for name, values, largest in totals(scheme, nodes, graph):

@@ -56,9 +56,9 @@ class Spent:
 def call(words: Sequence[str], folder: str | Path, **more: str) -> tuple[int, str, Spent]:
     """Exit code, what was said on standard error, and the time of a Python process."""
     started = time.monotonic()
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [sys.executable, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=said,
+            [sys.executable, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=output,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | more,
         )  # fmt: skip
         timer = threading.Timer(TIME_LIMIT, process.kill)
@@ -67,8 +67,8 @@ def call(words: Sequence[str], folder: str | Path, **more: str) -> tuple[int, st
         timer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         spent = Spent(time.monotonic() - started, usage.ru_utime + usage.ru_stime)
-        said.seek(0)
-        return process.returncode, said.read().decode(errors="replace"), spent
+        output.seek(0)
+        return process.returncode, output.read().decode(errors="replace"), spent
 
 
 def tried(case: Case, good: bool, busy: int) -> Outcome:
@@ -76,17 +76,17 @@ def tried(case: Case, good: bool, busy: int) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="corpus-") as name:
         folder = Path(name)
         case.write(folder)
-        code, said, spent = call(["-m", "decentnode", *case.command(busy)], folder)
+        code, output, spent = call(["-m", "decentnode", *case.command(busy)], folder)
         if not good:
-            return Outcome(case, spent, case.violations(code, said, folder, busy))
-        accepted = (code, said) == (0, "")
-        return Outcome(case, spent, [] if accepted else [f"exit code {code}: {said.strip()}"])
+            return Outcome(case, spent, case.violations(code, output, folder, busy))
+        accepted = (code, output) == (0, "")
+        return Outcome(case, spent, [] if accepted else [f"exit code {code}: {output.strip()}"])
 
 
 def imports() -> Spent:
     """What Python and the imports take that every configuration needs, as medians of five."""
-    found = [call(["-c", IMPORTS], ROOT)[2] for _ in range(5)]
-    return Spent(median(spent.wall for spent in found), median(spent.cpu for spent in found))
+    seconds = [call(["-c", IMPORTS], ROOT)[2] for _ in range(5)]
+    return Spent(median(spent.wall for spent in seconds), median(spent.cpu for spent in seconds))
 
 
 def all_tried(cases: Sequence[Case], good: bool, jobs: int) -> list[Outcome]:
@@ -103,8 +103,8 @@ def run_with_long_paths() -> list[str]:
         folder.mkdir()
         small = ["rounds=2", "graph={name: ring, nodes: 4}", "mapping=null", f"run_dir={name}/run"]
         command = ["run", str(ROOT / "configs" / "quickstart.yaml"), *small, "communication.local=ipc"]
-        code, said, _ = call(["-m", "decentnode", *command], name, TMPDIR=str(folder))
-        return [] if code == 0 else [f"TMPDIR of {len(LONG)} letters: {said.strip()}"]
+        code, output, _ = call(["-m", "decentnode", *command], name, TMPDIR=str(folder))
+        return [] if code == 0 else [f"TMPDIR of {len(LONG)} letters: {output.strip()}"]
 
 
 def summary(kind: str, outcomes: Sequence[Outcome], alone: Spent) -> list[str]:
@@ -124,7 +124,7 @@ def summary(kind: str, outcomes: Sequence[Outcome], alone: Spent) -> list[str]:
         print(
             f"{max(0.0, worst - base):.2f} beyond the imports; {over} cases above {MOST_SECONDS:.0f} s in all"
         )
-    return [f"{outcome.case.id}: {what}" for outcome in outcomes for what in outcome.wrong]
+    return [f"{outcome.case.id}: {wrong}" for outcome in outcomes for wrong in outcome.wrong]
 
 
 def slow(outcomes: Sequence[Outcome], alone: Spent) -> list[str]:

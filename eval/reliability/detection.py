@@ -87,7 +87,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     """Prints the latencies and the false accusations; 1 when they are too many or too long."""
-    options, found, right = parse(), dict[str, object](), True
+    options, spans, right = parse(), dict[str, object](), True
     for kind, most in (("kill", 1.0 + GRACE), ("stop", options.deadline + 1.0 + GRACE)):
         times: list[float] = []
         for seed in range(1, options.seeds + 1):
@@ -99,8 +99,8 @@ def main() -> int:
                     f"{len(seen)} of {DEGREE} neighbors, seconds {seen}:\n    {plan.reproducer}", flush=True
                 )
             times += seen
-        found[kind] = {"median": median(times), "most": max(times), "allowed": most, "neighbors": len(times)}
-        print(f"{kind}: {found[kind]}", flush=True)
+        spans[kind] = {"median": median(times), "most": max(times), "allowed": most, "neighbors": len(times)}
+        print(f"{kind}: {spans[kind]}", flush=True)
     wrong, outcome = accusations(options.node_rounds, options.deadline)
     done = sum(map(len, outcome.records.values()))
     print(
@@ -111,7 +111,7 @@ def main() -> int:
             f"    rank {report.rank}, round {report.round + 1}: without rank {report.peer}: {report.reason}"
         )
     right = right and not wrong and done >= options.node_rounds
-    print(json.dumps({**found, "false_accusations": wrong, "node_rounds": done, "right": right}))
+    print(json.dumps({**spans, "false_accusations": wrong, "node_rounds": done, "right": right}))
     return 0 if right else 1
 
 

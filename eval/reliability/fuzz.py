@@ -72,7 +72,7 @@ class Party:
 
         reception.take, reception._accept = counting, using
 
-    async def exchange_until_told(self) -> dict[str, Any]:
+    async def exchange_until_stopped(self) -> dict[str, Any]:
         """Honest rounds between ranks 0 and 1; rank 0 says which one is the last."""
         round, last, slowest, wrong = 0, 2**31, 0.0, 0
         other = 1 - self.rank
@@ -125,7 +125,7 @@ def host(place: ProcessDirectory, base_port: int, run_id: int, orders: Connectio
     party = Party(place, base_port, run_id, orders)
     bound.wait(10.0)
     party.transport.open([1 - place.own], run_id, 10.0)
-    result = asyncio.run(party.exchange_until_told())
+    result = asyncio.run(party.exchange_until_stopped())
     result |= party._account(result["rounds"])
     result["mailbox"] = {"parked": len(party.endpoint.mailbox._early._messages)}
     party.endpoint.leave()
@@ -146,9 +146,9 @@ class Scene:
         self.address = ("127.0.0.1", base_port)
         bound = FORK.Barrier(2)
         self.pipes, self.processes = [], []
-        for own in (0, 1):
+        for number in (0, 1):
             here, there = FORK.Pipe()
-            place = ProcessDirectory(processes, own, directory, grace=1.0, credentials=keys[own])
+            place = ProcessDirectory(processes, number, directory, grace=1.0, credentials=keys[number])
             process = FORK.Process(target=host, args=(place, base_port, self.run_id, there, bound))
             process.start()
             self.pipes.append(here)
@@ -159,21 +159,21 @@ class Scene:
         self.pipes[0].send("account")
         if not self.pipes[0].poll(2 * ROUND_LIMIT):
             raise RuntimeError("rank 0 hangs")
-        found: dict[str, Any] = self.pipes[0].recv()
-        return found
+        answer: dict[str, Any] = self.pipes[0].recv()
+        return answer
 
     def end(self) -> list[dict[str, Any]]:
         """What both honest nodes report in the end."""
         self.pipes[0].send("end")
-        found = []
+        faults = []
         for pipe, process in zip(self.pipes, self.processes, strict=True):
             if not pipe.poll(2 * ROUND_LIMIT):
                 raise RuntimeError(f"process {process.pid} did not end")
-            found.append(pipe.recv())
+            faults.append(pipe.recv())
             process.join(ROUND_LIMIT)
             if process.exitcode:
                 raise RuntimeError(f"process {process.pid} ended with {process.exitcode}")
-        return found
+        return faults
 
     def kill(self) -> None:
         """Leaves nothing behind."""

@@ -25,7 +25,7 @@ def as_numbers(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): as_numbers(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [as_numbers(one) for one in value]
+        return [as_numbers(item) for item in value]
     if isinstance(value, int | float):
         return value
     return torch.as_tensor(value, dtype=torch.float64).flatten().tolist()
@@ -38,9 +38,9 @@ def printing(scheme: type[Sharing], **state: str) -> type[Sharing]:
     class Printing(scheme):  # type: ignore[misc,valid-type]
         def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
             super().accept(vector, view, mixed)
-            found = {name: as_numbers(attrgetter(path)(self)) for name, path in state.items()}
+            sums = {name: as_numbers(attrgetter(path)(self)) for name, path in state.items()}
             models = {"before": as_numbers(vector), "after": as_numbers(mixed)}
-            print(MARK + json.dumps({"round": view.round, **models, **found}), flush=True)
+            print(MARK + json.dumps({"round": view.round, **models, **sums}), flush=True)
 
     Printing.__doc__ = scheme.__doc__
     return Printing
@@ -101,6 +101,6 @@ class ad_psgd(AdPsgd):
         self._gradients += gradient
 
     def after_step(self, vector: Tensor, view: View) -> Posts:
-        found = {"start": as_numbers(self._start), "gradients": as_numbers(self._gradients)}
-        print(MARK + json.dumps({"round": view.round, **found}), flush=True)
+        sums = {"start": as_numbers(self._start), "gradients": as_numbers(self._gradients)}
+        print(MARK + json.dumps({"round": view.round, **sums}), flush=True)
         return super().after_step(vector, view)

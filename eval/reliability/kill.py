@@ -143,10 +143,10 @@ def wrongs(size: Size, outcome: Outcome, survivors: list[int], times: float) -> 
 def is_connected(graph: Graph, ranks: list[int]) -> bool:
     """Whether these ranks reach each other without the others."""
     alive = set(ranks)
-    found = nx.Graph()
-    found.add_nodes_from(alive)
-    found.add_edges_from((i, j) for i in alive for j in graph.targets(i, 0) if j in alive)
-    return bool(nx.is_connected(found))
+    live_graph = nx.Graph()
+    live_graph.add_nodes_from(alive)
+    live_graph.add_edges_from((i, j) for i in alive for j in graph.targets(i, 0) if j in alive)
+    return bool(nx.is_connected(live_graph))
 
 
 def parse(arguments: list[str] | None = None) -> tuple[Size, list[int]]:
@@ -163,10 +163,10 @@ def main() -> int:
     """Prints a line for each seed and one of JSON for all; 1 when something is wrong."""
     size, seeds = parse()
     with tempfile.TemporaryDirectory(prefix="kill-") as folder:
-        found = []
+        runs = []
         for seed in seeds:
             one = figures(size, seed, Path(folder))
-            found.append(one)
+            runs.append(one)
             print(
                 f"seed {seed:>2}: {one.finished} finished, longest round {one.longest_round:.2f} s (usual "
                 f"{one.usual_round:.3f} s), {one.one_sided_rounds} one-sided edge rounds, "
@@ -175,14 +175,14 @@ def main() -> int:
             )  # fmt: skip
             if one.wrong:
                 print(f"    {disturbed(size, seed).reproducer}")
-    times = [one.times for one in found if one.times == one.times]
+    times = [figures_of_run.times for figures_of_run in runs if figures_of_run.times == figures_of_run.times]
     print(json.dumps({
-        "seeds": len(found), "right": sum(not one.wrong for one in found),
-        "longest_round": max(one.longest_round for one in found),
+        "seeds": len(runs), "right": sum(not one.wrong for one in runs),
+        "longest_round": max(one.longest_round for one in runs),
         "most_times_apart": max(times, default=None),
-        "one_sided_edge_rounds": sum(one.one_sided_rounds for one in found),
+        "one_sided_edge_rounds": sum(one.one_sided_rounds for one in runs),
     }))  # fmt: skip
-    return 1 if any(one.wrong for one in found) else 0
+    return 1 if any(one.wrong for one in runs) else 0
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def descendants(pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [found for child in map(int, children) for found in (child, *descendants(child))]
+    return [pid for child in map(int, children) for pid in (child, *descendants(child))]
 
 
 def descriptors(pid: int) -> int:

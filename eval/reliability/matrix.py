@@ -100,11 +100,11 @@ def chosen(options: argparse.Namespace) -> Iterator[Cell]:
 def undisturbed(options: argparse.Namespace) -> dict[str, Outcome]:
     """The run of each scheme without a fault."""
     trials = [trial(Cell("none", "none", scheme), None, options) for scheme in options.schemes]
-    found = {outcome.trial.name.split()[-1]: outcome for outcome in run_all(trials, options.jobs)}
-    for scheme, outcome in found.items():
+    references = {outcome.trial.name.split()[-1]: outcome for outcome in run_all(trials, options.jobs)}
+    for scheme, outcome in references.items():
         if outcome.code:
             raise SystemExit(f"{scheme} does not even run without faults:\n{outcome.text}")
-    return found
+    return references
 
 
 def expectation(cell: Cell, reference: Outcome, options: argparse.Namespace) -> Expectation:
@@ -145,15 +145,15 @@ def main() -> int:
     counts, struck, back = Counter[str](), 0, 0
     for done, outcome in enumerate(run_all(trials, options.jobs), 1):
         cell = cells[outcome.trial.name]
-        found = wrongs(outcome, expectation(cell, references[cell.scheme], options))
+        defects = wrongs(outcome, expectation(cell, references[cell.scheme], options))
         struck += bool(outcome.injected)
         back += any(event["kind"] == "peer_back" for event in outcome.events)
-        counts.update(wrong.split(":")[0] for wrong in found)
-        verdict = "; ".join(found) or "ok"
+        counts.update(wrong.split(":")[0] for wrong in defects)
+        verdict = "; ".join(defects) or "ok"
         print(
             f"{done:>3}/{len(trials)} {cell.name:<40} exit {outcome.code} {outcome.seconds:5.1f} s  {verdict}"
         )
-        if found:
+        if defects:
             print(f"        {outcome.trial.reproducer}", flush=True)
     print(json.dumps({"cells": len(trials), "struck": struck, "back": back, "wrong": dict(counts)}))
     return 1 if counts else 0

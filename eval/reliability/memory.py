@@ -62,12 +62,12 @@ class Sampler(threading.Thread):
 
     def slopes(self, rounds: int) -> list[float]:
         """MB of each node in 100 rounds, by least squares over what was seen after the warm-up."""
-        found = []
+        table = []
         for samples in self.hosts.values():
             judged = np.array(samples[int(WARM_UP * len(samples)) :])
             at = np.linspace(WARM_UP * rounds, rounds, len(judged))
-            found.append(float(100 * np.polyfit(at, judged, 1)[0]))
-        return found
+            table.append(float(100 * np.polyfit(at, judged, 1)[0]))
+        return table
 
 
 def children(pid: int) -> list[int]:

@@ -117,7 +117,7 @@ def cut(folder: Path, seconds: float) -> tuple[int, int]:
 
 def alone(folder: Path) -> list[int]:
     """The rounds in which some rank at the border heard one neighbor only."""
-    return sorted({one.round for rank in BORDER for one in records(folder, rank) if one.heard < 2})
+    return sorted({record.round for rank in BORDER for record in records(folder, rank) if record.heard < 2})
 
 
 def parse() -> argparse.Namespace:
@@ -148,10 +148,10 @@ def main() -> int:
                 run.kill()
             remove()
         rows = read_evaluations(folder / NAMESPACES[0] / "evaluations.jsonl")
-        found = {row.round: row.consensus_distance for row in rows if row.consensus_distance}
+        distances = {row.round: row.consensus_distance for row in rows if row.consensus_distance}
         apart = alone(folder)
         finished = [len(records(folder, rank)) for rank in range(NODES)].count(options.rounds)
-    healed = contraction(found, apart[-1] + 30) if apart else math.nan
+    healed = contraction(distances, apart[-1] + 30) if apart else math.nan
     print(f"finished {finished} of {NODES}, exit {codes}; the link was down in rounds {first} to {last}")
     print(f"apart in {len(apart)} rounds, {apart[:1]} to {apart[-1:]}")
     print(f"contraction per round: the whole graph's {wanted:.4f}; afterwards {healed:.4f}")

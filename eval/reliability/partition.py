@@ -23,7 +23,7 @@ from decentnode.graph.spectrum import measure
 NODES = 16
 FIRST, LAST = 20, 39
 """The rounds of the partition."""
-MOST_OFF = 0.05
+MOST_ERROR = 0.05
 
 
 def trial(options: argparse.Namespace) -> Trial:
@@ -80,11 +80,11 @@ def main() -> int:
     wanted = measure(WeightedGraph(graph, load(TINY, plan.overrides).weights.make())).contraction
     assert wanted is not None
     outcome = run(plan)
-    found = distances(outcome)
+    by_round = distances(outcome)
     rates = {
-        "before": contraction({r: d for r, d in found.items() if r < options.first}, 1),
-        "during": contraction({r: d for r, d in found.items() if r <= options.last}, options.first + 3),
-        "after": contraction(found, options.last + options.settle),
+        "before": contraction({r: d for r, d in by_round.items() if r < options.first}, 1),
+        "during": contraction({r: d for r, d in by_round.items() if r <= options.last}, options.first + 3),
+        "after": contraction(by_round, options.last + options.settle),
     }
     struck = {(report.rank, report.round) for _, report in outcome.injected if report.fault == "partition"}
     longest = outcome.longest_round(outcome.finished)
@@ -92,7 +92,7 @@ def main() -> int:
     print(f"longest round {longest:.1f} s, {len(struck)} node rounds cut")
     shown = ", ".join(f"{name} {rate:.4f}" for name, rate in rates.items())
     print(f"contraction per round: the whole graph's {wanted:.4f}; {shown}")
-    healed = abs(rates["after"] / wanted - 1.0) <= MOST_OFF
+    healed = abs(rates["after"] / wanted - 1.0) <= MOST_ERROR
     right = healed and len(outcome.finished) == NODES and outcome.code in (ExitCode.OK, ExitCode.NODES_LOST)
     print(json.dumps({"right": right, "wanted": wanted, **rates, "exit": outcome.code}))
     if not right:

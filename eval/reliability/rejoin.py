@@ -58,7 +58,7 @@ def trial(options: argparse.Namespace) -> Trial:
 
 def returns(outcome: Outcome) -> list[Return]:
     """One for each node that was killed, in the order of the killings."""
-    found = []
+    rejoins = []
     crashes = [report for _, report in outcome.injected if report.fault == "crash"]
     for crash in crashes:
         later = [other.round for other in crashes if other.rank == crash.rank and other.round > crash.round]
@@ -71,8 +71,8 @@ def returns(outcome: Outcome) -> list[Return]:
             for record in outcome.records.get(crash.rank, [])
             if crash.round < record.round <= until and record.heard
         ]
-        found.append(Return(crash.rank, crash.round, min(ups, default=None), min(heard, default=None)))
-    return found
+        rejoins.append(Return(crash.rank, crash.round, min(ups, default=None), min(heard, default=None)))
+    return rejoins
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -91,10 +91,10 @@ def main() -> int:
     options = parse()
     plan = trial(options)
     outcome = run(plan)
-    found = returns(outcome)
-    for one in found:
-        print(f"rank {one.rank:>2} killed in round {one.killed:>3}, up in {one.up}, back in {one.back}")
-    counts = [one.rounds for one in found]
+    rejoins = returns(outcome)
+    for back in rejoins:
+        print(f"rank {back.rank:>2} killed in round {back.killed:>3}, up in {back.up}, back in {back.back}")
+    counts = [returned.rounds for returned in rejoins]
     sane = all(bool(np.isfinite(model).all()) for model in outcome.models.values())
     right = (
         outcome.code in (ExitCode.OK, ExitCode.NODES_LOST)
@@ -103,8 +103,8 @@ def main() -> int:
         and sane
     )
     print(json.dumps({
-        "killed": len(found), "finished": len(outcome.finished), "exit": outcome.code,
-        "never_back": sum(one.back is None for one in found), "right": right,
+        "killed": len(rejoins), "finished": len(outcome.finished), "exit": outcome.code,
+        "never_back": sum(returned.back is None for returned in rejoins), "right": right,
         "median_rounds": median(counts) if counts else None, "most_rounds": max(counts, default=None),
         "longest_round": outcome.longest_round(outcome.finished), "seconds": round(outcome.seconds, 1),
     }))  # fmt: skip

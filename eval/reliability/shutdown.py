@@ -48,11 +48,11 @@ class Way:
     name: str
     overrides: tuple[str, ...]
     codes: tuple[int, ...]
-    strike: Callable[["Ending"], None] = lambda ending: None
+    kill: Callable[["Ending"], None] = lambda ending: None
     latest: float = 2.5
-    """Seconds after the fork at which the last strike may come."""
+    """Seconds after the fork at which the last kill may come."""
     seconds: float = 5.0
-    """How long everything may take to be gone after the strike."""
+    """How long everything may take to be gone after the kill."""
 
 
 @dataclass
@@ -64,19 +64,19 @@ class Ending:
     slot: int
     randomness: random.Random
     running: _Running = field(init=False)
-    struck: float = 0.0
+    killed: float = 0.0
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    """From the strike until everything was gone."""
+    """Seconds from the kill until everything was gone."""
     ended: float = 0.0
     """When the launcher had ended."""
 
     def __post_init__(self) -> None:
         port = FIRST_PORT + PORTS_EACH * self.slot
         transport = f"communication={{name: zeromq, local: tcp, base_port: {port}}}"
-        own = tuple(transport if word == "tcp" else word for word in self.way.overrides)
-        self.strike_at = self.randomness.uniform(0.0, self.way.latest)
-        self.running = _Running(Trial(f"{self.way.name}-{self.number}", own, LIMIT))
+        overrides = tuple(transport if word == "tcp" else word for word in self.way.overrides)
+        self.kill_at = self.randomness.uniform(0.0, self.way.latest)
+        self.running = _Running(Trial(f"{self.way.name}-{self.number}", overrides, LIMIT))
 
     @property
     def leader(self) -> int:
@@ -90,19 +90,19 @@ class Ending:
 
     def advance(self) -> bool:
         """Strikes when it is time; true when everything is gone, or has had the time for that."""
-        if not self.struck and time.monotonic() - self.running.began >= self.strike_at:
-            self.way.strike(self)
-            self.struck = time.monotonic()
+        if not self.killed and time.monotonic() - self.running.began >= self.kill_at:
+            self.way.kill(self)
+            self.killed = time.monotonic()
         if not self.ended and self.running.has_ended():
             self.ended = time.monotonic()
         if not self.ended:
             return False
-        self.seconds = time.monotonic() - (self.struck if self.way.latest else self.ended)
+        self.seconds = time.monotonic() - (self.killed if self.way.latest else self.ended)
         return self.seconds > self.way.seconds or not self._left()
 
     def judge(self) -> None:
         """Looks for what is left and for what is wrong with its files."""
-        self.problems += [f"left: {what}" for what in self._left()]
+        self.problems += [f"left: {left}" for left in self._left()]
         if self.seconds > self.way.seconds:
             self.problems.append(f"took {self.seconds:.1f} s")
         if self.running.code not in self.way.codes:
@@ -180,8 +180,8 @@ def run_all(ways: Sequence[Way], runs: int, jobs: int, minutes: float, seed: int
     while running or (number < runs and time.monotonic() < limit):
         while len(running) < jobs and number < runs and time.monotonic() < limit:
             slot = next(i for i in range(jobs) if i not in running)
-            own = random.Random(randomness.getrandbits(64))
-            running[slot] = Ending(ways[number % len(ways)], number, slot, own)
+            randomness_ = random.Random(randomness.getrandbits(64))
+            running[slot] = Ending(ways[number % len(ways)], number, slot, randomness_)
             number += 1
         for slot, ending in list(running.items()):
             if ending.advance():
@@ -196,7 +196,7 @@ def run_all(ways: Sequence[Way], runs: int, jobs: int, minutes: float, seed: int
 def show(ending: Ending) -> None:
     """One line about a run that was not clean."""
     if ending.problems:
-        where = f"{ending.way.name} at {ending.strike_at:.3f} s"
+        where = f"{ending.way.name} at {ending.kill_at:.3f} s"
         print(f"run {ending.number}, {where}: {'; '.join(ending.problems)}", flush=True)
 
 

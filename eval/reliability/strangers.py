@@ -175,8 +175,8 @@ class Attacker:
         first = self._mark()
         sockets = [self._connect(KINDS[self.made.total() % len(KINDS)]) for _ in range(count)]
         time.sleep(SETTLE)
-        for one in sockets:
-            one.close()
+        for sock in sockets:
+            sock.close()
         self.bursts.append((first, self._mark()))
 
     def _connect(self, kind: str) -> Connection:
@@ -221,7 +221,7 @@ def attack(attacker: Attacker, connections: int, burst: int, pause: float, victi
 
 def round_seconds(record: Path, bursts: list[tuple[Mark, Mark]]) -> tuple[float, float]:
     """The median round of the victim between bursts and during them, in seconds."""
-    ends = [one.seconds for one in read_records(record)]
+    ends = [record.seconds for record in read_records(record)]
     times = [late - early for early, late in pairwise(ends)]
     under = {round for first, last in bursts for round in range(first.round, last.round)}
     last = max(under, default=0)
@@ -243,7 +243,7 @@ def _work_per_round(spans: list[tuple[Mark, Mark]]) -> float:
 
 def refusals(records: Path) -> Counter[str]:
     """What the victim counted, by reason."""
-    return sum((Counter(one.refused) for one in read_records(records)), Counter())
+    return sum((Counter(record.refused) for record in read_records(records)), Counter())
 
 
 def model_of(folder: Path) -> str:
@@ -253,7 +253,7 @@ def model_of(folder: Path) -> str:
 
 def losses(folder: Path) -> list[float | None]:
     """Rank 0's loss in every round: a forged model would show in the round after it, and may fade later."""
-    return [one.loss for one in read_records(folder / "run" / "records" / "00000.jsonl")]
+    return [record.loss for record in read_records(folder / "run" / "records" / "00000.jsonl")]
 
 
 def run_attacked(folder: Path, options: argparse.Namespace) -> Attacker:
@@ -301,8 +301,8 @@ def main() -> int:
     print(f"refused by rank 0: {dict(refused)}")
     verdict = "yes: no message got through" if same else "NO"
     print(f"every round and the models as in a run that nobody attacked: {verdict}")
-    for what, (between, during) in (("median round", times), ("processor time of all nodes a round", work)):
-        print(f"{what}: {1e3 * between:.3f} ms between bursts, {1e3 * during:.3f} ms during bursts")
+    for title, (between, during) in (("median round", times), ("processor time of all nodes a round", work)):
+        print(f"{title}: {1e3 * between:.3f} ms between bursts, {1e3 * during:.3f} ms during bursts")
     return 0 if same and attacker.made.total() >= arguments.connections else 1
 
 

@@ -94,25 +94,25 @@ def kill_once(folder: Path, first: int, chance: random.Random) -> dict[int, int]
 
 def wrongs(folder: Path, acknowledged: dict[int, int]) -> list[str]:
     """What is torn, or older than it may be."""
-    found: list[str] = []
+    damaged: list[str] = []
     try:
         records = [record.round for record in read_records(folder / "00000.jsonl")]
         if records != list(range(len(records))) or len(records) <= acknowledged.get(_RECORD, -1):
-            found.append(f"records end with {records[-1:]}, acknowledged: {acknowledged}")
-        newest = checkpoint.newest(folder / checkpoint.FOLDER, 0, note=found.append)
+            damaged.append(f"records end with {records[-1:]}, acknowledged: {acknowledged}")
+        newest = checkpoint.newest(folder / checkpoint.FOLDER, 0, note=damaged.append)
         if newest is None:
             if _CHECKPOINT in acknowledged:
-                found.append(f"no checkpoint, acknowledged: {acknowledged}")
+                damaged.append(f"no checkpoint, acknowledged: {acknowledged}")
         elif newest.round < acknowledged.get(_CHECKPOINT, -1) or not is_whole(newest):
-            found.append(f"checkpoint of round {newest.round}, acknowledged: {acknowledged}")
+            damaged.append(f"checkpoint of round {newest.round}, acknowledged: {acknowledged}")
         if (
             _SUMMARY in acknowledged
             and read_object(folder / "summary.json")["round"] < acknowledged[_SUMMARY]
         ):
-            found.append(f"an old summary, acknowledged: {acknowledged}")
+            damaged.append(f"an old summary, acknowledged: {acknowledged}")
     except BadInput as error:
-        found.append(str(error))
-    return found
+        damaged.append(str(error))
+    return damaged
 
 
 def is_whole(newest: checkpoint.Checkpoint) -> bool:
@@ -126,15 +126,15 @@ def kill_often(folder: Path, kills: int, seed: int = 1) -> Found:
     """Kills writers that go on where the last one was killed."""
     torch.set_num_threads(1)
     gc.freeze()
-    found, chance = Found(), random.Random(seed)
+    damage, chance = Found(), random.Random(seed)
     for _ in range(kills):
-        acknowledged = kill_once(folder, found.rounds, chance)
-        found.kills += 1
-        found.amid += any(folder.rglob("*.tmp"))
-        found.wrongs += wrongs(folder, acknowledged)
+        acknowledged = kill_once(folder, damage.rounds, chance)
+        damage.kills += 1
+        damage.amid += any(folder.rglob("*.tmp"))
+        damage.wrongs += wrongs(folder, acknowledged)
         path = folder / "00000.jsonl"
-        found.rounds = len(read_records(path)) if path.exists() else 0
-    return found
+        damage.rounds = len(read_records(path)) if path.exists() else 0
+    return damage
 
 
 # Disks that take nothing any more, mounted in a namespace of its own.
@@ -177,16 +177,16 @@ def fill_a_disk(disk: Path) -> list[str]:
             file.write(b"\0" * 512)
     text, _ = process.communicate(timeout=180)
     saved = {rank: checkpoint.newest(disk / "run" / checkpoint.FOLDER, rank) for rank in range(8)}
-    rounds = {rank: found.round + 1 if found else 0 for rank, found in saved.items()}
+    rounds = {rank: lines.round + 1 if lines else 0 for rank, lines in saved.items()}
     print(f"full disk: exit {process.returncode}; newest checkpoints after rounds {rounds}")
     print("   ", "\n    ".join(line for line in text.splitlines() if "space" in line))
-    found = [] if process.returncode == ExitCode.FAILED else [f"full disk: exit {process.returncode}, not 4"]
+    wrong = [] if process.returncode == ExitCode.FAILED else [f"full disk: exit {process.returncode}, not 4"]
     filler.unlink()
     code = subprocess.run(
         [sys.executable, "-m", "decentnode", "resume", f"{disk}/run"], check=False
     ).returncode
     return (
-        found if code == ExitCode.OK else [*found, f"after the disk was full: exit {code} of the resumed run"]
+        wrong if code == ExitCode.OK else [*wrong, f"after the disk was full: exit {code} of the resumed run"]
     )
 
 
@@ -230,13 +230,13 @@ def main() -> None:
         raise SystemExit("\n".join(wrong) or 0)
     with tempfile.TemporaryDirectory() as name:
         began = time.monotonic()
-        found = kill_often(Path(name), chosen.kills, chosen.seed)
+        kills = kill_often(Path(name), chosen.kills, chosen.seed)
         print(
-            f"{found.kills} kills over {found.rounds} rounds in {time.monotonic() - began:.0f} s, "
-            f"{found.amid} amid a file: {len(found.wrongs)} wrong"
+            f"{kills.kills} kills over {kills.rounds} rounds in {time.monotonic() - began:.0f} s, "
+            f"{kills.amid} amid a file: {len(kills.wrongs)} wrong"
         )
-        print(*found.wrongs, sep="\n", end="")
-        code = 1 if found.wrongs else 0
+        print(*kills.wrongs, sep="\n", end="")
+        code = 1 if kills.wrongs else 0
         if chosen.disks:
             words = ["unshare", "-m", sys.executable, __file__, "--inside", name]
             code |= subprocess.run(words, check=False).returncode

@@ -77,9 +77,9 @@ def main() -> int:
         calm = run(trial)
         with jumping():
             jumpy = run(trial)
-        found = verdict(calm, jumpy)
-        wrong += bool(found)
-        print(f"{name}: {calm.seconds:.1f} s evenly, {jumpy.seconds:.1f} s with jumps: {found or 'the same'}")
+        why = verdict(calm, jumpy)
+        wrong += bool(why)
+        print(f"{name}: {calm.seconds:.1f} s evenly, {jumpy.seconds:.1f} s with jumps: {why or 'the same'}")
     return 1 if wrong else 0
 
 

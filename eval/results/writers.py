@@ -148,8 +148,8 @@ def check(name: str, directory: Path) -> str:
     for row in run.rows[4:]:
         resumed.row(row)
     resumed.close({"nodes": NODES, "finished_nodes": NODES, "model_hash": "00"})
-    found = [(round, float(f"{mean:.6f}")) for round, mean in READERS[name](run)]
-    return "" if found == [(r, float(f"{m:.6f}")) for r, m in expected] else f"reads back as {found}"
+    read_rows = [(round, float(f"{mean:.6f}")) for round, mean in READERS[name](run)]
+    return "" if read_rows == [(r, float(f"{m:.6f}")) for r, m in expected] else f"reads back as {read_rows}"
 
 
 def main() -> int:

@@ -79,22 +79,22 @@ class Trial:
             content = json.loads(summary.read_text())
             if content["finished_nodes"] < content["nodes"]:
                 continue
-            found = json.loads((run / "run.json").read_text())["run_id"], summary.stat().st_mtime_ns
-            assert self.seen.setdefault(str(run), found) == found, f"{run} was repeated"
+            state = json.loads((run / "run.json").read_text())["run_id"], summary.stat().st_mtime_ns
+            assert self.seen.setdefault(str(run), state) == state, f"{run} was repeated"
 
 
 def below(pid: int) -> list[int]:
     """All living processes that descend from one."""
-    found, queue = [], [pid]
+    problems, queue = [], [pid]
     while queue:
         parent = queue.pop()
         try:
             words = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         except OSError:
             continue
-        found += map(int, words)
+        problems += map(int, words)
         queue += map(int, words)
-    return found
+    return problems
 
 
 def is_alive(pid: int) -> bool:
@@ -131,13 +131,13 @@ def kill_once(trial: Trial, chance: random.Random) -> int | None:
 
 def hashes(out: Path) -> dict[str, str]:
     """The model hash of each run."""
-    found = {}
+    hashes_of = {}
     for summary in sorted(out.glob("*/seed-?/summary.json")):
         run = summary.parent
-        rounds = [[one.round for one in read_records(path)] for path in (run / "records").iterdir()]
+        rounds = [[record.round for record in read_records(path)] for path in (run / "records").iterdir()]
         assert rounds == [list(range(ROUNDS))] * 4, f"{run} has rounds twice, or not at all"
-        found[str(run.relative_to(out))] = json.loads(summary.read_text())["model_hash"]
-    return found
+        hashes_of[str(run.relative_to(out))] = json.loads(summary.read_text())["model_hash"]
+    return hashes_of
 
 
 def main() -> None:
@@ -161,8 +161,8 @@ def main() -> None:
         assert code == 0, (trial.folder / "killed.out").read_text()[-3000:]
         trial.check()
         assert trial.start("straight").wait(LIMIT) == 0
-        found, expected = (hashes(trial.folder / name) for name in ("killed", "straight"))
-        assert found == expected and len(found) == 12, f"{found}\n{expected}"
+        hash_, expected = (hashes(trial.folder / name) for name in ("killed", "straight"))
+        assert hash_ == expected and len(hash_) == 12, f"{hash_}\n{expected}"
         aside = len(list((trial.folder / "killed").glob("*/seed-?.*-*/")))
         resumed = sum(
             "continues after round" in path.read_text()

@@ -49,13 +49,13 @@ def main(overrides: Sequence[str]) -> None:
     rows = [headings]
     for variant in Study(directory).compared:
         results = [result for run in variant.finished for result in read_results(run.directory)]
-        found = [_mean([r.accuracy for r in results if r.attack == name]) for name in ATTACKS]
+        values = [_mean([r.accuracy for r in results if r.attack == name]) for name in ATTACKS]
         indices = _mean([share for run in variant.finished for share in by_indices(run)])
         sizes = _mean([share for run in variant.finished for share in by_size(run)])
         last = max((r.round for r in results), default=0)
         labels = [r for r in results if r.attack == "label_distribution" and r.round == last]
         shares = [_mean([r.accuracy for r in labels]), _mean([r.l1_error for r in labels])]
-        rows.append([variant.name, str(len(variant.finished)), *found, indices, sizes, *shares])
+        rows.append([variant.name, str(len(variant.finished)), *values, indices, sizes, *shares])
     print(*aligned(rows), sep="\n")
     print("Shares of right guesses; chance is 0.25 for the origin, and 0.1 for the label.")
     print("L1 of guessing equal shares: 1.6.")

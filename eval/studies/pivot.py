@@ -17,8 +17,8 @@ def main(directory: Path, rows: str, columns: str) -> None:
     study = Study(directory)
     tables: dict[str, dict[tuple[str, str], str]] = {}
     for variant in study.variants:
-        rest = ", ".join(label for axis, label in variant.axes.items() if axis not in (rows, columns))
-        tables.setdefault(rest, {})[variant.axes[rows], variant.axes[columns]] = cell(study, variant)
+        other_labels = ", ".join(label for axis, label in variant.axes.items() if axis not in (rows, columns))
+        tables.setdefault(other_labels, {})[variant.axes[rows], variant.axes[columns]] = cell(study, variant)
     for title, cells in tables.items():
         across = list(dict.fromkeys(column for _, column in cells))
         print(f"\n{title}\n\n| {rows} | {' | '.join(across)} |\n|---|{'---|' * len(across)}")
@@ -29,8 +29,8 @@ def main(directory: Path, rows: str, columns: str) -> None:
 def cell(study: Study, variant: Variant) -> str:
     """Mean and interval at the end, and how many runs ended early."""
     early = len(variant.runs) - len(variant.finished)
-    found = number(variant.over_seeds(study.measures()["end"]), study.headline).text
-    return f"{found} ({early} of {len(variant.runs)} ended early)" if early else found
+    text = number(variant.over_seeds(study.measures()["end"]), study.headline).text
+    return f"{text} ({early} of {len(variant.runs)} ended early)" if early else text
 
 
 if __name__ == "__main__":

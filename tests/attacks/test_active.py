@@ -42,16 +42,16 @@ def test_every_attack_says_what_it_knows():
 
 
 def test_what_they_send():
-    own, x = random_models(1, 6)[0], dict(enumerate(random_models(5, 6)))
+    own_model, x = random_models(1, 6)[0], dict(enumerate(random_models(5, 6)))
     seen = {j: x[j] for j in (0, 1, 3, 4)}
     stacked = torch.stack([x[0], x[1], x[4]])
 
     def lie(attack: Attack, target=None):
-        return attack.lie(own, VIEW, seen, target)
+        return attack.lie(own_model, VIEW, seen, target)
 
     both = (2, 3)
-    assert torch.equal(lie(SignFlip(ranks=LIARS, scale=2.0)), -2 * own)
-    assert torch.equal(lie(Scaling(ranks=LIARS, scale=3.0)), 3 * own)
+    assert torch.equal(lie(SignFlip(ranks=LIARS, scale=2.0)), -2 * own_model)
+    assert torch.equal(lie(Scaling(ranks=LIARS, scale=3.0)), 3 * own_model)
     assert lie(NotFiniteModels(ranks=LIARS)).isnan().all()
     assert lie(NotFiniteModels(ranks=LIARS, value="inf")).isinf().all()
     torch.testing.assert_close(lie(InnerProduct(ranks=both, epsilon=0.1)), -0.1 * stacked.mean(0))
@@ -63,7 +63,7 @@ def test_what_they_send():
     want = x[0] - 2.0 * ((x[1] - x[0]) + (x[4] - x[0]))
     torch.testing.assert_close(lie(Dissensus(ranks=both, epsilon=2.0), 0), want)
     first, second = lie(NoisyModels(ranks=LIARS, deviation=0.5)), lie(NoisyModels(ranks=LIARS, deviation=0.5))
-    assert torch.equal(first, second) and 0.1 < (first - own).std() < 1
+    assert torch.equal(first, second) and 0.1 < (first - own_model).std() < 1
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_dissensus_freezes_a_node_whose_neighbors_it_knows():
     run.mix()
     torch.testing.assert_close(run.models[:4], x[:4], rtol=0, atol=1e-14)
     # Among themselves adversaries do not lie, or their own models would grow without end.
-    own, seen = random_models(1, 4)[0], dict(enumerate(x))
-    assert torch.equal(Dissensus(ranks=(3, 4)).lie(own, None, seen, 3), own)
-    assert not torch.equal(Dissensus(ranks=(3, 4)).lie(own, None, seen, 2), own)
+    own_model, seen = random_models(1, 4)[0], dict(enumerate(x))
+    assert torch.equal(Dissensus(ranks=(3, 4)).lie(own_model, None, seen, 3), own_model)
+    assert not torch.equal(Dissensus(ranks=(3, 4)).lie(own_model, None, seen, 2), own_model)
 
 
 @pytest.mark.parametrize("attack", ["sign_flip", "noise", "scaling", "ipm", "alie", "not_finite"])

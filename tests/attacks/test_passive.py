@@ -101,16 +101,16 @@ def memorized(tmp_path_factory):
 )  # fmt: skip
 def test_membership_of_a_memorizing_model_is_found(memorized, attack, least):
     scene, model = memorized
-    (found,) = attack.attack(scene, Sight(19, {1: model}))
-    assert found.auc >= least
+    (result,) = attack.attack(scene, Sight(19, {1: model}))
+    assert result.auc >= least
     (fresh,) = attack.attack(scene, Sight(19, {1: scene.initial}))
     assert abs(fresh.auc - 0.5) < 0.15
 
 
 def test_the_label_of_a_member_is_known(memorized):
     scene, model = memorized
-    (found,) = AttributeInference(ranks=(0,)).attack(scene, Sight(9, {1: model}))
-    assert found.accuracy == 1 and found.chance < 0.4
+    (result,) = AttributeInference(ranks=(0,)).attack(scene, Sight(9, {1: model}))
+    assert result.accuracy == 1 and result.chance < 0.4
 
 
 def test_confidences():
@@ -131,8 +131,8 @@ def test_the_labels_of_one_full_gradient_are_exact():
     objective(scene.shard_of(2).batch(torch.arange(len(scene.parts[2]))))[1].backward()
     tensors = dict(objective.module.named_parameters())
     step = torch.cat([tensors[entry.name].grad.flatten() for entry in scene.layout.entries])
-    (found,) = LabelDistribution(links=((2, 3),)).attack(scene, Sight(0, {2: -0.1 * step}, {2: start}))
-    assert found.l1_error < 1e-5 and found.accuracy == 1
+    (result,) = LabelDistribution(links=((2, 3),)).attack(scene, Sight(0, {2: -0.1 * step}, {2: start}))
+    assert result.l1_error < 1e-5 and result.accuracy == 1
     assert histogram(scene, 2).sum() == pytest.approx(1)
 
 
@@ -145,12 +145,12 @@ def test_digits_are_reconstructed_from_a_first_update(tmp_path):
         DeepLeakage(ranks=(0,), victims=(1,), iterations=60),
         InvertingGradients(ranks=(0,), iterations=300),
     ]
-    found = [*attacked(experiment, tmp_path, attacks)]
-    assert [(one.attack, one.victim) for one in found] == [
+    results = [*attacked(experiment, tmp_path, attacks)]
+    assert [(result.attack, result.victim) for result in results] == [
         ("dlg", 1), ("inverting_gradients", 1), ("inverting_gradients", 3)
     ]  # fmt: skip
-    assert all(one.ssim > 0.5 and one.psnr > 15 for one in found)
-    assert (tmp_path / found[0].picture).read_bytes().startswith(b"\x89PNG")
+    assert all(result.ssim > 0.5 and result.psnr > 15 for result in results)
+    assert (tmp_path / results[0].picture).read_bytes().startswith(b"\x89PNG")
 
 
 def finish(nodes: Nodes) -> None:
@@ -171,14 +171,14 @@ def test_a_transcript_has_what_neighbors_sent(tmp_path, sharing):
     nodes = Nodes(experiment, tmp_path / "records").begin()
     told = []
 
-    class Look(type(passive(experiment)[0])):
+    class Recording(type(passive(experiment)[0])):
         def attack(self, scene, sight):
             told.append(sight)
             yield from ()
 
     nodes.run(0, 2)
     finish(nodes)
-    assert [*attacked(experiment, tmp_path, [Look(ranks=(0,), every=1)])] == []
+    assert [*attacked(experiment, tmp_path, [Recording(ranks=(0,), every=1)])] == []
     assert [(sight.round, list(sight.models)) for sight in told] == [(0, [1, 3]), (1, [1, 3])]
     scene = scene_of(experiment, tmp_path)
     for sight in told:
@@ -218,7 +218,7 @@ def test_hidden_payloads_tell_the_mean_and_no_more(tmp_path, sharing, graph):
     attack = LossThreshold(ranks=(0,))
     attacker = Attacker(scene_of(experiment, tmp_path), attack, tmp_path)
     results = [*attacker.advance()]
-    assert [one.victim for one in results] == [1, 2, 3, None]
+    assert [result.victim for result in results] == [1, 2, 3, None]
     (model, *others) = attacker.last_sight.models.values()
     torch.testing.assert_close(model, torch.full_like(model, 2.0), rtol=0, atol=1e-4)
     assert all(torch.equal(model, other) for other in others)
@@ -233,18 +233,20 @@ def test_an_eavesdropper_of_encrypted_links_sees_sizes_and_times(tmp_path):
     transcript.advance()
     lines = [line for lines in transcript.lines.values() for line in lines]
     assert len(lines) == 4 and all(line.offset == -1 and line.bytes and line.seconds for line in lines)
-    (found,) = attacked(experiment, tmp_path, passive(experiment))
-    assert found.attack == "linkability_timing" and found.chance == 1 / 3
+    (result,) = attacked(experiment, tmp_path, passive(experiment))
+    assert result.attack == "linkability_timing" and result.chance == 1 / 3
 
 
 def test_results_are_read_as_they_were_written(tmp_path, memorized):
     scene, model = memorized
-    found = [*LossThreshold(ranks=(0,)).attack(scene, Sight(19, {1: model, 2: scene.initial}))]
-    write_results(tmp_path, found)
-    assert read_results(tmp_path) == found and read_results(tmp_path / "none") == []
+    results = [*LossThreshold(ranks=(0,)).attack(scene, Sight(19, {1: model, 2: scene.initial}))]
+    write_results(tmp_path, results)
+    assert read_results(tmp_path) == results and read_results(tmp_path / "none") == []
     # The figure over all victims counts, where there is one.
-    assert [one.victim for one in found] == [1, 2, None]
-    assert best(found) == {"membership": {"auc": found[2].auc, "tpr_at_1_percent": found[2].tpr_at_1_percent}}
+    assert [result.victim for result in results] == [1, 2, None]
+    assert best(results) == {
+        "membership": {"auc": results[2].auc, "tpr_at_1_percent": results[2].tpr_at_1_percent}
+    }
 
 
 def test_canaries_prove_what_a_memorizing_node_reveals(tmp_path):
@@ -254,8 +256,8 @@ def test_canaries_prove_what_a_memorizing_node_reveals(tmp_path):
     assert len(whole) == 100 and 50 < len(kept) < 90 and len(experiment.samples.parts[2]) == 100
     scene = scene_of(experiment, tmp_path)
     (attack,) = passive(experiment)
-    (found,) = attack.attack(scene, Sight(0, {1: scene.trained(scene.shard_of(1), 400, 1)}))
-    assert found.accuracy > 0.9 and found.epsilon_lower > 1
+    (result,) = attack.attack(scene, Sight(0, {1: scene.trained(scene.shard_of(1), 400, 1)}))
+    assert result.accuracy > 0.9 and result.epsilon_lower > 1
     (fresh,) = attack.attack(scene, Sight(0, {1: scene.initial}))
     assert fresh.epsilon_lower < 0.5
 
@@ -270,8 +272,8 @@ def test_chunks_are_linked_by_what_tells_them_apart():
     telling = [
         chunk(r, o, 4 * o + k, f"{o}-{k}", 10.0**o) for r in range(3) for o in range(5) for k in range(4)
     ]
-    found = chunk_linkability(telling)
-    assert found["time"] > 0.9 and found["order"] > 0.9 and found["content"] > 0.99 and found["size"] == 0.5
+    rates = chunk_linkability(telling)
+    assert rates["time"] > 0.9 and rates["order"] > 0.9 and rates["content"] > 0.99 and rates["size"] == 0.5
     mixed = []
     for r in range(12):
         places = rng.permutation(20)
@@ -284,8 +286,8 @@ def test_links_are_found_by_distance_and_loss(memorized):
     others = {rank: scene.trained(scene.shard_of(rank), 60, rank) for rank in (2, 3)}
     sight = Sight(3, {1: model, **others}, earlier={1: model + 0.01, **others})
     for attack in (Linkability(ranks=(0,)), Linkability(ranks=(0,), method="loss", knows_samples=True)):
-        (found,) = attack.attack(scene, sight)
-        assert found.accuracy == 1 and found.chance == pytest.approx(1 / 3)
+        (result,) = attack.attack(scene, sight)
+        assert result.accuracy == 1 and result.chance == pytest.approx(1 / 3)
 
 
 def defects(attack: PassiveAttack, graph=None, sharing=None) -> list[str]:
@@ -305,12 +307,12 @@ def test_what_cannot_be_attacked_is_refused():
         (CanaryAudit(ranks=(0,)), "name the ranks that get canaries"),
     ]
     for attack, line in cases:
-        found = defects(attack)
-        assert len(found) == 1 and line in found[0], found
-    (found,) = defects(LossThreshold(links=((0, 1),)), FullyConnected(6), SecureAggregation())
-    assert "hides each payload; name ranks" in found
-    (found,) = defects(LossThreshold(ranks=(0,)), FullyConnected(6), FedAvg())
-    assert "cannot read what fed_avg sends" in found
+        lines = defects(attack)
+        assert len(lines) == 1 and line in lines[0], lines
+    (lines,) = defects(LossThreshold(links=((0, 1),)), FullyConnected(6), SecureAggregation())
+    assert "hides each payload; name ranks" in lines
+    (lines,) = defects(LossThreshold(ranks=(0,)), FullyConnected(6), FedAvg())
+    assert "cannot read what fed_avg sends" in lines
     with pytest.raises(BadInput, match="which no party has"):
         Linkability(ranks=(0,), method="loss")
     named = [cls for cls in ATTACKS.classes().values() if issubclass(cls, PassiveAttack)]
@@ -327,5 +329,5 @@ def test_the_samples_of_a_round_are_those_that_the_node_used(minibatches, tmp_pa
         used.begin_round()
         steps = experiment.settings.training.steps(1, round, used.per_epoch)
         batches = [used.next().fields[0] for _ in range(steps)]
-        found = trained_on(scene, 1, round).batch(torch.arange(len(trained_on(scene, 1, round)))).fields[0]
-        assert {*map(str, found)} == {*map(str, torch.cat(batches))}
+        batch = trained_on(scene, 1, round).batch(torch.arange(len(trained_on(scene, 1, round)))).fields[0]
+        assert {*map(str, batch)} == {*map(str, torch.cat(batches))}

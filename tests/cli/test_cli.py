@@ -193,8 +193,8 @@ cli.main(["list"])
 @pytest.mark.parametrize("words", ["run x.yaml", "resume x"])
 def test_several_tasks_on_a_machine_are_refused_before_anything_is_read(call, monkeypatch, words):
     monkeypatch.setattr(job, "find_job", lambda: job.SchedulerJob("torchrun", "7", (2, 2), 0))
-    says = "torchrun has started 2 + 2 processes on 2 machines; start one task per machine, with mapping: "
-    assert call(*words.split()) == (2, "", f"{says}{{name: environment, nodes_per_machine: N}}\n")
+    text = "torchrun has started 2 + 2 processes on 2 machines; start one task per machine, with mapping: "
+    assert call(*words.split()) == (2, "", f"{text}{{name: environment, nodes_per_machine: N}}\n")
 
 
 # Graphs.
@@ -288,11 +288,11 @@ def test_the_graph_of_an_experiment_is_checked_for_its_scheme_and_drawn(call, tm
     path = tmp_path / "pictures" / "graph.svg"
     code, out, _ = call("graph", QUICKSTART, "--draw", str(path), "--color", "label")
     assert code == 0 and path.read_text().startswith("<?xml")
-    found = dict(line.split("  ", 1) for line in out.splitlines() if not line.startswith(" "))
-    assert found["matrices"].strip() == (
+    lines = dict(line.split("  ", 1) for line in out.splitlines() if not line.startswith(" "))
+    assert lines["matrices"].strip() == (
         "1 round checked for gossip: rows and columns sum to 1, all nodes reach each other within 4 rounds"
     )
-    assert found["picture"].strip() == str(path)
+    assert lines["picture"].strip() == str(path)
     out = call("graph", QUICKSTART, "sharing.weights=uniform", "graph=../graphs/star_16.edges")[1]
     assert "matrices           round 1: column 0 sums to 7.5625; gossip keeps the mean" in out
 
@@ -469,8 +469,8 @@ def test_the_doctor_prints_the_time_limits_of_a_configuration(call, monkeypatch)
 @pytest.mark.slow
 def test_the_doctor_examines_this_machine():
     findings = {finding.subject: finding for check in doctor.CHECKS for finding in check()}
-    for what in ("Python", "torch", "libzmq", "shared memory", "CPU cores"):
-        assert findings[what].level == "ok", findings[what]
+    for subject in ("Python", "torch", "libzmq", "shared memory", "CPU cores"):
+        assert findings[subject].level == "ok", findings[subject]
     assert findings["torch"].value == version("torch")
     assert {"GPU", "open files", "/dev/shm", "addresses", "memory"} <= findings.keys()
     import torch
@@ -490,9 +490,9 @@ def test_versions_compare_as_numbers():
 
 
 def test_own_addresses_are_bindable():
-    found = doctor.own_addresses()
-    assert "127.0.0.1" in found
-    assert all(link_security.bind_error(ip, 0) is None for ip in found)
+    addresses = doctor.own_addresses()
+    assert "127.0.0.1" in addresses
+    assert all(link_security.bind_error(ip, 0) is None for ip in addresses)
 
 
 # Ports and files.
@@ -578,7 +578,7 @@ def test_files_grow_with_degree_and_nodes_per_process():
     assert needed(Star(9), range(4), memory) == 3 * piped + 5 * linked, "those of another machine have links"
 
 
-def test_too_few_files_are_said(monkeypatch):
+def test_too_few_files_are_reported(monkeypatch):
     settings = config.load(QUICKSTART)
     assert preflight.file_shortage(settings, 0) == ""
     monkeypatch.setattr(preflight, "raise_file_limit", lambda: 70)
@@ -647,10 +647,10 @@ INSTALLING = "decentnode: installing into .venv, once; this takes a few minutes 
 
 def test_two_starts_at_once_install_once_and_pass_words_and_exit_code_on(start, tmp_path):
     both = [start("a.yaml", "seed=2"), start("a.yaml", "seed=2")]
-    said = [one.communicate() for one in both]
-    assert [one.returncode for one in both] == [3, 3]
-    assert {out for out, _ in said} == {"-P -m decentnode run a.yaml seed=2\n"}
-    assert sorted(err for _, err in said) == ["", INSTALLING]
+    outputs = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [3, 3]
+    assert {out for out, _ in outputs} == {"-P -m decentnode run a.yaml seed=2\n"}
+    assert sorted(err for _, err in outputs) == ["", INSTALLING]
     (installation,) = (tmp_path / "log").read_text().splitlines()
     root = tmp_path / "checkout"
     assert installation.endswith(f"-c {root}/constraints.txt -e {root}[compression,privacy]")
@@ -682,6 +682,6 @@ def test_a_second_start_installs_nothing_until_versions_change(start, tmp_path):
     ],
 )
 def test_a_start_that_cannot_install_says_why(start, environment, message):
-    one = start(**environment)
-    assert one.communicate()[1].startswith(message)
-    assert one.returncode == 4
+    process = start(**environment)
+    assert process.communicate()[1].startswith(message)
+    assert process.returncode == 4

@@ -92,9 +92,9 @@ def archive(server, monkeypatch, files=None):
 
 def add(tar, name):
     content = np.random.default_rng(1).integers(0, 10, 20 * 3073, dtype=np.uint8).tobytes()
-    found = tarfile.TarInfo(name)
-    found.size = len(content)
-    tar.addfile(found, io.BytesIO(content))
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    tar.addfile(entry, io.BytesIO(content))
 
 
 def call(*words):
@@ -199,7 +199,7 @@ def test_nothing_is_unpacked_outside_the_folder(tmp_path):
     assert (folder / "good.txt").read_bytes() == b"text"
 
 
-def test_what_takes_steps_of_ones_own_is_said(monkeypatch, tmp_path):
+def test_what_takes_steps_of_ones_own_is_reported(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, output = call("femnist", "--to", "my sets")
     assert (

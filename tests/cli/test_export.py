@@ -48,17 +48,17 @@ def test_tables_have_a_row_for_each_rank_and_evaluation(run, tmp_path, capsys):
 
 def test_decentralizepys_plot_scripts_find_their_keys(run):
     assert export(run, "--format", "decentralizepy") == 0
-    found = json.loads((run / "decentralizepy" / "1_results.json").read_text())
-    assert found["test_acc"] == {"10": 75.0, "20": 90.0} and found["test_loss"] == {"10": None, "20": None}
-    assert found["total_bytes"] == {"10": 3000, "20": 6000}
-    assert found["total_data_per_n"] == {"10": 1000, "20": 2000} and found["total_meta"]["20"] == 220
-    assert found["train_loss"].keys() == {"10", "20"} and found["validation_acc"] == {}
+    read = json.loads((run / "decentralizepy" / "1_results.json").read_text())
+    assert read["test_acc"] == {"10": 75.0, "20": 90.0} and read["test_loss"] == {"10": None, "20": None}
+    assert read["total_bytes"] == {"10": 3000, "20": 6000}
+    assert read["total_data_per_n"] == {"10": 1000, "20": 2000} and read["total_meta"]["20"] == 220
+    assert read["train_loss"].keys() == {"10", "20"} and read["validation_acc"] == {}
     rows = (run / "evaluations.jsonl").read_text().replace('"loss"', '"validation_accuracy"')
     (run / "evaluations.jsonl").write_text(rows)
     assert export(run, "--format", "decentralizepy") == 0
-    found = json.loads((run / "decentralizepy" / "0_results.json").read_text())
-    assert found["validation_acc"] == {"10": 50.0, "20": 50.0}
-    assert found["validation_loss"] == found["test_loss"] == {}
+    read = json.loads((run / "decentralizepy" / "0_results.json").read_text())
+    assert read["validation_acc"] == {"10": 50.0, "20": 50.0}
+    assert read["validation_loss"] == read["test_loss"] == {}
 
 
 def test_a_killed_run_goes_to_a_tool_with_the_options_of_its_writer(run, tmp_path, monkeypatch, capsys):

@@ -42,9 +42,9 @@ def test_four_ranks_are_shown_with_a_column_for_each_label(tmp_path):
     assert "labels             10, on average 3.0 of them at a rank" in text
     assert "in all             1,437 training, 60 validation and 300 test samples" in text
     assert figure.read_text().startswith("<?xml")
-    (found,) = map(json.loads, report(settings, as_json=True, figure=None))
-    assert sum(found["samples_per_rank"]) == found["figures"]["samples"] == 1437
-    assert found["figures"]["mean_labels"] == 3 and found["partition"] == "shards"
+    (table,) = map(json.loads, report(settings, as_json=True, figure=None))
+    assert sum(table["samples_per_rank"]) == table["figures"]["samples"] == 1437
+    assert table["figures"]["mean_labels"] == 3 and table["partition"] == "shards"
     with pytest.raises(BadInput, match=r"--figure: x.gif: must end in .png, .svg or .pdf"):
         next(report(settings, False, type(figure)("x.gif")))
 

@@ -99,7 +99,7 @@ def test_a_group_is_one_communicator_and_one_buffer_per_source_however_many_edge
     async def work(node: RunningNode):
         await in_rounds(FullyConnected(4), 5, PATIENT)(node)
         node.release()
-        groups = [one for one in gc.get_objects() if isinstance(one, Group)]
+        groups = [thing for thing in gc.get_objects() if isinstance(thing, Group)]
         return len(groups), sum(buffer.nbytes for buffer in node.endpoint.transfer_queue.pool._free)
 
     assert set(run_nodes(GLOO, 4, work, MEMORY).results.values()) == {(1, 3 * 4000)}
@@ -113,12 +113,12 @@ def test_survivors_of_a_group_continue_over_zeromq(case):
     async def work(node: RunningNode):
         before = node.endpoint.group_membership.group
         missing, _ = await rounds(node)
-        carried = [list(by_target) for by_target in node.endpoint._unconfirmed.values()]
+        in_flight = [list(by_target) for by_target in node.endpoint._unconfirmed.values()]
         return (
             before.members,
             sorted(missing),
             node.endpoint.group_membership.group,
-            carried[-1],
+            in_flight[-1],
             before.is_broken,
         )
 
@@ -135,7 +135,7 @@ def one_way(rounds, before_round):
     """Work in which rank 0 sends to rank 1 and hears nothing; returns what rank 1 gets in each round."""
 
     async def work(node: RunningNode):
-        found = []
+        vectors = []
         for round in range(rounds):
             node.release()
             slot, sources = node.endpoint.slots[round % 2].fill_(round), [0] * node.rank
@@ -143,14 +143,14 @@ def one_way(rounds, before_round):
             handle = node.endpoint.exchange(outgoing, sources, (round, 0, 0), 5.0, LAYOUT)
             before_round(node, round)
             inbox = node.inbox = Inbox(await handle, LAYOUT, node.endpoint)
-            found += [inbox[j]["vector"].unique().tolist() for j in inbox]
-        return found
+            vectors += [inbox[j]["vector"].unique().tolist() for j in inbox]
+        return vectors
 
     return work
 
 
 @pytest.mark.parametrize("rounds", [1, 4], ids=["the last one", "one of several"])
-def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(rounds):
+def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_resent(rounds):
     """It lies in the reader's memory, and the sender, who is not answered, has nothing left to send."""
 
     def break_up(node, round):
@@ -163,7 +163,7 @@ def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(roun
     assert results == {0: [], 1: [[float(round)] for round in range(rounds)]}
 
 
-def test_a_reader_that_was_not_heard_says_again_what_it_has_read():
+def test_a_reader_whose_acknowledgement_was_lost_resends_it():
     async def work(node: RunningNode):
         endpoint, sockets = node.endpoint, node.endpoint._io_thread
         outgoing = {} if node.rank else {1: Payload.dense(endpoint.slots[0])}
@@ -195,7 +195,7 @@ def test_a_node_that_stands_still_is_accused_by_its_neighbor_alone(case, nodes):
     assert LONG < outcomes.results[last - 1][1] < (6.0 if case.grouped else 2.5)
 
 
-def test_a_node_that_was_stopped_learns_that_it_was_given_up():
+def test_a_node_that_was_stopped_learns_that_it_was_dropped():
     """It is woken after the verdict: its neighbors have withdrawn, and it goes on alone without an error."""
 
     def act(rank, round):
@@ -222,7 +222,7 @@ def message(body=b"", **changes):
     return [header._replace(**changes).pack(), body]
 
 
-def greeting(rank, fd):
+def hello_of(rank, fd):
     hello = wire.Hello([1], [wire.SharedSegment(rank, 1, fd, 64)])
     return message(msgspec.msgpack.encode(hello), kind=wire.Kind.HELLO)
 
@@ -250,9 +250,9 @@ JUNK = [
     ("body length", message(b"12345", kind=wire.Kind.PAYLOAD, length=4)),
     ("hello", message(b"\xc1", kind=wire.Kind.HELLO)),
     ("hello", message(NESTED, kind=wire.Kind.HELLO)),
-    ("hello", greeting(0, fd=1)),
+    ("hello", hello_of(0, fd=1)),
     ("control length", message(bytes(wire.MOST_CONTROL_BYTES + 1), kind=wire.Kind.HELLO)),
-    ("shared memory cannot be attached", greeting(1, fd=9999)),
+    ("shared memory cannot be attached", hello_of(1, fd=9999)),
     ("body length", message(b"1234567", kind=wire.Kind.NOTICE)),
     ("body length", message(b"123456789", kind=wire.Kind.NOTICE)),
     ("notice without shared memory", message(b"12345678", kind=wire.Kind.NOTICE)),
@@ -362,10 +362,10 @@ async def pushy(node: RunningNode):
     if node.rank == 0:
         assert sockets.fetch(0, 1, 0.01) is None
         # What comes too late for the first time is taken for the second.
-        found, limit = await asyncio.to_thread(sockets.fetch, 0, 1, 10.0), time.monotonic() + 10.0
+        model, limit = await asyncio.to_thread(sockets.fetch, 0, 1, 10.0), time.monotonic() + 10.0
         while node.refused.total() < 3 and time.monotonic() < limit:
             await asyncio.sleep(0.01)
-        return found.view(torch.float32).tolist(), node.refused
+        return model.view(torch.float32).tolist(), node.refused
     await asyncio.sleep(0.2 * node.rank)
     for body in (b"", torch.full((3,), float(node.rank)).numpy().tobytes()):
         header = sockets.header(wire.Kind.MODEL, node.rank, 0, length=len(body))
@@ -375,9 +375,9 @@ async def pushy(node: RunningNode):
 
 async def insatiable(node: RunningNode):
     """Rank 1 asks rank 0 for its model again and again."""
-    sockets, given = node.communication._io_thread, []
+    sockets, peers = node.communication._io_thread, []
     mailbox = sockets.mailboxes[node.rank]
-    mailbox.transport.give_model = lambda: given.extend(mailbox.take_wanting())
+    mailbox.transport.give_model = lambda: peers.extend(mailbox.take_wanting())
     await in_rounds(Ring(2), 1, PATIENT)(node)
     for _ in range(2 * MOST_REQUESTS if node.rank == 1 else 0):
         sockets.dispatch([(0, sockets.header(wire.Kind.MODEL_REQUEST, 1, 0).pack(), b"")])
@@ -386,32 +386,32 @@ async def insatiable(node: RunningNode):
     limit = time.monotonic() + 5.0
     while node.rank == 0 and node.refused.total() < MOST_REQUESTS and time.monotonic() < limit:
         await asyncio.sleep(0.01)
-    return len(given), node.refused
+    return len(peers), node.refused
 
 
 def test_a_model_is_given_to_one_peer_so_often_and_no_more():
-    given, refused = run_nodes(IPC, 2, insatiable, MEMORY).results[0]
-    assert given <= MOST_REQUESTS
+    count, refused = run_nodes(IPC, 2, insatiable, MEMORY).results[0]
+    assert count <= MOST_REQUESTS
     assert refused == {"fetch": MOST_REQUESTS}
 
 
 def test_a_model_is_taken_of_the_peer_that_was_asked_alone():
-    found, refused = run_nodes(IPC, 3, pushy, MEMORY).results[0]
-    assert found == [1.0] * 3
+    model, refused = run_nodes(IPC, 3, pushy, MEMORY).results[0]
+    assert model == [1.0] * 3
     assert refused == {"body length": 1, "unexpected model": 2}
 
 
 async def corrupted(node: RunningNode):
     """What rank 1 sends to rank 0 in round 0 has one wrong bit; in round 1 it has none."""
-    other, found = 1 - node.rank, []
+    other, vectors = 1 - node.rank, []
     if node.rank == 1:
         links = node.endpoint._io_thread._links
         links.send = flip_first_payload(links.send)
     for round in range(2):
         outgoing = {other: Payload.dense(torch.ones(1000))}
         inbox = await node.exchange(outgoing, [other], (round, 0, 0), LAYOUT)
-        found.append(inbox[other]["vector"].unique().tolist())
-    return found, node.endpoint.refused
+        vectors.append(inbox[other]["vector"].unique().tolist())
+    return vectors, node.endpoint.refused
 
 
 def flip_first_payload(send):
@@ -431,7 +431,7 @@ def flip_first_payload(send):
 
 
 @pytest.mark.parametrize("case", [IPC, TCP], ids=lambda case: case.name)
-def test_a_corrupted_payload_is_refused_and_sent_again(case):
+def test_a_corrupted_payload_is_refused_and_resent(case):
     results = run_nodes(case, 2, corrupted, MEMORY).results
     assert results[0] == ([[1.0], [1.0]], Counter(checksum=1))
     assert results[1] == ([[1.0], [1.0]], Counter())

@@ -163,7 +163,7 @@ def test_a_payload_of_no_bytes_arrives(outcomes):
 
 def test_slots_are_aligned_alike(outcomes):
     """Products of matrices in a vector would otherwise differ in their last bits from slot to slot."""
-    assert all(found == [0, 0] for found in seen(outcomes, "alignment").values())
+    assert all(offsets == [0, 0] for offsets in seen(outcomes, "alignment").values())
 
 
 def list_bytes(ranks):
@@ -187,14 +187,14 @@ def booked(rank, peers_of):
 def test_bytes_are_counted_by_the_formula_on_every_transport(outcomes):
     for rank, (_, counters) in outcomes.results.items():
         neighbors = Ring(NODES).targets(rank, 0)
-        index, rest = list_bytes([rank] * len(neighbors))
+        index, index_bytes = list_bytes([rank] * len(neighbors))
         payload, header = booked(rank, lambda graph, i, round: graph.targets(i, round))
         sent = (counters.sent_payload, counters.sent_index, counters.sent_header)
-        assert sent == (payload + rest, index, header)
-        index, rest = list_bytes(neighbors)
+        assert sent == (payload + index_bytes, index, header)
+        index, index_bytes = list_bytes(neighbors)
         payload, header = booked(rank, lambda graph, i, round: graph.sources(i, round))
         received = (counters.received_payload, counters.received_index, counters.received_header)
-        assert received == (payload + rest, index, header)
+        assert received == (payload + index_bytes, index, header)
 
 
 def test_closing_is_quick_and_leaves_nothing_behind(outcomes):
@@ -222,14 +222,14 @@ def test_a_vector_in_a_slot_is_read_where_it_lies(case):
     assert run_nodes(case, 2, read_twice, MEMORY).results[1] == [2.0]
 
 
-async def what_links_carry(node: RunningNode):
+async def kinds_over_links(node: RunningNode):
     """The kinds of messages that wake socket threads in ten rounds after the first two."""
-    links, carried = node.endpoint._io_thread._links, Counter()
+    links, sent_kinds = node.endpoint._io_thread._links, Counter()
     send = links.send
 
     def counting(messages, opens=True):
         kinds = [Kind(Header.unpack(header).kind) for _, header, _ in messages]
-        carried.update(kind.name for kind in kinds if kind not in RUNG)
+        sent_kinds.update(kind.name for kind in kinds if kind not in RUNG)
         assert not links._dealers.processes, "no socket is opened"
         return send(messages, opens)
 
@@ -241,7 +241,7 @@ async def what_links_carry(node: RunningNode):
         inbox = await node.exchange(dict.fromkeys(others, Payload.dense(slot)), others, (round, 0, 0), VECTOR)
         assert [inbox[j]["vector"][0] for j in others] == [j + round for j in others]
     links.send = send
-    return carried
+    return sent_kinds
 
 
 @pytest.mark.parametrize("case", [SHARED, SHARED_SIBLINGS], ids=lambda case: case.name)
@@ -251,8 +251,8 @@ def test_where_memory_is_shared_links_carry_nothing_but_the_beginning(case):
         Kind.POSITION.name,
         Kind.WAITING.name,
     }  # of a busy machine, and their answers
-    for carried in run_nodes(case, 3, what_links_carry, MEMORY).results.values():
-        assert carried.keys() <= questions
+    for sent_kinds in run_nodes(case, 3, kinds_over_links, MEMORY).results.values():
+        assert sent_kinds.keys() <= questions
 
 
 RING, MANY = Ring(12), TransportCase("4 nodes per process", "shared_memory", 4)
@@ -260,10 +260,10 @@ RING, MANY = Ring(12), TransportCase("4 nodes per process", "shared_memory", 4)
 
 async def a_long_wait(node: RunningNode):
     """The pairs of nodes that a node sent control messages to while it, and all others, waited for node 0."""
-    send_control, said = IoThread.send_control, set()
+    send_control, controls = IoThread.send_control, set()
 
     def listening(thread, kind, sender, peer, key, seq=0):
-        said.add((kind.name, sender, peer))
+        controls.add((kind.name, sender, peer))
         return send_control(thread, kind, sender, peer, key, seq)
 
     node.communication._io_thread.failure_detector._send_control = partial(
@@ -280,13 +280,13 @@ async def a_long_wait(node: RunningNode):
         assert not inbox.missing
     node.release()
     node.endpoint.leave()
-    return said
+    return controls
 
 
 def test_processes_with_many_nodes_do_not_send_a_message_for_each_pair_of_nodes():
-    said = set().union(*run_nodes(MANY, RING.num_nodes, a_long_wait, MEMORY).results.values())
-    assert {kind for kind, _, _ in said} >= {"WAITING", "RESEND"}
-    assert [one for one in sorted(said) if one[2] not in RING.targets(one[1], 0)] == []
+    sent = set().union(*run_nodes(MANY, RING.num_nodes, a_long_wait, MEMORY).results.values())
+    assert {kind for kind, _, _ in sent} >= {"WAITING", "RESEND"}
+    assert [control for control in sorted(sent) if control[2] not in RING.targets(control[1], 0)] == []
 
 
 async def other_layout(node: RunningNode):
@@ -339,17 +339,17 @@ IN_PARTS = BufferSpec(300, payload_bytes=400, parts=PARTS)
 
 async def exchange_in_parts(node: RunningNode):
     """Every round's parts are in flight together: two lie in a slot, and the last one is staged."""
-    found = []
+    vectors = []
     sources = Ring(NODES).sources(node.rank, 0)
     flying = {work: launch(node, 0, work, sources) for work in range(PARTS)}
     for round in range(PART_ROUNDS):
         for work in range(PARTS):
             inbox = Inbox(await flying[work], SMALL, node.endpoint)
-            found.append([(j, inbox[j]["vector"].unique().tolist()) for j in sources])
+            vectors.append([(j, inbox[j]["vector"].unique().tolist()) for j in sources])
             inbox.release()
             if round + 1 < PART_ROUNDS:
                 flying[work] = launch(node, round + 1, work, sources)
-    return found, dict(node.endpoint.refused)
+    return vectors, dict(node.endpoint.refused)
 
 
 def launch(node: RunningNode, round: int, work: int, sources):
@@ -363,9 +363,9 @@ def launch(node: RunningNode, round: int, work: int, sources):
 def test_parts_of_a_vector_are_in_flight_together(case):
     outcomes = run_nodes(case, NODES, exchange_in_parts, IN_PARTS)
     assert outcomes.errors == {}
-    for rank, (found, refused) in outcomes.results.items():
+    for rank, (vectors, refused) in outcomes.results.items():
         assert refused == {}
-        assert found == [
+        assert vectors == [
             [(j, [100.0 * round + 10 * work + j]) for j in Ring(NODES).sources(rank, 0)]
             for round in range(PART_ROUNDS)
             for work in range(PARTS)

@@ -125,9 +125,9 @@ def test_records_have_the_loss_of_all_ranks(tmp_path):
         inputs, labels = next(batches_of(ranks.experiment, rank))
         alone.append(nn.functional.cross_entropy(ranks.experiment.network(inputs), labels).item())
     assert len({round(loss, 3) for loss in alone}) == 3
-    one = ranks_of(tmp_path, "training.steps_per_round=1").meet()
-    (report, *_) = everybody(lambda rank: asyncio.run(one.nodes[rank].training.train(0)), 3)
-    one.close()
+    three_ranks = ranks_of(tmp_path, "training.steps_per_round=1").meet()
+    (report, *_) = everybody(lambda rank: asyncio.run(three_ranks.nodes[rank].training.train(0)), 3)
+    three_ranks.close()
     assert report.loss == pytest.approx(sum(alone) / 3, abs=1e-6)
 
 
@@ -140,7 +140,7 @@ def test_a_schedule_that_follows_the_loss_is_the_same_on_all_ranks(tmp_path):
     assert all(torch.equal(model, ranks.models[0]) for model in ranks.models)
 
 
-def test_it_goes_on_bit_for_bit(tmp_path):
+def test_it_continues_bit_for_bit(tmp_path):
     """Three ranks, so that the order of a sum, and with it the pieces that gradients are sent in, matter."""
     overrides = ["training.optimizer={name: Adam, lr: 0.01}", "model.hidden=[300]"]
     straight, first, second = (ranks_of(tmp_path, *overrides) for _ in range(3))
@@ -164,7 +164,7 @@ def test_the_smallest_part_decides_how_many_steps_all_make(tmp_path):
     assert [node.training.minibatches.state_dict()["epoch"] for node in ranks.nodes] == [0, 1, 1]
 
 
-def test_reshuffled_samples_are_dealt_anew_in_every_epoch(tmp_path):
+def test_reshuffled_samples_are_dealt_again_in_every_epoch(tmp_path):
     partition = "dataset.partition={name: sizes, sizes: [95, 1, 0]}"
     ranks = ranks_of(tmp_path, partition, "training.samples=reshuffled")
     shards = [node.training.shard for node in ranks.nodes]
@@ -262,20 +262,20 @@ def test_all_agree_on_who_is_missing(tmp_path, ranks, progress, expected):
 
 def test_the_ranks_tell_each_other_what_they_have(tmp_path):
     meetings = [StoreRendezvous(place_of(rank, 2, tmp_path), "test", 1, RUN_ID) for rank in range(2)]
-    own = [Capabilities(True, f"machine 0: {rank}", "2.28.9", True) for rank in range(2)]
-    found = everybody(lambda rank: meetings[rank].facts(meetings[rank].store(5), own[rank], 5.0), 2)
-    assert found == [dict(enumerate(own))] * 2
-    assert BackendChoice("auto", False, "training.backend")(found[0]).backend == "nccl"
-    plan = BackendChoice("nccl", False, "training.backend")({0: own[0], 1: own[0]})
+    has = [Capabilities(True, f"machine 0: {rank}", "2.28.9", True) for rank in range(2)]
+    results = everybody(lambda rank: meetings[rank].facts(meetings[rank].store(5), has[rank], 5.0), 2)
+    assert results == [dict(enumerate(has))] * 2
+    assert BackendChoice("auto", False, "training.backend")(results[0]).backend == "nccl"
+    plan = BackendChoice("nccl", False, "training.backend")({0: has[0], 1: has[0]})
     assert plan.error.startswith("training.backend: nccl: ranks 0, 1 share one GPU")
 
 
-def test_what_torch_says_is_told_in_one_line():
-    said = (
+def test_what_torch_says_is_reported_in_one_line():
+    error_text = (
         "[/a/b/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5297. "
         "This is typically caused by a remote worker crashing. Check the logs of the remote worker\n..."
     )
-    assert reason(RuntimeError(said)) == "Connection closed by peer [127.0.0.1]:5297"
+    assert reason(RuntimeError(error_text)) == "Connection closed by peer [127.0.0.1]:5297"
     assert reason(RuntimeError("")) == "RuntimeError"
 
 

@@ -115,7 +115,7 @@ def test_memory_that_peers_write_is_locked_once_for_all(pair):
     assert ends[0]._copies.asked == [("lock", slot.data_ptr()) for slot in inner[0].slots]
 
 
-def test_memory_of_a_source_is_given_back_when_it_was_started_again(pair):
+def test_memory_of_a_source_is_given_back_when_it_was_restarted(pair):
     first, second = torch.zeros(2), torch.zeros(2)
     copies = pair[0][0]._copies
     copies.asked.clear()

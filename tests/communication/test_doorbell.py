@@ -57,7 +57,7 @@ def message(kind=Kind.NOTICE, seq=1, to=1):
 
 @pytest.fixture
 def processes(tmp_path):
-    both = [FakeProcess(tmp_path, own) for own in range(2)]
+    both = [FakeProcess(tmp_path, number) for number in range(2)]
     yield both
     for process in both:
         process.doorbell.close()
@@ -68,7 +68,7 @@ def send(process, *messages):
     return process.links.send(messages, opens=False)
 
 
-def test_who_is_rung_is_greeted_first(processes):
+def test_hello_goes_first_to_a_process_whose_doorbell_is_used(processes):
     kinds = []
     processes[1].doorbell._take = lambda head, body: kinds.append(Header.unpack(head).kind)
     assert send(processes[0], message()) == []
@@ -78,7 +78,7 @@ def test_who_is_rung_is_greeted_first(processes):
     assert not stat.S_IMODE(Path(pipe_path(processes[0].place, 1, True)).stat().st_mode) & 0o077
 
 
-def test_everything_is_heard_once_in_its_order_and_only_kinds_of_exchanges_are_rung(processes):
+def test_everything_is_received_once_in_its_order_and_only_kinds_of_exchanges_use_the_doorbell(processes):
     sent = [message(Kind.NOTICE, 1), message(Kind.RESEND, 2), message(Kind.ACKNOWLEDGE, 3)]
     assert send(processes[0], *sent) == sent[1:2]
     processes[1].doorbell.receive()
@@ -94,10 +94,10 @@ def test_everything_is_heard_once_in_its_order_and_only_kinds_of_exchanges_are_r
 
 
 def test_what_a_full_pipe_does_not_take_goes_another_way(processes):
-    rest, rung = [], 0
-    while not rest:
+    refused, rung = [], 0
+    while not refused:
         rung += 1
-        rest = send(processes[0], message(seq=rung))
+        refused = send(processes[0], message(seq=rung))
     processes[1].doorbell.receive()
     assert rung > 500 and [seq for _, seq, _ in processes[1].received] == list(range(1, rung))
     assert send(processes[0], message(seq=rung)) == []
@@ -105,7 +105,7 @@ def test_what_a_full_pipe_does_not_take_goes_another_way(processes):
     assert [seq for _, seq, _ in processes[1].received] == list(range(1, rung + 1))
 
 
-def test_who_has_ended_is_lost_and_its_successor_is_rung_when_it_is_known(processes, tmp_path):
+def test_who_has_ended_is_lost_and_its_successor_is_notified_when_it_is_known(processes, tmp_path):
     links = processes[0].links
     assert send(processes[0], message()) == []
     processes[1].doorbell.close()
@@ -176,7 +176,7 @@ def test_a_forked_worker_does_not_keep_connections_of_its_parent(address, tmp_pa
             os.close(fd)
 
 
-def test_processes_of_other_machines_are_not_rung(tmp_path):
+def test_processes_of_other_machines_get_no_doorbell(tmp_path):
     process = FakeProcess(tmp_path, 0, machines=(0, 1))
     assert send(process, message()) == [message()]
     process.doorbell.close()
@@ -184,7 +184,7 @@ def test_processes_of_other_machines_are_not_rung(tmp_path):
 
 
 @given(st.lists(st.binary(max_size=3 * wire.HEADER_BYTES), max_size=5))
-def test_junk_is_counted_and_the_next_record_is_heard(tmp_path_factory, junk):
+def test_junk_is_counted_and_the_next_record_is_received(tmp_path_factory, junk):
     process = FakeProcess(tmp_path_factory.mktemp("junk"), 1)
 
     def take(head, body):
@@ -221,7 +221,7 @@ def mailbox_of(process):
     return box
 
 
-def test_who_waits_hears_the_bell_itself(processes):
+def test_who_waits_reads_the_doorbell_itself(processes):
     handle = mailbox_of(processes[1]).open((0, 0, 0), 1, [], [0], 10.0)
     assert not handle.finish_within(0.05)
     threading.Timer(0.1, lambda: send(processes[0], message())).start()

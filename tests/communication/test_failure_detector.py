@@ -21,14 +21,14 @@ class Waiter:
     def __init__(self, monkeypatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
-        self.said = []
+        self.sent = []
         self.box = Mailbox(0, Transport())
         boxes = {0: self.box}
         edges = EdgeProtocol(boxes, self._send_control, lambda peer: True)
         self.detector = FailureDetector(boxes, self._send_control, edges)
 
     def _send_control(self, kind, rank, peer, key, seq):
-        self.said.append((round(self.now - self.began, 3), kind, peer))
+        self.sent.append((round(self.now - self.began, 3), kind, peer))
 
     def wait(self, round, sources=(1,), targets=(), timeout=DEADLINE):
         self.handle = self.box.open((round, 0, 0), round + 1, targets, sources, timeout)
@@ -38,13 +38,13 @@ class Waiter:
 
     def pass_time(self, seconds, concerned=(1, 2)):
         """Looks whenever something is due, as the thread of the sockets does; returns how often."""
-        end, looks = self.now + seconds, 0
+        end, checks = self.now + seconds, 0
         while self.due <= end:
             self.now = self.due
             self.due = self.detector.check(self.now, lambda rank: concerned)
-            looks += 1
+            checks += 1
         self.now = end
-        return looks
+        return checks
 
     def end(self):
         self.box.deliver(1, self.handle.key, None)
@@ -57,14 +57,14 @@ def waiter(monkeypatch):
 
 def test_pauses_double_up_to_an_eighth_of_the_deadline_and_others_hear_of_a_long_wait(waiter):
     waiter.wait(0)
-    looks = waiter.pass_time(60.0)
-    asked = [at for at, kind, peer in waiter.said if (kind, peer) == (Kind.RESEND, 1)]
+    checks = waiter.pass_time(60.0)
+    asked = [at for at, kind, peer in waiter.sent if (kind, peer) == (Kind.RESEND, 1)]
     assert asked == pytest.approx([0.1, 0.3, 0.7, 1.5, 3.1, 6.3, 12.7, 22.7, 32.7, 42.7, 52.7])
-    assert [at for at, kind, peer in waiter.said if kind == Kind.WAITING and peer == 2] == asked[3:]
-    assert looks == len(asked)
+    assert [at for at, kind, peer in waiter.sent if kind == Kind.WAITING and peer == 2] == asked[3:]
+    assert checks == len(asked)
 
 
-def test_a_silent_peer_is_given_up_at_its_deadline_and_nothing_is_due_after_that(waiter):
+def test_a_silent_peer_is_dropped_at_its_deadline_and_nothing_is_due_after_that(waiter):
     waiter.wait(0, targets=[2])
     waiter.wait(1, timeout=8.0)
     waiter.pass_time(7.9)
@@ -115,4 +115,4 @@ def test_an_exchange_that_nobody_waits_for_wakes_nobody(waiter):
     waiter.wait(0)
     assert not waiter.handle.finish_within(0.0)
     assert waiter.detector.check(waiter.now + 1000.0, (1, 2)) == inf
-    assert waiter.said == []
+    assert waiter.sent == []

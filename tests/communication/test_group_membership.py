@@ -105,9 +105,9 @@ def test_a_start_that_fails_at_one_rank_fails_at_all_with_its_reason():
             threads.submit(fake_group.memberships[rank].form, FakeFactory(fake_group, rank, GLOO), 0.2 + rank)
             for rank in (0, 1)
         ]
-    for one in forming:
+    for future in forming:
         with pytest.raises(StartError, match=r"^rank 0: \[2\] did not arrive$"):
-            one.result()
+            future.result()
 
 
 def test_a_rank_that_learns_nothing_does_not_wait_for_ever(monkeypatch):
@@ -124,9 +124,9 @@ def test_an_error_of_the_plan_ends_the_start_everywhere():
     fake_group = FakeGroup(2)
     with ThreadPoolExecutor(2) as threads:
         forming = fake_group.forming(threads, choose=BackendChoice("nccl", False))
-    for one in forming.values():
+    for future in forming.values():
         with pytest.raises(StartError, match=r"^communication\.backend: nccl: no node is on a GPU$"):
-            one.result()
+            future.result()
 
 
 @pytest.mark.parametrize(("dead", "noticed_by"), [(3, 0), (3, 2), (0, 1)])

@@ -84,7 +84,7 @@ def test_no_round_begins_while_the_last_one_is_undecided():
     assert asyncio.run(decide_later()) == 6
 
 
-def test_a_node_whose_peers_are_far_ahead_goes_on_there_and_says_so():
+def test_a_node_whose_peers_are_far_ahead_continues_there_and_says_so():
     endpoint = Alone()
     course = RoundScheduler(100, endpoint, HeartbeatBoard([0]), Clock())
     assert upcoming(course, 4) == 5
@@ -95,7 +95,7 @@ def test_a_node_whose_peers_are_far_ahead_goes_on_there_and_says_so():
     assert endpoint.told is None
 
 
-def test_a_node_that_comes_back_begins_where_that_was_agreed():
+def test_a_node_that_rejoins_begins_where_that_was_agreed():
     endpoint = Alone()
     course = RoundScheduler(100, endpoint, HeartbeatBoard([0]), Clock())
     course.start_at(17)

@@ -61,7 +61,7 @@ def host():
 
 @pytest.mark.parametrize("incarnation", [0, 1])
 @pytest.mark.parametrize("loses", [0, 1])
-def test_a_hello_that_was_lost_is_said_again(host, loses, incarnation, monkeypatch):
+def test_a_hello_that_was_lost_is_resent(host, loses, incarnation, monkeypatch):
     """Of the one that comes later, or of the one that is there already and hears it."""
     monkeypatch.setattr(hello_barrier, "HELLO_INTERVAL", 0.1)
     pair = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(2))
@@ -106,7 +106,7 @@ def machines():
         yield tuple(HostProcess(m, 0, (m,), f"127.0.0.{m + 1}") for m in range(3)), base_port
 
 
-def test_who_comes_back_goes_on_without_a_machine_that_is_silent(host, machines, monkeypatch):
+def test_who_rejoins_continues_without_a_machine_that_is_silent(host, machines, monkeypatch):
     monkeypatch.setattr(Timeouts, "rejoin_answer", 0.5)
     processes, base_port = machines
     host(processes, 1, base_port=base_port).open([], RUN_ID, 5.0)
@@ -115,7 +115,7 @@ def test_who_comes_back_goes_on_without_a_machine_that_is_silent(host, machines,
     assert back.rejoin({0: [1, 2]}, 10.0) == 0
 
 
-def test_who_comes_back_goes_on_only_when_somebody_answers(host, machines):
+def test_who_rejoins_continues_only_when_somebody_answers(host, machines):
     processes, base_port = machines
     back = host(processes, 0, incarnation=1, base_port=base_port)
     with pytest.raises(StartError, match=r"^rank 0: no hello from ranks \[2\] within 1 s$"):
@@ -125,6 +125,6 @@ def test_who_comes_back_goes_on_only_when_somebody_answers(host, machines):
 def test_a_machine_that_drops_packets_is_found_out_like_one_that_refuses(host, machines, monkeypatch):
     monkeypatch.setattr(Timeouts, "connect", 0.5)
     processes, base_port = machines
-    own = host(processes, 0, base_port=base_port)
-    own.open([2], RUN_ID, 8.0)
-    assert 2 in own.io_thread.mailboxes[0].lost()
+    own_transport = host(processes, 0, base_port=base_port)
+    own_transport.open([2], RUN_ID, 8.0)
+    assert 2 in own_transport.io_thread.mailboxes[0].lost()

@@ -173,13 +173,13 @@ def test_attached_segments_are_bounded_and_attached_again():
 
 def test_pipes_are_opened_by_the_first_message_and_closed_with_the_link(tmp_path):
     processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(NODES))
-    places = [ProcessDirectory(processes, own, str(tmp_path)) for own in range(NODES)]
-    heard = {own: [] for own in range(NODES)}
+    places = [ProcessDirectory(processes, number, str(tmp_path)) for number in range(NODES)]
+    heard = {number: [] for number in range(NODES)}
 
-    def takes(own):
+    def recorder(own):
         return lambda head, body: heard[own].append(wire.Header.unpack(head).kind)
 
-    readers = [DoorbellReader(place, takes(place.own), pytest.fail) for place in places]
+    readers = [DoorbellReader(place, recorder(place.own), pytest.fail) for place in places]
     notice, hello = (wire.Header(kind, 1, 0, 1).pack() for kind in (Kind.NOTICE, Kind.HELLO))
     owner = SimpleNamespace(note_link=lambda process: None, book_unsent=pytest.fail)
     links = PeerLinks(

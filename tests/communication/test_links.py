@@ -70,7 +70,7 @@ def test_what_is_not_read_in_time_is_booked_while_others_can_send(made, exists):
     assert booked == [header for _, header, _ in messages[-len(booked) :]]
 
 
-def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_come_back(tmp_path):
+def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_rejoin(tmp_path):
     sockets = IoThread(
         ProcessDirectory(PROCESSES, 0, str(tmp_path)), lambda process: f"ipc://{tmp_path}/{process}", 1000
     )
@@ -145,13 +145,13 @@ def test_two_threads_report_each_link_that_was_opened_once(made):
 
     class Opened(list):
         def __bool__(self):
-            found = len(self) > 0
-            if found and not counted:
+            has_messages = len(self) > 0
+            if has_messages and not counted:
                 other = threading.Thread(target=links._report)
                 counted.append("began")
                 other.start()
                 other.join(10.0)
-            return found
+            return has_messages
 
     links._opened = Opened([1, 2])
     links._report()

@@ -43,11 +43,11 @@ class UnlinkedProcesses(HostProcesses):
 @pytest.fixture
 def hosts(request):
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
-        found = UnlinkedProcesses(request.param, Path(directory))
-        for own in range(NODES):
-            found.start(own)
-        yield found
-        found.end()
+        processes = UnlinkedProcesses(request.param, Path(directory))
+        for number in range(NODES):
+            processes.start(number)
+        yield processes
+        processes.end()
 
 
 def on(*stages):
@@ -58,14 +58,14 @@ def missed_rounds(hosts, received, rounds, without=()):
     """The rounds in which some node did not hear all its neighbors that live."""
     return {
         (rank, round)
-        for rank, found in received.items()
-        for round, peers in found.items()
+        for rank, by_round in received.items()
+        for round, peers in by_round.items()
         if round in rounds and set(hosts.graph.sources(rank, round)) - {*without} != set(peers)
     }
 
 
 @on(SHARED, GUARDED)
-def test_every_neighbor_of_every_round_is_heard_over_few_links(hosts):
+def test_every_neighbor_of_every_round_is_received_over_few_links(hosts):
     hosts.wait_for(0, 20)
     received = hosts.finish()
     assert missed_rounds(hosts, received, range(1000)) == set()
@@ -81,11 +81,11 @@ def test_a_node_that_dies_without_a_link_is_lost_when_it_is_needed(hosts):
     del hosts.running[7]
     received = hosts.finish()
     assert missed_rounds(hosts, received, range(20, 1000), without=[7]) == set()
-    assert all(len(found) > 30 for found in received.values())
+    assert all(len(by_round) > 30 for by_round in received.values())
 
 
 @on(SHARED)
-def test_a_restarted_node_that_asked_some_peers_is_heard_by_all(hosts):
+def test_a_restarted_node_that_asked_some_peers_is_received_by_all(hosts):
     hosts.wait_for(0, 5)
     hosts.receive(7)
     hosts.signal(7, signal.SIGKILL)

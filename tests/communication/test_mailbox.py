@@ -81,7 +81,7 @@ def now(monkeypatch):
     return fake
 
 
-def test_done_when_every_source_was_heard(transport):
+def test_done_when_every_source_was_received(transport):
     handle = transport.open(key(0), sources=[1, 2])
     transport.box.deliver(1, key(0), FakeMessage(1))
     assert not handle.done
@@ -138,7 +138,7 @@ def test_later_messages_are_parked_and_given_out_in_their_exchange(transport):
     assert transport.open(key(1), sources=[1]).messages == {1: FakeMessage(2)}
 
 
-def test_phases_are_told_apart(transport):
+def test_phases_are_distinguished(transport):
     transport.box.deliver(1, key(0, 1), FakeMessage(2))
     handle = transport.open(key(0, 0), sources=[1])
     assert not handle.done
@@ -244,12 +244,12 @@ def test_the_accusation_names_seconds_and_exchange(transport, now):
     assert str(error) == "rank 1: silent for 10 s in exchange 4/1/0"
 
 
-@pytest.mark.parametrize(("exchange", "blamed"), [(key(4), set()), (key(5), {1}), (key(6), {1})])
-def test_only_waiting_in_an_earlier_exchange_is_an_excuse(transport, now, exchange, blamed):
+@pytest.mark.parametrize(("exchange", "timed_out"), [(key(4), set()), (key(5), {1}), (key(6), {1})])
+def test_only_waiting_in_an_earlier_exchange_is_an_excuse(transport, now, exchange, timed_out):
     transport.open(key(5), sources=[1], timeout=10.0)
     now.time += 8
     transport.box.note_waiting(1, exchange)
-    assert accused(transport.box, now.time + 3) == blamed
+    assert accused(transport.box, now.time + 3) == timed_out
     assert accused(transport.box, now.time + 11) == {1}
 
 
@@ -280,14 +280,14 @@ def hold_out(transport, now, exchanges, note, timeout=10.0):
     return float("inf")
 
 
-def test_a_peer_that_always_says_it_waits_in_an_earlier_exchange_is_given_up_in_the_end(transport, now):
+def test_a_peer_that_always_says_it_waits_in_an_earlier_exchange_is_dropped_in_the_end(transport, now):
     assert (
         hold_out(transport, now, [key(0)], transport.box.note_waiting) == Timeouts.peer_behind(10) + 10 + 2
     )  # heard after 1 s
 
 
 @pytest.mark.parametrize("statement", ["note_waiting", "note_progress"])
-def test_a_peer_that_steps_through_the_phases_of_an_earlier_round_is_given_up_in_the_end(
+def test_a_peer_that_steps_through_the_phases_of_an_earlier_round_is_dropped_in_the_end(
     transport, now, statement
 ):
     phases = [key(4, phase) for phase in range(1000)]
@@ -312,7 +312,7 @@ def test_to_wait_in_an_earlier_round_than_that_of_a_payload_is_no_sign_of_life(t
     assert hold_out(transport, now, [key(3)], transport.box.note_waiting) == 11
 
 
-def test_who_comes_back_may_be_in_an_earlier_round_than_it_was(transport, now):
+def test_who_rejoins_may_be_in_an_earlier_round_than_it_was(transport, now):
     transport.open(key(3), sources=[1])
     transport.box.note_waiting(1, key(4))
     assert transport.box.readmit(1, 5)
@@ -368,7 +368,7 @@ def neighbors_of(nodes, ring):
 def simulate(neighbors, stopped, timeout, seconds, clock):
     """Undirected rounds without end in which one node never sends; returns {accuser: accused} by second."""
     boxes = [Mailbox(i, Transport()) for i in range(len(neighbors))]
-    rounds, handles, blame = [0] * len(boxes), {}, {}
+    rounds, handles, timeouts = [0] * len(boxes), {}, {}
 
     def open_next(i):
         handles[i] = boxes[i].open(key(rounds[i]), rounds[i] + 1, (), sorted(neighbors[i]), timeout)
@@ -392,17 +392,17 @@ def simulate(neighbors, stopped, timeout, seconds, clock):
                     boxes[j].note_waiting(i, handle.key)
         for i in running:
             for _, error in overdue(boxes[i], clock.time):
-                blame.setdefault(i, set()).add(error.peer)
+                timeouts.setdefault(i, set()).add(error.peer)
                 boxes[i].lose(error.peer, error)
-    return blame, rounds
+    return timeouts, rounds
 
 
 @pytest.mark.parametrize("ring", [False, True], ids=["chain", "ring"])
 @pytest.mark.parametrize("nodes", [8, 40])
-def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_go_on(now, ring, nodes):
+def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_continue(now, ring, nodes):
     neighbors = neighbors_of(nodes, ring)
-    blame, rounds = simulate(neighbors, stopped=0, timeout=10.0, seconds=40, clock=now)
-    assert blame == {i: {0} for i in neighbors[0]}
+    timeouts, rounds = simulate(neighbors, stopped=0, timeout=10.0, seconds=40, clock=now)
+    assert timeouts == {i: {0} for i in neighbors[0]}
     assert set(rounds[1:]) == {nodes}
 
 
@@ -478,7 +478,7 @@ def test_many_threads_deliver_at_once_without_losing_a_message(transport):
     assert not transport.box.refused
 
 
-def test_what_a_peer_that_was_given_up_had_sent_for_later_rounds_is_not_mixed(transport):
+def test_what_a_peer_that_was_dropped_had_sent_for_later_rounds_is_not_mixed(transport):
     transport.open(key(0), sources=[1])
     transport.box.deliver(1, key(1), FakeMessage(2))
     transport.box.drop_edge(1, PeerTimeout(1, "silent"))
@@ -554,7 +554,7 @@ def test_who_agreed_on_a_round_that_is_skipped_then_counts_on_this_node(transpor
     assert set(transport.box.admit(61)) == {1, 2, 4}, "which do not know this node any more either"
 
 
-def test_what_was_asked_for_and_comes_twice_is_not_counted_as_refused(transport):
+def test_what_was_requested_and_comes_twice_is_not_counted_as_refused(transport):
     transport.open(key(3), sources=[1, 2])
     transport.box.peers[1].requested = key(3)
     for _ in range(2):

@@ -28,12 +28,12 @@ def flags_at(address: int) -> str:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_there_are_so_many_bytes_and_all_are_zero_and_can_be_written(size):
-    found = new_bytes(size, CPU)
-    assert found.shape == (size,) and found.dtype == torch.uint8
-    assert found.untyped_storage().nbytes() == size
-    assert not found.any()
-    found.fill_(7)
-    assert int(found.sum(dtype=torch.int64)) == 7 * size
+    buffer = new_bytes(size, CPU)
+    assert buffer.shape == (size,) and buffer.dtype == torch.uint8
+    assert buffer.untyped_storage().nbytes() == size
+    assert not buffer.any()
+    buffer.fill_(7)
+    assert int(buffer.sum(dtype=torch.int64)) == 7 * size
 
 
 @pytest.mark.parametrize("size", [size for size in SIZES if size >= LARGE])
@@ -44,16 +44,16 @@ def test_what_is_large_begins_at_a_large_page(size):
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no large pages"
 )
-def test_large_pages_are_asked_for_where_nearly_all_of_one_is_used():
+def test_large_pages_are_requested_where_nearly_all_of_one_is_used():
     for size in (2 * LARGE + 100, 2 * LARGE + LARGE // 5 * 4):
-        found = new_bytes(size, CPU)
-        ends = [found.data_ptr(), found.data_ptr() + 2 * LARGE - 1, found.data_ptr() + 2 * LARGE]
+        buffer = new_bytes(size, CPU)
+        ends = [buffer.data_ptr(), buffer.data_ptr() + 2 * LARGE - 1, buffer.data_ptr() + 2 * LARGE]
         assert [" hg" in flags_at(end) for end in ends] == [True, True, False]
-    found = new_bytes(4_000_000, CPU)
-    assert " hg" in flags_at(found.data_ptr() + 4_000_000 - 1)
+    buffer = new_bytes(4_000_000, CPU)
+    assert " hg" in flags_at(buffer.data_ptr() + 4_000_000 - 1)
 
 
-def test_more_than_there_is_is_said_as_memory_that_ran_out():
+def test_more_than_there_is_is_reported_as_memory_that_ran_out():
     with pytest.raises(MemoryError, match="no room for"):
         new_bytes(1 << 60, CPU)
 

@@ -75,25 +75,25 @@ def blocks(dealer, seconds=10.0):
 
 def test_a_block_goes_to_all_when_the_last_has_asked(serving, asking):
     endpoint = serving(processes=2)
-    one, other = asking(endpoint), asking(endpoint)
-    one.send(QUESTION.pack(0, 0))
-    assert received(one, 10) == [NUMBER.pack(0)]  # a sign of life
-    assert received(one, 0.2) is None
+    first, other = asking(endpoint), asking(endpoint)
+    first.send(QUESTION.pack(0, 0))
+    assert received(first, 10) == [NUMBER.pack(0)]  # a sign of life
+    assert received(first, 0.2) is None
     other.send(QUESTION.pack(1, 0))
-    assert blocks(one) == blocks(other) == (0, b"block 0")
+    assert blocks(first) == blocks(other) == (0, b"block 0")
 
 
 def test_a_process_that_does_not_ask_is_not_expected_again(serving, asking):
     endpoint = serving(processes=2, timeout=0.2)
-    one, late = asking(endpoint), asking(endpoint)
+    early, late = asking(endpoint), asking(endpoint)
     for number in range(3):
-        one.send(QUESTION.pack(0, number))
-        assert blocks(one) == (number, b"block %d" % number)
+        early.send(QUESTION.pack(0, number))
+        assert blocks(early) == (number, b"block %d" % number)
     late.send(QUESTION.pack(1, 2))
     assert blocks(late) == (2, b"block 2")
-    one.send(QUESTION.pack(0, 3))
+    early.send(QUESTION.pack(0, 3))
     late.send(QUESTION.pack(1, 3))
-    assert blocks(one) == blocks(late) == (3, b"block 3")
+    assert blocks(early) == blocks(late) == (3, b"block 3")
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_a_process_that_does_not_ask_is_not_expected_again(serving, asking):
 )
 def test_other_messages_change_nothing(serving, asking, noise):
     endpoint = serving(processes=1)
-    one, stranger = asking(endpoint), asking(endpoint)
+    client, stranger = asking(endpoint), asking(endpoint)
     stranger.send_multipart(noise)
-    one.send(QUESTION.pack(0, 0))
-    assert blocks(one) == (0, b"block 0")
+    client.send(QUESTION.pack(0, 0))
+    assert blocks(client) == (0, b"block 0")
 
 
 def test_a_client_fetches_ahead_and_notices_the_end(serving):

@@ -83,7 +83,7 @@ class End(Transport):
     def mark(self):
         """Everything that decides what this end does next."""
         peer, box = self.box.peers[self.peer], self.box
-        own = [
+        fields = [
             self.linked,
             self.next,
             self.is_waiting,
@@ -94,7 +94,7 @@ class End(Transport):
         arrived = sorted(self.handle.messages) if self.handle is not None else None
         return [
             self.linked,
-            *own,
+            *fields,
             arrived,
             box.ended,
             box.ahead,
@@ -129,7 +129,7 @@ class Edge:
             end.box.link(peer)
         self.post.append(Header(kind, 1, sender, peer, *key, seq=seq))
 
-    def carry(self, index, is_lost=False, is_repeated=False):
+    def deliver(self, index, is_lost=False, is_repeated=False):
         if self.post:
             index %= len(self.post)
             header = self.post[index] if is_repeated else self.post.pop(index)
@@ -141,7 +141,7 @@ class Edge:
         for _ in range(200):
             if not self.post:
                 break
-            self.carry(0)
+            self.deliver(0)
         assert self.post == [], "messages without end"
 
     def begin(self, rank):
@@ -242,10 +242,10 @@ class Edge:
 
     def events(self):
         """What may happen next, as calls by name and arguments."""
-        found = [(name, rank) for rank in (0, 1) for name in EVENTS]
+        steps = [(name, rank) for rank in (0, 1) for name in EVENTS]
         for index in range(min(len(self.post), 2)):
-            found += [("carry", index), ("carry", index, True), ("carry", index, False, True)]
-        return found
+            steps += [("deliver", index), ("deliver", index, True), ("deliver", index, False, True)]
+        return steps
 
     def fingerprint(self):
         """Equal for two edges on which the same can follow."""
@@ -291,16 +291,16 @@ class AnyOrder(RuleBasedStateMachine):
     ranks = st.sampled_from((0, 1))
 
     @rule(index=st.integers(0, 5))
-    def carry(self, index):
-        self.edge.carry(index)
+    def deliver(self, index):
+        self.edge.deliver(index)
 
     @rule(index=st.integers(0, 5))
     def lose(self, index):
-        self.edge.carry(index, is_lost=True)
+        self.edge.deliver(index, is_lost=True)
 
     @rule(index=st.integers(0, 5))
     def repeat(self, index):
-        self.edge.carry(index, is_repeated=True)
+        self.edge.deliver(index, is_repeated=True)
 
     @rule(rank=ranks, name=st.sampled_from((*EVENTS, "unlink")))
     def event(self, rank, name):

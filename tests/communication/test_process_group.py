@@ -167,7 +167,7 @@ def waits_for(work, group, seconds=5.0):
     return group.wait(work, seconds)
 
 
-def test_nccl_is_asked_nothing_any_more_once_it_is_given_up(nccl):
+def test_nccl_is_asked_nothing_any_more_once_it_is_ended(nccl):
     """In torch the question would wait for the giving up, and all threads of Python with it."""
     group, asked = FakeNcclGroup(nccl), []
 
@@ -181,7 +181,7 @@ def test_nccl_is_asked_nothing_any_more_once_it_is_given_up(nccl):
     assert asked == [False]
 
 
-def test_nccl_is_not_asked_while_it_is_being_given_up(nccl):
+def test_nccl_is_not_asked_while_it_is_being_ended(nccl):
     group, is_over = FakeNcclGroup(nccl), threading.Event()
     nccl.abort = lambda: is_over.wait(10.0)
     giving_up = threading.Thread(target=group._abort)
@@ -215,7 +215,7 @@ def test_whoever_waits_does_not_free_what_another_thread_is_queueing_for(nccl):
     assert group.is_broken
 
 
-def test_nccl_that_hangs_when_it_is_given_up_is_left_alone(nccl, monkeypatch):
+def test_nccl_that_hangs_when_it_is_ended_is_left_alone(nccl, monkeypatch):
     monkeypatch.setattr(Timeouts, "nccl_abort", 0.2)
     is_over, began = threading.Event(), time.monotonic()
     nccl.abort = lambda: is_over.wait(20.0)
@@ -224,7 +224,7 @@ def test_nccl_that_hangs_when_it_is_given_up_is_left_alone(nccl, monkeypatch):
     is_over.set()
 
 
-def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
+def test_an_nccl_group_that_was_ended_outlasts_whoever_used_it(nccl):
     given_up = weakref.ref(group := FakeNcclGroup(nccl))
     group.abort()
     del group
@@ -232,7 +232,7 @@ def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
     assert given_up() is not None
 
 
-def test_a_group_that_does_not_warm_up_is_given_up(nccl, monkeypatch):
+def test_a_group_that_does_not_warm_up_is_ended(nccl, monkeypatch):
     group = FakeNcclGroup(nccl)
     monkeypatch.setattr(group, "_wait_for_all", lambda seconds: nccl.send([], nccl.lost, 0))
     monkeypatch.setattr(process_group, "NcclGroup", lambda *args: group)

@@ -84,9 +84,9 @@ class HostProcesses:
         if incarnation:
             first = communication.rejoin(partners, 10.0)
         pipe.send(first)
-        found = asyncio.run(self._all(endpoints, first))
+        by_rank = asyncio.run(self._all(endpoints, first))
         communication.close(2.0)
-        pipe.send(found)
+        pipe.send(by_rank)
 
     def partners(self, rank):
         """Whom a node meets first, and asks when it comes back."""
@@ -152,9 +152,9 @@ class HostProcesses:
         self.rounds.value = max(self.progress) + TOGETHER
         received = {}
         for number in self.running:
-            while isinstance(found := self.receive(number), int):
+            while isinstance(by_rank := self.receive(number), int):
                 pass
-            received |= found
+            received |= by_rank
         return received
 
     def signal(self, number, signum):
@@ -169,15 +169,15 @@ class HostProcesses:
 @pytest.fixture
 def hosts(request):
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
-        found = HostProcesses(request.param, Path(directory))
-        found.gives = "given_away" not in request.function.__name__
-        found.timeout = 0.5 if "stood_still" in request.function.__name__ else LIMIT
+        processes = HostProcesses(request.param, Path(directory))
+        processes.gives = "given_away" not in request.function.__name__
+        processes.timeout = 0.5 if "stood_still" in request.function.__name__ else LIMIT
         if "neighbors_that_died" in request.function.__name__:
-            found.answer = 1.0
-        for number in range(len(found.processes)):
-            found.start(number)
-        yield found
-        found.end()
+            processes.answer = 1.0
+        for number in range(len(processes.processes)):
+            processes.start(number)
+        yield processes
+        processes.end()
 
 
 def on(*stages):
@@ -198,13 +198,13 @@ def check_together(received, since):
 def check_symmetric(received, rounds):
     """Whom I hear in a round hears me, where both were there."""
     for round in range(rounds):
-        there = {rank: found[round] for rank, found in received.items() if round in found}
+        there = {rank: by_round[round] for rank, by_round in received.items() if round in by_round}
         uneven = [(i, j) for i in there for j in there[i] if j in there and i not in there[j]]
         assert not uneven, (round, uneven)
 
 
 @on(SHARED, TCP, SHARED_SIBLINGS, MACHINES)
-def test_a_process_that_is_started_again_takes_part_within_two_rounds(hosts):
+def test_a_process_that_is_restarted_takes_part_within_two_rounds(hosts):
     last = len(hosts.processes) - 1
     ranks = hosts.processes[last].ranks
     hosts.wait_for(0, 10)
@@ -218,13 +218,15 @@ def test_a_process_that_is_started_again_takes_part_within_two_rounds(hosts):
     hosts.wait_for(0, first + 5)
     received = hosts.finish()
     check_together(received, since=first)
-    check_symmetric({rank: found for rank, found in received.items() if rank not in ranks}, first + TOGETHER)
+    check_symmetric(
+        {rank: all_of for rank, all_of in received.items() if rank not in ranks}, first + TOGETHER
+    )
     lost = [round for round, peers in received[0].items() if ranks[0] not in peers]
     assert lost == list(range(lost[0], first))
 
 
 @on(SHARED, SHARED_SIBLINGS, MACHINES)
-def test_a_process_that_stood_still_goes_on_where_the_others_are(hosts):
+def test_a_process_that_stood_still_continues_where_the_others_are(hosts):
     """The others give it up after half a second, and are far ahead when it goes on.
 
     It answers no heartbeat meanwhile, so links to other machines break; those on one machine hold.
@@ -260,7 +262,7 @@ def test_a_node_that_stood_still_while_its_sockets_answer_is_waited_for_once(hos
 @pytest.mark.parametrize(
     ("hosts", "apart"), [(SHARED, 0.0), (TCP, 0.5)], indirect=["hosts"], ids=["at once", "one by one"]
 )
-def test_two_neighbors_that_died_at_once_take_part_again_and_hear_each_other(hosts, apart):
+def test_two_neighbors_that_died_at_once_take_part_again_and_receive_from_each_other(hosts, apart):
     """Each of them asks the other where it is, and neither knows."""
     hosts.wait_for(0, 10)
     for number in (2, 3):

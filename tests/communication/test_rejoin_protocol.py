@@ -84,7 +84,7 @@ def test_nobody_proposes_to_a_peer_that_has_ended_or_cannot_be_reached():
     assert network.post == []
 
 
-def test_whoever_is_far_behind_goes_on_where_the_other_is():
+def test_whoever_is_far_behind_continues_where_the_other_is():
     network = FakeNetwork(2)
     network.begin_round(0, 2)
     network.begin_round(1, 2 + 10 * FAR_AHEAD)
@@ -141,7 +141,7 @@ def rejoining(rounds):
     return network, network.edges[0].rejoining
 
 
-def test_who_comes_back_takes_the_latest_round_of_all_neighbors():
+def test_who_rejoins_takes_the_latest_round_of_all_neighbors():
     network, protocol = rejoining([7, 9, 8])
     protocol.request_positions([(0, peer) for peer in (1, 2, 3)])
     network.deliver()
@@ -151,7 +151,7 @@ def test_who_comes_back_takes_the_latest_round_of_all_neighbors():
         assert network.first(peer, 0) == network.first(0, peer) == 10
 
 
-def test_who_has_only_neighbors_that_come_back_follows_them():
+def test_who_has_only_neighbors_that_rejoin_follows_them():
     """0 comes back with its neighbor 1, which alone knows 2, where the run is."""
     network = FakeNetwork(3)
     network.begin_round(2, 7)
@@ -170,7 +170,7 @@ def test_who_has_only_neighbors_that_come_back_follows_them():
     assert network.boxes[0].upcoming == 8
 
 
-def test_who_goes_on_meanwhile_makes_it_a_later_round():
+def test_who_continues_meanwhile_makes_it_a_later_round():
     network, protocol = rejoining([7, 7])
     protocol.request_positions([(0, 1), (0, 2)])
     for _ in range(4):  # two questions and their answers
@@ -226,7 +226,7 @@ def test_who_looks_waits_for_nobody_else_once_a_peer_is_far_enough():
     assert (protocol.concluded.is_set(), protocol.latest) == (True, 8)
 
 
-def test_who_looks_and_hears_nothing_does_not_know():
+def test_who_looks_and_receives_nothing_does_not_know():
     network, protocol = rejoining([7])
     protocol.request_positions([(0, 1)], enough=6)
     network.deliver(lambda header: True)
@@ -270,7 +270,7 @@ def test_where_nobody_is_left_there_is_no_round():
     assert protocol.round is None
 
 
-def test_what_is_heard_before_anybody_was_asked_ends_no_search():
+def test_what_is_received_before_anybody_was_asked_ends_no_search():
     network, protocol = rejoining([7])
     network.send_control(Kind.REJOIN_PROPOSE, 1, 0, (9, 0, 0), 8)
     network.deliver()
@@ -284,7 +284,7 @@ def test_a_farewell_names_the_last_exchange_if_there_was_one():
     assert farewell(box) == ((4, 1, 0), 1)
 
 
-def met_anew(network, rank, since):
+def connected_again(network, rank, since):
     """By peer the rounds in which a node meets it anew, from this one on."""
     met = {}
     for round in range(since, since + 9):
@@ -293,7 +293,7 @@ def met_anew(network, rank, since):
     return met
 
 
-def test_a_process_in_the_place_of_another_is_met_anew_in_the_same_round_by_both():
+def test_a_process_in_the_place_of_another_is_connected_again_in_the_same_round_by_both():
     """Although nobody misses it: the round after it begins only when it is back."""
     network = FakeNetwork(2)
     network.boxes[0].admit(6)
@@ -303,10 +303,10 @@ def test_a_process_in_the_place_of_another_is_met_anew_in_the_same_round_by_both
     protocol.request_positions([(1, 0)])
     network.deliver()
     assert protocol.round == 7
-    assert (met_anew(network, 0, 7), met_anew(network, 1, 7)) == ({1: [7]}, {0: [7]})
+    assert (connected_again(network, 0, 7), connected_again(network, 1, 7)) == ({1: [7]}, {0: [7]})
 
 
-def test_a_lost_welcome_is_said_again():
+def test_a_lost_welcome_is_resent():
     network = FakeNetwork(2)
     network.begin_round(0, 5)
     network.boxes[0].lose(1, PeerLost(1, "on purpose"))
@@ -390,7 +390,7 @@ def gives_up(network, rank, peer, deadline=10.0):
 
 
 @pytest.mark.parametrize(("waiting", "hung"), [(0, 1), (1, 0)])
-def test_who_is_given_up_as_too_slow_is_back_when_its_node_has_got_on(waiting, hung):
+def test_who_is_dropped_as_too_slow_is_back_when_its_node_has_got_on(waiting, hung):
     network = FakeNetwork(2)
     network.begin_round(waiting, 3)
     network.begin_round(hung, 2)
@@ -489,7 +489,7 @@ def test_who_is_too_slow_again_in_the_round_that_was_agreed_on_is_not_taken_back
         assert network.first(0, 1) is not None
 
 
-def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
+def test_nodes_that_rejoined_in_one_process_connect_again():
     network = FakeNetwork(3)
     network.begin_round(2, 5)
     edges = EdgeProtocol(
@@ -502,5 +502,7 @@ def test_nodes_that_came_back_in_one_process_meet_each_other_anew():
     protocol.request_positions([(0, 2)])
     network.deliver()
     assert (
-        met_anew(network, 0, protocol.round)[1] == met_anew(network, 1, protocol.round)[0] == [protocol.round]
+        connected_again(network, 0, protocol.round)[1]
+        == connected_again(network, 1, protocol.round)[0]
+        == [protocol.round]
     )

@@ -96,11 +96,11 @@ def test_reports_are_put_together_from_any_pieces(reports, size):
         for report in reports:
             pipe.reporter.send(report)
         content = os.read(pipe.inflow.fd, 1 << 16)
-        found = []
+        read = []
         for start in range(0, len(content), size):
             os.write(slow.write, content[start : start + size])
-            found += slow.inflow.read()
-        assert found == reports
+            read += slow.inflow.read()
+        assert read == reports
 
 
 def test_nothing_there_is_no_report_and_no_waiting(pipe):
@@ -164,13 +164,13 @@ def test_what_nobody_may_miss_goes_out_as_soon_as_there_is_room(pipe, impatient,
     with contextlib.suppress(BlockingIOError):  # a shorter line would find room
         while os.write(pipe.write, b" "):
             pass
-    found = []
-    reader = threading.Timer(0.1, lambda: found.extend(pipe.inflow.read()))
+    read = []
+    reader = threading.Timer(0.1, lambda: read.extend(pipe.inflow.read()))
     reader.start()
     assert pipe.reporter.send(report)
     reader.join()
-    found += pipe.inflow.read()
-    assert found == [*map(peer_missing, range(sent)), report]
+    read += pipe.inflow.read()
+    assert read == [*map(peer_missing, range(sent)), report]
 
 
 def test_the_last_word_waits_longer_but_once_only(impatient, monkeypatch):
@@ -219,7 +219,7 @@ def test_a_line_that_could_mix_with_others_is_refused(pipe):
 
 
 def test_lines_of_many_writers_never_mix(pipe):
-    writers, lines, found = 6, 200, []
+    writers, lines, received = 6, 200, []
     done = threading.Event()
 
     def write(rank):
@@ -227,8 +227,8 @@ def test_lines_of_many_writers_never_mix(pipe):
             assert pipe.reporter.send(PeerMissing(rank, i, 0, "x" * (rank * 150)))
 
     def read():
-        while not done.is_set() or len(found) < writers * lines:
-            found.extend(pipe.inflow.read())
+        while not done.is_set() or len(received) < writers * lines:
+            received.extend(pipe.inflow.read())
             time.sleep(0.001)
 
     reader = threading.Thread(target=read, daemon=True)
@@ -240,4 +240,4 @@ def test_lines_of_many_writers_never_mix(pipe):
     done.set()
     reader.join(5.0)
     for rank in range(writers):
-        assert [r.round for r in found if r.rank == rank] == list(range(lines))
+        assert [r.round for r in received if r.rank == rank] == list(range(lines))

@@ -86,7 +86,7 @@ class Tap:
         with client, self._onward, self._server:
             while True:
                 readable = ready(end.fileno() for end in ends)
-                for end in [one for one in ends if one.fileno() in readable]:
+                for end in [end for end in ends if end.fileno() in readable]:
                     content = end.recv(1 << 16)
                     if not content:
                         return
@@ -176,7 +176,7 @@ class TestAuthenticator:
         connected.send_multipart([b"first", bytes(most)])
         limit, frames = time.monotonic() + seconds, []
         while not refused and not frames and time.monotonic() < limit:
-            zmq.zmq_poll([(one, zmq.POLLIN) for one in (bound, gate.questions)], 100)
+            zmq.zmq_poll([(sock, zmq.POLLIN) for sock in (bound, gate.questions)], 100)
             gate.serve()
             if bound.get(zmq.EVENTS) & zmq.POLLIN:
                 frames = bound.recv_multipart(copy=False)[1:]
@@ -227,7 +227,7 @@ class TestAuthenticator:
         context, refused = zmq.Context(), []
         bound, plain, sender = (context.socket(kind) for kind in (zmq.ROUTER, zmq.PULL, zmq.PUSH))
         gate = ZapAuthenticator(bound, credentials(1)[0], refused.append)
-        ports = [one.bind_to_random_port("tcp://127.0.0.1") for one in (bound, plain)]
+        ports = [sock.bind_to_random_port("tcp://127.0.0.1") for sock in (bound, plain)]
         for _ in range(1500):
             with socket.create_connection(("127.0.0.1", ports[0]), 5.0) as stranger:
                 stranger.sendall(b"\xff".ljust(9, b"\0") + b"\x7f\x03\0NULL".ljust(55, b"\0"))
@@ -237,8 +237,8 @@ class TestAuthenticator:
         came = plain.poll(5000)
         gate.serve()
         gate.close()
-        for one in (bound, plain, sender):
-            one.close(0)
+        for opened in (bound, plain, sender):
+            opened.close(0)
         context.term()
         assert came and len(refused) > 1000
 

@@ -54,15 +54,15 @@ def test_a_suspended_process_still_waits_for_hello(suspend):
         processes=[SimpleNamespace(ranks=[0])] * 2,
         process=SimpleNamespace(ranks=[0]),
     )
-    barrier, greeted = HelloBarrier(place, SimpleNamespace(lost=set())), []
+    barrier, hellos = HelloBarrier(place, SimpleNamespace(lost=set())), []
 
-    def greet(process):
-        greeted.append(process)
+    def note_and_suspend(process):
+        hellos.append(process)
         suspend(100.0)
-        if len(greeted) == 2:
+        if len(hellos) == 2:
             barrier.note(process)
 
-    barrier.wait({1}, 30.0, greet)
-    assert greeted == [1, 1]
+    barrier.wait({1}, 30.0, note_and_suspend)
+    assert hellos == [1, 1]
     with pytest.raises(StartError, match="no hello"):
-        HelloBarrier(place, SimpleNamespace(lost=set())).wait({1}, 0.2, greet)
+        HelloBarrier(place, SimpleNamespace(lost=set())).wait({1}, 0.2, note_and_suspend)

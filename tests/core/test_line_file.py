@@ -50,29 +50,29 @@ def test_lines_are_there_at_once(tmp_path):
     assert file.close() == ""
 
 
-def test_a_disk_that_brings_nothing_home_is_said_and_ends_nothing(tmp_path, monkeypatch):
-    synced, said = [], []
+def test_a_disk_that_brings_nothing_home_is_reported_and_ends_nothing(tmp_path, monkeypatch):
+    synced, messages = [], []
 
     def refuse(fd):
         synced.append(fd)
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(line_file.os, "fdatasync", refuse)
-    file = LineFile(tmp_path / "x", said.append)
+    file = LineFile(tmp_path / "x", messages.append)
     assert file.sync() == ""
-    assert (synced, said) == ([], [])
+    assert (synced, messages) == ([], [])
     file.append(b"one")
     problem = f"{tmp_path / 'x'}: lines may not have reached the disk: Input/output error"
     for _ in range(3):
         assert file.sync() == problem
     assert len(synced) == 3
-    assert said == [f"{tmp_path / 'x'} cannot be brought to the disk: Input/output error"]
+    assert messages == [f"{tmp_path / 'x'} cannot be brought to the disk: Input/output error"]
     monkeypatch.setattr(line_file.os, "fdatasync", synced.append)
     assert file.sync() == problem, "the system does not try these lines again"
     assert (file.close(), file.close()) == (problem, ""), "the system says it only once"
 
 
-def test_a_disk_that_refuses_at_the_very_end_is_said_once_and_ends_nothing(tmp_path, monkeypatch):
+def test_a_disk_that_refuses_at_the_very_end_is_reported_once_and_ends_nothing(tmp_path, monkeypatch):
     close = os.close
 
     def refuse(fd):
@@ -92,15 +92,15 @@ def test_no_file_is_made_for_no_line(tmp_path):
 
 
 def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path, disk):
-    said = []
-    file = LineFile(tmp_path / "x", said.append)
+    messages = []
+    file = LineFile(tmp_path / "x", messages.append)
     disk.room = 6
     lines = [f"line {i}".encode() for i in range(5)]
     for line in lines[:4]:
         file.append(line)
     assert (tmp_path / "x").read_bytes() == b"line 0"
-    assert len(said) == 1
-    assert said[0].startswith(f"{tmp_path / 'x'} cannot be written: No space left on device")
+    assert len(messages) == 1
+    assert messages[0].startswith(f"{tmp_path / 'x'} cannot be written: No space left on device")
     disk.room = 10**9
     file.append(lines[4])
     assert (tmp_path / "x").read_bytes() == b"\n".join([*lines, b""])
@@ -133,17 +133,17 @@ def test_a_file_that_will_never_be_whole_says_so_each_time(tmp_path, disk, monke
 
 
 def test_the_warning_comes_again_after_a_minute(tmp_path, disk, monkeypatch):
-    now, said = [1000.0], []
+    now, messages = [1000.0], []
     monkeypatch.setattr(line_file.time, "monotonic", lambda: now[0])
     disk.room = 0
-    file = LineFile(tmp_path / "x", said.append)
+    file = LineFile(tmp_path / "x", messages.append)
     for seconds in (0, 30, 59, 60, 61, 119, 121):
         now[0] = 1000.0 + seconds
         file.append(b"line")
-    assert len(said) == 3
+    assert len(messages) == 3
 
 
-def test_what_cannot_be_written_in_the_end_is_said(tmp_path, disk):
+def test_what_cannot_be_written_in_the_end_is_reported(tmp_path, disk):
     file = LineFile(tmp_path / "x")
     file.append(b"kept")
     disk.room = 2
@@ -186,11 +186,11 @@ def test_whatever_room_there_is_at_each_line_nothing_is_torn(tmp_path_factory, r
             file.append(json.dumps({"line": number}).encode())
         disk.room = 10**9
         assert file.close() == ""
-    found = [json.loads(line) for line in path.read_text().splitlines()] if rooms else []
-    assert found == [{"line": number} for number in range(len(rooms))]
+    written = [json.loads(line) for line in path.read_text().splitlines()] if rooms else []
+    assert written == [{"line": number} for number in range(len(rooms))]
 
 
-def test_lines_go_on_after_a_last_one_that_was_cut_off(tmp_path):
+def test_lines_continue_after_a_last_one_that_was_cut_off(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"whole\ntor")
     file = LineFile(path)
@@ -246,12 +246,12 @@ def fill(folder: Path) -> Path:
 
 
 def test_a_disk_that_is_really_full(small_disk):
-    file, said = LineFile(small_disk / "x", lambda text: said.append(text)), []
+    file, messages = LineFile(small_disk / "x", lambda text: messages.append(text)), []
     file.append(b"a" * 4095)
     filler = fill(small_disk)
     for _ in range(3):
         file.append(b"b" * 4095)
-    assert len(said) == 1
+    assert len(messages) == 1
     with pytest.raises(OSError, match="No space left"):
         write_atomically(small_disk / "summary.json", {"x": "x" * 8192})
     assert names(small_disk) == ["filler", "x"]

@@ -181,16 +181,16 @@ class Case:
 
     def violations(self, code: int, said: str, folder: Path, busy: int) -> list[str]:
         """What breaks the promise about bad input; none for a case that keeps it."""
-        found = said.splitlines()
+        lines = said.splitlines()
         wrong = [] if code == 2 else [f"exit code {code}"]
         wrong += ["a traceback"] if "Traceback" in said else []
-        bare = [line.replace(str(folder), "") for line in found]
+        bare = [line.replace(str(folder), "") for line in lines]
         wrong += [f"a line of {len(line)} letters" for line in bare if len(line) > MOST_LETTERS]
-        if not all(line.isprintable() for line in found):
+        if not all(line.isprintable() for line in lines):
             wrong.append("letters that are no text")
-        if len(found) != len(self.lines):
-            wrong.append(f"{len(found)} lines instead of {len(self.lines)}")
-        for line, wanted in zip(found, self.lines, strict=False):
+        if len(lines) != len(self.lines):
+            wrong.append(f"{len(lines)} lines instead of {len(self.lines)}")
+        for line, wanted in zip(lines, self.lines, strict=False):
             text = wanted.replace("{here}", str(folder)).replace("{busy}", str(busy))
             if not re.fullmatch(".*".join(map(re.escape, text.split("..."))), line):
                 wrong.append(f"not '{text}' but '{line}'")

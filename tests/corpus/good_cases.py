@@ -243,10 +243,10 @@ def _words() -> Iterator[Case]:
         '{"round": 0, "seconds": 1.0, "accuracy": {"0": 0.5}, "test_loss": {"0": null}, '
         '"train_loss": {}, "bytes_sent": {"0": 10}}\n'
     )
-    beside = {
+    files = {
         "a b/x.yaml": BASE,
         "a b/ring.edges": "4\n0 1\n1 2\n2 3\n",
         "run/evaluations.jsonl": row + row[:9],
     }
     for id, words in commands.items():
-        yield Case(f"good words, {id}", words, (), {CONFIG: BASE, **beside})
+        yield Case(f"good words, {id}", words, (), {CONFIG: BASE, **files})

@@ -52,8 +52,8 @@ def call(tmp_path, monkeypatch, capsys, busy):
 
 @pytest.mark.parametrize("case", BAD, ids=lambda case: case.id)
 def test_bad_input_is_refused_in_words(call, case, tmp_path, busy):
-    code, said = call(case)
-    assert case.violations(code, said, tmp_path, busy) == []
+    code, output = call(case)
+    assert case.violations(code, output, tmp_path, busy) == []
 
 
 @pytest.mark.parametrize("case", GOOD, ids=lambda case: case.id)
@@ -61,11 +61,11 @@ def test_good_input_is_accepted(call, case):
     assert call(case) == (0, "")
 
 
-def test_what_may_be_a_mistake_is_told_and_accepted(call):
+def test_what_may_be_a_mistake_is_reported_and_accepted(call):
     text = edited("{name: file, path: ring.edges}", "corpus_graphs:Pairs")
-    code, said = call(Case("pairs", ["validate", "x.yaml"], files={"x.yaml": text}))
+    code, output = call(Case("pairs", ["validate", "x.yaml"], files={"x.yaml": text}))
     falls = "the graph falls into 2 components, nodes 0 and 2 do not reach each other"
-    assert (code, said) == (0, f"graph Pairs: in its first 64 rounds {falls}\n")
+    assert (code, output) == (0, f"graph Pairs: in its first 64 rounds {falls}\n")
 
 
 def test_the_corpus_is_as_large_as_promised():

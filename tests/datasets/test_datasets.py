@@ -198,7 +198,7 @@ def test_types_and_shapes(loaded):
         assert 0 <= part.labels.numpy().min() <= part.labels.numpy().max() < loaded.num_classes
 
 
-def test_a_batch_is_normalized_float32_in_the_order_asked_for(loaded):
+def test_a_batch_is_normalized_float32_in_the_order_requested(loaded):
     train, indices = loaded.train, torch.tensor([5, 0, 5])
     x, y = train.batch(indices)
     expected = train.inputs.index_select(0, indices).long()
@@ -283,15 +283,15 @@ def test_importing_datasets_needs_no_vision_library():
 
 
 def test_digits_is_split_by_class_whatever_the_seed():
-    one, two = Digits().load(0), Digits().load(1)
-    assert (len(one.train), len(one.test), one.shape, one.num_classes) == (1437, 360, (1, 8, 8), 10)
-    assert torch.equal(one.train.inputs, two.train.inputs)
+    first, two = Digits().load(0), Digits().load(1)
+    assert (len(first.train), len(first.test), first.shape, first.num_classes) == (1437, 360, (1, 8, 8), 10)
+    assert torch.equal(first.train.inputs, two.train.inputs)
     # The class sizes that the repository publishes for the test part, a fifth of each to within one.
     whole = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    test = one.test.labels.bincount()
-    assert (one.train.labels.bincount() + test).tolist() == whole
+    test = first.test.labels.bincount()
+    assert (first.train.labels.bincount() + test).tolist() == whole
     assert (test - torch.tensor(whole) / 5).abs().max() < 1
-    assert one.train.inputs.max() == 16
+    assert first.train.inputs.max() == 16
 
 
 # idx
@@ -526,20 +526,20 @@ def test_files_beside_the_configuration_are_found_from_anywhere(tmp_path, monkey
     """And stay found by what is saved with the run, which lies elsewhere."""
     monkeypatch.delenv("DECENTNODE_DATASETS", raising=False)
     monkeypatch.chdir(tmp_path)
-    found = write_cifar(tmp_path / "project" / "data" / "cifar-10-batches-py", python2_batch)
+    cifar = write_cifar(tmp_path / "project" / "data" / "cifar-10-batches-py", python2_batch)
     yaml = tmp_path / "project" / "x.yaml"
     yaml.write_text(
         "rounds: 1\ngraph: {name: ring, nodes: 3}\ndataset: cifar10\nmodel: lenet\n"
         "training: {optimizer: {name: SGD, lr: 0.1}, steps_per_round: 1}\n"
     )
     settings = config.load(yaml)
-    assert settings.dataset.options["path"] == str(found)
+    assert settings.dataset.options["path"] == str(cifar)
     saved = tmp_path / "run.yaml"
     saved.write_text(config.dump(settings))
     assert config.load(saved) == replace(settings, name="x")
-    own = write_cifar(tmp_path / "own" / "cifar-10-batches-py", python2_batch)
+    own_folder = write_cifar(tmp_path / "own" / "cifar-10-batches-py", python2_batch)
     monkeypatch.setenv("DECENTNODE_DATASETS", "own")
-    assert config.load(yaml).dataset.options["path"] == str(own)
+    assert config.load(yaml).dataset.options["path"] == str(own_folder)
 
 
 # synthetic

@@ -86,12 +86,12 @@ def test_ids_are_made_once_for_each_content_and_never_half(tmp_path, monkeypatch
     assert str(caught.value) == "dataset: parallel needs tokenizers; run: pip install 'decentnode[tasks]'"
     assert len(dataset.load(0).train) == 4 and len(list((tmp_path / "cache").iterdir())) == 2
     write(tmp_path)
-    for file, what in (("train.ids", "train.npy does not fit train.ids"), ("tokenizer.json", "no tokenizer")):
+    for file, why in (("train.ids", "train.npy does not fit train.ids"), ("tokenizer.json", "no tokenizer")):
         content = (folder / file).read_bytes()
         (folder / file).write_bytes(content[:-2])
         with pytest.raises(DatasetError) as caught:
             dataset.load(0)
-        assert str(caught.value).startswith(f"dataset.cache_path: {folder}: is damaged ({what}")
+        assert str(caught.value).startswith(f"dataset.cache_path: {folder}: is damaged ({why}")
         assert str(caught.value).endswith("; remove it")
         (folder / file).write_bytes(content)
 

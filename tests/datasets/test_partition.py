@@ -149,10 +149,10 @@ def held(options, sizes, num_nodes=3, seed=0):
     """The groups of each rank, where group g has sizes[g] samples."""
     samples = labelled(np.zeros(sum(sizes)), groups=np.repeat(np.arange(len(sizes)), sizes))
     parts = Natural(**options).split(samples, num_nodes, seed)
-    found = [samples.groups[part].unique().tolist() for part in parts]
-    wanted = [sum(sizes[group] for group in groups) for groups in found]
+    clients = [samples.groups[part].unique().tolist() for part in parts]
+    wanted = [sum(sizes[group] for group in groups) for groups in clients]
     assert sizes_of(parts) == wanted, "groups stay whole"
-    return found
+    return clients
 
 
 def test_natural_gives_each_rank_so_many_groups():
@@ -271,5 +271,5 @@ def test_natural_with_too_few_groups_says_so():
     ],
 )
 def test_natural_says_what_its_number_of_groups_would_need(options, message):
-    found = message_of(Natural(**options), labelled([0] * 5, groups=range(5)), 2)
-    assert found == f"dataset.partition.groups_per_node: {message}"
+    defect = message_of(Natural(**options), labelled([0] * 5, groups=range(5)), 2)
+    assert defect == f"dataset.partition.groups_per_node: {message}"

@@ -50,12 +50,12 @@ def test_a_rotation_interpolates_between_pixels_and_black():
 def test_every_rank_has_its_own_angle_and_the_others_stay():
     loaded, parts = dataset(images(6, 1, 5, 5)), halves(6)
     before = loaded.train.inputs.clone()
-    found, levels = apply([Rotation(degrees=90)], loaded, parts, seed=1)
+    turned, levels = apply([Rotation(degrees=90)], loaded, parts, seed=1)
     assert levels == [[(0.0,), (), (90.0,)]]
-    assert torch.equal(found.train.inputs[0::2], before[0::2])
-    assert torch.equal(found.train.inputs[1::2], torch.rot90(before[1::2], 1, (-2, -1)))
-    assert torch.equal(loaded.train.inputs, before) and torch.equal(found.test.inputs, before)
-    assert found.train.labels is loaded.train.labels, "what does not change is not copied"
+    assert torch.equal(turned.train.inputs[0::2], before[0::2])
+    assert torch.equal(turned.train.inputs[1::2], torch.rot90(before[1::2], 1, (-2, -1)))
+    assert torch.equal(loaded.train.inputs, before) and torch.equal(turned.test.inputs, before)
+    assert turned.train.labels is loaded.train.labels, "what does not change is not copied"
     several = apply([Rotation(degrees=120)], loaded, list(torch.arange(6).split(1)), seed=1)[1][0]
     assert several == [(0.0,), (120.0,), (240.0,)] * 2
     drawn = [apply([Rotation(degrees=30, angles="uniform")], loaded, parts, seed)[1] for seed in (1, 1, 2)]
@@ -65,28 +65,28 @@ def test_every_rank_has_its_own_angle_and_the_others_stay():
 
 def test_noise_grows_with_the_rank_in_the_unit_of_the_inputs():
     gray = dataset(torch.full((4000, 1, 2, 2), 128, dtype=torch.uint8))
-    found, levels = apply([Noise(std=0.1)], gray, halves(4000), seed=3)
+    noisy, levels = apply([Noise(std=0.1)], gray, halves(4000), seed=3)
     assert levels == [[(0.05,), (), (0.1,)]]
-    assert found.train.inputs.dtype == torch.uint8
+    assert noisy.train.inputs.dtype == torch.uint8
     for first, std in ((0, 0.05), (1, 0.1)):
-        noise = (found.train.inputs[first::2].double() - 128) / 255
+        noise = (noisy.train.inputs[first::2].double() - 128) / 255
         # Rounding adds a variance of 1/12 of a step; five deviations of an estimate from 8,000 values.
         expected = np.sqrt(std**2 + 1 / 12 / 255**2)
         assert noise.std().item() == pytest.approx(expected, rel=5 / np.sqrt(2 * 8000))
     features = dataset(torch.zeros(4000, 1))
     features = replace(features, train=replace(features.train, std=torch.tensor(10.0)))
-    found, _ = apply([Noise(std=0.1)], features, [torch.arange(4000)], seed=3)
-    assert found.train.inputs.std().item() == pytest.approx(1.0, rel=5 / np.sqrt(8000))
+    noisy, _ = apply([Noise(std=0.1)], features, [torch.arange(4000)], seed=3)
+    assert noisy.train.inputs.std().item() == pytest.approx(1.0, rel=5 / np.sqrt(8000))
     white, _ = apply([Noise(std=1)], dataset(torch.full((50, 1, 1, 1), 255).byte()), [torch.arange(50)], 0)
     assert white.train.inputs.max() == 255, "no value wraps around"
 
 
 def test_colors_are_scaled_by_the_factors_of_the_rank():
-    found, levels = apply([Color(strength=0.5)], dataset(images(8, 3, 2, 2)), halves(8), seed=1)
+    colored, levels = apply([Color(strength=0.5)], dataset(images(8, 3, 2, 2)), halves(8), seed=1)
     factors = torch.tensor(levels[0][0], dtype=torch.float64)[:, None, None]
     assert ((factors >= 0.5) & (factors <= 1.5)).all() and levels[0][0] != levels[0][2]
     scaled = (images(8, 3, 2, 2)[::2].double() * factors).clamp(0, 255).round().byte()
-    assert torch.equal(found.train.inputs[::2], scaled)
+    assert torch.equal(colored.train.inputs[::2], scaled)
     floats, of_floats = apply([Color(strength=0.5)], dataset(torch.ones(2, 3, 1, 1)), halves(2), seed=1)
     assert of_floats == levels
     assert floats.train.inputs[0].flatten().tolist() == pytest.approx(levels[0][0])
@@ -96,12 +96,12 @@ def test_colors_are_scaled_by_the_factors_of_the_rank():
 def test_label_noise_takes_all_other_classes_equally_often(rate):
     count = 20_000
     loaded = dataset(torch.zeros(count, 1), torch.full((count,), 2))
-    found, _ = apply([LabelNoise(rate=rate)], loaded, [torch.arange(count)], seed=1)
-    counts = torch.bincount(found.train.labels, minlength=CLASSES).double() / count
+    relabeled, _ = apply([LabelNoise(rate=rate)], loaded, [torch.arange(count)], seed=1)
+    counts = torch.bincount(relabeled.train.labels, minlength=CLASSES).double() / count
     expected = torch.full((CLASSES,), rate / (CLASSES - 1), dtype=torch.float64)
     expected[2] = 1 - rate
     assert ((counts - expected).abs() <= 5 * (expected * (1 - expected) / count).sqrt()).all()
-    assert torch.equal(found.test.labels, loaded.test.labels)
+    assert torch.equal(relabeled.test.labels, loaded.test.labels)
     of_each, levels = apply([LabelNoise(rate=(0.0, 1.0))], loaded, halves(count), seed=1)
     assert levels == [[(0.0,), (), (1.0,)]]
     assert (of_each.train.labels[::2] == 2).all() and (of_each.train.labels[1::2] != 2).all()

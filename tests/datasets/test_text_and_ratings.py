@@ -111,12 +111,12 @@ def test_ratings_are_split_within_each_user(tmp_path):
     for part, each in ((loaded.train, 7), (loaded.test, 3)):
         assert part.groups.bincount().tolist() == [each] * 3
         assert torch.equal(part.inputs[:, 0].long(), part.groups)
-    found = {
+    rating_of = {
         (user, film): rating
         for part in (loaded.train, loaded.test)
         for (user, film), rating in zip(part.inputs.tolist(), part.labels.tolist(), strict=True)
     }
-    assert found == {((1, 4, 9).index(u), f // 7 - 1): r for u, f, r in rows}
+    assert rating_of == {((1, 4, 9).index(u), f // 7 - 1): r for u, f, r in rows}
     assert not torch.equal(loaded.test.inputs, MovieLens(path=str(tmp_path)).load(1).test.inputs)
 
 

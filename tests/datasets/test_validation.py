@@ -53,7 +53,7 @@ class OfInputs(Partition):
 @pytest.mark.parametrize("partition", [Iid(), Natural(), Shards(labels_per_node=4), OfInputs()])
 def test_validation_from_train_is_trained_on_by_nobody(partition):
     whole = LoadedDataset(numbered(200), numbered(50, 1000), 4, (1,))
-    found = []
+    counts = []
     for seed in (1, 1, 2):
         held, rows = hold_out(whole, ValidationSettings(source="train", size=40), seed)
         parts = split_rows(partition, held.train, rows, 5, seed)
@@ -61,8 +61,8 @@ def test_validation_from_train_is_trained_on_by_nobody(partition):
         assert len(held.validation) == 40 and held.test is whole.test and held.train is whole.train
         assert members(held.validation).isdisjoint(set.union(*trained))
         assert members(held.validation) | set.union(*trained) == members(whole.train)
-        found.append(members(held.validation))
-    assert found[0] == found[1] != found[2]
+        counts.append(members(held.validation))
+    assert counts[0] == counts[1] != counts[2]
 
 
 def test_validation_from_test_leaves_the_rest_of_it():
@@ -108,7 +108,7 @@ def test_a_run_measures_its_models_on_validation_samples_and_records_the_skew(tm
     recorded = make_run_directory(experiment)
     assert config.load(recorded / "config.yaml") == experiment.settings
     partition = json.loads((recorded / "partition.json").read_text())
-    assert [one["name"] for one in partition["skew"]] == ["label_noise", "rotation"]
+    assert [skew["name"] for skew in partition["skew"]] == ["label_noise", "rotation"]
     assert partition["skew"][1]["levels"] == [[0.0], [90.0], [180.0]]
     assert sum(map(sum, partition["labels_per_rank"])) == sum(partition["samples_per_rank"]) == 240
     assert partition["groups_per_rank"] == [] and partition["figures"]["largest"] >= 80

@@ -57,16 +57,16 @@ def exact_cliques(histograms, cliques, steps, random):
     p = mean(range(len(held)))
     skew_of = lambda clique: sum(abs(a - b) for a, b in zip(mean(clique), p, strict=True))
     for _ in range(steps):
-        one, other = (cliques[k] for k in random.choice(len(cliques), 2, replace=False))
-        s, swaps = skew_of(one) + skew_of(other), []
-        for a, i in enumerate(one):
+        first, other = (cliques[k] for k in random.choice(len(cliques), 2, replace=False))
+        s, swaps = skew_of(first) + skew_of(other), []
+        for a, i in enumerate(first):
             for b, j in enumerate(other):
-                swapped = [*one[:a], j, *one[a + 1 :]], [*other[:b], i, *other[b + 1 :]]
+                swapped = [*first[:a], j, *first[a + 1 :]], [*other[:b], i, *other[b + 1 :]]
                 if sum(map(skew_of, swapped)) < s:
                     swaps.append((a, b))
         if swaps:
             a, b = swaps[random.integers(len(swaps))]
-            one[a], other[b] = other[b], one[a]
+            first[a], other[b] = other[b], first[a]
     return cliques, [skew_of(clique) for clique in cliques]
 
 

@@ -47,17 +47,17 @@ def drawn(graph, round):
 
 @pytest.mark.parametrize("case", graph_cases())
 def test_two_processes_agree_on_hundreds_of_rounds(case, tmp_path):
-    one, other = graph_of(case, tmp_path), graph_of(case, tmp_path)
-    rounds = ROUNDS if one.period is None else min(one.period, ROUNDS)
-    found = [drawn(one, round) for round in range(rounds)]
+    graph, other = graph_of(case, tmp_path), graph_of(case, tmp_path)
+    rounds = ROUNDS if graph.period is None else min(graph.period, ROUNDS)
+    rounds_drawn = [drawn(graph, round) for round in range(rounds)]
     # The second process asks from the last rank to the first, and only then for all.
-    assert all(other.targets(rank, 0) == found[0][0][rank][0] for rank in reversed(range(NODES)))
-    assert [drawn(other, round) for round in range(rounds)] == found
+    assert all(other.targets(rank, 0) == rounds_drawn[0][0][rank][0] for rank in reversed(range(NODES)))
+    assert [drawn(other, round) for round in range(rounds)] == rounds_drawn
     third = graph_of(case, tmp_path)
     for round in LATER:
-        assert drawn(third, round % rounds) == found[round % rounds]
-    if one.period is None and case not in UNCHANGED:
-        assert len({str(each) for each in found}) > 1
+        assert drawn(third, round % rounds) == rounds_drawn[round % rounds]
+    if graph.period is None and case not in UNCHANGED:
+        assert len({str(each) for each in rounds_drawn}) > 1
 
 
 def drawn_by(case, settings):
@@ -72,12 +72,12 @@ def test_a_graph_without_a_seed_draws_from_that_of_the_run(case, tmp_path):
     if not takes_run_seed("graph", GRAPHS.find(name)) and case != "churn":
         assert "seed" not in vars(loaded(case, tmp_path).graph.make())
         return
-    one, other, usual = (loaded(case, tmp_path, seed) for seed in (1, 2, None))
-    first, second = (drawn_by(case, settings) for settings in (one, other))
+    drawn_first, other, usual = (loaded(case, tmp_path, seed) for seed in (1, 2, None))
+    first, second = (drawn_by(case, settings) for settings in (drawn_first, other))
     assert drawn_by(case, usual) == first
     # Each run of a study, and what a run has saved.
-    assert drawn_by(case, replace(one, seed=2)) == second
-    again = loader.understand(Document("again.yaml", loader.resolved(replace(one, seed=2))))
+    assert drawn_by(case, replace(drawn_first, seed=2)) == second
+    again = loader.understand(Document("again.yaml", loader.resolved(replace(drawn_first, seed=2))))
     assert again.graph == other.graph and drawn_by(case, again) == second
     if name == "federated" and case == name:
         return  # all clients, in each round

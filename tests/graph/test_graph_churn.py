@@ -75,8 +75,8 @@ def test_the_schedule_may_stand_in_a_file(tmp_path):
     path = tmp_path / "churn.csv"
     path.write_text("# rank, first, last\n1,3\n2,0,4\n5,0,1\n5,6,8\n")
     there = Churn(Ring(8), schedule_path=str(path))
-    given = Churn(Ring(8), SCHEDULE)
-    assert [there.edges(r).tolist() for r in range(10)] == [given.edges(r).tolist() for r in range(10)]
+    churn = Churn(Ring(8), SCHEDULE)
+    assert [there.edges(r).tolist() for r in range(10)] == [churn.edges(r).tolist() for r in range(10)]
     assert there.partners(3) == {2, 4}
 
 
@@ -101,5 +101,5 @@ def test_lines_that_make_no_sense_are_named(tmp_path):
     path.write_text("1,3,5\n2,soon\n\n4\n")
     with pytest.raises(GraphError) as caught:
         Churn(Ring(8), schedule_path=str(path))
-    what = "expected 'rank,first,last', or 'rank,first' to the end, not"
-    assert caught.value.defects == (f"{path}:2: {what} '2 soon'", f"{path}:4: {what} '4'")
+    expected = "expected 'rank,first,last', or 'rank,first' to the end, not"
+    assert caught.value.defects == (f"{path}:2: {expected} '2 soon'", f"{path}:4: {expected} '4'")

@@ -138,8 +138,8 @@ def test_the_first_round_that_fails_is_named(tmp_path):
     (tmp_path / "a.edges").write_text("4\n0 1\n2 3\n")
     (tmp_path / "b.edges").write_text("4\n0 1\n1 2\n2 3\n")
     of_graph = WeightedGraph(FromFiles(str(tmp_path)), Uniform())
-    found = check_matrices(of_graph, GOSSIP)
-    assert found.startswith("round 2: column 0 sums to 0.833333; gossip keeps the mean")
+    defect = check_matrices(of_graph, GOSSIP)
+    assert defect.startswith("round 2: column 0 sums to 0.833333; gossip keeps the mean")
     apart = WeightedGraph(Matcha(str(tmp_path / "b.edges"), 0.1), FromGraph())
     assert check_matrices(apart, CHOCO).startswith("200 rounds checked for choco")
 
@@ -153,6 +153,6 @@ class Broken(MetropolisHastings):
 
 
 def test_a_weight_of_what_does_not_arrive_is_named():
-    found = check_matrices(WeightedGraph(RandomMatching(8), Broken()), GOSSIP)
-    assert found.startswith("round 3: node 0 gives node 2 the weight 0.1, but does not receive from it")
+    defect = check_matrices(WeightedGraph(RandomMatching(8), Broken()), GOSSIP)
+    assert defect.startswith("round 3: node 0 gives node 2 the weight 0.1, but does not receive from it")
     assert np.isfinite(measured_decay(weighted(RandomMatching(8))).round)

@@ -146,7 +146,7 @@ def test_random_matchings_contract_as_their_formula_says():
     np.testing.assert_allclose(rates, (n - 2) / (2 * (n - 1)), rtol=0, atol=1e-15)
 
 
-def test_a_directed_drawn_graph_has_weights_of_who_is_heard():
+def test_a_directed_drawn_graph_has_weights_of_who_is_received():
     weighted = WeightedGraph(Pushed(), Uniform())
     view = weighted.view(3, 4)
     assert set(view.weights) == {3, *Pushed().sources(3, 4)}

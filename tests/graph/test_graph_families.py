@@ -46,7 +46,7 @@ def test_torus_wraps_around():
     assert degrees(graph) == [4] * 12
 
 
-def test_exponential_sends_ahead_and_hears_from_behind():
+def test_exponential_sends_ahead_and_receives_from_behind():
     graph = Exponential(6)
     assert graph.directed
     assert graph.targets(4, 0) == (0, 2, 5)

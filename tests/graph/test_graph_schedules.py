@@ -60,7 +60,7 @@ def test_contacts_of_a_trace_are_edges_of_the_rounds_that_they_touch(tmp_path):
         ({"a.edges": FIRST, "b.edges": "3\n0 1\n"}, "b.edges: 3 nodes, but"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_said_in_a_line(tmp_path, files, why):
+def test_what_is_wrong_with_a_folder_is_reported_in_a_line(tmp_path, files, why):
     (tmp_path / "run").mkdir()
     for name, content in files.items():
         (tmp_path / "run" / name).write_text(content)
@@ -86,7 +86,7 @@ def test_what_is_wrong_with_a_folder_is_said_in_a_line(tmp_path, files, why):
         ("2\n0 1 0 1e308\n", ": 1e+308 rounds are too many, at most 1,000,000; increase seconds_per_round"),
     ],
 )
-def test_what_is_wrong_with_a_trace_is_said_in_a_line(tmp_path, text, why):
+def test_what_is_wrong_with_a_trace_is_reported_in_a_line(tmp_path, text, why):
     (tmp_path / "trace").write_text(text)
     with pytest.raises(GraphError) as refused:
         _ = ContactTrace(str(tmp_path / "trace"), 1.0).num_nodes
@@ -121,7 +121,7 @@ def test_nodes_of_a_trace_are_awake_when_a_round_begins_in_their_time(folder):
         ("0,0,1e9\n", ": 1,000,000,000 rounds are too many, at most 1,000,000; increase seconds_per_round"),
     ],
 )
-def test_what_is_wrong_with_an_availability_trace_is_said_in_a_line(folder, text, why):
+def test_what_is_wrong_with_an_availability_trace_is_reported_in_a_line(folder, text, why):
     (folder / "trace.csv").write_text(text)
     (folder / "ring.edges").write_text("4\n0 1\n1 2\n2 3\n")
     with pytest.raises(GraphError) as refused:

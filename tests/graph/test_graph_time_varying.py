@@ -80,10 +80,10 @@ def test_every_round_keeps_the_mean_and_comes_again(family):
 def assert_consistent(graph, round):
     targets = [graph.targets(i, round) for i in range(graph.num_nodes)]
     heard = [[j for j, to in enumerate(targets) if i in to] for i in range(graph.num_nodes)]
-    for i, own in enumerate(targets):
-        assert list(own) == sorted(set(own) - {i}), graph
+    for i, targets_of in enumerate(targets):
+        assert list(targets_of) == sorted(set(targets_of) - {i}), graph
         assert list(graph.sources(i, round)) == heard[i], graph
-        assert own == graph.targets(i, round + 3 * graph.period), graph
+        assert targets_of == graph.targets(i, round + 3 * graph.period), graph
 
 
 @pytest.mark.parametrize("family", FAMILIES[1:])

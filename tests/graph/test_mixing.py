@@ -49,7 +49,7 @@ def test_complete_graph_averages_exactly():
     )
 
 
-def test_uniform_is_the_mean_of_what_is_heard():
+def test_uniform_is_the_mean_of_what_is_received():
     weighted = WeightedGraph(Star(4), Uniform())
     assert view(weighted, 0).weights == {0: 0.25, 1: 0.25, 2: 0.25, 3: 0.25}
     assert view(weighted, 2).weights == {0: 0.5, 2: 0.5}
@@ -65,7 +65,7 @@ def test_weights_ascend_by_rank_and_hold_the_own_one():
         assert seen.degree == len(seen.sources)
 
 
-def test_directed_graphs_hear_and_send_apart():
+def test_directed_graphs_receive_and_send_apart():
     seen = view(WeightedGraph(Exponential(6), Uniform()), 4)
     assert seen.targets == (0, 2, 5)
     assert seen.sources == (0, 2, 3)

@@ -96,7 +96,7 @@ class GivesNoNumbers(torch.nn.Sequential):
 
 
 @dataclass
-class TellsModels(Gossip):
+class LogsModels(Gossip):
     """Gossip that says what each model was before and after each mix."""
 
     def accept(self, vector, view, mixed):

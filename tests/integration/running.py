@@ -47,9 +47,11 @@ class Run:
         self.temporary = Path(tempfile.mkdtemp(prefix="dt-", dir="/tmp"))
         weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
         self.output = self.run_dir.with_suffix(".out")
-        own = self.environment | {"TMPDIR": str(self.temporary), "LIMITS": json.dumps(self.limits)}
+        variables = self.environment | {"TMPDIR": str(self.temporary), "LIMITS": json.dumps(self.limits)}
         folder = self.run_dir.parent
-        self.process = start_command(self.output, *arguments, cwd=folder, namespace=self.namespace, **own)
+        self.process = start_command(
+            self.output, *arguments, cwd=folder, namespace=self.namespace, **variables
+        )
 
     def wait(self, seconds: float = 60) -> int:
         """The exit code; kills everything and fails when it takes longer."""
@@ -67,8 +69,8 @@ class Run:
     def story(self) -> str:
         """What this run and the others beside it, the other machines of a test, have said last."""
         below = self.run_dir.parent
-        said = [*below.glob("*.out"), *below.glob("*/logs/*.log")]
-        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(said))
+        logs = [*below.glob("*.out"), *below.glob("*/logs/*.log")]
+        return "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in sorted(logs))
 
     @property
     def summary(self) -> dict:
@@ -110,12 +112,12 @@ def children(pid: int) -> list[int]:
 
 def descendants(pid: int) -> list[int]:
     """All living processes below this one."""
-    found, queue = [], [pid]
+    messages, queue = [], [pid]
     while queue:
         below = children(queue.pop())
-        found += below
+        messages += below
         queue += below
-    return found
+    return messages
 
 
 def wait_until(condition, seconds: float, explain=lambda: "") -> None:
@@ -150,8 +152,8 @@ def start_command(
     output: Path, *arguments: str, cwd: Path = ROOT, namespace: str = "", **environment: str
 ) -> Command:
     """Such a command, started at once."""
-    own = {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
+    python_path = {"PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"}
     with output.open("wb") as out:
         spawner = Spawner.of_this_process()
         words = ["-m", "decentnode", *arguments]
-        return spawner.start(words, cwd, os.environ | own | environment, out.fileno(), namespace)
+        return spawner.start(words, cwd, os.environ | python_path | environment, out.fileno(), namespace)

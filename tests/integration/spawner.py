@@ -136,7 +136,7 @@ def serve(door: socket.socket) -> None:
             if key.data is not None:
                 selector.unregister(key.fd)
                 os.close(key.fd)
-                tell_end(*key.data)
+                report_end(*key.data)
             elif key.fileobj is door:
                 pid, status = grant(door)
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
@@ -220,7 +220,7 @@ def enter(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"network namespace {namespace} cannot be entered")
 
 
-def tell_end(pid: int, status: int) -> None:
+def report_end(pid: int, status: int) -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with contextlib.suppress(BrokenPipeError):
         os.write(status, str(code).encode())

@@ -82,8 +82,8 @@ def finished(folder, name, *overrides):
 
 def rows(run):
     """What was measured, without times."""
-    found = read_evaluations(run.run_dir / "evaluations.jsonl")
-    return [(row.round, row.metrics, row.train_loss, row.bytes_sent, row.consensus_distance) for row in found]
+    evaluations = read_evaluations(run.run_dir / "evaluations.jsonl")
+    return [(e.round, e.metrics, e.train_loss, e.bytes_sent, e.consensus_distance) for e in evaluations]
 
 
 def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):

@@ -42,7 +42,7 @@ def configured(tmp_path):
     return path
 
 
-def test_a_run_over_two_machines_goes_on_and_ends_as_one_on_one_machine(tmp_path):
+def test_a_run_over_two_machines_continues_and_ends_as_one_on_one_machine(tmp_path):
     config = configured(tmp_path)
     runs = [Run(tmp_path / f"run{m}", [*MACHINES, PACED, f"machine={m}"], config=config) for m in (0, 1)]
     runs[0].wait_for_round(10, TIMEOUT)

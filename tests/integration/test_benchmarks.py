@@ -40,9 +40,9 @@ def running(request: pytest.FixtureRequest) -> Iterator[dict[str, Future]]:
 
 def ended(run: "Future[subprocess.CompletedProcess]") -> tuple[list[str], dict]:
     """What a benchmark printed, and its last line read as JSON."""
-    found = run.result()
-    assert found.returncode == 0, found.stderr
-    lines = found.stdout.splitlines()
+    output = run.result()
+    assert output.returncode == 0, output.stderr
+    lines = output.stdout.splitlines()
     return lines, json.loads(lines[-1])
 
 

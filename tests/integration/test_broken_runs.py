@@ -65,9 +65,9 @@ def test_a_quarter_of_the_nodes_is_killed(tmp_path):
     import kill
 
     size = kill.Size(nodes=12, degree=4, killed=3, rounds=20)
-    found = kill.figures(size, seed=1, folder=tmp_path)
-    assert found.wrong == []
-    assert found.finished == 9
+    figures = kill.figures(size, seed=1, folder=tmp_path)
+    assert figures.wrong == []
+    assert figures.finished == 9
 
 
 def test_the_same_faults_leave_the_same_models():
@@ -100,7 +100,7 @@ def test_a_wrong_model_would_be_found(plain):
     assert _judge.wrongs(struck, expected) == []
     for wrong in (np.full(16, np.nan), np.full(16, 100.0)):
         odd = replace(struck, models=struck.models | {5: wrong})
-        assert [one.split(":")[0] for one in _judge.wrongs(odd, expected)] == ["model"]
+        assert [wrong.split(":")[0] for wrong in _judge.wrongs(odd, expected)] == ["model"]
     other = replace(plain, summary=plain.summary | {"model_hash": "other"})
     assert "model: not that of the undisturbed run" in " ".join(_judge.wrongs(other, expected))
     assert _judge.wrongs(replace(struck, leftovers=("process 1",)), expected) == ["leftovers: process 1"]
@@ -120,7 +120,7 @@ def load_graph():
 
 @pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 8}"])
 @pytest.mark.parametrize("every", [5, 0], ids=["from their checkpoints", "anew"])
-def test_nodes_that_all_share_a_process_go_on_together_and_end_with_the_very_same_models(
+def test_nodes_that_all_share_a_process_continue_together_and_end_with_the_very_same_models(
     plain, transport, every
 ):
     """There is nobody else to be asked; all of them do again what one of them lacks."""
@@ -144,7 +144,7 @@ def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp
     """Rank 3 gives up rank 2, which has mixed the model of rank 3 by then (docs/reliability.md)."""
     struck = 8
     run = Run(tmp_path / "run", [
-        "sharing.name=faulty:TellsModels", "graph={name: ring, nodes: 8}", "rounds=20",
+        "sharing.name=faulty:LogsModels", "graph={name: ring, nodes: 8}", "rounds=20",
         "training.scheduler={name: MultiStepLR, milestones: [4], gamma: 0.0}",
         f"faults=[{{name: drop, ranks: 3, peers: 2, rounds: [{struck}, {struck + 3}]}}]",
         "failures.deadline=3",
@@ -178,7 +178,7 @@ def test_sums_stay_while_a_graph_is_partitioned_and_while_messages_are_late():
         assert verdict.unexplained < 1e-12
 
 
-def test_a_node_that_comes_back_lacks_no_record_that_a_full_disk_has_delayed():
+def test_a_node_that_rejoins_lacks_no_record_that_a_full_disk_has_delayed():
     from _runs import Trial, faults, run
 
     restart = "failures={deadline: 30, grace: 1, restart: {attempts: 1}}"

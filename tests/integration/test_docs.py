@@ -90,7 +90,7 @@ def test_tutorial(checkout):
     assert "4 of 8 nodes finished, those of this machine" in (checkout / "machine1.txt").read_text()
 
 
-def test_the_graph_of_ones_own_trains_and_goes_on_where_it_was_stopped(tmp_path):
+def test_the_graph_of_ones_own_trains_and_continues_where_it_was_stopped(tmp_path):
     """Over a network, without a checkpoint of its end, it does the same rounds in the same pairs."""
     write_files(tmp_path, "docs/your_graph.md")
     overrides = ["communication=inproc", "checkpoint.every=20"]

@@ -44,7 +44,7 @@ def test_a_run_whose_nodes_all_hang_from_the_first_round_ends(tmp_path):
     assert not run.leftovers()
 
 
-def test_a_node_that_hangs_is_given_up_and_ended_when_it_is_the_last(tmp_path):
+def test_a_node_that_hangs_is_dropped_and_ended_when_it_is_the_last(tmp_path):
     hang = ["sharing.name=faulty:HangsInTraining", "sharing.only=2", "sharing.round=5"]
     # Who waits is told of long before anybody is given up.
     limits = {"notice": 1.0}
@@ -114,7 +114,7 @@ def test_a_run_is_asked_while_it_runs_and_when_its_launcher_is_gone(tmp_path):
     wait_until(lambda: not run.leftovers(), 5)
 
 
-def test_what_the_nodes_told_a_launcher_that_stood_still_is_not_lost(tmp_path):
+def test_what_the_nodes_reported_to_a_launcher_that_stood_still_is_not_lost(tmp_path):
     run = Run(tmp_path / "run", [*FEW, "rounds=60", "evaluation.every=60", "sharing=faulty:Paced"])
     run.wait_for_round(2)
     os.kill(run.process.pid, signal.SIGSTOP)
@@ -185,7 +185,7 @@ def test_a_full_disk_ends_nothing_but_the_results(small_disk):
     assert not list(run.run_dir.glob("*.tmp"))
 
 
-def test_a_run_directory_that_cannot_be_written_is_said_before_the_start(small_disk):
+def test_a_run_directory_that_cannot_be_written_is_reported_before_the_start(small_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     run = Run(small_disk.parent / "run", [*FEW, f"run_dir={small_disk / 'run'}"])
     assert run.wait() == 2

@@ -47,7 +47,7 @@ def test_a_killed_node_is_noticed_over_sockets(tmp_path, local):
     assert run.summary["finished_nodes"] == 7
 
 
-def test_a_graph_that_fell_apart_is_told_of_at_the_end(tmp_path):
+def test_a_graph_that_fell_apart_is_reported_at_the_end(tmp_path):
     run = Run(tmp_path / "run", ["rounds=40", "graph={name: chain, nodes: 5}", PACED])
     run.wait_for_round(10)
     os.kill(run.pid_of(2), signal.SIGKILL)
@@ -56,7 +56,7 @@ def test_a_graph_that_fell_apart_is_told_of_at_the_end(tmp_path):
     assert "into 2 components that trained separately: ranks 0 and 1; ranks 3 and 4" in run.text
 
 
-def test_a_stopped_node_is_given_up_by_its_neighbors_only(tmp_path):
+def test_a_stopped_node_is_dropped_by_its_neighbors_only(tmp_path):
     run = Run(tmp_path / "run", [*EIGHT, "rounds=40", "failures.deadline=2"])
     run.wait_for_round(10)
     os.kill(run.pid_of(7), signal.SIGSTOP)
@@ -72,8 +72,8 @@ def test_a_stopped_node_is_given_up_by_its_neighbors_only(tmp_path):
 
 
 def test_models_that_give_no_numbers_are_no_result(tmp_path):
-    own = ["model=faulty:GivesNoNumbers", "communication=inproc", "rounds=4", "evaluation.every=2"]
-    run = Run(tmp_path / "run", own)
+    overrides = ["model=faulty:GivesNoNumbers", "communication=inproc", "rounds=4", "evaluation.every=2"]
+    run = Run(tmp_path / "run", overrides)
     assert run.wait() == 4, run.text
     assert run.text.count("the test loss is not finite") == 1
     assert "round 2: the test loss is not finite" in run.text

@@ -21,12 +21,12 @@ def restart_node(run: Run, rank: int) -> tuple[int, str]:
     return answer.returncode, answer.stdout + answer.stderr
 
 
-def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
+def test_a_dead_node_is_restarted_when_somebody_asks(tmp_path):
     """No attempts are configured; the node has its neighbor's model and takes part to the end."""
     run = Run(tmp_path / "run", [*FOUR, "mapping={machines: [{address: localhost, nodes: 4}]}"])
     run.wait_for_round(5)
-    code, said = restart_node(run, 2)
-    assert (code, said) == (2, f"{run.run_dir}: rank 2 is running\n")
+    code, output = restart_node(run, 2)
+    assert (code, output) == (2, f"{run.run_dir}: rank 2 is running\n")
     os.kill(run.pid_of(2), signal.SIGKILL)
     wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
     assert restart_node(run, 2) == (0, "rank 2: started again\n")
@@ -37,8 +37,8 @@ def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
     assert run.summary["lost_nodes"] == {} and run.summary["stopped_nodes"] == 4
     seconds = [record.seconds for record in rounds_of(run, 2)]
     assert seconds == sorted(seconds)  # its time goes on with that of the run
-    code, said = restart_node(run, 2)
-    assert code == 2 and "no launcher answers" in said
+    code, output = restart_node(run, 2)
+    assert code == 2 and "no launcher answers" in output
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["with an earlier one", "with nothing else"])
@@ -50,9 +50,9 @@ def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others
     os.kill(run.pid_of(2), signal.SIGKILL)
     wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
     died, directory = rounds_of(run, 2)[-1].round, run.run_dir / "checkpoints"
-    found, later = checkpoint.newest(directory, 2), 90_000
-    found.state["node"]["round"] = later
-    checkpoint.save(directory, 2, later, found.state, found.stamp)
+    saved, later = checkpoint.newest(directory, 2), 90_000
+    saved.state["node"]["round"] = later
+    checkpoint.save(directory, 2, later, saved.state, saved.stamp)
     for round in [] if keeps else checkpoint.rounds(directory, 2)[:-1]:
         checkpoint.delete(directory, 2, round)
     assert restart_node(run, 2) == (0, "rank 2: started again\n")
@@ -126,7 +126,7 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
 
 
 @pytest.mark.parametrize("way", ["RaisesAt, rank: 3, round: 5", "HangsInTraining, only: 3, round: 5"])
-def test_the_only_node_of_a_machine_fails_and_is_started_again_by_itself(tmp_path, started, way):
+def test_the_only_node_of_a_machine_fails_and_is_restarted_by_itself(tmp_path, started, way):
     """Its launcher, which has no other node at work, stays for it; then all go on together."""
     ports = ["mapping.rendezvous_port=30640", "communication={name: zeromq, base_port: 30650}"]
     failures = "failures={deadline: 3, grace: 1, restart: {attempts: 1}}"
@@ -148,11 +148,11 @@ SEVERAL = [*ENDLESS, "sharing.pace=0.005", "graph=ring", "graph.nodes=8"]
 def models_of_a_process(run: Run, first: int) -> list[str]:
     """For each node of a process that came back without checkpoints where its model was from."""
     log = (run.run_dir / "logs" / f"{first:05d}.log").read_text()
-    found = [line for line in log.splitlines() if " has the model " in line]
-    return sorted(line.split(":")[0] for line in found)
+    sources = [line for line in log.splitlines() if " has the model " in line]
+    return sorted(line.split(":")[0] for line in sources)
 
 
-def test_a_process_with_several_nodes_comes_back_as_quickly_as_one_with_one(tmp_path):
+def test_a_process_with_several_nodes_rejoins_as_quickly_as_one_with_one(tmp_path):
     """Its inner nodes ask nobody: who could answer them comes back, too."""
     four = ["communication={name: zeromq, nodes_per_process: 4}"]
     failures = "failures={start_deadline: 5, deadline: 3, restart: {attempts: 1}}"

@@ -92,6 +92,6 @@ def test_all_processes_end_when_the_job_is_asked_to(tmp_path):
 def test_several_tasks_on_a_machine_are_refused_in_one_line(tmp_path):
     arguments = words(tmp_path / "run", PORTS["stopped"])
     assert ended(start_tasks(tmp_path / "tasks", arguments, tasks=2)) == [2] * 2
-    said = [path.read_text() for path in tmp_path.glob("tasks.*")]
+    logs = [path.read_text() for path in tmp_path.glob("tasks.*")]
     line = "srun has started 2 + 2 processes on 2 machines; start one task per machine, with mapping: "
-    assert said == [f"{line}{{name: environment, nodes_per_machine: N}}\n"] * 2
+    assert logs == [f"{line}{{name: environment, nodes_per_machine: N}}\n"] * 2

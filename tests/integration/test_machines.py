@@ -101,8 +101,8 @@ def test_three_machines_with_keys_train_together(network, tmp_path):
 
 def test_a_lost_machine_does_not_stop_the_others(network, tmp_path):
     """Machine 0's launcher is killed with all its nodes; the other machines finish and say so."""
-    own = ["rounds=40", "failures.grace=0.5", "sharing=faulty:Paced"]
-    runs = start(tmp_path, own, limits={"machine_silent": 3.0})
+    overrides = ["rounds=40", "failures.grace=0.5", "sharing=faulty:Paced"]
+    runs = start(tmp_path, overrides, limits={"machine_silent": 3.0})
     runs[0].wait_for_round(5)
     tree = runs[0].tree()
     runs[0].process.kill()
@@ -137,8 +137,8 @@ def start_on_loopback(tmp_path, port: int, *overrides: list[str]) -> list[Run]:
     """Machines 0, 1, ... with these overrides each."""
     ports = [f"mapping.rendezvous_port={port}", f"communication={{name: zeromq, base_port: {port + 10}}}"]
     return [
-        Run(tmp_path / f"machine{i}", [LOOPBACK, FOUR, *ports, f"machine={i}", *own], limits=LIMITS)
-        for i, own in enumerate(overrides)
+        Run(tmp_path / f"machine{i}", [LOOPBACK, FOUR, *ports, f"machine={i}", *overrides], limits=LIMITS)
+        for i, overrides in enumerate(overrides)
     ]
 
 

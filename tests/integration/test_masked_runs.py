@@ -31,7 +31,7 @@ def test_it_learns_as_gossip_does_and_alike_over_all_transports(tmp_path):
         assert summary["bytes_sent"] == 8 * 4 * 40 * (4 * summary["parameters"] + 16 + 64)
 
 
-def test_after_a_loss_its_neighbors_skip_two_rounds_and_go_on(tmp_path):
+def test_after_a_loss_its_neighbors_skip_two_rounds_and_continue(tmp_path):
     run = Run(tmp_path / "run", [EIGHT, PACED, "rounds=40"], config=CONFIG)
     run.wait_for_round(10)
     os.kill(run.pid_of(5), signal.SIGKILL)

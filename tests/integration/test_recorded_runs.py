@@ -61,15 +61,15 @@ def test_a_run_without_any_evaluation_shows_dashes(run, capsys):
     assert summary["peak_memory_mb_per_node"]["min"] > 0
     assert re.search(r"^  test accuracy      -$", run.text, re.MULTILINE)
     commands = (["status", "."], ["plot", "."], ["compare", ".", ".", "--out", "../both"])
-    said = []
+    lines = []
     for name, *words in commands:
         with pytest.raises(SystemExit) as ended:
             cli.main([name, *(str(run.run_dir / word) if word[0] == "." else word for word in words)])
         assert not ended.value.code
-        said.append(capsys.readouterr().out)
-    assert "all 4 nodes finished 6 rounds" in said[0]
-    assert {line.rsplit("/", 1)[-1] for line in said[1].split()} == {"overview.png", "labels.png"}
-    cells = said[2].splitlines()[2].split()
+        lines.append(capsys.readouterr().out)
+    assert "all 4 nodes finished 6 rounds" in lines[0]
+    assert {line.rsplit("/", 1)[-1] for line in lines[1].split()} == {"overview.png", "labels.png"}
+    cells = lines[2].splitlines()[2].split()
     assert cells[1:8] == ["4", "6", "-", "-", "-", "-", "-"] and cells[-3:] == ["-", "-", "-"]
 
 
@@ -83,10 +83,10 @@ def test_startup_ends_when_the_last_node_begins(run):
 
 def test_the_last_models_are_those_of_the_summary_and_need_no_torch(run):
     assert model_rounds(run.run_dir) == {rank: [3, 5] for rank in range(4)}
-    found = {rank: read_model(run.run_dir, rank, 5) for rank in range(4)}
+    models = {rank: read_model(run.run_dir, rank, 5) for rank in range(4)}
     digests = {
         rank: hashlib.sha256(b"".join(array.tobytes() for array in model.values())).hexdigest()
-        for rank, model in found.items()
+        for rank, model in models.items()
     }
     assert model_hash(digests) == run.summary["model_hash"]
     script = (
@@ -102,9 +102,9 @@ def test_the_last_models_are_those_of_the_summary_and_need_no_torch(run):
 
 def test_attacks_find_the_same_while_the_nodes_run_and_afterwards(run, capsys, monkeypatch):
     online = (run.run_dir / ATTACKS_FILE).read_bytes()
-    found = read_results(run.run_dir)
-    assert [(one.victim, one.round) for one in found] == [(v, r) for r in (2, 5) for v in (1, 3, None)]
-    assert run.summary["attacks"] == best(found) and "\n  attack membership  auc 0." in run.text
+    results = read_results(run.run_dir)
+    assert [(r.victim, r.round) for r in results] == [(v, r) for r in (2, 5) for v in (1, 3, None)]
+    assert run.summary["attacks"] == best(results) and "\n  attack membership  auc 0." in run.text
     monkeypatch.chdir(run.run_dir.parent)  # the place of the plug-in
     with pytest.raises(SystemExit) as ended:
         cli.main(["attack", "run"])
@@ -121,11 +121,11 @@ def test_another_attack_adds_its_results_and_says_what_finds_nothing(run, capsys
     with pytest.raises(SystemExit) as ended:
         cli.main(["attack", "more", f"adversaries=[{others}]"])
     assert not ended.value.code
-    found = read_results(more)
-    assert found[: len(before)] == before and {one.attack for one in found[len(before) :]} == {"attribute"}
-    said = capsys.readouterr().out
+    results = read_results(more)
+    assert results[: len(before)] == before and {r.attack for r in results[len(before) :]} == {"attribute"}
+    output = capsys.readouterr().out
     assert (
-        "linkability            ranks 0        found nothing: too few messages are recorded (every)" in said
+        "linkability            ranks 0        found nothing: too few messages are recorded (every)" in output
     )
 
 
@@ -146,7 +146,7 @@ def test_models_of_rounds_that_are_done_again_are_those_of_a_straight_run(run):
         folder: {path.relative_to(folder): path.read_bytes() for path in folder.glob("models/*/*")}
         for folder in (run.run_dir, folder)
     }
-    attacks = [(one / ATTACKS_FILE).read_bytes() for one in (run.run_dir, folder)]
+    attacks = [(folder_ / ATTACKS_FILE).read_bytes() for folder_ in (run.run_dir, folder)]
     assert attacks[0] == attacks[1]
     for rank in (1, 2):
         heard = Transcript(folder, rank)

@@ -70,13 +70,13 @@ def lines(path):
 def assert_same(runs, straight):
     """`runs`: one for each machine, machine 0 first."""
     assert {name: runs[0].summary[name] for name in SAME} == {name: straight.summary[name] for name in SAME}
-    found, expected = (lines(run.run_dir / "evaluations.jsonl") for run in (runs[0], straight))
+    resumed_rows, expected = (lines(run.run_dir / "evaluations.jsonl") for run in (runs[0], straight))
     for name in TOGETHER:
-        for ours, theirs in zip(found, expected, strict=True):
+        for ours, theirs in zip(resumed_rows, expected, strict=True):
             assert ours.pop(name) == pytest.approx(theirs.pop(name), rel=1e-6)
-    assert found == expected
-    found = {path.name: lines(path) for run in runs for path in (run.run_dir / "records").iterdir()}
-    assert found == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
+    assert resumed_rows == expected
+    resumed_rows = {path.name: lines(path) for run in runs for path in (run.run_dir / "records").iterdir()}
+    assert resumed_rows == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
 
 
 def resume(runs, seconds=TIMEOUT):
@@ -93,7 +93,7 @@ def resume(runs, seconds=TIMEOUT):
     ],
     ids=["several-per-process-stopped", "tcp-killed"],
 )
-def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, signum):
+def test_a_run_continues_bit_for_bit(tmp_path, config, straight, communication, signum):
     every = 0 if signum != signal.SIGKILL else 9
     run = Run(tmp_path / "run", [PACED, communication, f"checkpoint.every={every}"], config=config)
     run.wait_for_round(30, TIMEOUT)
@@ -141,12 +141,12 @@ def test_a_run_that_was_killed_after_its_last_checkpoints_ends_whole(tmp_path, w
     assert_same([resumed], straight)
 
 
-def test_a_run_whose_code_was_edited_goes_on_only_where_that_is_accepted(tmp_path, config):
+def test_a_run_whose_code_was_edited_continues_only_where_that_is_accepted(tmp_path, config):
     """Both versions are kept, with their hashes."""
     scheme = "from decentnode.sharing.gossip import Gossip\n\n\nclass Mine(Gossip):\n    beta = {}\n"
     (tmp_path / "phd.py").write_text(scheme.format(1))
-    own = ["sharing=phd:Mine", "communication=inproc", "rounds=10", "checkpoint.every=10"]
-    run = Run(tmp_path / "run", own, config=config)
+    overrides = ["sharing=phd:Mine", "communication=inproc", "rounds=10", "checkpoint.every=10"]
+    run = Run(tmp_path / "run", overrides, config=config)
     assert run.wait(TIMEOUT) == 0, run.text
     (tmp_path / "phd.py").write_text(scheme.format(2))
     resumed = Run(run.run_dir, ["rounds=20"], verb="resume")
@@ -277,7 +277,7 @@ def one_line(tmp_path):
     return call
 
 
-def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config, one_line):
+def test_what_cannot_continue_is_refused_in_one_line(tmp_path, config, one_line):
     assert one_line(tmp_path)[0] == 2
     run = Run(tmp_path / "run", [PACED, "checkpoint.every=5", "rounds=100000"], config=config)
     run.wait_for_round(20, TIMEOUT)

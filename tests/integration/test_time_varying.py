@@ -46,7 +46,7 @@ GRAPHS = [
     "{name: churn, graph: {name: ring, nodes: 6}, schedule: [[1, 2, null], [4, 0, 3]]}",
     "{name: teleport, nodes: 6, active: 4, topology: exponential}",
 ]
-CARRIED = {
+TRANSPORT_OF = {
     "{name: epidemic_local, nodes: 6, degree: 2}": "zeromq",
     "{name: epidemic_oracle, nodes: 8, degree: 3}": (
         "{name: zeromq, local: tcp, base_port: 31300, nodes_per_process: 2}"
@@ -72,7 +72,7 @@ def in_process(path, *overrides, rounds=9):
     return experiment, Nodes(experiment, folder).begin().run(0, rounds).models
 
 
-@pytest.mark.parametrize("graph", [*GRAPHS, *CARRIED])
+@pytest.mark.parametrize("graph", [*GRAPHS, *TRANSPORT_OF])
 def test_rounds_multiply(tmp_path, graph):
     path = written(tmp_path, graph)
     experiment, mixed = in_process(path)
@@ -104,10 +104,10 @@ def test_nodes_that_rest_make_no_steps(tmp_path, graph, overrides):
         assert [record.loss is not None for record in records] == trained
 
 
-@pytest.mark.parametrize("graph", CARRIED)
+@pytest.mark.parametrize("graph", TRANSPORT_OF)
 def test_processes_end_with_the_same_models(tmp_path, graph):
     path = written(tmp_path, graph)
-    run = Run(tmp_path / "run", [f"communication={CARRIED[graph]}"], path)
+    run = Run(tmp_path / "run", [f"communication={TRANSPORT_OF[graph]}"], path)
     _, models = in_process(path)
     assert run.wait() == 0, run.text
     digests = {rank: hashlib.sha256(model.numpy().data).hexdigest() for rank, model in enumerate(models)}

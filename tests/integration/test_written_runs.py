@@ -69,8 +69,8 @@ def test_writers_fail_and_hang_alone_and_a_resume_continues_their_files(tmp_path
     config.write_text(CONFIG)
     (tmp_path / "own.py").write_text(PLUGIN)
     plain = Run(tmp_path / "plain", config=config)
-    own = f"records={{writers: [{WRITERS}, 'own:Fails', 'own:Hangs']}}"
-    first = Run(tmp_path / "run", [own, "rounds=4"], config=config)
+    writers = f"records={{writers: [{WRITERS}, 'own:Fails', 'own:Hangs']}}"
+    first = Run(tmp_path / "run", [writers, "rounds=4"], config=config)
     assert (plain.wait(), first.wait()) == (0, 0), first.text
     lines = [line for line in first.text.splitlines() if "is dropped" in line]
     assert lines == [
@@ -116,7 +116,7 @@ def rounds_of(run_dir) -> list[int]:
     events = EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
     curve = {event.step: event.value for event in events.Scalars("accuracy/rank_00003")}
-    own = frame[frame["rank"] == 3]
-    assert len(frame) == 4 * len(own) and [*curve] == own["round"].tolist()
-    assert max(abs(own["accuracy"] - [*curve.values()])) < 1e-6
+    own_rows = frame[frame["rank"] == 3]
+    assert len(frame) == 4 * len(own_rows) and [*curve] == own_rows["round"].tolist()
+    assert max(abs(own_rows["accuracy"] - [*curve.values()])) < 1e-6
     return [*curve]

@@ -13,9 +13,9 @@ def test_an_alarm_ends_a_wait_once():
     monitor = RunMonitor.__new__(RunMonitor)
     monitor._alarm, monitor._control = os.eventfd(0, os.EFD_NONBLOCK), None
     monitor.watchdog = SimpleNamespace(next_check=inf)
-    monitor.ring()
+    monitor.wake()
     monitor.wait([], inf)
-    threading.Timer(0.01, monitor.ring).start()
+    threading.Timer(0.01, monitor.wake).start()
     monitor.wait([], inf)
     began = time.monotonic()
     monitor.wait([], 0.05)

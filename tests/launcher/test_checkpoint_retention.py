@@ -24,42 +24,42 @@ def save(directory, found, rank, *rounds):
 
 
 def test_what_a_slower_rank_may_need_stays_and_one_before_it(tmp_path):
-    found = CheckpointRetention(tmp_path, range(2), range(2))
-    save(tmp_path, found, 0, 0, 1, 2, 3, 4)
-    assert not found.tend(lost=[])
-    save(tmp_path, found, 1, 0, 1, 2)
-    assert found.tend(lost=[])
+    retention = CheckpointRetention(tmp_path, range(2), range(2))
+    save(tmp_path, retention, 0, 0, 1, 2, 3, 4)
+    assert not retention.tend(lost=[])
+    save(tmp_path, retention, 1, 0, 1, 2)
+    assert retention.tend(lost=[])
     assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([1, 2, 3, 4], [1, 2])
-    assert (found.settled, found.newest_round) == (2, 2)
-    assert not found.tend(lost=[])
+    assert (retention.settled, retention.newest_round) == (2, 2)
+    assert not retention.tend(lost=[])
 
 
 def test_what_a_rank_has_undone_does_not_count(tmp_path):
-    found = CheckpointRetention(tmp_path, range(2), range(2))
-    save(tmp_path, found, 0, 0, 1, 2, 3)
-    save(tmp_path, found, 1, 0, 1, 2, 3)
-    found.undo(1, 2)
-    found.undo(7, 2)  # of another machine
-    assert found.newest_round == 1
-    assert found.tend(lost=[])
-    assert (found.settled, found.kept) == (1, 0)
+    retention = CheckpointRetention(tmp_path, range(2), range(2))
+    save(tmp_path, retention, 0, 0, 1, 2, 3)
+    save(tmp_path, retention, 1, 0, 1, 2, 3)
+    retention.undo(1, 2)
+    retention.undo(7, 2)  # of another machine
+    assert retention.newest_round == 1
+    assert retention.tend(lost=[])
+    assert (retention.settled, retention.kept) == (1, 0)
 
 
 def test_two_are_there_as_soon_as_two_were_written(tmp_path):
-    found = CheckpointRetention(tmp_path, range(1), range(1))
+    retention = CheckpointRetention(tmp_path, range(1), range(1))
     for round in range(6):
-        save(tmp_path, found, 0, round)
-        found.tend(lost=[])
+        save(tmp_path, retention, 0, round)
+        retention.tend(lost=[])
         assert kept(tmp_path, 0) == list(range(max(0, round - 1), round + 1))
 
 
 def test_a_lost_rank_holds_up_no_deletion_and_keeps_its_last(tmp_path):
-    found = CheckpointRetention(tmp_path, range(2), range(2))
-    save(tmp_path, found, 1, 0, 1)
-    save(tmp_path, found, 0, 0, 1, 2, 3)
-    found.tend(lost=[1])
+    retention = CheckpointRetention(tmp_path, range(2), range(2))
+    save(tmp_path, retention, 1, 0, 1)
+    save(tmp_path, retention, 0, 0, 1, 2, 3)
+    retention.tend(lost=[1])
     assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([2, 3], [1])
-    assert found.newest_round is None
+    assert retention.newest_round is None
 
 
 def test_only_local_ranks_are_deleted_from_and_machine_0_decides(tmp_path):
@@ -72,65 +72,65 @@ def test_only_local_ranks_are_deleted_from_and_machine_0_decides(tmp_path):
 
 def test_what_is_kept_is_a_round_that_all_have(tmp_path):
     """Rank 0 was away in round 30; should one file of round 40 be bad, all can go on from round 20."""
-    found, elsewhere = (
+    retention, elsewhere = (
         CheckpointRetention(tmp_path, range(3), [0, 1]),
         CheckpointRetention(tmp_path, [2], [2]),
     )
     for rank in range(3):
-        save(tmp_path, found, rank, 10, 20, *([30] if rank else []), 40)
-    assert found.tend(lost=[])
-    elsewhere.settle(found.settled, found.kept)
+        save(tmp_path, retention, rank, 10, 20, *([30] if rank else []), 40)
+    assert retention.tend(lost=[])
+    elsewhere.settle(retention.settled, retention.kept)
     assert [kept(tmp_path, rank) for rank in range(3)] == [[20, 40], [20, 30, 40], [20, 30, 40]]
     assert newest_of_all({0: [20], 1: [20, 30, 40], 2: [20, 30, 40]}, range(3)) == 20
 
 
 def test_where_the_last_of_all_is_no_round_of_all_two_that_are_stay(tmp_path):
-    found = CheckpointRetention(tmp_path, range(2), range(2))
-    save(tmp_path, found, 0, 10, 20, 30, 60)
-    save(tmp_path, found, 1, 10, 20, 30, 40, 50)
-    assert found.tend(lost=[])
-    assert (found.settled, found.newest_round) == (50, 30)
+    retention = CheckpointRetention(tmp_path, range(2), range(2))
+    save(tmp_path, retention, 0, 10, 20, 30, 60)
+    save(tmp_path, retention, 1, 10, 20, 30, 40, 50)
+    assert retention.tend(lost=[])
+    assert (retention.settled, retention.newest_round) == (50, 30)
     assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([20, 30, 60], [20, 30, 40, 50])
 
 
 def test_where_no_round_is_of_all_each_keeps_its_last_but_one(tmp_path):
-    found = CheckpointRetention(tmp_path, range(2), range(2))
-    save(tmp_path, found, 0, 10, 30, 50)
-    save(tmp_path, found, 1, 20, 40, 60)
-    assert found.tend(lost=[])
+    retention = CheckpointRetention(tmp_path, range(2), range(2))
+    save(tmp_path, retention, 0, 10, 30, 50)
+    save(tmp_path, retention, 1, 20, 40, 60)
+    assert retention.tend(lost=[])
     assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([30, 50], [40, 60])
 
 
-def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_said_once(tmp_path, monkeypatch):
+def test_a_disk_that_lets_nothing_go_ends_nothing_and_is_reported_once(tmp_path, monkeypatch):
     def refuse(directory, rank, round):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    found = CheckpointRetention(tmp_path, range(2), range(2))
+    retention = CheckpointRetention(tmp_path, range(2), range(2))
     for rank in range(2):
-        save(tmp_path, found, rank, 0, 1, 2)
+        save(tmp_path, retention, rank, 0, 1, 2)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "delete", refuse)
-        assert found.tend(lost=[])
-    assert found.problem == "checkpoints of rank 1 cannot be deleted: Read-only file system"
+        assert retention.tend(lost=[])
+    assert retention.problem == "checkpoints of rank 1 cannot be deleted: Read-only file system"
     assert kept(tmp_path, 0) == kept(tmp_path, 1) == [0, 1, 2]
     for rank in range(2):
-        save(tmp_path, found, rank, 3)
-    assert found.tend(lost=[])
+        save(tmp_path, retention, rank, 3)
+    assert retention.tend(lost=[])
     assert kept(tmp_path, 0) == kept(tmp_path, 1) == [2, 3]
 
 
-def test_a_run_that_goes_on_knows_the_round_it_began_with(tmp_path):
-    found = CheckpointRetention(tmp_path, range(2), range(2))
-    found.begin(7, range(4))
-    assert found.newest_round == 7
+def test_a_run_that_continues_knows_the_round_it_began_with(tmp_path):
+    retention = CheckpointRetention(tmp_path, range(2), range(2))
+    retention.begin(7, range(4))
+    assert retention.newest_round == 7
 
 
-def test_who_is_not_here_when_a_run_goes_on_may_lack_its_round(tmp_path):
-    found = CheckpointRetention(tmp_path, range(2), range(2))
-    found.begin(7, [0, 2, 3])
-    assert found.newest_round is None
-    found.note(1, 7)
-    assert found.newest_round == 7
+def test_who_is_not_here_when_a_run_continues_may_lack_its_round(tmp_path):
+    retention = CheckpointRetention(tmp_path, range(2), range(2))
+    retention.begin(7, [0, 2, 3])
+    assert retention.newest_round is None
+    retention.note(1, 7)
+    assert retention.newest_round == 7
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_newest_round_of_all_is_taken(offers, round):
     assert newest_of_all(offers, range(2)) == round
 
 
-def test_without_a_round_of_all_it_is_said_who_lacks_what():
+def test_without_a_round_of_all_it_is_reported_who_lacks_what():
     with pytest.raises(StartError, match=r"round 10 is missing here: rank 0 has round 2; rank 2 has none$"):
         newest_of_all({0: [1], 1: [1, 9]}, range(3))
     with pytest.raises(StartError, match="no rank has a checkpoint"):

@@ -233,7 +233,7 @@ def test_models_without_a_finite_loss_are_named(output) -> None:
     assert "  not finite         the test loss of ranks 2 and 11, since round 5\n" in output.getvalue()
 
 
-def test_a_graph_that_fell_apart_is_told(output) -> None:
+def test_a_graph_that_fell_apart_is_reported(output) -> None:
     summary = SUMMARY | {"lost_nodes": {"2": "killed", "5": "killed"}, "components": [[0, 1], [3, 4]]}
     LiveConsole(output).ended(summary, Path("x"), Pictures(), ExitCode.NODES_LOST)
     line = "  partitioned        into 2 components that trained separately: ranks 0 and 1; ranks 3 and 4\n"
@@ -246,7 +246,7 @@ def test_nodes_that_a_signal_ended_are_not_called_lost(output) -> None:
     assert "exit code 143" not in output.getvalue()
 
 
-def test_refused_messages_are_told_by_reason_where_there_are_any(output) -> None:
+def test_refused_messages_are_reported_by_reason_where_there_are_any(output) -> None:
     LiveConsole(output).ended(SUMMARY, Path("x"), Pictures(), ExitCode.OK)
     assert "refused" not in output.getvalue()
     refused = {"refused_messages": {"run id": 2, "checksum": 1}}
@@ -279,10 +279,10 @@ def test_a_reader_that_is_gone_does_not_end_the_run() -> None:
 
 
 def membership(*reports) -> MembershipTable:
-    found = MembershipTable(range(4), {})
-    found.start()
-    report_to(found, *reports)
-    return found
+    table = MembershipTable(range(4), {})
+    table.start()
+    report_to(table, *reports)
+    return table
 
 
 def test_the_standing_counts_those_who_still_count() -> None:
@@ -356,7 +356,7 @@ def test_time_left_is_unknown_before_the_first_round() -> None:
     )
 
 
-def test_time_left_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then() -> None:
+def test_time_left_in_a_run_that_continues_is_judged_by_the_rounds_since_then() -> None:
     dashboard = Dashboard("trial", 1000, began=0.0, done_before=900.0)
     dashboard.update(Standing(done=910.0), now=20.0)
     assert dashboard.seconds_left(20.0) == 180.0
@@ -489,13 +489,13 @@ def terminal() -> Iterator[TextIO]:
 
 def test_a_terminal_that_was_halted_is_given_back_too(impatient, terminal) -> None:
     before = termios.tcgetattr(terminal)
-    own = os.dup(terminal.fileno())
+    descriptor = os.dup(terminal.fileno())
     live = LiveScreen(terminal)
     live.began(EXPERIMENT, 1.0)
-    termios.tcflow(own, termios.TCOOFF)
+    termios.tcflow(descriptor, termios.TCOOFF)
     live.close()
-    after = termios.tcgetattr(own)
-    os.close(own)
+    after = termios.tcgetattr(descriptor)
+    os.close(descriptor)
     assert after == before
 
 

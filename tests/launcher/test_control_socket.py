@@ -85,7 +85,7 @@ def test_a_question_is_answered(tmp_path):
     assert not (tmp_path / "live.json").exists()
 
 
-def test_what_is_wrong_with_a_question_is_said(tmp_path):
+def test_what_is_wrong_with_a_question_is_reported(tmp_path):
     def refuse(text):
         raise BadInput(f"no rank {text}")
 
@@ -139,7 +139,7 @@ def test_silent_slow_and_endless_clients_hold_up_nobody(tmp_path, monkeypatch):
         assert launcher.slowest < 0.25
 
 
-def test_a_launcher_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
+def test_a_launcher_that_does_not_answer_times_out(tmp_path, monkeypatch):
     monkeypatch.setattr(Timeouts, "control_answer", 0.2)
     (tmp_path / "config.yaml").touch()
     stopped = ControlServer(tmp_path, str(tmp_path), 0, {})
@@ -201,7 +201,7 @@ def test_what_a_node_has_just_begun_takes_no_negative_time():
     monitor._membership.heartbeats = {0: SimpleNamespace(read=lambda: seen)}
     monitor.watchdog = SimpleNamespace(
         is_stuck=lambda rank: False,
-        what=lambda rank: "",
+        activity_of=lambda rank: "",
         waits_for=lambda rank: [],
     )
     assert repr(monitor._node_status(0, now=10.0).seconds) == "0.0"
@@ -229,11 +229,11 @@ def test_a_run_that_was_killed_has_its_files(tmp_path):
     (tmp_path / "live.json").write_bytes(msgspec.json.encode(Live(7, 0, str(tmp_path / "gone"))))
     (tmp_path / "checkpoints" / "00000").mkdir(parents=True)
     (tmp_path / "checkpoints" / "00000" / "00000009.json").touch()
-    first, going_on, *rest = status.report(tmp_path)
+    first, going_on, *fields = status.report(tmp_path)
     assert first == (f"{tmp_path}: its launcher (pid 7) not found: it was killed, or runs on another machine")
     assert going_on == f"resume with: decentnode resume {tmp_path}"
-    assert rest[0] == "events:"
-    assert rest[1].endswith("peer_lost   rank 3, round 10: continuing without rank 5: killed")
+    assert fields[0] == "events:"
+    assert fields[1].endswith("peer_lost   rank 3, round 10: continuing without rank 5: killed")
 
 
 def test_a_run_that_has_ended_says_how(tmp_path):
@@ -256,7 +256,7 @@ def test_a_damaged_word_of_where_the_launcher_is_is_none(tmp_path, content):
     assert control_socket.live_of(tmp_path) is None
 
 
-def test_an_answer_that_cannot_be_read_is_said(tmp_path):
+def test_an_answer_that_cannot_be_read_is_reported(tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{tmp_path}/control")
         server.listen(1)
@@ -274,7 +274,7 @@ def test_an_answer_that_cannot_be_read_is_said(tmp_path):
         thread.join()
 
 
-def test_what_is_no_run_is_said(tmp_path):
+def test_what_is_no_run_is_reported(tmp_path):
     with pytest.raises(BadInput, match="not the directory of a run"):
         list(status.report(tmp_path))
 
@@ -310,7 +310,7 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
     ]
 
 
-def test_a_path_that_is_no_text_can_be_told(tmp_path):
+def test_a_path_that_is_no_text_can_be_reported(tmp_path):
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
     event_log.log("disk", "caf\udce9.log: é is text")
     event_log.close()
@@ -318,7 +318,7 @@ def test_a_path_that_is_no_text_can_be_told(tmp_path):
     assert event.text == r"caf\udce9.log: é is text"
 
 
-def test_results_that_are_lost_are_told_and_kept(tmp_path):
+def test_results_that_are_lost_are_reported_and_kept(tmp_path):
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
     event_log.disk_problem(3, "records wait in memory", is_lost=False)
     assert event_log.lost_results == []

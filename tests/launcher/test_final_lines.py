@@ -89,7 +89,7 @@ NOWHERE = "no checkpoint of all nodes to resume from (checkpoint.every)"
     ],
     ids=["nothing-saved", "one-has-ended", "one-was-saved", "only-processes"],
 )  # fmt: skip
-def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
+def test_what_a_kill_costs_is_reported(tmp_path, saved, ended, words):
     """They have had all their time; of three machines' nodes two are here."""
     idle = IdleLauncher(tmp_path)
     launcher = idle.launcher
@@ -108,11 +108,11 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
 
     launcher._watch = watch
     launcher._stop_nodes()
-    said = launcher.console.output.getvalue().splitlines()
+    lines = launcher.console.output.getvalue().splitlines()
     lost = "No checkpoint exists yet: if nodes are killed, the run is lost."
-    rest = "After a kill, resume continues at round 23." if saved else lost
-    assert said[0] == (
+    outlook = "After a kill, resume continues at round 23." if saved else lost
+    assert lines[0] == (
         "stopping after the current round. Nodes that need more than -1 s are killed; "
-        f"a second Ctrl-C kills all at once. {rest}"
+        f"a second Ctrl-C kills all at once. {outlook}"
     )
-    assert said[1:] == words
+    assert lines[1:] == words

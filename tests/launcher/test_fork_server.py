@@ -50,7 +50,7 @@ def serve(reporter, gate, lifeline, forks, error):
 
 
 @pytest.mark.parametrize("error", [errno.EAGAIN, errno.ENOMEM])
-def test_a_process_that_cannot_be_started_again_costs_no_other(error):
+def test_a_process_that_cannot_be_restarted_costs_no_other(error):
     read, write = os.pipe()
     gate_end, gate = os.pipe()
     lifeline_end, lifeline = os.pipe()
@@ -67,9 +67,9 @@ def test_a_process_that_cannot_be_started_again_costs_no_other(error):
     inflow, reports = ReportReader(read), []
     while not inflow.closed:
         ready([read], seconds=SECONDS)
-        found = inflow.read()
-        assert found or inflow.closed, "neither a report nor the end"
-        reports += found
+        new_reports = inflow.read()
+        assert new_reports or inflow.closed, "neither a report nor the end"
+        reports += new_reports
         if len(reports) == 4:
             os.write(gate, b".")
     os.waitpid(server, 0)
@@ -106,7 +106,7 @@ def test_a_server_that_does_not_end_is_waited_for_with_a_limit(monkeypatch):
     sleeper.returncode = -signal.SIGKILL  # it has been waited for
 
 
-def test_a_server_that_is_killed_before_it_has_said_anything_leaves_no_directory(tmp_path, monkeypatch):
+def test_a_server_that_is_killed_before_it_has_sent_anything_leaves_no_directory(tmp_path, monkeypatch):
     def die(fork_context, *_):
         fork_context.socket_dir.mkdir()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -136,22 +136,22 @@ def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(
 
 
 def test_a_machine_that_missed_the_decision_hears_it_again():
-    said = []
+    sent = []
     heartbeats = HeartbeatBoard([0])
     heartbeats.of(0).mark(3, Activity.TRAIN)
-    zero = GracefulStop(heartbeats, 0, lambda: {0}, lambda note, to: said.append((note, to)), DEADLINE)
+    zero = GracefulStop(heartbeats, 0, lambda: {0}, lambda note, to: sent.append((note, to)), DEADLINE)
     zero.take(Pause(signal.SIGTERM, 8))
     zero.take(StopRequest(2, signal.SIGTERM, 5))
-    assert said == [(Pause(signal.SIGTERM, 8), 2)]
+    assert sent == [(Pause(signal.SIGTERM, 8), 2)]
 
 
 def test_a_word_from_elsewhere_names_the_signal():
     zero = GracefulStop(HeartbeatBoard([0]), 0, lambda: {0}, lambda note, to: None, DEADLINE)
     zero.take(StopRequest(1, 9, 4))
     assert zero.signal is signal.SIGTERM
-    one = GracefulStop(HeartbeatBoard([0]), 1, lambda: {0, 1}, lambda note, to: None, DEADLINE)
-    one.take(Pause(int(signal.SIGINT)))
-    assert one.signal is signal.SIGINT
+    stop = GracefulStop(HeartbeatBoard([0]), 1, lambda: {0, 1}, lambda note, to: None, DEADLINE)
+    stop.take(Pause(int(signal.SIGINT)))
+    assert stop.signal is signal.SIGINT
     two = GracefulStop(HeartbeatBoard([0]), 2, lambda: {0, 2}, lambda note, to: None, DEADLINE)
     two.take(Pause(int(signal.SIGHUP)))
     assert two.signal is signal.SIGHUP

@@ -113,7 +113,7 @@ def test_a_machine_that_is_merely_silent_is_not_named_as_absent_before_it_counts
     assert idle.recorded.admitted[1:] == [(2, 2, [1])]
 
 
-def test_who_cannot_take_part_any_more_is_told_why(idle, experiment, tmp_path):
+def test_who_cannot_take_part_any_more_learns_why(idle, experiment, tmp_path):
     idle.is_stopping = True
     assert idle.late.answer(join(2)) == []
     idle.is_stopping = False
@@ -127,7 +127,7 @@ def test_who_cannot_take_part_any_more_is_told_why(idle, experiment, tmp_path):
     assert other.recorded.objections == ["d2 does not let lost nodes rejoin"]
 
 
-def test_a_late_machine_begins_as_nodes_do_that_were_started_again(experiment, tmp_path):
+def test_a_late_machine_begins_as_nodes_do_that_were_restarted(experiment, tmp_path):
     idle = IdleLauncher(experiment, tmp_path, machine=2)
     signal = os_eventfd()
     idle.late.begin(Start(7, absent=[1], late=3), idle.recorded, signal)
@@ -139,7 +139,7 @@ def test_a_late_machine_begins_as_nodes_do_that_were_started_again(experiment, t
     assert idle.recorded.started[-1] == (4, 49)
 
 
-def test_a_node_is_only_started_again_where_that_makes_sense(idle):
+def test_a_node_is_only_restarted_where_that_makes_sense(idle):
     assert idle.refusal("0") == "rank 0 is running"
     assert idle.refusal("9") == "restart: must be a rank, 0..5, not '9'"
     assert idle.refusal("4") == "rank 4 is on machine 2 (127.0.0.3); run the command there"

@@ -262,7 +262,7 @@ class TestRendezvous:
                     future.result(10.0)
                 assert str(caught.value) == line
 
-    def test_a_stop_ends_the_waiting_on_machine_0_and_is_told(self):
+    def test_a_stop_ends_the_waiting_on_machine_0_and_is_reported(self):
         stopped = threading.Event()
         with LauncherThreads(3) as launchers:
             both = launchers.start(0, is_stopped=stopped.is_set), launchers.start(1)
@@ -299,8 +299,8 @@ class TestRendezvous:
                 with pytest.raises(StartError, match=refused):
                     stranger.meet({}, 5.0, lambda: False)
                 stranger.close()
-            own = launchers.start(1, job="Slurm job 5.0")
-            assert zero.result(10.0) == own.result(10.0)
+            start = launchers.start(1, job="Slurm job 5.0")
+            assert zero.result(10.0) == start.result(10.0)
             assert launchers.rendezvous_of[0].refused["another job"] >= 2
 
     def leave(self, launchers, machine, gone, future):
@@ -326,7 +326,7 @@ class TestRendezvous:
             again = launchers.start(1)
             assert host.result(10.0) == again.result(10.0) == last.result(10.0)
 
-    def test_what_a_machine_has_said_that_has_left_again_does_not_count(self):
+    def test_what_a_machine_has_sent_that_has_left_again_does_not_count(self):
         with LauncherThreads(3, "at_least 4", grace=30.0) as launchers:
             gone = threading.Event()
             host = launchers.start(0, handshakes={0: b"zero"})
@@ -340,7 +340,7 @@ class TestRendezvous:
             assert host.result(10.0).absent == last.result(10.0).absent == [1]
             assert last.result().handshakes == {0: b"zero", 4: b"two"}
 
-    def test_a_machine_that_is_slow_and_heard_again_begins_with_the_others(self):
+    def test_a_machine_that_is_slow_and_reports_again_begins_with_the_others(self):
         with LauncherThreads(3) as launchers:
             host, slow = launchers.start(0), launchers.start(1)
             launchers.wait_for(1)
@@ -350,25 +350,25 @@ class TestRendezvous:
             assert host.result().absent == []
 
     def test_every_machine_learns_what_all_nodes_say_of_themselves(self):
-        said = {rank: bytes([rank]) * 32 for rank in range(6)}
+        handshakes = {rank: bytes([rank]) * 32 for rank in range(6)}
         with LauncherThreads(3) as launchers:
             futures = [
-                launchers.start(m, handshakes={rank: said[rank] for rank in launchers.mapping.ranks_of(m)})
+                launchers.start(m, handshakes={r: handshakes[r] for r in launchers.mapping.ranks_of(m)})
                 for m in (2, 0, 1)
             ]
-            assert [future.result(10.0).handshakes for future in futures] == [said] * 3
+            assert [future.result(10.0).handshakes for future in futures] == [handshakes] * 3
 
     def test_a_thousand_keys_fit_into_the_meeting(self):
         mapping = Linear((Machine("127.0.0.1", 1), Machine("127.0.0.2", 1023)), free_ports(1))
-        said = {rank: secrets.token_bytes(32) for rank in range(1024)}
+        handshakes = {rank: secrets.token_bytes(32) for rank in range(1024)}
         with LauncherThreads(2) as launchers:
             launchers.mapping = mapping
-            zero = launchers.start(0, handshakes={0: said[0]})
-            one = launchers.start(1, handshakes={rank: said[rank] for rank in range(1, 1024)})
-            assert zero.result(10.0) == one.result(10.0)
-            assert zero.result().handshakes == said
+            zero = launchers.start(0, handshakes={0: handshakes[0]})
+            start = launchers.start(1, handshakes={rank: handshakes[rank] for rank in range(1, 1024)})
+            assert zero.result(10.0) == start.result(10.0)
+            assert zero.result().handshakes == handshakes
 
-    def test_no_machine_speaks_for_the_nodes_of_another(self):
+    def test_no_machine_reports_for_the_nodes_of_another(self):
         with LauncherThreads(3) as launchers:
             liar = launchers.start(1, handshakes={0: b"false", 2: b"true", 4: b"false", 9: b"none"})
             others = [launchers.start(0, handshakes={0: b"zero"}), launchers.start(2)]
@@ -394,16 +394,16 @@ class TestRendezvous:
             assert host.result(10.0) == second.result(10.0) == last.result(10.0)
             assert last.result().handshakes[2] == b"new"
 
-    def test_a_run_goes_on_after_the_newest_round_that_all_ranks_have(self):
+    def test_a_run_continues_after_the_newest_round_that_all_ranks_have(self):
         """Whatever a machine says of the ranks of others."""
         offers = [{0: [4, 9], 1: [4, 9, 14], 2: [99]}, {2: [9, 4], 3: [9, 14], 0: [99]}]
         with LauncherThreads(2) as launchers:
             both = [
                 launchers.start(m, run_id=f"{77:016x}", incarnation=3 * m, offers=offers[m]) for m in range(2)
             ]
-            found = [future.result(10.0) for future in both]
-        assert found[0] == found[1]
-        assert (found[0].run_id, found[0].incarnation, found[0].round) == (77, 4, 9)
+            starts = [future.result(10.0) for future in both]
+        assert starts[0] == starts[1]
+        assert (starts[0].run_id, starts[0].incarnation, starts[0].round) == (77, 4, 9)
 
     @pytest.mark.parametrize(("known", "round"), [([20, 4], 9), ([20], 4)])
     def test_rounds_that_others_have_undone_without_a_machine_do_not_count(self, known, round):
@@ -414,9 +414,9 @@ class TestRendezvous:
                 launchers.start(m, run_id="1", incarnation=2, offers=offers[m], starts=starts[m])
                 for m in range(2)
             ]
-            found = [future.result(10.0) for future in both]
-        assert found[0] == found[1]
-        assert (found[0].round, found[0].starts) == (round, [20, 4, round])
+            agreed = [future.result(10.0) for future in both]
+        assert agreed[0] == agreed[1]
+        assert (agreed[0].round, agreed[0].starts) == (round, [20, 4, round])
 
     def test_a_run_that_was_started_as_often_as_can_be_written_is_refused(self):
         alone = Rendezvous(
@@ -480,7 +480,7 @@ class TestRendezvous:
             first.send(VectorPiece(0, 4, 0, 0, b"\1" * 16), 1)
             assert receive(second, 1) == [VectorPiece(0, 4, 0, 0, b"\1" * 16)]
 
-    def test_a_launcher_whose_connection_breaks_goes_on_where_it_was(self):
+    def test_a_launcher_whose_connection_breaks_continues_where_it_was(self):
         with LauncherThreads(2) as launchers:
             for future in (launchers.start(0), launchers.start(1)):
                 future.result(10.0)
@@ -559,7 +559,7 @@ class TestAtLeast:
         with LauncherThreads(2, "at_least 2", grace=30.0) as launchers:
             assert launchers.start(0, 0.5).result(10.0).absent == [1]
 
-    def test_a_run_goes_on_after_a_round_of_those_that_are_here(self):
+    def test_a_run_continues_after_a_round_of_those_that_are_here(self):
         with LauncherThreads(2, "at_least 2") as launchers:
             start = launchers.start(0, run_id=f"{77:016x}", offers={0: [4, 9], 1: [9]}).result(10.0)
         assert (start.run_id, start.round, start.absent) == (77, 9, [1])
@@ -582,10 +582,10 @@ class TestLate:
             start = launchers.start(0, handshakes={0: b"zero"}).result(10.0)
             late = launchers.start(1)
             assert self.welcome(launchers) == [True]
-            found = late.result(10.0)
+            agreed = late.result(10.0)
             assert not launchers.rendezvous_of[0].is_newcomer(1)
-        assert (found.run_id, found.late, found.absent, found.handshakes) == (start.run_id, 1, [2], {})
-        assert (start.seconds, found.seconds) == (0.0, 12.5)
+        assert (agreed.run_id, agreed.late, agreed.absent, agreed.handshakes) == (start.run_id, 1, [2], {})
+        assert (start.seconds, agreed.seconds) == (0.0, 12.5)
 
     def test_a_run_that_was_begun_on_another_machine_is_known_by_its_id(self):
         with LauncherThreads(2, "at_least 2") as launchers:
@@ -616,16 +616,16 @@ class TestLate:
             assert right.result(10.0).late == 1
             assert launchers.rendezvous_of[1].receive(timeout=0.2) == []
 
-    def test_it_learns_after_which_round_the_run_went_on(self):
+    def test_it_learns_after_which_round_the_run_continued(self):
         past = {"run_id": "0" * 15 + "7", "incarnation": 1}
         with LauncherThreads(2, "at_least 2") as launchers:
             launchers.start(0, **past, offers={0: [4, 9], 1: [4]}).result(10.0)
             late = launchers.start(1, **past, offers={2: [9], 3: [9]})
             assert self.welcome(launchers) == [True]
-            found = late.result(10.0)
-        assert (found.late, found.incarnation, found.round) == (1, 2, 4)
+            start = late.result(10.0)
+        assert (start.late, start.incarnation, start.round) == (1, 2, 4)
 
-    def test_a_launcher_of_an_earlier_start_that_lives_on_is_not_heard_until_it_joins(self):
+    def test_a_launcher_of_an_earlier_start_that_lives_on_is_ignored_until_it_joins(self):
         with LauncherThreads(2, "at_least 2") as launchers:
             launchers.start(0).result(10.0)
             host = launchers.rendezvous_of[0]
@@ -645,7 +645,7 @@ class TestLate:
             old.close(0)
             wire.term()
 
-    def test_an_objection_is_told(self):
+    def test_an_objection_is_reported(self):
         with LauncherThreads(2, "at_least 2") as launchers:
             launchers.start(0).result(10.0)
             late = launchers.start(1)
@@ -666,7 +666,7 @@ def receive(rendezvous, count):
     return notes
 
 
-def test_a_node_that_was_started_again_counts_as_running_and_its_edges_come_back():
+def test_a_node_that_was_restarted_counts_as_running_and_its_edges_are_restored():
     membership = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
     membership.start()
     report_to(membership, Exited(1, -9))
@@ -688,7 +688,7 @@ def finished(membership):
         report_to(membership, Finished(rank, 20, "", 0, 0, 0.0))
 
 
-def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_again():
+def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_restarted():
     membership = MembershipTable(range(3), {0: (0,), 1: (1,), 2: (2,)})
     membership.start()
     report_to(membership, PeerMissing(0, 10, 1, "its process ended"))
@@ -703,7 +703,7 @@ def test_what_a_process_missed_that_has_died_does_not_count_once_it_is_started_a
     assert membership.missing_edges == {} and membership.broken_edges() == []
 
 
-def test_a_node_that_ran_out_of_memory_and_was_started_again_has_not_in_the_end():
+def test_a_node_that_ran_out_of_memory_and_was_restarted_has_not_in_the_end():
     membership = MembershipTable(range(2), {0: (0,), 1: (1,)})
     membership.start()
     report_to(membership, Failed(0, "out of memory", out_of_memory=True))

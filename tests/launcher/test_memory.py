@@ -77,7 +77,7 @@ def test_schemes_can_be_asked_without_a_run_around_them(name):
     assert bytes_needed(experiment("training.optimizer={name: SGD, lr: 0.1}", f"sharing={name}"), 0) > 0
 
 
-def test_what_may_not_be_enough_is_said(monkeypatch):
+def test_what_may_not_be_enough_is_reported(monkeypatch):
     made = experiment()
     needed = bytes_needed(made, 0)
     monkeypatch.setattr(memory, "available_bytes", lambda: int(needed / 0.79))
@@ -92,7 +92,7 @@ def test_there_is_some_memory():
     assert 1 << 20 < available_bytes() < 1 << 50
 
 
-def test_a_kill_by_the_kernel_is_told_from_any_other(monkeypatch):
+def test_a_kill_by_the_kernel_is_distinguished_from_any_other(monkeypatch):
     times = [3]
     monkeypatch.setattr(memory, "times_run_out", lambda: times[0])
     account = MemoryEstimate(experiment(), 0)
@@ -118,7 +118,7 @@ def test_only_kills_in_the_own_group_count_where_they_are_counted(monkeypatch, t
     assert times_run_out() == int(whole[whole.index("oom_kill") + 1] if "oom_kill" in whole else 0)
 
 
-def test_a_node_that_ran_out_of_memory_is_told_the_figures():
+def test_a_node_that_ran_out_of_memory_gets_the_figures():
     account = MemoryEstimate(experiment(), 0)
     (failed,) = account.explain(Failed(2, "MemoryError: no", out_of_memory=True))
     assert failed.out_of_memory

@@ -136,7 +136,7 @@ def test_a_node_that_is_lost_is_not_waited_for():
         assert machine.next().nodes == 2
 
 
-def test_nodes_that_were_given_up_are_waited_for_again_when_they_are_back():
+def test_nodes_that_were_dropped_are_waited_for_again_when_they_are_back():
     models = vectors(4)
     with Machine(range(4)) as machine:
         machine.take(*(PeerMissing(rank - 1, 3, rank, "silent") for rank in (1, 2, 3)))
@@ -151,7 +151,7 @@ def test_nodes_that_were_given_up_are_waited_for_again_when_they_are_back():
     assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
 
 
-def test_a_node_that_was_started_again_counts_from_its_first_evaluation_on_and_not_before():
+def test_a_node_that_was_restarted_counts_from_its_first_evaluation_on_and_not_before():
     models = vectors(3)
     with Machine(range(3)) as machine:
         machine.take(Exited(2, -9), PeerMissing(0, 3, 2, "its process ended"))
@@ -212,7 +212,7 @@ class ObserverPair:
     """Two machines with two nodes each; what they send each other is handed over at once."""
 
     def __enter__(self):
-        self.said, self.deliver = [], lambda note: note
+        self.sent, self.deliver = [], lambda note: note
         self.second = Machine((2, 3), 1, send=self._to_first)
         self.first = Machine((0, 1), 0, send=lambda note: self.second.observer.take(note))
         self.first.observer.machines = {0, 1}
@@ -226,7 +226,7 @@ class ObserverPair:
 
     def _to_first(self, note):
         self.first.observer.take(self.deliver(note))
-        self.said.append(note)
+        self.sent.append(note)
 
     def show(self, round, models):
         for rank, model in enumerate(models):
@@ -259,7 +259,7 @@ def test_rounds_that_few_or_none_published_hold_nothing_up():
             wanted = pytest.approx(expected(models[list(published)])) if published else None
             assert seen.consensus_distance == wanted
     assert pair.first.observer.observations.empty()
-    sums = [(note.round, note.count, len(note.content)) for note in pair.said if isinstance(note, PartialSum)]
+    sums = [(note.round, note.count, len(note.content)) for note in pair.sent if isinstance(note, PartialSum)]
     assert sums == [(0, 0, 0), (1, 0, 0), (2, 1, 8 * ELEMENTS), (3, 0, 0)], "of no models nothing travels"
 
 
@@ -302,7 +302,7 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
         for rank in (2, 3):
             pair.second.show(rank, 1, models[rank])
         limit = time.monotonic() + 30
-        while not pair.said and time.monotonic() < limit:
+        while not pair.sent and time.monotonic() < limit:
             time.sleep(0.01)
         for rank in range(2):
             pair.first.show(rank, 1, models[rank])
@@ -330,7 +330,7 @@ def test_rounds_that_another_machine_makes_up_are_kept_up_to_a_limit(monkeypatch
         assert pair.first.next().nodes == 4
 
 
-def test_without_machine_0_nodes_are_let_go_on():
+def test_without_machine_0_nodes_are_allowed_to_continue():
     """Each `show` asserts that there is room for another vector."""
     with Machine((2, 3), 1) as machine:
         machine.observer.is_alone = True
@@ -341,7 +341,7 @@ def test_without_machine_0_nodes_are_let_go_on():
 
 
 @pytest.mark.slow
-def test_what_is_observed_goes_on_when_machine_0_is_heard_again(monkeypatch):
+def test_what_is_observed_continues_when_machine_0_reports_again(monkeypatch):
     monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
     with ObserverPair() as pair:
@@ -379,7 +379,7 @@ def test_an_error_at_the_very_end_does_not_hang():
     assert str(machine.observer.error) == "broken test"
 
 
-def test_nodes_that_begin_while_nothing_was_heard_are_waited_for():
+def test_nodes_that_begin_while_nothing_was_received_are_waited_for():
     """The membership table counts no node before the start."""
     with Machine(range(2)) as machine:
         members, machine.membership.members = machine.membership.members, {}

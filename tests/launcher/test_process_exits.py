@@ -36,7 +36,7 @@ def test_a_launcher_watches_on_until_the_process_of_its_last_node_is_gone(idle, 
     assert not idle.launcher._unresolved()
 
 
-def test_a_last_node_that_failed_is_there_again_when_its_process_is_started_again(idle):
+def test_a_last_node_that_failed_is_there_again_when_its_process_is_restarted(idle):
     idle.launcher._reports.take(LAST_WORDS["failed"])
     position = idle.launcher.experiment.home[2]
     idle.launcher._reports.take(Restarted(position, 4, 1))
@@ -47,7 +47,7 @@ def test_a_last_node_that_failed_is_there_again_when_its_process_is_started_agai
     assert idle.launcher._unresolved()
 
 
-def test_who_was_started_again_does_not_hang_for_what_its_process_did_before(idle):
+def test_who_was_restarted_does_not_hang_for_what_its_process_did_before(idle):
     position, watchdog = idle.launcher.experiment.home[2], idle.launcher._run_monitor.watchdog
     watchdog._watched[position].stuck = True
     assert watchdog.is_stuck(2)

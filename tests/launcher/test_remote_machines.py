@@ -125,7 +125,7 @@ FALSE = {
 
 
 @pytest.mark.parametrize(("report", "reason"), FALSE.values(), ids=FALSE)
-def test_a_launcher_speaks_for_its_own_nodes_alone(idle, report, reason):
+def test_a_launcher_reports_for_its_own_nodes_alone(idle, report, reason):
     before = dict(idle.launcher.membership.pids)
     idle.receive(RelayedReports(1, [report, report, RoundProgress(2, 3, 0.5, 10)]))
     assert idle.launcher.membership.active == list(range(6))
@@ -272,7 +272,7 @@ class TestSilence:
         assert idle.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
         assert "machine 2 reconnected" in idle.events
 
-    def test_what_it_says_when_it_is_heard_again_counts(self, idle):
+    def test_what_it_says_when_it_reports_again_counts(self, idle):
         self.silence(idle, 1)
         idle.receive(RelayedReports(1, [Failed(2, "ValueError: no")]))
         assert idle.launcher.membership.members[2].error == "ValueError: no"
@@ -281,12 +281,12 @@ class TestSilence:
         assert idle.state(3) is MemberState.FINISHED
         assert idle.launcher.membership.active == [0, 1, 4, 5]
 
-    def test_a_launcher_that_was_started_anew_does_not_bring_the_nodes_of_the_old_one_back(self, idle):
+    def test_a_launcher_that_was_restarted_does_not_bring_the_nodes_of_the_old_one_back(self, idle):
         self.silence(idle, 1)
         idle.launcher._remote_machines.receive([Join(1, "", "", "")])
         assert idle.state(2) is MemberState.LOST
 
-    def test_a_machine_whose_last_node_was_started_again_is_watched_again(self, idle):
+    def test_a_machine_whose_last_node_was_restarted_is_watched_again(self, idle):
         position = idle.launcher.experiment.home[2]
         idle.receive(RelayedReports(1, [Exited(position, -9)]))
         assert idle.launcher._remote_machines.present() == {0, 2}
@@ -294,7 +294,7 @@ class TestSilence:
         idle.receive(RelayedReports(1, []))
         assert idle.launcher._remote_machines.present() == {0, 1, 2}
 
-    def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_is_heard(self, idle):
+    def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_reports(self, idle):
         observer = idle.launcher._observer
         idle.receive(
             RelayedReports(1, [Failed(2, "ValueError: no")]), RelayedReports(2, [Failed(4, "ValueError: no")])
@@ -322,7 +322,7 @@ class TestSilence:
         idle.receive(*(VectorAck(machine, 3, digest(content)) for machine in there))
         return there
 
-    def test_no_vectors_are_kept_for_a_machine_that_is_not_heard(self, idle):
+    def test_no_vectors_are_kept_for_a_silent_machine(self, idle):
         idle.receive(RelayedReports(1, [Finished(2, ROUNDS, "", 0, 0, 0.0)]))
         assert self.contribute(idle, b"first") == [1, 2], "who has finished observes the last round, too"
         self.silence(idle, 2)
@@ -336,7 +336,7 @@ class TestSilence:
         self.silence(idle, 0)
         assert self.contribute(idle, b"second") == []
 
-    def test_without_machine_0_nothing_is_observed_until_it_is_heard_again(self, tmp_path):
+    def test_without_machine_0_nothing_is_observed_until_it_reports_again(self, tmp_path):
         idle = IdleLauncher(tmp_path, machine=1)
         self.silence(idle, 0)
         assert idle.launcher._observer.is_alone

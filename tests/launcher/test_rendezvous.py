@@ -37,8 +37,8 @@ class LauncherThreads:
         guard = keys or self.keys[machine]
         self.rendezvous_of[machine] = Rendezvous(self.mapping, machine, join(machine), guard)
         self.rendezvous_of[machine]._endpoint = endpoint or self.rendezvous_of[machine]._endpoint
-        meet, said = self.rendezvous_of[machine].meet, {machine: bytes([machine])}
-        return self._pool.submit(meet, said, deadline, lambda: False)
+        meet, handshakes = self.rendezvous_of[machine].meet, {machine: bytes([machine])}
+        return self._pool.submit(meet, handshakes, deadline, lambda: False)
 
     def __enter__(self):
         return self
@@ -73,8 +73,8 @@ def test_machines_with_keys_meet():
     with LauncherThreads(3) as launchers:
         futures = [launchers.start(machine) for machine in (1, 0, 2)]
         assert len({future.result(10.0).run_id for future in futures}) == 1
-        said = {rank: bytes([rank]) for rank in range(3)}
-        assert [future.result().handshakes for future in futures] == [said] * 3
+        handshakes = {rank: bytes([rank]) for rank in range(3)}
+        assert [future.result().handshakes for future in futures] == [handshakes] * 3
 
 
 def signed(launchers):
@@ -91,8 +91,8 @@ def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
     with LauncherThreads(3) as launchers:
         futures = [launchers.start(machine, keys) for machine, keys in enumerate(signed(launchers))]
         assert len({future.result(10.0).run_id for future in futures}) == 1
-        said = {rank: bytes([rank]) for rank in range(3)}
-        assert [future.result().handshakes for future in futures] == [said] * 3
+        handshakes = {rank: bytes([rank]) for rank in range(3)}
+        assert [future.result().handshakes for future in futures] == [handshakes] * 3
 
 
 def join_an_impostor(launchers, monkeypatch, lie):
@@ -108,8 +108,8 @@ def join_an_impostor(launchers, monkeypatch, lie):
 @pytest.mark.parametrize("lie", [{2: b"another key"}, {}], ids=["changed", "left out"])
 def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
     def change(start):
-        said = {rank: what for rank, what in start.handshakes.items() if rank != 2} | lie
-        return msgspec.structs.replace(start, run_id=7, handshakes=said)
+        handshakes = {rank: content for rank, content in start.handshakes.items() if rank != 2} | lie
+        return msgspec.structs.replace(start, run_id=7, handshakes=handshakes)
 
     with LauncherThreads(3) as launchers:
         futures = join_an_impostor(launchers, monkeypatch, change)
@@ -147,7 +147,7 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
 
 
 @pytest.mark.slow
-def test_nobody_speaks_for_another_machine():
+def test_nobody_reports_for_another_machine():
     with LauncherThreads(3) as launchers:
         host, first = launchers.start(0, deadline=1.5), launchers.start(1, deadline=9.0)
         liar = LauncherChannel(launchers.endpoint, 1, launchers.keys[1])
@@ -160,7 +160,7 @@ def test_nobody_speaks_for_another_machine():
         liar.close()
 
 
-def test_a_stranger_is_not_heard():
+def test_a_stranger_is_ignored():
     with LauncherThreads(2) as launchers:
         futures = [launchers.start(machine) for machine in range(2)]
         for future in futures:

@@ -22,9 +22,9 @@ def port():
 @pytest.fixture
 def host(port, monkeypatch):
     monkeypatch.setattr(channel, "MOST_BYTES", MOST_BYTES)
-    found = LauncherChannel(tcp_endpoint("127.0.0.1", port), 0, None)
-    yield found
-    found.close()
+    link = LauncherChannel(tcp_endpoint("127.0.0.1", port), 0, None)
+    yield link
+    link.close()
 
 
 @pytest.fixture

@@ -48,8 +48,8 @@ class SlowLink:
             return
 
     def close(self):
-        for one in (self._server, *self._ends):
-            one.close()
+        for sock in (self._server, *self._ends):
+            sock.close()
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def pair():
         link.close()
 
 
-def test_who_sends_a_vector_is_heard_meanwhile(pair):
+def test_a_machine_that_sends_a_vector_is_not_silent_meanwhile(pair):
     senders = [VectorSender(machine, len(VECTOR), pair[machine].send) for machine in range(2)]
     for giver, vector in ((1, PartialSum(1, 0, 1, VECTOR)), (0, MeanVector(0, VECTOR))):
         senders[giver].contributions.put(vector)

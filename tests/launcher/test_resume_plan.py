@@ -216,7 +216,7 @@ def unwritable(monkeypatch):
         monkeypatch.setattr(module, "write_durably", refuse)
 
 
-def test_where_nothing_can_be_written_no_run_goes_on_and_one_line_says_so(tmp_path, unwritable):
+def test_where_nothing_can_be_written_no_run_continues_and_one_line_says_so(tmp_path, unwritable):
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "run.json").write_text(json.dumps({"run_id": "0" * 16, "incarnation": 0, "schema": SCHEMA}))
     with pytest.raises(BadInput, match=r"^\S+: this run cannot continue there: Read-only file system$"):
@@ -241,7 +241,7 @@ def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
     assert contents(saved.run_dir) == before
 
 
-def test_a_dataset_that_has_changed_is_told_before_the_others_count_on_the_machine(saved):
+def test_a_dataset_that_has_changed_is_reported_before_the_others_count_on_the_machine(saved):
     write_state(saved.run_dir, Start(run_id=9), loaded("ab" * 16))
     saved.lock.release()
     past = ResumePlan(saved.run_dir)
@@ -255,7 +255,7 @@ def test_a_dataset_that_has_changed_is_told_before_the_others_count_on_the_machi
     assert contents(saved.run_dir) == before
 
 
-def test_plugins_that_were_edited_are_told_by_file_unless_that_is_accepted(saved):
+def test_plugins_that_were_edited_are_reported_by_file_unless_that_is_accepted(saved):
     began = CodeVersion(0, "12" * 32, {"phd.py": "a", "lab/nets.py": "b"})
     write_state(saved.run_dir, Start(run_id=9), loaded("ab"), [CodeVersion(0, "0" * 64, {}), began])
     saved.lock.release()
@@ -289,7 +289,7 @@ def test_a_damaged_record_of_the_code_is_one_line(tmp_path, code):
         ResumePlan(tmp_path)
 
 
-def test_damaged_records_are_told_before_the_others_count_on_the_machine(saved):
+def test_damaged_records_are_reported_before_the_others_count_on_the_machine(saved):
     path = saved.run_dir / "records" / "00000.jsonl"
     path.write_bytes(b'{"rank":0,"round":0}\n{"rank":0,"ro\0\0\0\n{"rank":0,"round":2}\n')
     before = contents(saved.run_dir)
@@ -298,7 +298,7 @@ def test_damaged_records_are_told_before_the_others_count_on_the_machine(saved):
     assert contents(saved.run_dir) == before
 
 
-def test_a_disk_that_takes_nothing_is_told_before_the_others_count_on_the_machine(saved, unwritable):
+def test_a_disk_that_takes_nothing_is_reported_before_the_others_count_on_the_machine(saved, unwritable):
     with pytest.raises(BadInput, match=r"^\S+: this run cannot continue there: Read-only file system$"):
         saved.with_checkpoints(Join(0, "", "", ""), [0], "ab")
 

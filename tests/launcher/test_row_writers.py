@@ -92,9 +92,9 @@ class Started:
     """Writers of a run without nodes."""
 
     def __init__(self, run_dir, *plugins):
-        self.run_dir, self.told = run_dir, []
+        self.run_dir, self.events = run_dir, []
         named = [Plugin(cls=cls, options=o, kind="writer", name=cls.__name__) for cls, o in plugins]
-        self.writers = RowWriters(named, lambda kind, text: self.told.append(f"{kind}: {text}"))
+        self.writers = RowWriters(named, lambda kind, text: self.events.append(f"{kind}: {text}"))
         self.writers.start(run_dir, RunLock(run_dir))
 
     def add(self, *rounds: int) -> None:
@@ -121,7 +121,7 @@ class Started:
             self.writers.drop_failed()
             return condition()
 
-        wait_until(holds, 20, lambda: f"{self.told} {self.kept}")
+        wait_until(holds, 20, lambda: f"{self.events} {self.kept}")
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_rows_come_in_order_after_those_of_earlier_starts(start):
     started.wait(lambda: started.kept == ["2", "4", "6"])
     started.add(8)
     started.finish()
-    assert (started.kept, started.told) == (["2", "4", "6", "8", "99"], [])
+    assert (started.kept, started.events) == (["2", "4", "6", "8", "99"], [])
 
 
 def test_a_writer_that_fails_is_dropped_and_named_once(start):
@@ -160,14 +160,14 @@ def test_a_writer_that_fails_is_dropped_and_named_once(start):
     started = start(*plugins, (Crashes, {}), (Keeps, {}))
     started.begin(working=4)
     started.add(*range(5))
-    started.wait(lambda: len(started.told) == 3)
-    assert sorted(started.told) == [
+    started.wait(lambda: len(started.events) == 3)
+    assert sorted(started.events) == [
         "writer: writer Crashes is dropped: killed by signal 9",
         "writer: writer Fails is dropped: OSError: disk",
         "writer: writer Fails is dropped: no key",
     ]
     started.finish()
-    assert started.told[3:] == ["writer: writer Fails is dropped: SystemExit: 3"]
+    assert started.events[3:] == ["writer: writer Fails is dropped: SystemExit: 3"]
     assert started.kept == ["0", "1", "2", "3", "4", "99"]
 
 
@@ -179,8 +179,8 @@ def test_a_writer_that_hangs_is_ended_after_the_limit(start, monkeypatch):
     began = time.monotonic()
     started.finish()
     assert 2.0 <= time.monotonic() - began < 20
-    assert started.kept == ["0", "99"] and len(started.told) == 1
-    assert "Hangs is dropped: it had not finished in time" in started.told[0]
+    assert started.kept == ["0", "99"] and len(started.events) == 1
+    assert "Hangs is dropped: it had not finished in time" in started.events[0]
 
 
 def test_a_second_signal_ends_the_wait_at_once(start):
@@ -189,7 +189,7 @@ def test_a_second_signal_ends_the_wait_at_once(start):
     started.add(0)
     began = time.monotonic()
     started.finish(is_urgent=True)
-    assert len(started.told) == 1 and time.monotonic() - began < Timeouts.last_rows / 2
+    assert len(started.events) == 1 and time.monotonic() - began < Timeouts.last_rows / 2
 
 
 @pytest.mark.parametrize("cls", [Slow, Hangs])
@@ -215,7 +215,7 @@ def test_a_writer_outlives_a_killed_launcher_until_it_has_the_rows(start, tmp_pa
 def test_a_run_that_never_begins_has_no_writers(start):
     started = start((Keeps, {}))
     started.finish()
-    assert (started.kept, started.told) == ([], [])
+    assert (started.kept, started.events) == ([], [])
 
 
 def test_a_writer_ends_with_a_launcher_that_dies_before_the_run_begins(start, tmp_path):
@@ -234,15 +234,15 @@ def test_a_follower_reads_whole_lines_once(tmp_path):
     assert follower.read() == []
     lines = [msgspec.json.encode(row(round)) + b"\n" for round in range(4)]
     path.write_bytes(lines[0] + lines[1] + lines[2][:9])
-    assert [found.round for found in follower.read()] == [0, 1]
+    assert [kept_row.round for kept_row in follower.read()] == [0, 1]
     assert follower.read() == []
     path.write_bytes(b"".join(lines[:3]))
-    assert [found.round for found in follower.read()] == [2]
+    assert [kept_row.round for kept_row in follower.read()] == [2]
     # A late machine has discarded rows that its nodes repeat.
     path.write_bytes(b"".join(lines[:2]))
     assert follower.read() == []
     path.write_bytes(b"".join(lines))
-    assert [found.round for found in follower.read()] == [3]
+    assert [kept_row.round for kept_row in follower.read()] == [3]
     path.write_bytes(b"".join(lines) + b"{}\n")
     with pytest.raises(BadInput, match="not written by this version"):
         follower.read()

@@ -34,17 +34,19 @@ def late(tmp_path):
     (tmp_path / "records").mkdir()
     state = {"schema": SCHEMA, "run_id": f"{7:016x}", "incarnation": 1}
     (tmp_path / "run.json").write_text(json.dumps(state))
-    found = RunState(Experiment.from_yaml(config), 1, tmp_path, ResumePlan(tmp_path))
-    found.identity.settle(7, 1)
+    run_state = RunState(Experiment.from_yaml(config), 1, tmp_path, ResumePlan(tmp_path))
+    run_state.identity.settle(7, 1)
     for rank in RANKS:
         for round in (1, 4, 9):
-            checkpoint.save(found.identity.directory, rank, round, {"seconds": 1.5}, found.identity.stamp)
+            checkpoint.save(
+                run_state.identity.directory, rank, round, {"seconds": 1.5}, run_state.identity.stamp
+            )
         lines = [json.dumps({"rank": rank, "round": round}) + "\n" for round in range(10)]
         (tmp_path / "records" / f"{rank:05d}.jsonl").write_text("".join(lines))
     rows = [EvaluationRow(round, 0.0, {}, {}, {}) for round in (1, 3, 5, 7, 9)]
     (tmp_path / "evaluations.jsonl").write_bytes(b"".join(msgspec.json.encode(r) + b"\n" for r in rows))
-    yield found
-    found.lock.release()
+    yield run_state
+    run_state.lock.release()
 
 
 def saved(found, rank):
@@ -66,23 +68,23 @@ def past_of_machine_0(tmp_path, **files):
     return RunState(Experiment.from_yaml(config), 0, tmp_path, ResumePlan(tmp_path))
 
 
-def test_a_run_cannot_go_on_as_a_whole_from_the_round_that_it_went_on_from_without_a_machine(tmp_path):
-    found = past_of_machine_0(tmp_path)
-    found.begin(Start(7, incarnation=1, round=4, absent=[1]))
-    assert found.retention.newest_round is None
+def test_a_run_cannot_continue_as_a_whole_from_the_round_that_it_continued_from_without_a_machine(tmp_path):
+    past = past_of_machine_0(tmp_path)
+    past.begin(Start(7, incarnation=1, round=4, absent=[1]))
+    assert past.retention.newest_round is None
     for rank in RANKS:
-        found.retention.note(rank, 4)
-    assert found.retention.newest_round == 4
-    found.lock.release()
+        past.retention.note(rank, 4)
+    assert past.retention.newest_round == 4
+    past.lock.release()
 
 
 @pytest.mark.parametrize(("finished", "is_over"), [(3, False), (4, True)])
 def test_machine_0_refuses_a_run_of_which_all_nodes_have_finished(tmp_path, finished, is_over):
-    found = past_of_machine_0(tmp_path, summary={"finished_nodes": finished, "rounds": 20})
+    past = past_of_machine_0(tmp_path, summary={"finished_nodes": finished, "rounds": 20})
     reason = "has finished all its 20 rounds" if is_over else "rank 0 has no checkpoint"
     with pytest.raises(BadInput, match=reason):
-        found.join_message()
-    found.lock.release()
+        past.join_message()
+    past.lock.release()
 
 
 def test_what_others_have_undone_since_goes_before_a_late_machine_begins(late, tmp_path):
@@ -104,7 +106,7 @@ def test_a_machine_that_missed_several_starts_goes_back_to_the_earliest(late, tm
     assert json.loads((tmp_path / "run.json").read_text())["starts"] == [4, 9]
 
 
-def test_a_late_machine_that_was_there_when_the_run_went_on_keeps_what_it_has(late, tmp_path):
+def test_a_late_machine_that_was_there_when_the_run_continued_keeps_what_it_has(late, tmp_path):
     late.begin(Start(7, incarnation=1, round=4, late=1))
     assert saved(late, 2) == [1, 4, 9]
     assert len(rounds_in(tmp_path / "records" / "00002.jsonl")) == 10

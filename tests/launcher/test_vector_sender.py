@@ -92,7 +92,7 @@ def test_pieces_become_a_vector_again():
     assert guest.passed == [mean(5)]
 
 
-def test_the_rest_of_a_vector_that_was_given_up_is_not_awaited(sender):
+def test_the_rest_of_a_vector_that_was_abandoned_is_not_awaited(sender):
     sender.exchange(first(5, 2, 3), first(6, 2, 3), second(6, 2, 3))
     assert sender.passed == [PartialSum(2, 6, 3, CONTENT)]
     sender.exchange(second(7, 2, 3), first(8, 2, 3), first(8, 1, 2), second(8, 1, 2), second(8, 2, 3))
@@ -145,7 +145,7 @@ def test_a_vector_that_is_not_confirmed_in_time_counts_as_lost(sender, monkeypat
     assert sender.exchange(put=[mean(4)], listening=[1]) == [], "a larger one may take longer"
 
 
-def test_nothing_is_awaited_from_who_was_started_anew_or_was_not_heard(sender):
+def test_nothing_is_awaited_from_who_was_restarted_or_was_silent(sender):
     sender.exchange(put=[mean(0)])
     assert sender.exchange(Join(1, "", "", ""), put=[mean(1)]) == [(first(1), 1)]
     sender.exchange(listening=[1])
@@ -163,7 +163,7 @@ def test_what_could_not_be_sent_is_not_awaited(sender):
     assert sender.exchange(put=[mean(2)], listening=[1]) == [(first(2), 1)]
 
 
-def test_a_sum_that_could_not_be_sent_is_told_as_none():
+def test_a_sum_that_could_not_be_sent_is_reported_as_none():
     sender = SenderUnderTest(machine=1)
     sender.unreachable = {0}
     whole = PartialSum(1, 0, 2, CONTENT)

@@ -85,7 +85,7 @@ def machine(monkeypatch):
     return Machine(monkeypatch)
 
 
-def test_who_waits_is_told_with_whom_it_waits_for(machine):
+def test_who_waits_is_reported_with_whom_it_waits_for(machine):
     hold_up(machine, 4, 3)
     machine.mark(3, EVALUATE, 4)
     machine.wait(4, [-1], 5)
@@ -97,7 +97,7 @@ def test_who_waits_is_told_with_whom_it_waits_for(machine):
     assert machine.stuck() == set()
 
 
-def test_a_wait_that_is_usual_is_not_told(machine):
+def test_a_wait_that_is_usual_is_not_reported(machine):
     for round in range(5):
         machine.mark(round, RECEIVE, *range(8))
         machine.mark(round, TRAIN, *range(8))
@@ -109,7 +109,7 @@ def test_a_wait_that_is_usual_is_not_told(machine):
     assert machine.waits() == {2: [1, 3]}
 
 
-def test_what_is_usual_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then(machine):
+def test_what_is_usual_in_a_run_that_continues_is_judged_by_the_rounds_since_then(machine):
     for round in range(900, 903):
         machine.mark(round, TRAIN, *range(8))
         machine.pass_time(10, busy=range(8))
@@ -120,7 +120,7 @@ def test_what_is_usual_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then(
     assert machine.waits()[2] == [3]
 
 
-def test_a_node_that_comes_back_into_an_earlier_round_waits_there_as_any_other(machine):
+def test_a_node_that_rejoins_into_an_earlier_round_waits_there_as_any_other(machine):
     machine.mark(9, RECEIVE, 2)
     machine.check()
     machine.wait(8, [-1, 1], 2)
@@ -141,7 +141,7 @@ def test_nodes_that_hang_in_training_are_reported_and_after_twice_that_killed(ma
     assert [*machine.watchdog.hung(machine.now)] == list(range(8))
 
 
-def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machine):
+def test_a_process_that_was_restarted_is_not_ended_for_the_one_before(machine):
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(2 * DEADLINE + 1.5)
     machine.watchdog.check_soon()
@@ -153,7 +153,7 @@ def test_a_process_that_was_started_again_is_not_ended_for_the_one_before(machin
     assert machine.watchdog.is_stuck(3)
 
 
-def test_a_slow_trainer_whose_steps_go_on_is_never_stuck(machine):
+def test_a_slow_trainer_whose_steps_continue_is_never_stuck(machine):
     hold_up(machine, 0, 3)
     for _ in range(200):
         machine.pass_time(DEADLINE - 1)
@@ -286,11 +286,11 @@ def test_the_state_of_a_process():
     assert thread_state(None) == thread_state(2**22 + 1) == ""
 
 
-def told(waits, now):
+def shown_lines(waits, now):
     """Rank, round, peer and text of each line."""
-    found = []
-    waits.report(SimpleNamespace(log=lambda kind, text, *where: found.append((*where, text))), now)
-    return found
+    lines = []
+    waits.report(SimpleNamespace(log=lambda kind, text, *where: lines.append((*where, text))), now)
+    return lines
 
 
 def test_lines_name_whoever_holds_the_others_up():
@@ -299,16 +299,16 @@ def test_lines_name_whoever_holds_the_others_up():
     waits.take(Waiting(5, 39, [7], 12.4, "training for 12 s"), 100.0)
     for rank, peer in [(1, 3), (2, 1), (9, 5)]:
         waits.take(Waiting(rank, 38, [peer], 11.0, "waits for 12 s"), 100.0)
-    assert told(waits, 100.0) == [(
+    assert shown_lines(waits, 100.0) == [(
         5, 39, 7,
         "ranks 5, 3, 1 and 2 others waiting for 12 s in round 40, for rank 7 (rank 7: training for 12 s)",
     )]  # fmt: skip
-    assert told(waits, 103.0) == []
+    assert shown_lines(waits, 103.0) == []
     waits.take(Waiting(3, 39, [7], 22.5, "training for 23 s"), 110.5)
-    assert [text for *_, text in told(waits, 110.5)] == [
+    assert [text for *_, text in shown_lines(waits, 110.5)] == [
         "rank 3 waiting for 22 s in round 40, for rank 7 (rank 7: training for 23 s)"
     ]
-    assert told(waits, 200.0) == []
+    assert shown_lines(waits, 200.0) == []
     assert waits.totals == {(3, 7): 22, (5, 7): 12, (1, 3): 11, (2, 1): 11, (9, 5): 11}
 
 
@@ -317,16 +317,16 @@ def test_somebody_whom_nobody_sees_here_is_named_late():
     waits = StragglerTracker()
     for second in range(2):
         waits.take(Waiting(1, 12, [8, 9], 2.0 + second, ""), 100.0 + second)
-        assert told(waits, 100.0 + second) == []
+        assert shown_lines(waits, 100.0 + second) == []
     waits.take(Waiting(8, 12, [9], 3.0, "training for 4 s"), 101.5)
-    assert [text for *_, text in told(waits, 101.5)] == [
+    assert [text for *_, text in shown_lines(waits, 101.5)] == [
         "ranks 1 and 8 waiting for 3 s in round 13, for rank 9 (rank 9: training for 4 s)"
     ]
     for second in range(9, 12):
         waits.take(Waiting(2, 40, [14, 15], second, ""), 200.0 + second)
         waits.take(Waiting(3, 40, [16], second, ""), 200.0 + second)
-        found = [text for *_, text in told(waits, 200.0 + second)]
-    assert found == ["ranks 2 and 3 waiting for 11 s in round 41, for ranks 14, 15 and 16"]
+        texts = [text for *_, text in shown_lines(waits, 200.0 + second)]
+    assert texts == ["ranks 2 and 3 waiting for 11 s in round 41, for ranks 14, 15 and 16"]
     assert waits.totals == {(1, 8): 3, (8, 9): 3, (2, 14): 11, (3, 16): 11}
 
 
@@ -378,7 +378,7 @@ def test_a_circle_has_no_cause_and_is_no_endless_search():
     waits = StragglerTracker()
     waits.take(Waiting(1, 0, [2], 5.0), 1.0)
     waits.take(Waiting(2, 0, [1], 5.0), 1.0)
-    assert told(waits, 1.0) == []
+    assert shown_lines(waits, 1.0) == []
 
 
 def test_while_all_wait_looks_become_rare_and_a_process_that_hangs_is_found_no_later(machine):
@@ -387,12 +387,12 @@ def test_while_all_wait_looks_become_rare_and_a_process_that_hangs_is_found_no_l
     while machine.now < 1000.0 + DEADLINE + 2.0:
         machine.now = max(machine.now, machine.watchdog.next_check)
         looks.append(machine.now - 1000.0)
-        found = machine.watchdog.check(machine.now)
-        if any(isinstance(report, Stuck) for report in found):
+        reports = machine.watchdog.check(machine.now)
+        if any(isinstance(report, Stuck) for report in reports):
             break
     assert len(looks) < 15
     assert looks[-1] <= DEADLINE + 1.5
-    assert [report.rank for report in found if isinstance(report, Stuck)] == [3]
+    assert [report.rank for report in reports if isinstance(report, Stuck)] == [3]
 
 
 def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatch):
@@ -406,7 +406,7 @@ def test_looks_are_frequent_again_as_soon_as_some_node_says_something(monkeypatc
     assert machine.watchdog.next_check == machine.now + module.CHECK_INTERVAL
 
 
-def test_a_wait_goes_on_until_its_round_is_done_and_counts_to_its_end():
+def test_a_wait_continues_until_its_round_is_done_and_counts_to_its_end():
     waits = StragglerTracker()
     waits.take(Waiting(3, 39, [7], 12.0, "training for 12 s", lasts=40.0), 100.0)
     assert waits.current(130.0).keys() == {3}

@@ -63,7 +63,7 @@ def test_rank_that_is_nowhere(rank) -> None:
 def test_machine_finds_itself_by_address_or_name() -> None:
     machines = Linear((Machine("10.0.0.1", 1), Machine("node2", 1), Machine("fd00::3", 1)))
     names = {"node2": "10.0.0.2", "fd00::3": "fd00::3"}
-    assert [machines.find_machine(*known(own, **names)) for own in ("10.0.0.1", "10.0.0.2", "fd00::3")] == [
+    assert [machines.find_machine(*known(ip, **names)) for ip in ("10.0.0.1", "10.0.0.2", "fd00::3")] == [
         0,
         1,
         2,
@@ -123,9 +123,9 @@ def test_a_loopback_address_among_those_of_other_hosts_is_refused() -> None:
         check(*good)
     with pytest.raises(MappingError) as error:
         check("a", "b", "::1")
-    rest = "which machine 1 (b) cannot reach; give one that it can (`hostname -I` shows them)"
+    remedy = "which machine 1 (b) cannot reach; give one that it can (`hostname -I` shows them)"
     assert error.value.defects == tuple(
-        f"mapping: machine {machine} has a loopback address, {address}, {rest}"
+        f"mapping: machine {machine} has a loopback address, {address}, {remedy}"
         for machine, address in ((0, "a (127.0.1.1)"), (2, "::1"))
     )
 
@@ -148,7 +148,7 @@ def test_a_machine_behind_nat_binds_where_it_listens_and_others_use_its_address(
     assert {ports.address for ports in ports_needed(settings, 1)} == {"10.0.0.5"}
     assert needs_keys(settings)
     processes, zeromq = Experiment.from_settings(settings).processes, settings.communication.make()
-    reached = [zeromq.tcp_endpoint(ProcessDirectory(processes, own, ""), 0) for own in (0, 1, 2)]
+    reached = [zeromq.tcp_endpoint(ProcessDirectory(processes, machine, ""), 0) for machine in (0, 1, 2)]
     assert reached == ["tcp://127.0.0.1:29600"] * 2 + ["tcp://203.0.113.7:29600"]
     assert processes[0].bound == "0.0.0.0" and Rendezvous(hosts, 0, None)._endpoint == "tcp://0.0.0.0:29500"
     assert Rendezvous(hosts, 1, None)._endpoint == "tcp://203.0.113.7:29500"
@@ -174,17 +174,17 @@ def test_a_resolver_that_hangs_or_fails_costs_its_limit_at_most(monkeypatch) -> 
     """Were the slow one waited for, it would have an address."""
     answered = threading.Event()
 
-    def look_up(name: str, *_: object, **__: object) -> list[tuple]:
+    def resolve_slowly(name: str, *_: object, **__: object) -> list[tuple]:
         if name == "slow":
             answered.wait(60)
         if name == "wrong":
             raise socket.gaierror("nobody")
         return [(2, 2, 0, "", ("10.0.0.7", 0))] * 2
 
-    monkeypatch.setattr(mapping.socket, "getaddrinfo", look_up)
-    found = resolve_names(["slow", "fast", "wrong"], seconds=1.0)
+    monkeypatch.setattr(mapping.socket, "getaddrinfo", resolve_slowly)
+    addresses = resolve_names(["slow", "fast", "wrong"], seconds=1.0)
     answered.set()
-    assert found == {"slow": [], "fast": ["10.0.0.7"], "wrong": []}
+    assert addresses == {"slow": [], "fast": ["10.0.0.7"], "wrong": []}
 
 
 # Addresses ---------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_a_configuration_without_machines_takes_those_of_the_job(started):
     assert [mapping.machine_of(rank) for rank in (0, 3, 4, 15)] == [0, 0, 1, 3]
 
 
-def test_machines_take_equal_shares_of_the_nodes_or_as_many_as_they_are_told(started):
+def test_machines_take_equal_shares_of_the_nodes_or_as_many_as_they_are_given(started):
     started(SRUN)
     with pytest.raises(
         ConfigError, match=r"the machines carry 15 nodes .*, nodes_per_machine: 5\), the graph"
@@ -195,10 +195,10 @@ def test_ports_follow_from_the_job_unless_they_are_given(started):
     )
     started({"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "2"})
     assert ports_of() == first
-    given = ports_of(
+    ports = ports_of(
         "communication={name: zeromq, base_port: 29600}", "mapping={name: environment, nodes_per_machine: 2}"
     )
-    assert given == (first[0], 29600)
+    assert ports == (first[0], 29600)
     # Listed machines may be in several jobs.
     assert ports_of("mapping={machines: [{address: 127.0.0.1, nodes: 6}]}") == plain == (29500, 29600)
 
@@ -228,7 +228,7 @@ def test_machines_of_the_configuration_stay(started):
     assert settle(settings) is settings
 
 
-def test_numbers_that_do_not_fit_the_graph_are_told_with_their_origin(started):
+def test_numbers_that_do_not_fit_the_graph_are_reported_with_their_origin(started):
     started(TORCHRUN)
     with pytest.raises(ConfigError) as error:
         config.load(QUICKSTART, ["mapping={name: environment, nodes_per_machine: 2}"])
@@ -265,28 +265,28 @@ def test_several_torchruns_on_one_host_get_an_address_each(started, host):
 
 def learn(count, seconds=10.0, hosts_store=True, machines=None):
     """What each machine learns, or the error."""
-    port, found = free_ports(1), {}
+    port, addresses_of = free_ports(1), {}
 
     def one(machine):
         job = SchedulerJob(
             "torchrun", "test", (1,) * count, machine, rendezvous=("127.0.0.1", port), hosts_store=hosts_store
         )
         try:
-            found[machine] = learned_addresses(job, seconds)
+            addresses_of[machine] = learned_addresses(job, seconds)
         except (MappingError, StartError) as error:
-            found[machine] = error
+            addresses_of[machine] = error
 
     threads = [threading.Thread(target=one, args=(i,)) for i in machines or range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return found
+    return addresses_of
 
 
 def test_all_machines_learn_the_same_addresses(monkeypatch):
-    said = {0: {}, 1: {1: "10.0.0.2", 0: "10.0.0.1"}, 2: {2: "fd00::3"}}
-    monkeypatch.setattr(addresses, "_own_addresses", lambda job: said[job.machine])
+    published = {0: {}, 1: {1: "10.0.0.2", 0: "10.0.0.1"}, 2: {2: "fd00::3"}}
+    monkeypatch.setattr(addresses, "_own_addresses", lambda job: published[job.machine])
     assert learn(3) == {i: ["10.0.0.1", "10.0.0.2", "fd00::3"] for i in range(3)}
 
 

@@ -196,7 +196,7 @@ def test_building_leaves_the_global_generator_alone():
         ),
     ],
 )
-def test_what_a_model_cannot_take_is_said_in_one_line(model, shape, message):
+def test_what_a_model_cannot_take_is_reported_in_one_line(model, shape, message):
     with pytest.raises(BadInput) as caught:
         model.build(shape, 10)
     assert str(caught.value) == message

@@ -61,8 +61,8 @@ SMALL = {
 
 def test_every_registered_network_has_a_small_form_here():
     """All but `quadratic`, which has tests of its own."""
-    own = {name for name, cls in MODELS.classes().items() if cls.__module__.startswith("decentnode.")}
-    assert own - {"quadratic"} == SMALL.keys()
+    names = {name for name, cls in MODELS.classes().items() if cls.__module__.startswith("decentnode.")}
+    assert names - {"quadratic"} == SMALL.keys()
 
 
 def batch_for(shape, dtype=torch.float32, size=4):

@@ -31,17 +31,17 @@ def test_a_model_starts_from_the_tensors_of_a_file(tmp_path, suffix, own):
     model = Mlp((), pretrained=path) if own else model_of(nn.Linear, options)
     network = initial_model(model, (4,), 3, seed=1, dtype=torch.bfloat16)
     assert [p.dtype for p in network.parameters()] == [torch.bfloat16] * 2
-    found = [p.float() for p in network.parameters()]
-    assert torch.allclose(found[0], tensors["weight"], rtol=0.01) and found[1].shape == (3,)
+    parameters = [p.float() for p in network.parameters()]
+    assert torch.allclose(parameters[0], tensors["weight"], rtol=0.01) and parameters[1].shape == (3,)
 
 
 def test_a_tensor_with_two_names_may_have_either(tmp_path):
     network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     network[1].weight = network[0].weight
-    rest = {"0.bias": torch.zeros(3), "1.bias": torch.zeros(3)}
+    biases = {"0.bias": torch.zeros(3), "1.bias": torch.zeros(3)}
     for name in ("0.weight", "1.weight"):
         value = torch.randn(3, 3)
-        load_weights(network, write(tmp_path / "tied.safetensors", rest | {name: value}))
+        load_weights(network, write(tmp_path / "tied.safetensors", biases | {name: value}))
         assert torch.equal(network[0].weight, value)
 
 
@@ -147,12 +147,14 @@ class Counted(nn.Linear):
 
 
 def test_extra_state_and_late_buffers_are_read_from_a_state_dict(tmp_path):
-    one, other = Counted(), Counted()
-    one.calls, one.table = 3, torch.ones(2)
-    torch.save(one.state_dict(), tmp_path / "whole.pt")
+    first, other = Counted(), Counted()
+    first.calls, first.table = 3, torch.ones(2)
+    torch.save(first.state_dict(), tmp_path / "whole.pt")
     load_weights(other, tmp_path / "whole.pt")
     assert (
-        other.calls == 3 and torch.equal(other.table, torch.ones(2)) and torch.equal(other.weight, one.weight)
+        other.calls == 3
+        and torch.equal(other.table, torch.ones(2))
+        and torch.equal(other.weight, first.weight)
     )
     tensors = {"weight": torch.zeros(1, 2), "bias": torch.zeros(1)}
     load_weights(other, write(tmp_path / "weights.safetensors", tensors))

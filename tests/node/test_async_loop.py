@@ -122,7 +122,7 @@ def test_a_node_resumes_from_its_checkpoint_but_not_with_a_schedule(tmp_path):
         nodes_of(tmp_path / "x", "three", "time_model.schedule=record").load(saved)
 
 
-def test_stopped_delayed_and_parted_nodes_go_on_and_so_does_a_run_that_was_interrupted(tmp_path):
+def test_stopped_delayed_and_parted_nodes_continue_and_so_does_a_run_that_was_interrupted(tmp_path):
     faults = (
         "faults=[{name: delay, probability: 0.2, seconds: 0.1}, "
         "{name: partition, groups: [[0, 1], [2, 3]], rounds: [2, 4]}]"

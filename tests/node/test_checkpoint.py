@@ -98,8 +98,8 @@ def test_tensors_that_the_format_lacks_come_back_from_their_parts(tmp_path):
 
 def test_what_it_was_made_in_comes_back(tmp_path):
     store(tmp_path, {"round": 9})
-    found = checkpoint.read(tmp_path, 3, 9)
-    assert (found.rank, found.round, found.stamp, found.state) == (3, 9, STAMP, {"round": 9})
+    saved = checkpoint.read(tmp_path, 3, 9)
+    assert (saved.rank, saved.round, saved.stamp, saved.state) == (3, 9, STAMP, {"round": 9})
 
 
 values = st.recursive(
@@ -203,18 +203,18 @@ def test_the_newest_good_one_is_taken(tmp_path):
     for round in (4, 9, 14):
         files = store(tmp_path, STATE | {"step": round}, round=round)
     files[0].write_bytes(b"")
-    said = []
-    assert checkpoint.newest(tmp_path, 3, note=said.append).state["step"] == 9
-    assert len(said) == 1 and "00000014.safetensors: has 0 bytes" in said[0]
-    assert checkpoint.newest(tmp_path, 3, note=said.append, before=9).state["step"] == 4
-    assert checkpoint.newest(tmp_path, 3, note=said.append, before=4) is None
-    assert len(said) == 1
+    lines = []
+    assert checkpoint.newest(tmp_path, 3, note=lines.append).state["step"] == 9
+    assert len(lines) == 1 and "00000014.safetensors: has 0 bytes" in lines[0]
+    assert checkpoint.newest(tmp_path, 3, note=lines.append, before=9).state["step"] == 4
+    assert checkpoint.newest(tmp_path, 3, note=lines.append, before=4) is None
+    assert len(lines) == 1
     for path in (tmp_path / "00003").glob("*.json"):
         path.write_bytes(b"{}")
     with pytest.raises(
         BadInput, match=r"no checkpoint of rank 3 can be used: .*00000014.json: is no manifest"
     ):
-        checkpoint.newest(tmp_path, 3, note=said.append)
+        checkpoint.newest(tmp_path, 3, note=lines.append)
 
 
 def forged(tmp_path, tensors=None, **changes):
@@ -369,11 +369,11 @@ def checkpoints_of(identity, records, said):
     return checkpointing.NodeCheckpoints(identity, 10, SimpleNamespace(send=said.append), 3, course, records)
 
 
-def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monkeypatch):
-    said = []
+def test_what_was_undone_and_could_not_be_removed_is_written_again(tmp_path, monkeypatch):
+    lines = []
     identity = checkpointing.RunIdentity(tmp_path, STAMP.settings)
     identity.settle(STAMP.run_id, STAMP.incarnation)
-    saved = checkpoints_of(identity, Records(tmp_path, 3), said)
+    saved = checkpoints_of(identity, Records(tmp_path, 3), lines)
     for round in (9, 19, 29):
         saved.after(round, lambda: {"of": 1})
     with monkeypatch.context() as readonly:
@@ -390,30 +390,30 @@ def test_what_was_undone_and_could_not_be_removed_is_written_anew(tmp_path, monk
     assert checkpoint.rounds(tmp_path, 3) == [9, 19]
     saved.after(19, lambda: {"of": 2})
     assert checkpoint.read(tmp_path, 3, 19).state == {"of": 2}
-    assert [report.round for report in said] == [9, 19, 29, 12, 19]
+    assert [report.round for report in lines] == [9, 19, 29, 12, 19]
 
 
 def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_path, monkeypatch):
     """Else a loss of power would leave a hole that nobody fills."""
-    path, found = tmp_path / "00003.jsonl", []
+    path, synced = tmp_path / "00003.jsonl", []
     records = Records(tmp_path, 3)
     records.write(RoundRecord(3, 9), ByteCounters())
     sync = os.fdatasync
 
     def note(fd):
-        found.append((path.samefile(f"/proc/self/fd/{fd}"), checkpoint.rounds(tmp_path / "saved", 3)))
+        synced.append((path.samefile(f"/proc/self/fd/{fd}"), checkpoint.rounds(tmp_path / "saved", 3)))
         sync(fd)
 
     monkeypatch.setattr(line_file.os, "fdatasync", note)
     identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
     checkpoints_of(identity, records, []).after(9, dict)
-    assert found == [(True, [])]
+    assert synced == [(True, [])]
     assert checkpoint.rounds(tmp_path / "saved", 3) == [9]
 
 
 def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
     """Who goes on from the checkpoint would not make them again."""
-    said, write, is_full = [], os.write, True
+    lines, write, is_full = [], os.write, True
 
     def write_if_there_is_room(fd, content):
         if is_full:
@@ -425,10 +425,10 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
     records = Records(tmp_path, 3)
     records.write(RoundRecord(3, 9), ByteCounters())
     identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
-    saved = checkpoints_of(identity, records, said)
+    saved = checkpoints_of(identity, records, lines)
     saved.after(9, dict)
     assert checkpoint.rounds(tmp_path / "saved", 3) == []
-    (complaint,) = said
+    (complaint,) = lines
     assert (complaint.round, type(complaint)) == (9, NotCheckpointed)
     assert complaint.reason.endswith("could not be written (1 missing): No space left on device")
     is_full = False
@@ -437,7 +437,7 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
     assert [record.round for record in read_records(tmp_path / "00003.jsonl")] == [9]
 
 
-def test_a_good_checkpoint_is_not_written_anew_and_so_not_at_risk(tmp_path, monkeypatch):
+def test_a_good_checkpoint_is_not_written_again_and_so_not_at_risk(tmp_path, monkeypatch):
     paths = store(tmp_path, STATE)
     before = [path.stat().st_ino for path in paths]
     monkeypatch.setattr(durable.os, "write", None)
@@ -445,7 +445,7 @@ def test_a_good_checkpoint_is_not_written_anew_and_so_not_at_risk(tmp_path, monk
     assert [path.stat().st_ino for path in paths] == before
 
 
-def test_one_that_is_bad_or_of_another_run_is_written_anew(tmp_path):
+def test_one_that_is_bad_or_of_another_run_is_written_again(tmp_path):
     tensors, _ = store(tmp_path, STATE)
     tensors.write_bytes(b"")
     store(tmp_path, STATE)

@@ -143,9 +143,9 @@ def test_the_scheme_of_the_readme_is_right_for_every_chain(tmp_path, monkeypatch
     (tmp_path / "readme_scheme.py").write_text(blocks("README.md", "python")[0])
     monkeypatch.syspath_prepend(tmp_path)
     noise = NOISE.replace("SCOPE", "neighbor")
-    found = experiment(tmp_path, "'readme_scheme:Cautious'", noise)
-    assert list(dry_round.defects(found)) == []
-    cautious = type(found.sharing())
+    tried = experiment(tmp_path, "'readme_scheme:Cautious'", noise)
+    assert list(dry_round.defects(tried)) == []
+    cautious = type(tried.sharing())
     models, graph = random_models(4, 50), Ring(4)
     network = Lockstep(cautious, graph, models, lambda: (GaussianNoise(0.1, scope="neighbor"),))
     network.mix()

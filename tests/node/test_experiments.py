@@ -36,8 +36,8 @@ QUICK = [
 def stated(path):
     """The number of parameters in the head of a file or of its base."""
     files = [path, *map(Path, extends.read(path).bases)]
-    found = [re.search(r"([\d,]+) parameters", file.read_text()) for file in files]
-    return next(int(one[1].replace(",", "")) for one in found if one)
+    matches = [re.search(r"([\d,]+) parameters", file.read_text()) for file in files]
+    return next(int(result[1].replace(",", "")) for result in matches if result)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -46,7 +46,7 @@ def test_a_network_has_the_size_that_its_file_states(path):
     assert "# Expected: " in text and ("# Source" in text)
     with torch.device("meta"):
         network = settings.model.make().build(*SHAPES[settings.dataset.name])
-    assert sum(one.numel() for one in network.parameters()) == stated(path)
+    assert sum(parameter.numel() for parameter in network.parameters()) == stated(path)
 
 
 SMALL = [path.stem for path in PATHS if "_" not in path.stem and stated(path) <= MOST_PARAMETERS]

@@ -22,21 +22,21 @@ def may_fetch(directory, config, *overrides):
     experiment = Experiment.from_yaml(CONFIGS / config, [*INPROC, *overrides])
     nodes, graph = Nodes(experiment, directory / "run").nodes, experiment.graph.graph
     pairs = [(i, j) for i in range(len(nodes)) for j in range(len(nodes)) if i != j]
-    given = {(i, j) for i, j in pairs if nodes[i].exchange.may_fetch(j)}
-    return given, {(i, j) for i, j in pairs if j in graph.partners(i)}
+    allowed = {(i, j) for i, j in pairs if nodes[i].exchange.may_fetch(j)}
+    return allowed, {(i, j) for i, j in pairs if j in graph.partners(i)}
 
 
 def test_partners_in_the_graph_get_the_model_and_nobody_else(tmp_path):
-    given, partners = may_fetch(tmp_path, "quickstart.yaml")
-    assert given == partners
+    allowed, partners = may_fetch(tmp_path, "quickstart.yaml")
+    assert allowed == partners
     assert len(partners) == 16 * 4
 
 
 @pytest.mark.parametrize("config", ["secure_aggregation.yaml", "private.yaml", "choco.yaml"])
-def test_where_models_are_masked_or_protected_or_nobody_comes_back_none_is_given(tmp_path, config):
-    given, partners = may_fetch(tmp_path, config)
+def test_where_models_are_masked_or_protected_or_nobody_rejoins_none_is_given(tmp_path, config):
+    allowed, partners = may_fetch(tmp_path, config)
     assert partners
-    assert not given
+    assert not allowed
 
 
 class Neighbors:
@@ -88,13 +88,13 @@ class Returned:
             if round in saved:
                 gone.saved()
         gone.nodes[0].records.close()
-        self.directory, self.said = gone.identity.directory, []
+        self.directory, self.reports = gone.identity.directory, []
         self.path = directory / "00000.jsonl"
         self.nodes = Nodes(experiment, directory / "again")
         self.node = self.nodes.nodes[0]
         self.node.records._file.path = self.path
         self.node.checkpoints.identity = gone.identity
-        self.node.checkpoints.reporter.send = self.said.append
+        self.node.checkpoints.reporter.send = self.reports.append
         rejoin_nodes([self.node], {0: [1]}, neighbors, gone.identity, 1.0)
 
     @property
@@ -110,7 +110,7 @@ class Returned:
         return checkpoint.rounds(self.directory, 0)
 
 
-def test_who_has_got_further_than_its_neighbors_goes_on_from_before_where_they_are(experiment, tmp_path):
+def test_who_has_got_further_than_its_neighbors_continues_from_before_where_they_are(experiment, tmp_path):
     """Else they would wait for rounds that it never does; nothing is left of what it had done of these."""
     neighbors = Neighbors(4)
     back = Returned(experiment, tmp_path / "run", neighbors, saved=(1, 2, 5))
@@ -118,7 +118,7 @@ def test_who_has_got_further_than_its_neighbors_goes_on_from_before_where_they_a
     assert back.node.training.scheduler.last_epoch == 3
     assert back.saved == [1, 2]
     assert back.recorded == [0, 1, 2, 3]
-    assert back.said == [Rejoined(0, 4)]
+    assert back.reports == [Rejoined(0, 4)]
     assert neighbors.asked == ["where", "round"]
 
 
@@ -158,7 +158,7 @@ def test_a_node_without_checkpoints_need_not_look_where_its_neighbors_are(experi
     assert back.recorded == [0, 1, 2, 3, 4, 5]
 
 
-def test_who_comes_back_and_is_stopped_before_a_new_round_is_not_saved_again(tmp_path, monkeypatch):
+def test_who_rejoins_and_is_stopped_before_a_new_round_is_not_saved_again(tmp_path, monkeypatch):
     experiment = Experiment.from_yaml(CONFIGS / "quickstart.yaml", INPROC)
     nodes = Nodes(experiment, tmp_path / "run").begin().run(0, 2)
     nodes.saved()
@@ -242,7 +242,7 @@ def together(experiment, tmp_path):
     return Together(experiment, tmp_path)
 
 
-def test_where_all_nodes_share_a_process_they_go_on_after_the_newest_round_that_all_have(together):
+def test_where_all_nodes_share_a_process_they_continue_after_the_newest_round_that_all_have(together):
     checkpoint.delete(together.saved, 3, 2)
     back, asked = together.rejoin()
     assert asked == "alone from 2"
@@ -260,7 +260,7 @@ def test_a_round_of_which_one_of_them_has_a_bad_checkpoint_does_not_count(togeth
 
 
 @pytest.mark.parametrize("saved", ["by nobody", "by others than rank 0", "in another run"])
-def test_nodes_that_were_never_saved_together_begin_anew(together, saved):
+def test_nodes_that_were_never_saved_together_begin_again(together, saved):
     ranks = {"by nobody": range(16), "by others than rank 0": [0]}.get(saved, [])
     for rank, round in product(ranks, range(3)):
         checkpoint.delete(together.saved, rank, round)

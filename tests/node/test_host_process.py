@@ -48,7 +48,7 @@ def test_memory_of_a_batch_is_kept_for_the_next() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypatch) -> None:
+def test_a_process_that_is_restarted_has_all_the_time_to_get_ready(monkeypatch) -> None:
     """It is not as silent as the one before, and does not train, although it makes no other mark."""
 
     def stop_there(*_):
@@ -66,7 +66,7 @@ def test_a_process_that_is_started_again_has_all_the_time_to_get_ready(monkeypat
         host._run(SimpleNamespace(experiment=experiment, heartbeats=machine.heartbeats), 0, incarnation=1)
     machine.pass_time(DEADLINE + 4)
     assert not machine.stuck() and not machine.watchdog.hung(machine.now)
-    assert machine.watchdog.what(1) == "starting"
+    assert machine.watchdog.activity_of(1) == "starting"
 
 
 def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
@@ -74,9 +74,9 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     start = os.eventfd(1)
     identity = RunIdentity(tmp_path, "settings")
     identity.begin(time.monotonic() - 5.0)
-    said = SimpleNamespace(fill=lambda handshakes: None, said=dict)
+    board = SimpleNamespace(fill=lambda handshakes: None, contents=dict)
     fork_context = SimpleNamespace(
-        handshakes=said, reporter=SimpleNamespace(send=lambda _: None), start=start, identity=identity
+        handshakes=board, reporter=SimpleNamespace(send=lambda _: None), start=start, identity=identity
     )
     records = Records(tmp_path, 0)
     node = SimpleNamespace(

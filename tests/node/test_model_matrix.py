@@ -51,7 +51,7 @@ def experiment_of(folder, name, *overrides):
     return Experiment.from_yaml(path, overrides)
 
 
-def test_what_torch_allows_trains_and_goes_on_bit_for_bit(networks, tmp_path):
+def test_what_torch_allows_trains_and_continues_bit_for_bit(networks, tmp_path):
     for cls in networks.CORE:
         check_whole_run(cls.__name__, tmp_path)
 
@@ -87,16 +87,16 @@ def check_whole_run(name, tmp_path):
         name
     )
     again = experiment_of(folder, name, f"model.pretrained={recorded}")
-    own, started = one.training.module.state_dict(), again.network.state_dict()
-    assert own.keys() >= started.keys(), name
-    assert all(equal(own[key], started[key]) for key in started), name
+    own_state, started = one.training.module.state_dict(), again.network.state_dict()
+    assert own_state.keys() >= started.keys(), name
+    assert all(equal(own_state[key], started[key]) for key in started), name
 
 
 def test_all_reduce_trains_one_model_whatever_its_buffers_do(networks, tmp_path):
     ddp = ["training.name=ddp", "sharing=none", "communication=zeromq"]
     (tmp_path / "x.yaml").write_text(CONFIG.replace("MODEL", "Composite"))
     ranks = Ranks(tmp_path / "x.yaml", tmp_path / "run", *ddp).meet().run(0, 2)
-    assert ranks.models.isfinite().all() and all(torch.equal(ranks.models[0], one) for one in ranks.models)
+    assert ranks.models.isfinite().all() and all(torch.equal(ranks.models[0], x) for x in ranks.models)
     # Those that it can send are equal, too; a table that grows is each node's own.
     modules = [node.training.module for node in ranks.nodes]
     assert len({tuple(module.parts[6].calls.flatten().tolist()) for module in modules}) == 1
@@ -124,10 +124,10 @@ def test_an_evaluator_is_not_given_what_it_has_no_room_for(networks, tmp_path):
     vector = node.training.vector.values
 
     def publish():
-        beside = packed(node.training.module_state.state_dict())
-        return asyncio.run(board.publish(0, 0, vector, node.exchange.clock, beside))
+        module_state = packed(node.training.module_state.state_dict())
+        return asyncio.run(board.publish(0, 0, vector, node.exchange.clock, module_state))
 
-    assert publish() and unpacked(board.beside(0))["extra"][""]["calls"] == 0
+    assert publish() and unpacked(board.module_state(0))["extra"][""]["calls"] == 0
     board.release(0, 0)
     node.training.module.sums = [torch.zeros(1 << 20)]
     assert not publish()
@@ -136,16 +136,16 @@ def test_an_evaluator_is_not_given_what_it_has_no_room_for(networks, tmp_path):
 def test_what_cannot_run_is_refused_before_the_start(networks, tmp_path):
     for cls, words in networks.REFUSED.items():
         try:
-            found = dry_round.findings(experiment_of(tmp_path, cls.__name__), saves=True).defects
+            defects = dry_round.findings(experiment_of(tmp_path, cls.__name__), saves=True).defects
         except BadInput as error:
-            found = str(error).splitlines()
-        assert len(found) == 1 and found[0].startswith("model: ") and words in found[0], (cls, found)
+            defects = str(error).splitlines()
+        assert len(defects) == 1 and defects[0].startswith("model: ") and words in defects[0], (cls, defects)
 
 
 def test_what_only_a_resumed_run_would_miss_is_a_notice_without_checkpoints(networks, tmp_path):
-    one, other = experiment_of(tmp_path, "PlainCounter"), experiment_of(tmp_path, "Unseeded")
-    found = dry_round.findings(replaced(one))
-    assert found.defects == [] and "'calls' in a plain attribute" in found.notices[0]
+    tried, other = experiment_of(tmp_path, "PlainCounter"), experiment_of(tmp_path, "Unseeded")
+    result = dry_round.findings(replaced(tried))
+    assert result.defects == [] and "'calls' in a plain attribute" in result.notices[0]
     assert "a source that no seed sets" in dry_round.findings(other, saves=True).notices[0]
 
 
@@ -158,7 +158,7 @@ def test_buffers_that_a_network_replaces_are_mixed(networks, tmp_path):
     nodes = Nodes(experiment, tmp_path / "run").begin().run(0, 1).nodes
     entry = next(entry for entry in experiment.layout.entries if entry.name == "seen")
     seen = [node.training.module.seen for node in nodes]
-    assert [one.tolist() for one in seen] == [entry.view(n.training.vector.values).tolist() for n in nodes]
+    assert [x.tolist() for x in seen] == [entry.view(n.training.vector.values).tolist() for n in nodes]
     assert seen[0].any() and all(n.training.module.last.seen is n.training.module.seen for n in nodes)
     # Each node's own, averaged with two neighbors of three: all have the mean.
     assert torch.allclose(seen[0], seen[1])
@@ -168,16 +168,16 @@ def test_buffers_that_a_network_replaces_are_mixed(networks, tmp_path):
 
 def test_all_generators_are_seeded_by_rank_round_and_step(networks, tmp_path):
     def draws(folder):
-        found = []
+        scores = []
         nodes = Nodes(experiment_of(tmp_path, "OtherNoise"), tmp_path / folder).nodes
         for node in nodes:
             node.training.module.register_forward_hook(
-                lambda *_: found.append((np.random.rand(), random.random()))
+                lambda *_: scores.append((np.random.rand(), random.random()))
             )
             tally = node.training.begin(0)
             for _ in range(2):
                 asyncio.run(node.training.step(tally))
-        return found
+        return scores
 
     first = draws("a")
     np.random.seed(1), random.seed(1)

@@ -40,11 +40,11 @@ def test_a_model_reads_as_it_was_after_its_round(tmp_path, module) -> None:
     assert models.sync() == ""
     assert model_rounds(str(tmp_path)) == {7: [1, 3]}
     for round in (1, 3):
-        found = read_model(str(tmp_path), 7, round)
-        assert found.keys() == expected[round].keys()
-        assert all(np.array_equal(found[name], array) for name, array in expected[round].items())
-    assert found["0.weight"].dtype == found["scale"].dtype == np.float32
-    assert found["1.num_batches_tracked"].dtype == np.int64
+        model = read_model(str(tmp_path), 7, round)
+        assert model.keys() == expected[round].keys()
+        assert all(np.array_equal(model[name], array) for name, array in expected[round].items())
+    assert model["0.weight"].dtype == model["scale"].dtype == np.float32
+    assert model["1.num_batches_tracked"].dtype == np.int64
 
 
 def test_a_round_does_not_wait_for_the_disk(tmp_path, module, monkeypatch) -> None:
@@ -66,7 +66,7 @@ def test_a_round_does_not_wait_for_the_disk(tmp_path, module, monkeypatch) -> No
     assert np.array_equal(read_model(tmp_path, 7, 0)["0.weight"], weight.numpy())
 
 
-def test_what_the_disk_does_not_take_is_tried_again_and_then_told(tmp_path, module, monkeypatch) -> None:
+def test_what_the_disk_does_not_take_is_tried_again_and_then_reported(tmp_path, module, monkeypatch) -> None:
     """So no checkpoint is made that would go on after a model that is not there."""
     told, full = [], True
 

@@ -76,14 +76,14 @@ def brute_force(seen, nodes, noise, group, u):
 def test_all_messages_together_tell_what_least_squares_find(graph, rounds, steps, group):
     weighted = WeightedGraph(graph, MetropolisHastings())
     n, noise, seen = graph.num_nodes, 1.7, messages(weighted, rounds, steps, group)
-    found = sensitivity(seen, n, noise, group)
+    sensitivities = sensitivity(seen, n, noise, group)
     counts = rounds_seen(graph.sources, n, rounds, steps, group)
-    assert {u for u in range(n) if np.isinf(found[u])} == set(group)
+    assert {u for u in range(n) if np.isinf(sensitivities[u])} == set(group)
     for u in set(range(n)) - set(group):
         brute = brute_force(seen, n, noise, group, u)
         # Signs reach the bound where updates of all rounds show in the same direction; it is never exceeded.
-        assert brute <= found[u] + 1e-6 and found[u] <= 1.05 * brute + 1e-6
-        assert found[u] <= math.sqrt(counts[u]) / noise + 1e-9
+        assert brute <= sensitivities[u] + 1e-6 and sensitivities[u] <= 1.05 * brute + 1e-6
+        assert sensitivities[u] <= math.sqrt(counts[u]) / noise + 1e-9
         arrived = [r for r in range(rounds) if seen[:, r * n + u].any()]
         assert arrived == list(range(counts[u]))
 
@@ -94,9 +94,9 @@ def test_on_a_ring_messages_share_their_noise():
     w = weighted.matrix()
     hears = (w > 0) & ~np.eye(64, dtype=bool)
     published = 2 * pairwise_renyi([(np.linalg.matrix_power(w, t), hears) for t in range(20)], 1.0)
-    found = sensitivity(messages(weighted, 1, 20, (0,)), 64, 1.0, (0,)) ** 2
+    sensitivities = sensitivity(messages(weighted, 1, 20, (0,)), 64, 1.0, (0,)) ** 2
     assert math.isclose(published[8, 0], 0.01501, rel_tol=1e-3)
-    assert np.allclose(found[[1, 2, 8, 20]], 1.0, atol=1e-6) and (found[21:44] == 0).all()
+    assert np.allclose(sensitivities[[1, 2, 8, 20]], 1.0, atol=1e-6) and (sensitivities[21:44] == 0).all()
     # Two messages of a neighbor are enough for the node behind it; the theorem has a third.
     two = 2 * pairwise_renyi([(np.linalg.matrix_power(w, t), hears) for t in range(2)], 1.0)
     assert (
@@ -117,29 +117,29 @@ def test_epsilon_of_a_gaussian_mechanism_is_exact(mu):
 
 
 def test_the_accountant_of_a_run_with_muffliato(tmp_path):
-    found = account(settings(tmp_path), 1e-5)
+    bound = account(settings(tmp_path), 1e-5)
     local, n = gaussian_epsilon(math.sqrt(3) / 5, 1e-5), 8
-    assert found.local == pytest.approx([local] * n)
-    assert found.central == pytest.approx([gaussian_epsilon(math.sqrt(3 / n) / 5, 1e-5)] * n)
+    assert bound.local == pytest.approx([local] * n)
+    assert bound.central == pytest.approx([gaussian_epsilon(math.sqrt(3 / n) / 5, 1e-5)] * n)
     off = ~np.eye(n, dtype=bool)
-    assert (found.fixed[off] <= found.proven[off] + 1e-9).all() and found.proven[off].max() <= local + 1e-9
+    assert (bound.fixed[off] <= bound.proven[off] + 1e-9).all() and bound.proven[off].max() <= local + 1e-9
     # Six exchanges reach four hops; only the rounds count whose updates still arrive.
-    assert found.proven[4, 0] == pytest.approx(gaussian_epsilon(math.sqrt(2) / 5, 1e-5))
-    assert np.isinf(np.diag(found.proven)).all() and not found.doubts
+    assert bound.proven[4, 0] == pytest.approx(gaussian_epsilon(math.sqrt(2) / 5, 1e-5))
+    assert np.isinf(np.diag(bound.proven)).all() and not bound.doubts
     pair = account(settings(tmp_path), 1e-5, [3, 0])
     assert pair.fixed.shape == (n, 1) and pair.published is None
-    assert (pair.fixed[:, 0] >= np.maximum(found.fixed[:, 0], found.fixed[:, 3]) - 1e-9).all()
+    assert (pair.fixed[:, 0] >= np.maximum(bound.fixed[:, 0], bound.fixed[:, 3]) - 1e-9).all()
     assert account(settings(tmp_path, "sharing.generator=seeded")).doubts
 
 
 def test_private_steps_are_accounted_under_any_scheme(tmp_path):
-    found = account(settings(tmp_path, "sharing=choco", PRIVATE))
+    privacy = account(settings(tmp_path, "sharing=choco", PRIVATE))
     more = account(settings(tmp_path, "sharing=choco", PRIVATE, "rounds=2"))
-    assert found.delta == 1e-3 and found.fixed is None
+    assert privacy.delta == 1e-3 and privacy.fixed is None
     # A neighbor hears all three rounds, the next node two, and the fourth none.
-    assert found.proven[1, 0] == pytest.approx(found.local[1])
-    assert found.proven[2, 0] == pytest.approx(more.local[2])
-    assert found.proven[4, 0] == 0 and max(found.central) < min(found.local)
+    assert privacy.proven[1, 0] == pytest.approx(privacy.local[1])
+    assert privacy.proven[2, 0] == pytest.approx(more.local[2])
+    assert privacy.proven[4, 0] == 0 and max(privacy.central) < min(privacy.local)
     everybody = account(settings(tmp_path, "sharing=none", PRIVATE))
     assert everybody.proven[~np.eye(8, dtype=bool)].max() == 0
     server = account(settings(tmp_path, "sharing=fed_avg", "graph={name: federated, nodes: 8}", PRIVATE))

@@ -13,23 +13,23 @@ from decentnode.results.records import RoundRecord
 
 
 @pytest.fixture
-def told():
+def reports():
     return []
 
 
 @pytest.fixture
-def exchanger(told):
-    """That of rank 0, in a round; `told` gets its reports and what its scheme hears."""
+def exchanger(reports):
+    """That of rank 0, in a round; `reports` gets its reports and what its scheme hears."""
     endpoint = SimpleNamespace(rank=0, refused=Counter(), admit=lambda round: [], offer=lambda *_: None)
     sharing = SimpleNamespace(
         refusals=[],
         watched_weight=None,
         promises=SimpleNamespace(tolerates_loss=True),
-        on_peer_lost=lambda peer: told.append(("lost", peer)),
-        on_peer_back=lambda peer: told.append(("back", peer)),
+        on_peer_lost=lambda peer: reports.append(("lost", peer)),
+        on_peer_back=lambda peer: reports.append(("back", peer)),
     )
     return RoundExchange(
-        endpoint, sharing, None, SimpleNamespace(send=told.append), None, Timeouts(1.0, 1.0, 1.0, 1.0)
+        endpoint, sharing, None, SimpleNamespace(send=reports.append), None, Timeouts(1.0, 1.0, 1.0, 1.0)
     )
 
 
@@ -42,25 +42,30 @@ def rounds_of(exchanger, heard, missed):
     exchanger.end(RoundRecord(0, exchanger._round), 0.0)
 
 
-def test_a_peer_whose_payload_could_not_be_used_is_back_when_one_can(exchanger, told):
+def test_a_peer_whose_payload_could_not_be_used_is_back_when_one_can(exchanger, reports):
     rounds_of(exchanger, {2}, {1: ProtocolError(1, "sent another layout")})
     rounds_of(exchanger, {2}, {1: ProtocolError(1, "sent another layout")})
     rounds_of(exchanger, {1, 2}, {})
-    assert told == [PeerMissing(0, 0, 1, "sent another layout"), ("lost", 1), PeerBack(0, 2, 1), ("back", 1)]
+    assert reports == [
+        PeerMissing(0, 0, 1, "sent another layout"),
+        ("lost", 1),
+        PeerBack(0, 2, 1),
+        ("back", 1),
+    ]
     assert exchanger.missing == {}
 
 
-def test_a_peer_whose_edge_was_given_up_is_back_when_both_ends_have_agreed(exchanger, told):
+def test_a_peer_whose_edge_was_dropped_is_back_when_both_ends_have_agreed(exchanger, reports):
     rounds_of(exchanger, {1}, {1: PeerLost(1, "gone")})
     rounds_of(exchanger, {1}, {})
     assert list(exchanger.missing) == [1]
     exchanger.endpoint.admit = lambda round: [1]
     rounds_of(exchanger, {1}, {})
-    assert told[2:] == [PeerBack(0, 2, 1), ("back", 1)]
+    assert reports[2:] == [PeerBack(0, 2, 1), ("back", 1)]
 
 
-def test_a_peer_that_was_replaced_unmissed_is_lost_and_back_for_the_scheme_alone(exchanger, told):
+def test_a_peer_that_was_replaced_unmissed_is_lost_and_back_for_the_scheme_alone(exchanger, reports):
     rounds_of(exchanger, {1}, {})
     exchanger.endpoint.admit = lambda round: [1]
     rounds_of(exchanger, {1}, {})
-    assert told == [("lost", 1), ("back", 1)]
+    assert reports == [("lost", 1), ("back", 1)]

@@ -77,11 +77,11 @@ class Oracle:
 @pytest.mark.parametrize("graph", ["ring, nodes: 8", "exponential, nodes: 8"])
 def test_gossip_is_its_matrix_form(tmp_path, overlap, steps, graph):
     experiment = quadratic(tmp_path, str(overlap).lower(), steps, graph)
-    found = Nodes(experiment, tmp_path / "nodes").begin().run(0, 12).models.double()
-    assert torch.allclose(found, Oracle(experiment).run(12), rtol=0, atol=3e-6)
+    models = Nodes(experiment, tmp_path / "nodes").begin().run(0, 12).models.double()
+    assert torch.allclose(models, Oracle(experiment).run(12), rtol=0, atol=3e-6)
 
 
-def test_the_two_orders_are_told_apart(tmp_path):
+def test_the_two_orders_are_distinguished(tmp_path):
     """Where the oracle for one would do for the other, the test above would show nothing."""
     models = [Oracle(quadratic(tmp_path, overlap)).run(12) for overlap in ("false", "true")]
     assert (models[0] - models[1]).abs().max() > 0.01
@@ -90,9 +90,9 @@ def test_the_two_orders_are_told_apart(tmp_path):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_choco_that_sends_everything_is_its_matrix_form(tmp_path, overlap):
     experiment = quadratic(tmp_path, str(overlap).lower(), sharing="{name: choco, gamma: 0.6}")
-    found = Nodes(experiment, tmp_path / "nodes").begin().run(0, 12).models.double()
+    models = Nodes(experiment, tmp_path / "nodes").begin().run(0, 12).models.double()
     expected = Oracle(experiment).run(12, lambda W, X: X + 0.6 * (W @ X - X))
-    assert torch.allclose(found, expected, rtol=0, atol=3e-6)
+    assert torch.allclose(models, expected, rtol=0, atol=3e-6)
 
 
 def test_alone_it_changes_nothing_but_the_rounding(tmp_path):
@@ -104,7 +104,7 @@ def test_alone_it_changes_nothing_but_the_rounding(tmp_path):
 
 
 @pytest.mark.parametrize("name", OVERLAPPING)
-def test_a_run_that_goes_on_is_bit_for_bit_the_one_that_did_not_stop(tmp_path, name):
+def test_a_run_that_continues_is_bit_for_bit_the_one_that_did_not_stop(tmp_path, name):
     path = tmp_path / "resume.yaml"
     path.write_text(
         CONFIG.format(
@@ -131,7 +131,7 @@ def test_a_scheme_that_acts_inside_the_local_steps_does_not_overlap():
     assert [name for name, scheme in schemes.items() if scheme.adjust_gradient is not None] == []
 
 
-def test_a_run_that_goes_on_keeps_its_order(tmp_path):
+def test_a_run_that_continues_keeps_its_order(tmp_path):
     settings = [quadratic(tmp_path, overlap).settings for overlap in ("true", "false")]
     with pytest.raises(BadInput, match=r"resume: communication.overlap cannot change from true to false"):
         refuse_changes(*settings)

@@ -56,9 +56,9 @@ def test_the_files_of_a_plugin_are_its_own_and_those_that_it_imports_beside_it(f
     load("phd_top", monkeypatch, folder)
     below = ("__init__.py", "deep/blocks.py", "layers.py", "nets.py")
     wanted = ["phd_late.py", *(f"phd_lab/{name}" for name in below), "phd_top.py"]
-    found = files_of("phd_top")
-    assert sorted(found) == sorted(wanted)
-    assert all(path == folder / name for name, path in found.items())
+    files = files_of("phd_top")
+    assert sorted(files) == sorted(wanted)
+    assert all(path == folder / name for name, path in files.items())
 
 
 def test_a_module_of_a_package_is_named_below_the_folder_of_the_package(folder, monkeypatch):

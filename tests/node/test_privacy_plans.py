@@ -29,10 +29,10 @@ def experiment(folder, *overrides):
 
 
 def test_a_run_ends_when_the_budgets_of_all_nodes_are_spent(tmp_path):
-    found = experiment(tmp_path)
-    first, other, busy = found.privacy
+    tried = experiment(tmp_path)
+    first, other, busy = tried.privacy
     assert first is other and first.rate == 0.2 and first.steps == 80 and busy.steps == 160
-    assert found.settings.rounds == first.rounds < 40 and found.planned_rounds == 40
+    assert tried.settings.rounds == first.rounds < 40 and tried.planned_rounds == 40
     assert busy.rounds in (first.rounds // 2, first.rounds // 2 + 1)
     assert experiment(tmp_path, "training.privacy.on_spent=warn").settings.rounds == 40
     assert experiment(tmp_path, "training.privacy.epsilon=100").settings.rounds == 40
@@ -59,11 +59,11 @@ def test_buffers_are_not_sent_beside_a_private_model(tmp_path):
 
 
 def test_the_last_lines_say_what_was_spent():
-    found = {
+    privacy = {
         "delta": 1e-5, "accountant": "rdp", "planned_rounds": 9, "epsilon": {"0": 1.5, "1": 1.75},
         "no_claim": {"it was lost before it could say": [2]},
     }  # fmt: skip
-    lines = list(_privacy({"privacy": found, "finished_nodes": 2, "nodes": 3, "rounds": 4}))
+    lines = list(_privacy({"privacy": privacy, "finished_nodes": 2, "nodes": 3, "rounds": 4}))
     assert lines == [
         ("privacy", "each of 2 nodes has spent epsilon 1.5000 to 1.7500 at delta 1e-05 by accountant rdp"),
         ("", "ended before round 5 of 9: all budgets are spent"),

@@ -23,7 +23,7 @@ def samples():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=[pytest.mark.long] * (one in TWINS)) for one in graph_cases()]
+    "name", [pytest.param(case, marks=[pytest.mark.long] * (case in TWINS)) for case in graph_cases()]
 )
 def test_no_scheme_hangs_or_loses_the_mean_on(name, tmp_path, samples):
     graph, ran, wrong = graph_section(name, tmp_path), set(), []

@@ -114,7 +114,7 @@ def check_resume(experiment, tmp_path, stop=2, end=4):
 
 
 @pytest.mark.parametrize("name", [n for n, cls in SHARINGS.classes().items() if not cls.asynchronous])
-def test_a_run_that_stops_and_goes_on_is_the_same(name, tmp_path):
+def test_a_run_that_stops_and_continues_is_the_same(name, tmp_path):
     experiment = experiment_of(name, tmp_path)
     straight = check_resume(experiment, tmp_path)
     assert straight.models.isfinite().all()
@@ -140,7 +140,7 @@ def test_every_part_of_the_state_matters(forgotten, tmp_path):
     assert not torch.equal(fresh.models, straight.run(3, 6).models)
 
 
-def test_a_node_resumed_after_its_last_round_is_tested_as_it_was_and_records_nothing_anew(tmp_path):
+def test_a_node_resumed_after_its_last_round_is_tested_as_it_was_and_records_nothing_again(tmp_path):
     experiment = experiment_of("gossip", tmp_path, overrides=["rounds=3"])
     straight = Nodes(experiment, tmp_path / "straight").begin().run(0, 3)
     resumed = Nodes(experiment, tmp_path / "resumed").load(straight.saved())
@@ -188,7 +188,7 @@ class Weighted(torch.nn.Module):
         return self.scale * torch.nn.functional.cross_entropy(outputs, labels, reduction=self.reduction)
 
 
-def test_a_loss_goes_on_with_its_buffers(tmp_path):
+def test_a_loss_continues_with_its_buffers(tmp_path):
     check_resume(
         experiment_of("gossip", tmp_path, overrides=["training.loss=tests.node.test_resume:Weighted"]),
         tmp_path,

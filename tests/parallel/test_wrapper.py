@@ -123,7 +123,7 @@ def test_mixing_strength_may_be_set_between_steps():
 
 def test_on_a_complete_graph_adapt_then_combine_is_the_mean_gradient():
     run = Run(topology="fully_connected", options={"scheme": "adapt_then_combine"})
-    found = run.models(4)
+    models = run.models(4)
     net = small_network()
     every = [batches(rank, run.steps) for rank in range(4)]
     for step in range(run.steps):
@@ -131,7 +131,7 @@ def test_on_a_complete_graph_adapt_then_combine_is_the_mean_gradient():
         for rank in range(4):
             (loss_of(net, every[rank][step]) / 4).backward()
         torch.optim.SGD(net.parameters(), lr=0.1).step()
-    assert torch.allclose(found, flat(net).expand_as(found), rtol=0, atol=1e-13)
+    assert torch.allclose(models, flat(net).expand_as(models), rtol=0, atol=1e-13)
 
 
 def test_everybody_begins_with_the_parameters_and_buffers_of_rank_0():
@@ -150,9 +150,9 @@ def test_everybody_begins_with_the_parameters_and_buffers_of_rank_0():
         model = Run(network=networks[rank]).wrap(rendezvous)
         return {name: value.clone() for name, value in model.module.state_dict().items()}
 
-    for found in in_rank_threads(3, keep):
-        assert found.keys() == expected.keys()
-        for name, value in found.items():
+    for parameters in in_rank_threads(3, keep):
+        assert parameters.keys() == expected.keys()
+        for name, value in parameters.items():
             assert torch.equal(value, expected[name]), name
 
 
@@ -264,13 +264,13 @@ def test_mixed_types_in_one_module():
             return x.double()
 
     run = Run(network=Mixed(), options={"bucket_mb": 1e-4}, steps=3)
-    found = [[p.double() for p in model] for model in in_rank_threads(2, lambda r, s: trained(run, r, s))]
+    models = [[p.double() for p in model] for model in in_rank_threads(2, lambda r, s: trained(run, r, s))]
     dtypes = [p.dtype for p in run.network.parameters()]
     graph = weighted_graph("ring", None, 2)
     expected = run.oracle(2, dense(graph))  # float64 is the widest of all: nothing is rounded to less there
     assert len(set(dtypes)) == 4
     for rank in range(2):
-        values = torch.cat([p.reshape(-1) for p in found[rank]])
+        values = torch.cat([p.reshape(-1) for p in models[rank]])
         assert (values - expected[rank]).abs().max() < 0.05
 
 
@@ -313,9 +313,9 @@ def everything(**more):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_results_do_not_depend_on_the_size_of_buckets(scheme):
-    found = [everything(bucket_mb=mb, scheme=scheme).models(3) for mb in (ONE_BUCKET, A_LAYER, A_TENSOR)]
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    models = [everything(bucket_mb=mb, scheme=scheme).models(3) for mb in (ONE_BUCKET, A_LAYER, A_TENSOR)]
+    assert torch.equal(models[0], models[1])
+    assert torch.equal(models[0], models[2])
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 100])
@@ -411,14 +411,14 @@ def test_weights_decay_and_biases_do_not_in_whichever_bucket():
     optimizer = lambda p: torch.optim.SGD(decay_groups(p, 0.5), lr=0.1)
     expected = Run(optimizer=optimizer).oracle(2, dense(weighted_graph("ring", None, 2)))
     for bucket_mb in (ONE_BUCKET, A_TENSOR):
-        found = Run(optimizer=optimizer, options={"bucket_mb": bucket_mb}).models(2)
-        assert torch.allclose(found, expected, rtol=0, atol=1e-13)
+        models = Run(optimizer=optimizer, options={"bucket_mb": bucket_mb}).models(2)
+        assert torch.allclose(models, expected, rtol=0, atol=1e-13)
     plain = Run(optimizer=lambda p: torch.optim.SGD(p, lr=0.1)).models(2)
-    difference = (found - plain).abs()
+    difference = (models - plain).abs()
     assert difference[:, :20].min() > 1e-6  # the first weight
 
 
-def test_a_gradient_that_is_asked_for_by_itself_is_no_step():
+def test_a_gradient_that_is_requested_by_itself_is_no_step():
     def work(rank, rendezvous):
         model = Run().wrap(rendezvous)
         inputs, wanted = batches(rank, 1)[0]
@@ -480,13 +480,13 @@ def test_the_average_can_be_looked_at_and_changes_nothing(scheme, trained_before
         run.train(model, rank, trained_before)
         return before, average, distance, flat(model)
 
-    found = in_rank_threads(3, work)
-    mean = torch.stack([before for before, *_ in found]).mean(0)
-    for before, average, distance, _ in found:
-        assert torch.equal(average, found[0][1])
+    results = in_rank_threads(3, work)
+    mean = torch.stack([before for before, *_ in results]).mean(0)
+    for before, average, distance, _ in results:
+        assert torch.equal(average, results[0][1])
         assert torch.allclose(average, mean, rtol=0, atol=1e-15)
         assert distance == pytest.approx(float((before - mean).norm()), abs=1e-12)
-    assert torch.equal(torch.stack([after for *_, after in found]), run.models(3))
+    assert torch.equal(torch.stack([after for *_, after in results]), run.models(3))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -539,8 +539,8 @@ def test_buffers_are_mixed_with_what_the_forward_pass_has_added(scheme):
     x = torch.zeros(4, 3).double()
     for step in range(run.steps):
         added = torch.stack([batches(rank, run.steps)[step][0].sum().expand(3) for rank in range(4)])
-        own = w.diagonal().diag()  # a change that was made while neighbors got x(t)
-        x = w @ x + own @ added if scheme == SCHEMES[0] else w @ (x + added)
+        own_weights = w.diagonal().diag()  # a change that was made while neighbors got x(t)
+        x = w @ x + own_weights @ added if scheme == SCHEMES[0] else w @ (x + added)
     assert torch.allclose(torch.stack(in_rank_threads(4, work)), x, rtol=0, atol=1e-12)
 
 
@@ -607,9 +607,9 @@ def test_buffers_in_the_average_come_back(buffers):
         run.train(model, rank, 2)
         return before, average
 
-    found = in_rank_threads(3, work)
-    mean = torch.stack([before for before, _ in found]).mean(0)
-    for before, average in found:
+    results = in_rank_threads(3, work)
+    mean = torch.stack([before for before, _ in results]).mean(0)
+    for before, average in results:
         assert torch.allclose(average, before if buffers == "local" else mean, rtol=0, atol=1e-12)
 
 
@@ -725,7 +725,7 @@ def test_weights_that_a_hook_takes_from_tensors_and_arrays_are_plain_numbers_whe
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("topology", ["ring", "exponential"])
-def test_a_run_goes_on_exactly_from_a_saved_state(scheme, topology, tmp_path):
+def test_a_run_continues_exactly_from_a_saved_state(scheme, topology, tmp_path):
     def run(**more):
         made = everything(scheme=scheme, mixing_strength=lambda step: 0.5 + step / 10, **more)
         made.topology = topology
@@ -738,7 +738,7 @@ def test_a_run_goes_on_exactly_from_a_saved_state(scheme, topology, tmp_path):
         train_scaled(model, rank, 2, 4)
         return flat(model)
 
-    def go_on(rank, rendezvous):
+    def train_on(rank, rendezvous):
         model = run(bucket_mb=A_LAYER, scaler=torch.amp.GradScaler("cpu", init_scale=64.0)).wrap(rendezvous)
         train_scaled(model, rank, 0, 1)  # something in flight, which is not what was saved
         model.load_state_dict(torch.load(tmp_path / f"{rank}.pt"))
@@ -747,7 +747,7 @@ def test_a_run_goes_on_exactly_from_a_saved_state(scheme, topology, tmp_path):
         return flat(model)
 
     uninterrupted = torch.stack(in_rank_threads(3, save))
-    assert torch.equal(torch.stack(in_rank_threads(3, go_on)), uninterrupted)
+    assert torch.equal(torch.stack(in_rank_threads(3, train_on)), uninterrupted)
 
 
 def train_scaled(model, rank, first, last):
@@ -804,7 +804,7 @@ def test_a_rank_that_left_is_named_with_rank_and_step(scheme):
     in_rank_threads(3, work)
 
 
-def test_a_rank_that_left_is_done_without_if_asked_for():
+def test_a_rank_that_left_is_done_without_if_requested():
     run = Run(options={"on_loss": "continue"}, optimizer=sgd_of_nothing, steps=30)
 
     def work(rank, rendezvous):
@@ -892,7 +892,7 @@ def test_a_rank_that_never_comes_is_named():
         ({"weights": "file"}, "weights file: .*path"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(options, message):
+def test_what_cannot_be_is_reported_in_one_line(options, message):
     def work(rank, rendezvous):
         with pytest.raises(BadInput, match=message):
             Run(options=options).wrap(rendezvous)
@@ -984,8 +984,8 @@ def test_a_step_with_any_arguments_needs_no_closure():
         def step(self, *arguments, **options):
             return super().step(*arguments, **options)
 
-    found = Run(optimizer=lambda p: Passing(p, lr=0.1)).models(2)
-    assert torch.allclose(found, Run().models(2), rtol=0, atol=1e-13)
+    models = Run(optimizer=lambda p: Passing(p, lr=0.1)).models(2)
+    assert torch.allclose(models, Run().models(2), rtol=0, atol=1e-13)
 
 
 def test_an_optimizer_of_something_else_is_refused():

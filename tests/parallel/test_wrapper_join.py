@@ -55,8 +55,8 @@ def check(found, run, lengths):
     after = run.oracle(n, matrix_at, rests)
     run = replace(run, steps=STEPS - 2)
     average = run.oracle(n, matrix_at, rests).mean(0)
-    for rank, (own, of_all) in enumerate(found):
-        assert torch.allclose(torch.tensor(own, dtype=after.dtype), after[rank], rtol=0, atol=1e-13)
+    for rank, (own_model, of_all) in enumerate(found):
+        assert torch.allclose(torch.tensor(own_model, dtype=after.dtype), after[rank], rtol=0, atol=1e-13)
         assert torch.allclose(torch.tensor(of_all, dtype=after.dtype), average, rtol=0, atol=1e-13)
 
 
@@ -85,8 +85,8 @@ def test_processes_join(communication, options):
     if communication == "tcp":
         communication = {"name": "zeromq", "local": "tcp", "base_port": free_ports(4) + 1}
     run, lengths = run_of("alternating_ring", communication=communication, **options), [1, 4, 2]
-    found = in_rank_processes(3, joined(run, lengths))
-    check([found[rank] for rank in range(3)], run, lengths)
+    results = in_rank_processes(3, joined(run, lengths))
+    check([results[rank] for rank in range(3)], run, lengths)
 
 
 @pytest.mark.parametrize("on_loss", ["stop", "continue"])
@@ -102,12 +102,12 @@ def test_a_rank_that_dies_inside_is_named_or_continued_without(on_loss):
         model.close()
         return model.step
 
-    found = in_rank_processes(3, work, mute=(1,))
+    results = in_rank_processes(3, work, mute=(1,))
     if on_loss == "continue":
-        assert found == {0: 4, 2: 4}
+        assert results == {0: 4, 2: 4}
     else:
-        assert all(found[rank].startswith(f"RunFailed: rank {rank}, step ") for rank in (0, 2))
-        assert any("rank 1: connection lost" in found[rank] for rank in (0, 2))
+        assert all(results[rank].startswith(f"RunFailed: rank {rank}, step ") for rank in (0, 2))
+        assert any("rank 1: connection lost" in results[rank] for rank in (0, 2))
 
 
 def test_without_join_the_others_say_what_is_wrong():

@@ -49,12 +49,12 @@ def after_losses(size, lost, act):
 )
 def test_ranks_agree_on_whom_nobody_has_lost(size, lost, living):
     def act(model, rank):
-        found = model._engine.exchanges.living()
+        live_ranks = model._engine.exchanges.living()
         with model.averaged():
-            return found, flat(model)
+            return live_ranks, flat(model)
 
-    for (found, average), expected in zip(after_losses(size, lost, act), living, strict=True):
-        assert found == expected
+    for (models, average), expected in zip(after_losses(size, lost, act), living, strict=True):
+        assert models == expected
         assert torch.equal(average, torch.full_like(average, sum(expected) / len(expected)))
 
 

@@ -39,9 +39,9 @@ def trained(run, rank):
     run.train(model, rank)
     with model.averaged():
         average = flat(model)
-    found = flat(model).tolist(), average.tolist(), dict(model.endpoint.refused)
+    outcome = flat(model).tolist(), average.tolist(), dict(model.endpoint.refused)
     model.close()
-    return found
+    return outcome
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +69,11 @@ def test_processes_train_as_the_equations_say(communication, scheme, folder):
         chosen = {"name": "zeromq", "local": "tcp", "base_port": free_ports(4) + 1}
     options = {"communication": chosen, "scheme": scheme, "bucket_mb": A_TENSOR, "deadline": 30.0}
     run = Run(topology="alternating_ring", options=options)
-    found = in_rank_processes(3, lambda rank: trained(run, rank))
+    results = in_rank_processes(3, lambda rank: trained(run, rank))
     expected = run.oracle(3, matrices("alternating_ring", 3))
     for rank in range(3):
-        own, average, refused = found[rank]
-        assert torch.allclose(torch.tensor(own, dtype=torch.float64), expected[rank], rtol=0, atol=1e-12)
+        model, average, refused = results[rank]
+        assert torch.allclose(torch.tensor(model, dtype=torch.float64), expected[rank], rtol=0, atol=1e-12)
         assert torch.allclose(
             torch.tensor(average, dtype=torch.float64), expected.mean(0), rtol=0, atol=1e-12
         )
@@ -93,11 +93,11 @@ def test_neighbors_outside_the_group_read_what_lies_on_a_device(members, scheme,
     chosen = {"name": "hybrid", "group_ranks": members}
     options = {"communication": chosen, "scheme": scheme, "bucket_mb": 0.03, "deadline": 9.0}
     run = Run(network, options=options)
-    found = in_rank_processes(3, lambda rank: trained(run, rank), 30.0)
+    results = in_rank_processes(3, lambda rank: trained(run, rank), 30.0)
     expected = run.oracle(3, matrices("ring", 3))
     for rank in range(3):
-        own, average, refused = found[rank]
-        assert torch.allclose(torch.tensor(own, dtype=torch.float64), expected[rank], rtol=0, atol=1e-12)
+        model, average, refused = results[rank]
+        assert torch.allclose(torch.tensor(model, dtype=torch.float64), expected[rank], rtol=0, atol=1e-12)
         assert torch.allclose(
             torch.tensor(average, dtype=torch.float64), expected.mean(0), rtol=0, atol=1e-12
         )
@@ -140,11 +140,11 @@ def test_a_rank_that_dies_is_named_by_its_neighbors_at_once(dead, folder):
         finally:
             model.close()
 
-    found = in_rank_processes(3, work, absent=(), mute=(dead,))
-    assert found[1].startswith("RunFailed: rank 1, step ")
-    assert found[1].endswith(f"rank {dead}: connection lost")
-    assert found[far].startswith(f"RunFailed: rank {far}, step ")
-    assert "rank 1: left after" in found[far] or "rank 1: its process ended" in found[far]
+    results = in_rank_processes(3, work, absent=(), mute=(dead,))
+    assert results[1].startswith("RunFailed: rank 1, step ")
+    assert results[1].endswith(f"rank {dead}: connection lost")
+    assert results[far].startswith(f"RunFailed: rank {far}, step ")
+    assert "rank 1: left after" in results[far] or "rank 1: its process ended" in results[far]
     assert list(folder.iterdir()) == []
 
 
@@ -165,10 +165,10 @@ def test_who_is_done_waits_until_slower_ranks_have_read_what_it_sent(communicati
         model.close()
         return flat(model).tolist()
 
-    found, expected = in_rank_processes(2, work), run.oracle(2, lambda step: torch.tensor(ONE_WAY).double())
+    results, expected = in_rank_processes(2, work), run.oracle(2, lambda step: torch.tensor(ONE_WAY).double())
     for rank in range(2):
         assert torch.allclose(
-            torch.tensor(found[rank], dtype=torch.float64), expected[rank], rtol=0, atol=1e-12
+            torch.tensor(results[rank], dtype=torch.float64), expected[rank], rtol=0, atol=1e-12
         )
 
 
@@ -191,9 +191,9 @@ def test_nobody_waits_at_the_end_for_ranks_that_died(communication):
 
 def test_a_process_that_never_comes_is_named():
     run = Run(options={"deadline": 1.0})
-    found = in_rank_processes(3, lambda rank: trained(run, rank), absent=(2,))
+    results = in_rank_processes(3, lambda rank: trained(run, rank), absent=(2,))
     for rank in (0, 1):
-        assert found[rank] == f"StartError: rank {rank}: ranks [2] of 3 did not arrive within 1 s"
+        assert results[rank] == f"StartError: rank {rank}: ranks [2] of 3 did not arrive within 1 s"
 
 
 def test_a_start_that_fails_leaves_no_socket_open():
@@ -205,8 +205,8 @@ def test_a_start_that_fails_leaves_no_socket_open():
     def work(rank):
         with pytest.raises(StartError) as raised:
             run.wrap(None)
-        contexts = [one for one in gc.get_objects() if type(one) is zmq.Context and not one.closed]
-        return str(raised.value), len(contexts), [one.name for one in threading.enumerate()]
+        contexts = [thing for thing in gc.get_objects() if type(thing) is zmq.Context and not thing.closed]
+        return str(raised.value), len(contexts), [thread.name for thread in threading.enumerate()]
 
     with socket.create_server(("127.0.0.1", port)):
         results = in_rank_processes(2, work)
@@ -249,11 +249,11 @@ def test_the_shipped_loop_reaches_what_all_reduce_does_on_real_images():
         return perform
 
     torch.set_num_threads(1)
-    found, baseline = (
+    results, baseline = (
         in_rank_processes(4, work("train", "ring", 8, torch.device("cpu"), "auto")),
         in_rank_processes(4, work("train_all_reduce", 8)),
     )
-    for ours, theirs in zip(found.values(), baseline.values(), strict=True):
+    for ours, theirs in zip(results.values(), baseline.values(), strict=True):
         mine, average = map(float, re.findall(r"accuracy ([\d.]+), of the average ([\d.]+)", ours)[0])
         by_all_reduce = float(re.search(r"accuracy ([\d.]+)", theirs)[1])
         assert by_all_reduce > 0.95

@@ -117,8 +117,8 @@ def test_an_error_on_one_rank_is_undone_by_a_saved_state(choice):
 
     expected = torch.stack(in_rank_threads(3, work))
     for where in PLACES:
-        found = in_rank_threads(3, lambda rank, rendezvous, where=where: work(rank, rendezvous, where))
-        assert torch.equal(torch.stack(found), expected), where
+        results = in_rank_threads(3, lambda rank, rendezvous, where=where: work(rank, rendezvous, where))
+        assert torch.equal(torch.stack(results), expected), where
 
 
 def test_errors_on_several_ranks_are_undone_together():
@@ -217,7 +217,7 @@ def test_a_model_that_was_not_finite_is_undone():
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 10.0}, {}, {"update_in": "step"}])
-def test_nothing_goes_on_from_a_step_that_ended_early(options):
+def test_nothing_continues_from_a_step_that_ended_early(options):
     run = Run(network=fragile_network(), options=options)
 
     def work(rank, rendezvous):
@@ -279,15 +279,15 @@ def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
         assert not model.endpoint.refused
         return flat(model)
 
-    found, expected = (
+    models, expected = (
         in_rank_threads(3, lambda rank, rendezvous, looks=looks: work(rank, rendezvous, looks))
         for looks in (1, 0)
     )
-    assert torch.equal(torch.stack(found), torch.stack(expected))
+    assert torch.equal(torch.stack(models), torch.stack(expected))
 
 
 @pytest.mark.slow
-def test_ranks_at_different_steps_do_not_go_on_together(monkeypatch):
+def test_ranks_at_different_steps_do_not_continue_together(monkeypatch):
     """An error outside of the wrapper's passes, as in a data loader, is not seen by it."""
     monkeypatch.setattr(Timeouts, "exchange_queue", lambda deadline: 2 * deadline)
     run = Run(options={"deadline": 0.5})
@@ -319,24 +319,24 @@ def with_nan_on_rank_2(act, options=None):
                 model.module[0].weight[3, 1] = float("nan")
         try:
             act(model)
-            said = ""
+            message = ""
         except RunFailed as error:
-            said = str(error)
+            message = str(error)
         model.load_state_dict(saved)
         assert not model.endpoint.refused
         run.train(model, rank, 2)
-        return said, flat(model)
+        return message, flat(model)
 
-    found = in_rank_threads(3, work)
-    assert torch.equal(torch.stack([parameters for _, parameters in found]), run.models(3))
-    return [said for said, _ in found]
+    results = in_rank_threads(3, work)
+    assert torch.equal(torch.stack([parameters for _, parameters in results]), run.models(3))
+    return [message for message, _ in results]
 
 
 @pytest.mark.parametrize("options", [{}, {"on_loss": "continue", "bucket_mb": A_TENSOR}])
 def test_an_average_with_a_model_that_is_not_finite_is_refused_alike_on_all_ranks(options):
-    said = with_nan_on_rank_2(lambda model: model.average(), options)
-    what = "rank 2: its model is not finite: nan in 0.weight"
-    assert said == [f"rank {rank}, step 2: {what}" for rank in range(3)]
+    messages = with_nan_on_rank_2(lambda model: model.average(), options)
+    reason = "rank 2: its model is not finite: nan in 0.weight"
+    assert messages == [f"rank {rank}, step 2: {reason}" for rank in range(3)]
 
 
 def test_what_is_not_finite_in_a_share_is_named():

@@ -26,8 +26,8 @@ A_LAYER, A_TENSOR = 1e-4, 1e-6
 
 def alone(run, work):
     """What `work(model)` gives on a single rank."""
-    (found,) = in_rank_threads(1, lambda rank, rendezvous: work(run.wrap(rendezvous)))
-    return found
+    (result,) = in_rank_threads(1, lambda rank, rendezvous: work(run.wrap(rendezvous)))
+    return result
 
 
 def rates(model):
@@ -115,8 +115,8 @@ def test_the_optimizer_alone_can_be_saved_and_loaded(tmp_path):
         run.train(model, 0, 2, 4)
         return expected, flat(model)
 
-    expected, found = alone(run, work)
-    assert torch.equal(found, expected)
+    expected, result = alone(run, work)
+    assert torch.equal(result, expected)
 
 
 def test_a_mixing_strength_that_was_set_is_saved():
@@ -142,7 +142,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
-def test_any_schedule_goes_on_exactly_with_other_buckets(kind, tmp_path):
+def test_any_schedule_continues_exactly_with_other_buckets(kind, tmp_path):
     def run(bucket_mb):
         optimizer = lambda p: torch.optim.SGD(decay_groups(p, 0.1), lr=0.1)
         return Run(
@@ -155,14 +155,14 @@ def test_any_schedule_goes_on_exactly_with_other_buckets(kind, tmp_path):
         run(1).train(model, 0, 3, 6)
         return flat(model)
 
-    def go_on(model):
+    def train_on(model):
         model.load_state_dict(torch.load(tmp_path / "saved.pt"))
         run(1).train(model, 0, 3, 6)
         return flat(model)
 
     uninterrupted = alone(run(25.0), save)
     for bucket_mb in (25.0, A_TENSOR):
-        assert torch.equal(alone(run(bucket_mb), go_on), uninterrupted)
+        assert torch.equal(alone(run(bucket_mb), train_on), uninterrupted)
 
 
 def test_what_is_saved_is_the_model_and_nothing_else(tmp_path):
@@ -273,12 +273,12 @@ def test_parameters_that_the_optimizer_leaves_out_are_mixed_alone():
         model.load_state_dict(model.state_dict())
         return [p.detach().clone() for p in model.parameters()], {p.grad for p in model.parameters()}
 
-    for found, gradients in in_rank_threads(2, work):
+    for trained, gradients in in_rank_threads(2, work):
         assert gradients == {None}
-        for now, start in zip(found, run.network.parameters(), strict=True):
+        for now, start in zip(trained, run.network.parameters(), strict=True):
             assert torch.allclose(now, start, rtol=0, atol=1e-15) == (start.dim() == 1)
     # Clipped to 1e-3 by the gradient of the weights alone: each step is as long as it may be.
-    moved = torch.cat([(p - q).reshape(-1) for p, q in zip(found, run.network.parameters(), strict=True)])
+    moved = torch.cat([(p - q).reshape(-1) for p, q in zip(trained, run.network.parameters(), strict=True)])
     assert moved.norm() <= 3 * 0.1 * 1e-3 * 1.001
 
 
@@ -329,20 +329,20 @@ def test_averages_are_those_of_the_living():
             model.close()
             return None
         run.train(model, rank, 0, 1)
-        own = flat(model)
+        own_model = flat(model)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with model.averaged() as distance:
                 average = flat(model)
             model.average()
-        return own, average, distance, flat(model)
+        return own_model, average, distance, flat(model)
 
-    found = [one for one in in_rank_threads(4, work) if one is not None]
-    mean = torch.stack([own for own, *_ in found]).mean(0)
-    for own, average, distance, after in found:
+    results = [result for result in in_rank_threads(4, work) if result is not None]
+    mean = torch.stack([own_model for own_model, *_ in results]).mean(0)
+    for own_parameters, average, distance, after in results:
         assert torch.allclose(average, mean, rtol=0, atol=1e-12)
         assert torch.allclose(after, mean, rtol=0, atol=1e-12)
-        assert distance == pytest.approx(float((own - mean).norm()), abs=1e-9)
+        assert distance == pytest.approx(float((own_parameters - mean).norm()), abs=1e-9)
 
 
 def test_what_lies_between_mixed_buffers_stays_zero():
@@ -384,17 +384,17 @@ def test_buffers_that_are_not_finite_by_design_stay_out_of_averages_and_mixes(bu
     def work(rank, rendezvous):
         model = run.wrap(rendezvous)
         run.train(model, rank)
-        own = model.module.norm.running_mean.clone()
+        own_mean = model.module.norm.running_mean.clone()
         with model.averaged():
             average = model.module.norm.running_mean.clone()
         model.average()
         model.distance_to_average()
         assert torch.equal(model.module.mask, run.network.mask)
-        return own, average
+        return own_mean, average
 
-    found = in_rank_threads(3, work)
-    mean = torch.stack([own for own, _ in found]).mean(0)
-    assert all(torch.allclose(average, mean, rtol=0, atol=1e-14) for _, average in found)
+    results = in_rank_threads(3, work)
+    mean = torch.stack([own_model for own_model, _ in results]).mean(0)
+    assert all(torch.allclose(average, mean, rtol=0, atol=1e-14) for _, average in results)
 
 
 def test_ranks_that_would_average_other_buffers_are_named():
@@ -443,16 +443,16 @@ def test_an_initialized_group_is_enough():
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
         model = run.wrap(None)
         run.train(model, rank)
-        found = flat(model).tolist()
+        values = flat(model).tolist()
         model.close()
         dist.destroy_process_group()
-        return json.dumps(found)
+        return json.dumps(values)
 
     w = torch.tensor(weighted_graph("ring", None, 2).matrix())
     expected = run.oracle(2, lambda step: w)
-    for rank, found in in_rank_processes(2, work).items():
+    for rank, result in in_rank_processes(2, work).items():
         assert torch.allclose(
-            torch.tensor(json.loads(found), dtype=torch.float64), expected[rank], rtol=0, atol=1e-12
+            torch.tensor(json.loads(result), dtype=torch.float64), expected[rank], rtol=0, atol=1e-12
         )
 
 
@@ -461,7 +461,7 @@ def test_torchrun_says_how_many_ranks_a_machine_has(monkeypatch):
     assert weighted_graph("alternating_exponential_ring", None, 4).graph.per_machine == 2
 
 
-def test_a_group_is_given_up_for_waiting_alone(monkeypatch):
+def test_a_group_is_ended_for_waiting_alone(monkeypatch):
     """Not for what a rank does before it looks for what was sent to it."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])

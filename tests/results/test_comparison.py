@@ -90,13 +90,13 @@ def test_one_command_shows_the_table_and_draws(tmp_path, capsys, monkeypatch):
     runs = [str(make_run(tmp_path / name, *rows, name=name)) for name, rows in (("a", SLOW), ("b", QUICK))]
     with pytest.raises(SystemExit) as ended:
         cli.main(["compare", *runs, "--out", str(tmp_path / "out")])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert not ended.value.code
-    assert "+6.00" in said and str(tmp_path / "out" / "figures" / "accuracy_bytes.png") in said
+    assert "+6.00" in output and str(tmp_path / "out" / "figures" / "accuracy_bytes.png") in output
     assert (tmp_path / "out" / "overview.png").stat().st_size > 1_000
 
 
-def test_runs_on_different_data_sets_are_told_in_one_line(tmp_path, capsys):
+def test_runs_on_different_data_sets_are_reported_in_one_line(tmp_path, capsys):
     paths = [make_run(tmp_path / name, *SLOW, name=name) for name in "abc"]
     sections = [
         "{name: digits, train_size: 100, test_size: null, partition: {name: iid}}",

@@ -56,20 +56,20 @@ def run(tmp_path) -> Path:
 
 
 def test_a_spread_is_mean_deviation_and_ends_in_percent(run) -> None:
-    found = curves.spread_of(curves.read_runs([run])[0].rows, ACCURACY)
-    assert found.mean == pytest.approx([60, 80])
-    assert found.std == pytest.approx([10, 20])
-    assert (found.least, found.most) == (pytest.approx([50, 60]), pytest.approx([70, 100]))
-    assert found.average == pytest.approx([80, 90])
+    spread = curves.spread_of(curves.read_runs([run])[0].rows, ACCURACY)
+    assert spread.mean == pytest.approx([60, 80])
+    assert spread.std == pytest.approx([10, 20])
+    assert (spread.least, spread.most) == (pytest.approx([50, 60]), pytest.approx([70, 100]))
+    assert spread.average == pytest.approx([80, 90])
 
 
 def test_one_loss_that_is_not_finite_leaves_a_gap() -> None:
     diverged = row(1, 0.1, 0.2)
     diverged.metrics["loss"][1] = None
-    found = curves.spread_of([row(0, 0.5, 0.5), diverged], LOSS)
-    assert found.mean[0] == 1.5
-    assert isnan(found.mean[1])
-    assert isnan(found.most[1])
+    spread = curves.spread_of([row(0, 0.5, 0.5), diverged], LOSS)
+    assert spread.mean[0] == 1.5
+    assert isnan(spread.mean[1])
+    assert isnan(spread.most[1])
 
 
 def test_bytes_are_per_node_in_a_unit_that_suits() -> None:
@@ -80,7 +80,7 @@ def test_bytes_are_per_node_in_a_unit_that_suits() -> None:
     assert curves.bytes_axis([curves.RunCurves("", [silent], [])]).label == "bytes sent per node"
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path) -> None:
+def test_runs_of_one_name_are_distinguished_by_their_folders(tmp_path) -> None:
     paths = [make_run(tmp_path / folder / "out", row(0, 0.5)) for folder in ("x", "y")]
     assert [run.name for run in curves.read_runs(paths)] == ["x/out", "y/out"]
     other = make_run(tmp_path / "z", row(0, 0.5), name="other")
@@ -114,29 +114,29 @@ def test_a_single_evaluation_is_drawn_as_bars_with_a_tick(tmp_path) -> None:
 def test_several_runs_share_their_panels(run, tmp_path) -> None:
     # No consensus distance and no average model, as on a machine other than 0.
     bare = make_run(tmp_path / "b", row(4, 0.25, 0.5), name="bare")
-    found = curves.read_runs([run, bare])
-    panels = figures._panels(found)
+    runs = curves.read_runs([run, bare])
+    panels = figures._panels(runs)
     assert set(panels) == SINGLE | {"accuracy_nodes"}
     axes = Figure().add_subplot()
     panels["accuracy_nodes"](axes)
     assert list(axes.lines[1].get_ydata()) == [25, 50]
-    legend = figures._overview(found, panels).legends[0]
+    legend = figures._overview(runs, panels).legends[0]
     names = [text.get_text() for text in legend.get_texts()]
     assert names == ["trial", "bare", "± standard deviation", "lowest to highest", "average model"]
 
 
 def legend(picture) -> list[str]:
-    return [text.get_text() for found in picture.legends for text in found.get_texts()]
+    return [text.get_text() for entry in picture.legends for text in entry.get_texts()]
 
 
 def test_a_legend_names_what_its_picture_shows_and_nothing_else(run, tmp_path) -> None:
-    one = curves.read_runs([run])
-    panels = figures._panels(one)
+    curve = curves.read_runs([run])
+    panels = figures._panels(curve)
     bands = ["± standard deviation", "lowest to highest"]
-    assert legend(figures._single(one, panels["loss_rounds"])) == [
+    assert legend(figures._single(curve, panels["loss_rounds"])) == [
         "mean of the nodes", *bands, "average model"
     ]  # fmt: skip
-    assert [legend(figures._single(one, panels[name])) for name in ("consensus_distance", "labels")] == [
+    assert [legend(figures._single(curve, panels[name])) for name in ("consensus_distance", "labels")] == [
         [], []
     ]  # fmt: skip
     # A single node has no spread; of this run neither distance nor average model are known.
@@ -152,26 +152,26 @@ def test_a_legend_names_what_its_picture_shows_and_nothing_else(run, tmp_path) -
 def test_a_mean_of_some_nodes_is_called_so(tmp_path) -> None:
     """Before the last evaluation a server alone is tested, or a sample of the nodes."""
     served = make_run(tmp_path / "served", row(0, 0.25), row(1, 0.5), row(2, 0.5, 0.75, 1.0))
-    found = curves.read_runs([served])
-    names = legend(figures._single(found, figures._panels(found)["accuracy_rounds"]))
+    runs = curves.read_runs([served])
+    names = legend(figures._single(runs, figures._panels(runs)["accuracy_rounds"]))
     assert names[0] == "mean of 1 of the 3 nodes; the last point: of all"
 
 
 def test_a_distance_of_0_leaves_its_picture_below(tmp_path) -> None:
     """All rounds are drawn, though a logarithmic axis has no place for it."""
     rows = [row(r, 0.5, consensus_distance=distance) for r, distance in enumerate((0.1, 0.01, 0.0))]
-    found = curves.read_runs([make_run(tmp_path / "x", *rows)])
+    runs = curves.read_runs([make_run(tmp_path / "x", *rows)])
     axes = Figure().add_subplot()
-    figures._panels(found)["consensus_distance"](axes)
+    figures._panels(runs)["consensus_distance"](axes)
     assert list(axes.lines[0].get_xdata()) == [1, 2, 3]
     assert axes.get_ylim()[0] > 0.001 and axes.get_xlim()[1] > 3
 
 
 def test_no_deviation_reaches_beyond_the_lowest_and_the_highest(tmp_path) -> None:
     skewed = [row(round, *[0.9] * 7, 0.1) for round in (9, 19)]
-    found = curves.read_runs([make_run(tmp_path / "skewed", *skewed)])
+    runs = curves.read_runs([make_run(tmp_path / "skewed", *skewed)])
     axes = Figure().add_subplot()
-    figures._panels(found)["accuracy_rounds"](axes)
+    figures._panels(runs)["accuracy_rounds"](axes)
     lightest, dark = (band.get_paths()[0].vertices[:, 1] for band in axes.collections)
     assert (lightest.min(), lightest.max()) == pytest.approx((10, 90))
     assert (dark.min(), dark.max()) == pytest.approx((80 - 100 * 0.7**0.5 / 10**0.5, 90))

@@ -28,12 +28,12 @@ GRAPHS = [
 @pytest.mark.parametrize("graph", GRAPHS, ids=str)
 def test_nodes_stand_apart_and_at_the_same_places_in_every_round(graph):
     rounds = range(3)
-    found = places(graph, rounds)
-    assert all(np.array_equal(one, found[0]) for one in found)
-    assert np.array_equal(found[0], places(graph, rounds)[0])
+    coordinates = places(graph, rounds)
+    assert all(np.array_equal(places_, coordinates[0]) for places_ in coordinates)
+    assert np.array_equal(coordinates[0], places(graph, rounds)[0])
     n = graph.num_nodes
-    assert found[0].shape == (n, 2) and np.abs(found[0]).max() <= 1 + 1e-9
-    apart = np.linalg.norm(found[0][:, None] - found[0][None], axis=-1) + 2 * np.eye(n)
+    assert coordinates[0].shape == (n, 2) and np.abs(coordinates[0]).max() <= 1 + 1e-9
+    apart = np.linalg.norm(coordinates[0][:, None] - coordinates[0][None], axis=-1) + 2 * np.eye(n)
     assert apart.min() > 0.6 / np.sqrt(n) if n < 40 else apart.min() > 0.45 / np.sqrt(n)
 
 
@@ -43,8 +43,8 @@ def test_a_ring_is_a_circle_whatever_its_order(tmp_path):
     pairs = zip(order, [*order[1:], order[0]], strict=True)
     path.write_text("\n".join(["20", *(f"{i} {j}" for i, j in pairs)]))
     graph = GraphFile(str(path))
-    (found,) = places(graph, [0])
-    steps = [np.linalg.norm(found[i] - found[j]) for i in range(20) for j in graph.targets(i, 0)]
+    (coordinates,) = places(graph, [0])
+    steps = [np.linalg.norm(coordinates[i] - coordinates[j]) for i in range(20) for j in graph.targets(i, 0)]
     assert np.allclose(steps, 2 * np.sin(np.pi / 20))
 
 
@@ -60,9 +60,9 @@ def test_too_many_nodes_are_refused():
 
 
 def picture(n, panels, directed=False, names=("machine 0 (10.0.0.1)", "machine 1 (10.0.0.2)")):
-    (found,) = places(Regular(n, 4), [0])
+    (coordinates,) = places(Regular(n, 4), [0])
     edges = [(i, (i + 1) % n, 0.25 + 0.5 * (i % 2)) for i in range(n)]
-    rounds = [DrawnRound(f"round {r}", found, edges, frozenset({1, 2})) for r in range(panels)]
+    rounds = [DrawnRound(f"round {r}", coordinates, edges, frozenset({1, 2})) for r in range(panels)]
     return GraphPicture(f"a graph, {n} nodes", rounds, directed, [i % len(names) for i in range(n)], names)
 
 

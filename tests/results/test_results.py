@@ -95,7 +95,7 @@ def test_every_field_of_every_file_is_documented_and_no_other() -> None:
 def test_every_kind_of_event_is_documented_and_no_other() -> None:
     text = DOCUMENT.split("| kind | what happened |\n")[1].split("\n\n")[0]
     source = "".join(path.read_text() for path in (Path(__file__).parents[2] / "decentnode").rglob("*.py"))
-    used = set(re.findall(r"""\b_?(?:say|record|tell)\(\s*"(\w+)",""", source)) | {"node_lost"}
+    used = set(re.findall(r"""\b_?(?:log|log_event|record)\(\s*"(\w+)",""", source)) | {"node_lost"}
     assert set(re.findall(r"^\| (\w+) \|", text, re.MULTILINE)) == used
 
 
@@ -284,9 +284,9 @@ def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
         evaluations.observations[round] = Observation(round, 1, distance, average)
         evaluations.complete({0: round}, observed=True)
     assert [*evaluations.rows] == [39, 14]
-    found = summarize(EXPERIMENT, MembershipTable(range(3), {}), evaluations, 255, 1.0, 2.0)
-    assert found["consensus_distance"] == 0.25
-    assert found["average_model"] == {"accuracy": 0.25, "loss": 0.5}
+    summarized = summarize(EXPERIMENT, MembershipTable(range(3), {}), evaluations, 255, 1.0, 2.0)
+    assert summarized["consensus_distance"] == 0.25
+    assert summarized["average_model"] == {"accuracy": 0.25, "loss": 0.5}
 
 
 def test_a_loss_that_is_not_finite_is_written_as_null_and_read_back(tmp_path) -> None:
@@ -297,23 +297,23 @@ def test_a_loss_that_is_not_finite_is_written_as_null_and_read_back(tmp_path) ->
 
 
 def test_a_summary_counts_what_became_of_the_nodes(tmp_path) -> None:
-    found = summary(
+    total = summary(
         finished(0, 0.8, 0.5), finished(2, 0.6, 1.5), Failed(1, "a defect"),
         PeerMissing(0, 3, 1, "gone"), PeerMissing(0, 5, 2, "silent"),
     )  # fmt: skip
-    assert found["run_id"] == "00000000000000ff"
-    assert (found["finished_nodes"], found["lost_nodes"]) == (2, {"1": "a defect"})
-    assert found["lost_logs"] == {"1": "logs/00001.log"}
-    assert found["broken_edges"] == [[0, 2, 5]]
-    assert found["components"] == [[0], [2]]
-    assert (found["bytes_sent"], found["bytes_received"]) == (2000, 1800)
-    assert (found["startup_seconds"], found["wall_seconds"]) == (1.235, 9.877)
-    accuracy = found["test"]["accuracy"]
+    assert total["run_id"] == "00000000000000ff"
+    assert (total["finished_nodes"], total["lost_nodes"]) == (2, {"1": "a defect"})
+    assert total["lost_logs"] == {"1": "logs/00001.log"}
+    assert total["broken_edges"] == [[0, 2, 5]]
+    assert total["components"] == [[0], [2]]
+    assert (total["bytes_sent"], total["bytes_received"]) == (2000, 1800)
+    assert (total["startup_seconds"], total["wall_seconds"]) == (1.235, 9.877)
+    accuracy = total["test"]["accuracy"]
     assert accuracy == pytest.approx({"mean": 0.7, "std": 0.1, "min": 0.6, "max": 0.8})
-    assert found["peak_memory_mb_per_node"]["max"] == 14.0 and found["peak_memory_mb"] == 12.0 + 14.0
-    assert found["average_model"] is None
-    write_atomically(tmp_path / "summary.json", found)
-    assert read_object(tmp_path / "summary.json") == found
+    assert total["peak_memory_mb_per_node"]["max"] == 14.0 and total["peak_memory_mb"] == 12.0 + 14.0
+    assert total["average_model"] is None
+    write_atomically(tmp_path / "summary.json", total)
+    assert read_object(tmp_path / "summary.json") == total
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
@@ -332,9 +332,9 @@ def test_what_was_refused_is_summed_up_by_reason() -> None:
 
 
 def test_one_diverged_node_is_not_averaged_away() -> None:
-    found = summary(finished(0, 0.8, 0.5), finished(1, 0.1, None))
-    assert found["test"]["loss"] is None
-    assert found["test"]["accuracy"]["min"] == 0.1
+    summarized = summary(finished(0, 0.8, 0.5), finished(1, 0.1, None))
+    assert summarized["test"]["loss"] is None
+    assert summarized["test"]["accuracy"]["min"] == 0.1
 
 
 def test_a_spread_is_that_of_the_population() -> None:
@@ -368,7 +368,7 @@ def test_another_schema_is_refused(tmp_path) -> None:
         read_object(path)
 
 
-def test_what_is_no_run_directory_is_said(tmp_path) -> None:
+def test_what_is_no_run_directory_is_reported(tmp_path) -> None:
     path = tmp_path / "evaluations.jsonl"
     with pytest.raises(BadInput) as caught:
         read_evaluations(path)

@@ -19,10 +19,10 @@ T_OF_2 = 0.95 * sqrt(2 / 0.0975)
 
 
 def test_an_interval_is_that_of_student():
-    found = interval([1.0, 2.0, 3.0])
-    assert (found.mean, found.count) == (2.0, 3)
-    assert found.half == pytest.approx(T_OF_2 / sqrt(3), rel=1e-9)
-    assert (found.low, found.high) == (2.0 - found.half, 2.0 + found.half)
+    estimate = interval([1.0, 2.0, 3.0])
+    assert (estimate.mean, estimate.count) == (2.0, 3)
+    assert estimate.half == pytest.approx(T_OF_2 / sqrt(3), rel=1e-9)
+    assert (estimate.low, estimate.high) == (2.0 - estimate.half, 2.0 + estimate.half)
     alone = interval([5.0])
     assert alone.mean == 5.0 and isnan(alone.half)
     assert isnan(interval([]).mean) and isnan(interval([1.0, nan]).mean) and isnan(interval([1.0, inf]).mean)

@@ -134,16 +134,16 @@ def test_variants_of_a_sweep_are_compared_at_equal_bytes_and_at_a_target(tmp_pat
     assert isnan(table.loc["gossip", "at_equal_bytes"])
     assert study.default_target == pytest.approx(80.0), "the worst run's best"
     make_run(tmp_path / "none" / "seed-0", [(0.1, 0.1), (0.3, 0.3)], 0, "none", 0, entry=recorded("none", 0))
-    beside = Study(tmp_path)
-    assert beside.equal_bytes == 4000.0, "who sends nothing sets no limit"
-    assert beside.table().set_index("variant").loc["none", "at_equal_bytes"] == pytest.approx(30.0)
+    other_study = Study(tmp_path)
+    assert other_study.equal_bytes == 4000.0, "who sends nothing sets no limit"
+    assert other_study.table().set_index("variant").loc["none", "at_equal_bytes"] == pytest.approx(30.0)
     cheap = study.table(target=65.0).set_index("variant")
     assert cheap.loc["gossip", "seconds_to_target"] == pytest.approx(1 + (15 / 40 + 15 / 42 + 15 / 44) / 3)
     (tmp_path / "study.yaml").write_text("base: x.yaml\ntarget: 75\n")
     assert Study(tmp_path).default_target == 75.0
-    (one,) = study.comparisons()
-    assert (one.first, one.second) == ("choco", "gossip")
-    assert one.difference.mean == pytest.approx(-10.0) and one.adjusted_t < 1e-9
+    (comparison,) = study.comparisons()
+    assert (comparison.first, comparison.second) == ("choco", "gossip")
+    assert comparison.difference.mean == pytest.approx(-10.0) and comparison.adjusted_t < 1e-9
     frame = study.to_frame()
     assert len(frame) == 26 and set(frame["variant"]) == {"choco", "gossip"}
 
@@ -177,7 +177,7 @@ def test_compare_puts_seeds_of_a_variant_together(tmp_path, capsys):
     assert named_twice.runs[0].directory == tmp_path / "choco" / "seed-0"
 
 
-def test_what_is_no_study_is_said_in_one_line(tmp_path):
+def test_what_is_no_study_is_reported_in_one_line(tmp_path):
     with pytest.raises(BadInput, match="holds no run; name the directory of a run or of a study"):
         Study(tmp_path)
     with pytest.raises(BadInput, match=r"not the directory of a run \(it has no config.yaml\)"):

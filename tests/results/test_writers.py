@@ -89,8 +89,8 @@ class FakeMlflow:
 
     def search_runs(self, experiment_ids: list[str], filter_string: str):
         name, wanted = filter_string.removeprefix("tags.").replace("`", "").replace("'", "").split(" = ")
-        found = [key for key, run in self.runs.items() if run.tags.get(name) == wanted]
-        return [SimpleNamespace(info=SimpleNamespace(run_id=key)) for key in found]
+        keys = [key for key, run in self.runs.items() if run.tags.get(name) == wanted]
+        return [SimpleNamespace(info=SimpleNamespace(run_id=key)) for key in keys]
 
     def update_run(self, run_id: str, status: str) -> None:
         self.runs[run_id].status = status
@@ -208,13 +208,13 @@ def test_tables_are_those_of_the_run(run):
 
 
 def test_curves_have_the_means_over_nodes_and_unknown_numbers_are_nan(run):
-    found = scalars(run.rows[0], CLASSIFICATION, per_rank=True)
-    assert (found["accuracy/min"], found["accuracy/max"]) == (0.5, 0.75)
-    assert (found["accuracy/rank_00001"], found["loss/rank_00000"]) == (0.75, 0.5)
+    values = scalars(run.rows[0], CLASSIFICATION, per_rank=True)
+    assert (values["accuracy/min"], values["accuracy/max"]) == (0.5, 0.75)
+    assert (values["accuracy/rank_00001"], values["loss/rank_00000"]) == (0.75, 0.5)
     # The loss of rank 1 is not finite.
-    assert all(isnan(found[f"loss/{part}"]) for part in ("mean", "min", "max", "rank_00001"))
-    assert (found["train_loss"], found["bytes_sent"]) == (0.25, 2000)
-    assert found["consensus_distance"] == 0.125 and "accuracy/mean_model" not in found
+    assert all(isnan(values[f"loss/{part}"]) for part in ("mean", "min", "max", "rank_00001"))
+    assert (values["train_loss"], values["bytes_sent"]) == (0.25, 2000)
+    assert values["consensus_distance"] == 0.125 and "accuracy/mean_model" not in values
     row = msgspec.structs.replace(run.rows[0], average_model={"accuracy": 0.8, "loss": None})
     assert scalars(row, CLASSIFICATION)["accuracy/mean_model"] == 0.8
     assert dict(hyperparameters({"a": {"b": 1, "c": {}}, "d": [1]})) == {"a.b": "1", "a.c": "{}", "d": "[1]"}

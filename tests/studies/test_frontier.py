@@ -65,8 +65,8 @@ def directory(tmp_path):
 
 
 def test_a_point_has_the_figures_of_its_runs(directory):
-    found = Frontier(Study(directory))
-    points = {point.name: point for point in found.points}
+    frontier = Frontier(Study(directory))
+    points = {point.name: point for point in frontier.points}
     plain, private = points["plain"], points["private"]
     assert (plain.utility.mean, plain.worst_node.mean) == pytest.approx((85.0, 80.0))
     # The last round counts, and the row of all victims together where there is one.
@@ -74,8 +74,8 @@ def test_a_point_has_the_figures_of_its_runs(directory):
     assert plain.tpr.mean == pytest.approx(0.07) and plain.audited.mean == pytest.approx(1.5)
     assert private.epsilon.mean == pytest.approx(2.5) and private.epsilon.half > 0 and not private.no_claim
     assert plain.no_claim == "no noise" and str(plain.epsilon.mean) == "nan"
-    assert found.front == {"plain", "private"}
-    table = found.table()
+    assert frontier.front == {"plain", "private"}
+    table = frontier.table()
     assert [row[1].text for row in table.rows if row[0].text == "leaky"] == [""]
     assert any("no epsilon, no noise: leaky, plain" in note for note in table.notes)
     report = main_table(Study(directory), 60.0)
@@ -104,8 +104,8 @@ def test_a_claim_needs_all_of_its_assumptions(tmp_path):
         (PRIVATE | {"epsilon": {}}, None, "no accountant"),
     ):
         change(run / "summary.json", privacy=private)
-        found = claim_of(Run(run))
-        assert found.epsilon == epsilon and found.reason.startswith(reason)
+        claim = claim_of(Run(run))
+        assert claim.epsilon == epsilon and claim.reason.startswith(reason)
     for name, reason in (
         ("zip_dl", "noise that cancels"),
         ("secure_aggregation", "hides"),

@@ -31,7 +31,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
         [sys.executable, "-"], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    assert said[0] == "finished [10, 20] [2000.0, 4000.0]"
-    assert said[1] == "0.004 MB per node"
-    assert len(said) == 5 and said[2].startswith("choco - exact_diffusion: -5.00 points, p = ")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "finished [10, 20] [2000.0, 4000.0]"
+    assert lines[1] == "0.004 MB per node"
+    assert len(lines) == 5 and lines[2].startswith("choco - exact_diffusion: -5.00 points, p = ")

@@ -38,18 +38,18 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.loaded += [given[name] for name in ("src", "href", "data", "action") if given.get(name)]
+        named = dict(attrs)
+        self.loaded += [named[name] for name in ("src", "href", "data", "action") if named.get(name)]
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":
             self.tables[-1].append([])
         elif tag in ("td", "th"):
             self.tables[-1][-1].append("")
-            self.values += [given["data-value"]] if "data-value" in given else []
-        if "data-chart" in given:
-            self.charts.append(given["data-chart"])
-        self._open = given.get("id", "") if tag == "script" else tag
+            self.values += [named["data-value"]] if "data-value" in named else []
+        if "data-chart" in named:
+            self.charts.append(named["data-chart"])
+        self._open = named.get("id", "") if tag == "script" else tag
 
     def handle_endtag(self, tag):
         self._open = ""
@@ -77,9 +77,9 @@ def directory(tmp_path) -> Path:
 
 def test_a_page_holds_everything_and_loads_nothing(directory):
     text = page(Study(directory))
-    found = Page(text)
-    assert found.loaded == ["data:,"]
-    main, differences, runs = found.tables
+    parsed = Page(text)
+    assert parsed.loaded == ["data:,"]
+    main, differences, runs = parsed.tables
     assert main[0][:3] == ["variant", "seeds", "accuracy (%) at the end"]
     rows = {row[0]: row for row in main[1:]}
     assert rows["gossip"][1] == "3" and "Runs that have not finished do not count: 1 incomplete." in text
@@ -87,8 +87,8 @@ def test_a_page_holds_everything_and_loads_nothing(directory):
     assert rows["gossip"][7] == "(3.0 s)", "its seconds are of a shared machine"
     assert differences[1][:3] == [f"gossip - {ODD}", "3", "10.00 ± 0.00"]
     assert [row[:4] for row in runs[1:] if row[2] != "finished"] == [[ODD, "3", "incomplete", "10"]]
-    charts = json.loads(found.data)
-    assert set(found.charts) == {"spread", "distance"} <= charts.keys()
+    charts = json.loads(parsed.data)
+    assert set(parsed.charts) == {"spread", "distance"} <= charts.keys()
     curves = {
         f"{metric}_{axis}" for metric in ("accuracy", "loss") for axis in ("rounds", "bytes", "seconds")
     }
@@ -98,7 +98,7 @@ def test_a_page_holds_everything_and_loads_nothing(directory):
     assert len(band["x"]) == 6 and band["y"][2] > line["y"][2] > band["y"][3]
     assert "do not compare" in charts["accuracy_seconds"]["layout"]["xaxis"]["title"]["text"]
     assert charts["loss_rounds"]["data"][0]["y"] == [None, None, None], "the loss of a node is not finite"
-    assert "NaN" not in found.data and "<b>" not in found.data
+    assert "NaN" not in parsed.data and "<b>" not in parsed.data
     assert "https://" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
 
 
@@ -158,10 +158,10 @@ def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
     paper = tmp_path / "paper"
     with pytest.raises(SystemExit) as ended:
         cli.main(["report", str(directory), "--paper", str(paper)])
-    said = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert not ended.value.code
-    assert said[0] == f"{directory / 'odd' / 'seed-3'}: incomplete, so it does not count"
-    assert said[1] == f"7 runs of 2 variants: {directory / 'report.html'}"
+    assert lines[0] == f"{directory / 'odd' / 'seed-3'}: incomplete, so it does not count"
+    assert lines[1] == f"7 runs of 2 variants: {directory / 'report.html'}"
     assert (directory / "report.html").stat().st_size > 1_000_000, "the charting library is inside"
     names = {path.name for path in paper.iterdir()}
     assert {"results.tex", "results.md", "results.csv", "differences.tex", "accuracy_bytes.pdf"} <= names
@@ -175,7 +175,7 @@ def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
     assert wide.get_figwidth() == 6.9
 
 
-def test_a_run_that_was_repeated_or_has_no_evaluation_is_told(tmp_path):
+def test_a_run_that_was_repeated_or_has_no_evaluation_is_reported(tmp_path):
     first, again = (make_run(tmp_path / name, [(0.5, 0.5)]) for name in ("a", "b"))
     told = list(command.report([first, again], tmp_path / "page.html", None, None))
     words = f"{again}: same settings and seed as {first}, and both count as seeds"
@@ -185,12 +185,10 @@ def test_a_run_that_was_repeated_or_has_no_evaluation_is_told(tmp_path):
     assert told[0] == f"{again}: finished without an evaluation, so it does not count" and len(told) == 2
 
 
-def test_curves_of_many_variants_are_told_apart_without_color():
-    found = [style_at(place) for place in range(12)]
-    assert (
-        len({(one.dash, one.marker) for one in found}) == len({(one.dash, one.symbol) for one in found}) == 12
-    )
-    assert len({one.color for one in found[:8]}) == len({one.marker for one in found[:8]}) == 8
+def test_curves_of_many_variants_are_distinguished_without_color():
+    styles = [style_at(place) for place in range(12)]
+    assert len({(s.dash, s.marker) for s in styles}) == len({(s.dash, s.symbol) for s in styles}) == 12
+    assert len({style.color for style in styles[:8]}) == len({style.marker for style in styles[:8]}) == 8
     # On white, also in gray: the weights of ITU-R BT.601.
     grays = [
         sum(w * c for w, c in zip((0.299, 0.587, 0.114), to_rgb(color), strict=True)) for color in PALETTE
@@ -208,10 +206,10 @@ def test_figures_of_many_variants_are_divided_by_an_axis(tmp_path):
             folder = tmp_path / entry.variant / "seed-0"
             make_run(folder, [(0.5, 0.5), (0.7, 0.7)], 0, f"{part}{scheme}", entry=entry)
     study = Study(tmp_path)
-    found = figures._figures(study)
+    figure_of = figures._figures(study)
     measures = ("accuracy_rounds", "accuracy_bytes", "loss_rounds", "loss_bytes", "consensus_distance")
-    assert set(found) == {f"{name}_{part}" for name in measures for part in ("iid", "two_labels")}
-    drawn = [found[f"accuracy_bytes_{part}"].axes[0].lines for part in ("iid", "two_labels")]
+    assert set(figure_of) == {f"{name}_{part}" for name in measures for part in ("iid", "two_labels")}
+    drawn = [figure_of[f"accuracy_bytes_{part}"].axes[0].lines for part in ("iid", "two_labels")]
     looks = [{line.get_label(): (line.get_color(), line.get_marker()) for line in lines} for lines in drawn]
     assert looks[0] == looks[1] and set(looks[0]) == set(schemes)
     column = tables.narrow(tables.main_table(study, 60.0))

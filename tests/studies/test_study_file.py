@@ -33,48 +33,48 @@ def study(tmp_path, monkeypatch):
 
 
 def test_the_shipped_study_is_small_and_understood():
-    found = planned_runs(read_study(ROOT / "configs" / "studies" / "quick.yaml"))
+    plan = planned_runs(read_study(ROOT / "configs" / "studies" / "quick.yaml"))
     names = ["gossip", "choco", "exact_diffusion"]
-    assert [run.name for run in found] == [f"{name}/seed-{seed}" for seed in (0, 1) for name in names]
-    assert [run.settings.sharing.name for run in found[:3]] == names
-    assert {(run.settings.rounds, run.settings.evaluation.figures) for run in found} == {(10, False)}
-    assert found[3].settings.run_dir == str(Path("runs/quick/gossip/seed-1").absolute())
+    assert [run.name for run in plan] == [f"{name}/seed-{seed}" for seed in (0, 1) for name in names]
+    assert [run.settings.sharing.name for run in plan[:3]] == names
+    assert {(run.settings.rounds, run.settings.evaluation.figures) for run in plan} == {(10, False)}
+    assert plan[3].settings.run_dir == str(Path("runs/quick/gossip/seed-1").absolute())
 
 
 @pytest.mark.parametrize("name", ["digits", "fashion"])
 def test_the_larger_studies_have_eight_schemes_on_two_partitions(name):
-    found = planned_runs(read_study(ROOT / "configs" / "studies" / f"{name}.yaml"))
-    assert len(found) == 2 * 8 * 5 and len({run.variant.name for run in found}) == 16
-    assert {run.settings.communication.name for run in found} == {"inproc"}
+    plan = planned_runs(read_study(ROOT / "configs" / "studies" / f"{name}.yaml"))
+    assert len(plan) == 2 * 8 * 5 and len({run.variant.name for run in plan}) == 16
+    assert {run.settings.communication.name for run in plan} == {"inproc"}
     # The table interpolates between evaluations.
-    assert all(run.settings.rounds // run.settings.evaluation.every >= 7 for run in found)
+    assert all(run.settings.rounds // run.settings.evaluation.every >= 7 for run in plan)
 
 
 def test_axes_are_crossed_in_their_order(study):
-    found = study(f"axes:\n  {LR}: [0.1, 0.05]\n  sharing: [gossip, {{name: gossip, weights: uniform}}]\n")
+    planned = study(f"axes:\n  {LR}: [0.1, 0.05]\n  sharing: [gossip, {{name: gossip, weights: uniform}}]\n")
     names = ["lr-0.1_gossip", "lr-0.1_gossip-uniform", "lr-0.05_gossip", "lr-0.05_gossip-uniform"]
-    assert [variant.name for variant in found.variants] == names
+    assert [variant.name for variant in planned.variants] == names
 
 
 def test_zipped_axes_go_together_and_conditions_leave_combinations_out(study):
     axes = f"axes:\n  rounds: [5, 10]\n  {LR}: [0.1, 0.2]\n  training.batch_size: [8, 16]\n"
-    found = study(f"{axes}zip: [[rounds, {LR}]]\nexclude: [{{rounds: 5, training.batch_size: [8]}}]\n")
-    assert [variant.name for variant in found.variants] == [
+    planned = study(f"{axes}zip: [[rounds, {LR}]]\nexclude: [{{rounds: 5, training.batch_size: [8]}}]\n")
+    assert [variant.name for variant in planned.variants] == [
         "rounds-5_lr-0.1_batch_size-16", "rounds-10_lr-0.2_batch_size-8", "rounds-10_lr-0.2_batch_size-16"
     ]  # fmt: skip
 
 
 def test_named_variants_change_several_keys(study):
     axes = "axes:\n  kind:\n    plain: {}\n    big: {rounds: 7, model.hidden: [128]}\n"
-    found = study(f"set: {{rounds: 3}}\n{axes}seeds: [4]\n")
-    plain, big = planned_runs(found)
+    planned = study(f"set: {{rounds: 3}}\n{axes}seeds: [4]\n")
+    plain, big = planned_runs(planned)
     assert (plain.name, plain.settings.rounds, plain.settings.seed) == ("plain/seed-4", 3, 4)
     assert (big.settings.rounds, big.settings.model.options["hidden"]) == (7, (128,))
 
 
 def test_without_axes_there_is_one_variant_and_words_of_the_command_line_count(study):
-    found = study("seeds: 2\n", "seeds=[3]", "set.rounds=9", f"set.{LR}=0.5", "out=elsewhere")
-    (run,) = planned_runs(found)
+    planned = study("seeds: 2\n", "seeds=[3]", "set.rounds=9", f"set.{LR}=0.5", "out=elsewhere")
+    (run,) = planned_runs(planned)
     assert (run.name, run.settings.rounds) == ("base/seed-3", 9)
     assert run.settings.training.optimizer.options["lr"] == 0.5
     with pytest.raises(BadInput, match=r"command line: set\.roundz: unknown key; did you mean 'rounds'"):
@@ -82,13 +82,13 @@ def test_without_axes_there_is_one_variant_and_words_of_the_command_line_count(s
     words = r"^command line: rounds: a key of the configuration; .* below set \(command line: set.rounds="
     with pytest.raises(BadInput, match=words):
         study("", "rounds=9")
-    assert found.out == Path("elsewhere").absolute()
+    assert planned.out == Path("elsewhere").absolute()
 
 
 def test_paths_are_found_beside_the_study_and_beside_the_base(study, tmp_path):
     (tmp_path / "mine.edges").write_text("2\n0 1\n")
-    found = study("axes: {graph: [mine.edges, ../graphs/ring_16.edges]}\n")
-    assert [run.name for run in planned_runs(found)] == ["mine/seed-0", "ring_16/seed-0"]
+    planned = study("axes: {graph: [mine.edges, ../graphs/ring_16.edges]}\n")
+    assert [run.name for run in planned_runs(planned)] == ["mine/seed-0", "ring_16/seed-0"]
 
 
 def test_runs_draw_figures_where_the_study_says_so(study):
@@ -96,12 +96,12 @@ def test_runs_draw_figures_where_the_study_says_so(study):
 
 
 def test_the_copy_means_the_same_in_another_folder(study, tmp_path):
-    found = study(f"set: {{rounds: 3}}\naxes: {{{LR}: [0.1]}}\nout: here\n")
+    planned = study(f"set: {{rounds: 3}}\naxes: {{{LR}: [0.1]}}\nout: here\n")
     (tmp_path / "below").mkdir()
-    write_durably(tmp_path / "below" / "study.yaml", [found.copy.encode()])
+    write_durably(tmp_path / "below" / "study.yaml", [planned.copy.encode()])
     again = read_study(tmp_path / "below" / "study.yaml")
-    assert (again.name, again.out, again.base) == (found.name, found.out, found.base)
-    names = [[run.name for run in planned_runs(one)] for one in (found, again)]
+    assert (again.name, again.out, again.base) == (planned.name, planned.out, planned.base)
+    names = [[run.name for run in planned_runs(one)] for one in (planned, again)]
     assert names[0] == names[1] == ["lr-0.1/seed-0"]
 
 
@@ -118,9 +118,9 @@ def test_the_copy_means_the_same_in_another_folder(study, tmp_path):
     ],
 )
 def test_ranges_have_both_ends(given, values):
-    found = spread_out(*given)
-    assert found == values
-    assert [type(value) for value in found] == [type(value) for value in values]
+    numbers = spread_out(*given)
+    assert numbers == values
+    assert [type(value) for value in numbers] == [type(value) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_labels_are_short_and_safe(key, value, label):
 
 
 def test_a_long_label_is_cut_and_stays_unique():
-    found = {label_of("x", f"{'a' * 50}{i}") for i in range(3)}
-    assert len(found) == 3 and max(map(len, found)) <= 40
+    labels = {label_of("x", f"{'a' * 50}{i}") for i in range(3)}
+    assert len(labels) == 3 and max(map(len, labels)) <= 40
 
 
 BAD = {
@@ -319,17 +319,17 @@ def test_bad_input_is_refused_in_words(study, id):
     assert list(refused.value.defects) == lines
 
 
-def test_a_base_that_is_missing_or_broken_is_told(tmp_path, monkeypatch, capsys):
+def test_a_base_that_is_missing_or_broken_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("s.yaml").write_text("base: quik.yaml\nseeds: 2\n")
     Path("quick.yaml").write_text("rounds: [\n")
-    code, said = sweep(capsys, "s.yaml")
-    assert (code, said) == (
+    code, text = sweep(capsys, "s.yaml")
+    assert (code, text) == (
         2, f"s.yaml:1 base: no such file: {tmp_path}/quik.yaml; did you mean 'quick.yaml'?\n"
     )  # fmt: skip
     Path("s.yaml").write_text("base: quick.yaml\n")
-    code, said = sweep(capsys, "s.yaml")
-    assert code == 2 and said.startswith(f"{tmp_path}/quick.yaml:2: not valid YAML") and said.count("\n") == 1
+    code, text = sweep(capsys, "s.yaml")
+    assert code == 2 and text.startswith(f"{tmp_path}/quick.yaml:2: not valid YAML") and text.count("\n") == 1
     Path("s.yaml").write_text("base: s.yaml\n")
     assert sweep(capsys, "s.yaml") == (
         2, f"s.yaml:1 base: {tmp_path}/s.yaml is a study, too; name a configuration\n"
@@ -379,8 +379,8 @@ def test_every_nth_run_is_a_part():
 
 
 def test_a_slurm_array_has_a_task_for_each_run(study):
-    found = study("axes: {rounds: [3, 4]}\nseeds: 2\nout: here\n")
-    text = slurm.script(found, planned_runs(found)[1:], "decentnode sweep s.yaml 'out=a b'")
+    planned = study("axes: {rounds: [3, 4]}\nseeds: 2\nout: here\n")
+    text = slurm.script(planned, planned_runs(planned)[1:], "decentnode sweep s.yaml 'out=a b'")
     assert "#SBATCH --array=0-2\n" in text and "#SBATCH --cpus-per-task=16\n" in text
     assert "runs=(\n    rounds-4/seed-0\n    rounds-3/seed-1\n    rounds-4/seed-1\n)\n" in text
     last = text.splitlines()[-1]

@@ -144,15 +144,15 @@ def test_the_plan_shows_what_is_done_and_what_the_rest_will_take(study):
     first, second = planned_runs(study)
     done, new = make(first), RunDirectory(second)
     statuses = {one.planned.name: one.status for one in (done, new)}
-    found = forecasts([second], DatasetCache())
-    plan = SweepPlan(study, [done, new], statuses, found)
+    by_variant = forecasts([second], DatasetCache())
+    plan = SweepPlan(study, [done, new], statuses, by_variant)
     lines = list(plan.lines())
     assert lines[0] == "s: 2 variants, 1 seed: 2 runs, 1 done"
     assert lines[2].split() == ["gossip", "x", "2.0", "s", "2.0", "kB", "31.5", "MB"]
     assert lines[3].split()[:2] == ["push_sum", "."]
     # Three nodes send a model and a weight to two neighbors each, in four rounds, with headers of 64 bytes.
-    assert found["push_sum"].sent_bytes == pytest.approx(3 * 2 * 4 * (4810 * 4 + 64), rel=0.01)
-    assert 0 < found["push_sum"].seconds < 60 and found["push_sum"].nodes == 3
+    assert by_variant["push_sum"].sent_bytes == pytest.approx(3 * 2 * 4 * (4810 * 4 + 64), rel=0.01)
+    assert 0 < by_variant["push_sum"].seconds < 60 and by_variant["push_sum"].nodes == 3
     assert plan.waiting == [new]
     assert "where a variant has finished runs, their mean; otherwise time from" in "\n".join(lines)
 
@@ -172,13 +172,13 @@ out: {tmp_path / "out"}
     assert graphs["drawn/seed-1"] == Regular(8, 3, seed=1) and graphs["drawn/seed-2"] == Regular(8, 3, seed=2)
     assert graphs["fixed/seed-1"] == graphs["fixed/seed-2"] == Regular(8, 3, seed=4)
     directories = [RunDirectory(run) for run in planned]
-    statuses = {one.planned.name: one.status for one in directories}
-    said = "another one for each seed in drawn; the same for all seeds in file, fixed"
-    assert f"  graph: {said}" in [*SweepPlan(study, directories, statuses, {}).lines()]
+    statuses = {directory.planned.name: directory.status for directory in directories}
+    consequence = "another one for each seed in drawn; the same for all seeds in file, fixed"
+    assert f"  graph: {consequence}" in [*SweepPlan(study, directories, statuses, {}).lines()]
     for run in planned:
         make(run)
-    found = Study(study.out).variants
-    assert sorted(one.graph_varies for one in found) == [False, False, True]
+    variants = Study(study.out).variants
+    assert sorted(variant.graph_varies for variant in variants) == [False, False, True]
     assert graphs_and_seeds({"a": True, "b": True}) == "another one for each seed"
 
 

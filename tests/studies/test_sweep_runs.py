@@ -74,7 +74,7 @@ def study(tmp_path):
 def rounds_in(run: Path) -> dict[int, list[int]]:
     """By rank, in the order of the lines."""
     paths = sorted((run / "records").iterdir())
-    return {int(path.stem): [one.round for one in read_records(path)] for path in paths}
+    return {int(path.stem): [record.round for record in read_records(path)] for path in paths}
 
 
 def whole(rounds: int) -> dict[int, list[int]]:
@@ -113,8 +113,8 @@ def test_a_killed_sweep_continues_with_nothing_twice_and_nothing_lost(tmp_path, 
     names = [*RUNS[:2], "gossip/seed-7", "push_sum/seed-7"]
     for name in names:
         assert rounds_in(out / name) == whole(100), name
-    beside = sorted(path.name for path in (out / "push_sum").glob("seed-0.*"))
-    assert beside == ["seed-0.interrupted-1", "seed-0.interrupted-1.log", "seed-0.log"]
+    siblings = sorted(path.name for path in (out / "push_sum").glob("seed-0.*"))
+    assert siblings == ["seed-0.interrupted-1", "seed-0.interrupted-1.log", "seed-0.log"]
     entries = [json.loads((out / name / "study.json").read_text()) for name in names]
     assert [entry["alone"] for entry in entries[2:]] == [False, False]
     assert {entry["variant"] for entry in entries} == {"gossip", "push_sum"}
@@ -176,7 +176,7 @@ def test_a_sweep_that_is_stopped_resumes_its_runs(tmp_path, study):
     assert single.summary["model_hash"] == state(out / RUNS[1])[1]
 
 
-def test_a_run_that_fails_is_repeated_once_and_the_others_go_on(tmp_path, study):
+def test_a_run_that_fails_is_repeated_once_and_the_others_continue(tmp_path, study):
     out = study(5, 1, **{"[gossip, push_sum]": "['faulty:RaisesAt', gossip]", "seeds: 2": "seeds: 1"})
     sweep = Sweep(tmp_path)
     assert sweep.wait() == 4, sweep.text
@@ -184,5 +184,5 @@ def test_a_run_that_fails_is_repeated_once_and_the_others_go_on(tmp_path, study)
     assert f"RaisesAt/seed-0: failed, and is repeated once: {why}" in sweep.text
     assert f"RaisesAt/seed-0: failed: {why}" in sweep.text
     assert "1 of 2 runs done, 1 failed" in sweep.text
-    beside = sorted(path.name for path in (out / "RaisesAt").iterdir())
-    assert beside == ["seed-0", "seed-0.failed-1", "seed-0.failed-1.log", "seed-0.log"]
+    files = sorted(path.name for path in (out / "RaisesAt").iterdir())
+    assert files == ["seed-0", "seed-0.failed-1", "seed-0.failed-1.log", "seed-0.log"]

@@ -55,7 +55,9 @@ class Nodes:
             weakref.finalize(self, node.records.close)
         handshakes = {node.rank: node.sharing.handshake() for node in self.nodes}
         for node in self.nodes:
-            node.sharing.receive_handshakes({rank: said for rank, said in handshakes.items() if said})
+            node.sharing.receive_handshakes(
+                {rank: content for rank, content in handshakes.items() if content}
+            )
 
     def begin(self):
         for node in self.nodes:

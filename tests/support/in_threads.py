@@ -24,11 +24,11 @@ def place_of(rank, nodes, directory):
 
 def everybody(what, nodes):
     """What `what(rank)` gives for each rank, all at once; raises what any of them raises."""
-    given, errors = [None] * nodes, []
+    results, errors = [None] * nodes, []
 
     def one(rank):
         try:
-            given[rank] = what(rank)
+            results[rank] = what(rank)
         except Exception as error:
             errors.append(error)
 
@@ -39,7 +39,7 @@ def everybody(what, nodes):
         thread.join()
     if errors:
         raise errors[0]
-    return given
+    return results
 
 
 class Ranks(Nodes):

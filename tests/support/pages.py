@@ -11,8 +11,8 @@ FILE = re.compile(r"^`([\w.]+)`[^\n]*:\n\n```\w+\n(.*?)^```", re.MULTILINE | re.
 
 def blocks(document: str, language: str) -> list[str]:
     """The code blocks of a language that are not marked `norun`."""
-    found = BLOCK.findall((ROOT / document).read_text())
-    return [code for name, mark, code in found if name == language and mark != "norun"]
+    examples = BLOCK.findall((ROOT / document).read_text())
+    return [code for name, mark, code in examples if name == language and mark != "norun"]
 
 
 def write_files(folder: Path, *documents: str) -> None:

@@ -149,7 +149,7 @@ def run_nodes(
             return _run_here(case, nodes, work, memory)
         processes = case.processes(nodes)
         keys = credentials(case.machines) if case.guarded else [None] * case.machines
-        places = [_place(processes, own, Path(directory), keys) for own in range(len(processes))]
+        places = [_place(processes, number, Path(directory), keys) for number in range(len(processes))]
         return _run_apart(case, places, work, memory, tick, set(absent))
 
 
@@ -194,20 +194,20 @@ def _run_process(communication, place: ProcessDirectory, work: Work, memory: Buf
 
 def open_descriptors() -> dict[str, str]:
     """What each open descriptor of this process points to."""
-    found = {}
+    target_of = {}
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            found[entry.name] = str(entry.readlink())
-    return found
+            target_of[entry.name] = str(entry.readlink())
+    return target_of
 
 
 def left_behind(before: dict[str, str], running: set[threading.Thread]) -> list[str]:
     """Descriptors that were not open before, and threads of ours that did not run before and still do."""
     new = set(threading.enumerate()) - running
     threads = [thread.name for thread in new if thread.name.startswith("decentnode")]
-    opened = [what for fd, what in open_descriptors().items() if before.get(fd) != what]
+    opened = [target for fd, target in open_descriptors().items() if before.get(fd) != target]
     # What the driver of a GPU opens stays open until the process ends.
-    return threads + [what for what in opened if "nvidia" not in what]
+    return threads + [target for target in opened if "nvidia" not in target]
 
 
 async def _run_all(nodes: list[RunningNode], work: Work) -> list[object]:

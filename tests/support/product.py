@@ -276,7 +276,7 @@ class Moves:
             # With fewer senders than `least_senders` a node keeps its own model.
             fewest = min(filter(None, (len(graph.graph.sources(i, round)) for i in range(nodes))), default=0)
             promised = nodes == graph.num_nodes and fewest >= getattr(scheme, "least_senders", 0)
-            promised &= all(SparseWeights(graph, one).doubly_stochastic for one in used)
+            promised &= all(SparseWeights(graph, setting).doubly_stochastic for setting in used)
             assert not promised or moved.abs().max() < MEAN_MOVES, f"the mean moves in round {round}"
 
 

@@ -98,9 +98,9 @@ class Run:
         def work(rank, rendezvous):
             model = self.wrap(rendezvous)
             self.train(model, rank)
-            found = flat(model)
+            parameters = flat(model)
             model.close()
-            return found
+            return parameters
 
         return torch.stack(in_rank_threads(size, work))
 
@@ -152,11 +152,11 @@ def in_rank_processes(size, work, limit=60.0, absent=(), mute=()):
     for child in children:
         child.start()
     try:
-        found = dict(answers.get(timeout=limit) for _ in range(len(ranks) - len(mute)))
+        results = dict(answers.get(timeout=limit) for _ in range(len(ranks) - len(mute)))
         for child in children:
             child.join(limit)
             assert child.exitcode == 0
-        return found
+        return results
     finally:
         for child in children:
             child.kill()

@@ -55,7 +55,7 @@ class Misled(Gossip):
         (Misled, "no target"),
     ],
 )
-def test_a_scheme_that_breaks_a_rule_is_told_which(wrong, words):
+def test_a_scheme_that_breaks_a_rule_learns_which(wrong, words):
     with pytest.raises(AssertionError, match=words):
         Lockstep(wrong, Ring(4), random_models(4)).mix()
 

@@ -36,30 +36,30 @@ def applied(augmentation, given, seed=1):
 
 
 def test_crop_takes_a_window_of_each_padded_image():
-    given = images()
-    padded = nn.functional.pad(given, (2, 2, 2, 2))
-    found = set()
-    for image, source in zip(applied(EVERY["crop"], given).fields[0], padded, strict=True):
+    originals = images()
+    padded = nn.functional.pad(originals, (2, 2, 2, 2))
+    seen = set()
+    for image, source in zip(applied(EVERY["crop"], originals).fields[0], padded, strict=True):
         windows = {(y, x): source[:, y : y + 6, x : x + 5] for y in range(5) for x in range(5)}
         (place,) = [place for place, window in windows.items() if torch.equal(window, image)]
-        found.add(place)
-    assert {y for y, _ in found} == {x for _, x in found} == set(range(5))
-    assert len({(y, x) for y, x in found}) > 15
+        seen.add(place)
+    assert {y for y, _ in seen} == {x for _, x in seen} == set(range(5))
+    assert len({(y, x) for y, x in seen}) > 15
 
 
 def test_flip_mirrors_its_fraction_of_the_images():
-    given = images(400)
-    flipped = applied(Flip(probability=0.25), given).fields[0]
-    is_mirrored = [torch.equal(a, b.flip(2)) for a, b in zip(flipped, given, strict=True)]
-    is_same = [torch.equal(a, b) for a, b in zip(flipped, given, strict=True)]
+    originals = images(400)
+    flipped = applied(Flip(probability=0.25), originals).fields[0]
+    is_mirrored = [torch.equal(a, b.flip(2)) for a, b in zip(flipped, originals, strict=True)]
+    is_same = [torch.equal(a, b) for a, b in zip(flipped, originals, strict=True)]
     assert all(a != b for a, b in zip(is_mirrored, is_same, strict=True))
     assert 70 < sum(is_mirrored) < 130
 
 
 def test_cutout_clears_a_square_around_any_pixel():
-    given = images(400)
+    originals = images(400)
     centers = set()
-    for image, source in zip(applied(EVERY["cutout"], given).fields[0], given, strict=True):
+    for image, source in zip(applied(EVERY["cutout"], originals).fields[0], originals, strict=True):
         cleared = image == 0
         assert torch.equal(cleared[0], cleared[1]) and torch.equal(image[~cleared], source[~cleared])
         rows, columns = cleared[0].any(1).nonzero()[:, 0].tolist(), cleared[0].any(0).nonzero()[:, 0].tolist()
@@ -75,8 +75,8 @@ def test_a_resized_crop_is_a_part_of_a_linear_image_and_keeps_it_linear():
     y, x = torch.meshgrid(
         (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width, indexing="ij"
     )
-    given = torch.stack([y, x])[None].repeat(300, 1, 1, 1).double()
-    parts = applied(RandomResizedCrop(least_area=0.25, most_stretch=2.0), given).fields[0]
+    coordinates = torch.stack([y, x])[None].repeat(300, 1, 1, 1).double()
+    parts = applied(RandomResizedCrop(least_area=0.25, most_stretch=2.0), coordinates).fields[0]
     # Pixels next to the border repeat it, so steps are measured in the middle.
     tall = (parts[:, 0, 21, 0] - parts[:, 0, 20, 0]) * height
     wide = (parts[:, 1, 0, 16] - parts[:, 1, 0, 15]) * width
@@ -85,17 +85,17 @@ def test_a_resized_crop_is_a_part_of_a_linear_image_and_keeps_it_linear():
     assert (ratio > 0.499).all() and (ratio < 2.001).all() and ratio.min() < 0.6 and ratio.max() > 1.6
     assert (parts.diff(dim=2)[:, 0] >= -1e-9).all() and (parts.diff(dim=3)[:, 1] >= -1e-9).all()
     # The same parts in fewer pixels: the means of a linear image stay.
-    small = applied(RandomResizedCrop(least_area=0.25, most_stretch=2.0, size=20), given).fields[0]
+    small = applied(RandomResizedCrop(least_area=0.25, most_stretch=2.0, size=20), coordinates).fields[0]
     assert small.shape == (300, 2, 20, 20)
     assert torch.allclose(small.mean((2, 3)), parts.mean((2, 3)), atol=0.01)
 
 
 def test_mixup_mixes_samples_and_losses():
-    given = images(8, 1, 2, 2)
-    mixed = applied(EVERY["mixup"], given)
+    originals = images(8, 1, 2, 2)
+    mixed = applied(EVERY["mixup"], originals)
     others, share = mixed.mixed
     assert 0 < share < 1 and sorted(others.tolist()) == [*range(8)] and others.tolist() != [*range(8)]
-    assert torch.allclose(mixed.fields[0], share * given + (1 - share) * given[others])
+    assert torch.allclose(mixed.fields[0], share * originals + (1 - share) * originals[others])
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 8)).double()
     batch = replace(mixed, fields=(mixed.fields[0] / 32,))
     _, loss = Objective(module, nn.CrossEntropyLoss(), Classification())(batch)
@@ -113,9 +113,9 @@ def test_every_augmentation_keeps_shape_and_dtype_and_follows_its_generator(name
     augmentation = EVERY[name]
     assert type(augmentation) is AUGMENTATIONS.find(name)
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        given = images().to(dtype) / 4000
-        one, again, other = (applied(augmentation, given, seed) for seed in (1, 1, 2))
-        assert one.fields[0].shape == given.shape and one.fields[0].dtype == dtype
+        originals = images().to(dtype) / 4000
+        one, again, other = (applied(augmentation, originals, seed) for seed in (1, 1, 2))
+        assert one.fields[0].shape == originals.shape and one.fields[0].dtype == dtype
         assert torch.equal(one.fields[0], again.fields[0])
         assert not torch.equal(one.fields[0], other.fields[0])
         assert torch.equal(one.labels, torch.arange(64))
@@ -124,8 +124,8 @@ def test_every_augmentation_keeps_shape_and_dtype_and_follows_its_generator(name
 def test_training_batches_alone_are_changed_by_numbers_of_seed_round_rank_and_step():
     samples = toy_samples(8, (1, 8, 8))
     module, plain = (initial_model(LeNet(), (1, 8, 8), 3, seed=1) for _ in range(2))
-    given = (Factory(Crop, {"padding": 2}), Factory(Flip))
-    training = training_of(module, samples=samples, augmentation=given, batch_size=8, steps_per_round=1)
+    factories = (Factory(Crop, {"padding": 2}), Factory(Flip))
+    training = training_of(module, samples=samples, augmentation=factories, batch_size=8, steps_per_round=1)
     for round in range(2):
         np.random.default_rng().random(round)
         run(training, [round])

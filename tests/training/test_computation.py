@@ -87,9 +87,9 @@ def test_the_scale_doubles_after_2000_finite_gradients_and_has_a_least_value():
     assert scaler.scale == FIRST_SCALE
     resumed = LossScaler()
     resumed.load_state_dict(copy.deepcopy(scaler.state_dict()))
-    for one in (scaler, resumed):
-        assert one.unscale(gradient) and one.scale == 2 * FIRST_SCALE
-        assert not one.unscale(torch.tensor([1.0, math.inf])) and one.scale == FIRST_SCALE
+    for state_ in (scaler, resumed):
+        assert state_.unscale(gradient) and state_.scale == 2 * FIRST_SCALE
+        assert not state_.unscale(torch.tensor([1.0, math.inf])) and state_.scale == FIRST_SCALE
     samples = toy_samples()
     samples.inputs.mul_(1e4)
     with pytest.raises(RunFailed) as caught:
@@ -177,8 +177,8 @@ def test_labels_are_smoothed_by_torchs_loss():
     loss = Factory(nn.CrossEntropyLoss, {"label_smoothing": 0.1})
     training = training_of(toy_net(), samples=samples, loss=loss)
     scores = training.module(samples.inputs).log_softmax(1)
-    own = -scores.gather(1, samples.labels[:, None])[:, 0]
-    wanted = (0.9 * own - 0.1 * scores.mean(1)).mean().item()
+    own_losses = -scores.gather(1, samples.labels[:, None])[:, 0]
+    wanted = (0.9 * own_losses - 0.1 * scores.mean(1)).mean().item()
     assert evaluate(training.objective, samples)["loss"] == pytest.approx(wanted, rel=1e-6)
 
 

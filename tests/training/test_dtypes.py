@@ -65,7 +65,7 @@ def test_every_transport_gives_the_same_models_at_the_bytes_of_the_dtype(dtype, 
 
 
 @pytest.mark.parametrize(("dtype", "sharing"), [("float64", "gossip"), ("bfloat16", "choco")])
-def test_a_run_that_stops_and_goes_on_is_the_same(dtype, sharing, tmp_path):
+def test_a_run_that_stops_and_continues_is_the_same(dtype, sharing, tmp_path):
     experiment = experiment_of(sharing, tmp_path, overrides=[f"training.dtype={dtype}"])
     straight = check_resume(experiment, tmp_path)
     assert straight.models.dtype == DTYPES[dtype] and straight.models.isfinite().all()

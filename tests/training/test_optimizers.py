@@ -74,17 +74,17 @@ def assert_close(found, expected, tolerance=1e-12):
 @pytest.mark.parametrize("cls", [AccumAdam, AccumAdamW])
 def test_steps_are_those_of_the_published_rule(cls, decay, K, implementation):
     ours = partial(cls, **OPTIONS, weight_decay=decay, accum_iter=K, implementation=implementation)
-    found, _ = run(ours, 14)
-    assert_close(found, published(14, K, decay, cls is AccumAdamW, **OPTIONS))
+    vectors, _ = run(ours, 14)
+    assert_close(vectors, published(14, K, decay, cls is AccumAdamW, **OPTIONS))
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(("cls", "theirs"), [(AccumAdam, torch.optim.Adam), (AccumAdamW, torch.optim.AdamW)])
 def test_one_step_a_window_is_adam(cls, theirs, implementation):
-    found, ours = run(partial(cls, accum_iter=1, weight_decay=0.1, implementation=implementation), 25)
+    vectors, ours = run(partial(cls, accum_iter=1, weight_decay=0.1, implementation=implementation), 25)
     expected, adam = run(partial(theirs, weight_decay=0.1), 25)
-    assert_close(found, expected)
-    for mine, other in zip(found, expected, strict=True):
+    assert_close(vectors, expected)
+    for mine, other in zip(vectors, expected, strict=True):
         assert_close([ours.state[mine]["exp_avg"]], [adam.state[other]["exp_avg"]])
         assert "accumulated" not in ours.state[mine], "no memory for what is not needed"
 
@@ -110,7 +110,7 @@ def test_the_same_gradient_in_a_window_commits_what_adam_would():
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("stop", [3, 4, 6])
-def test_what_is_saved_goes_on_bit_for_bit(stop, implementation):
+def test_what_is_saved_continues_bit_for_bit(stop, implementation):
     """4 is between two windows of 4 steps, 3 and 6 are inside one."""
     ours = partial(AccumAdamW, **OPTIONS, accum_iter=4, implementation=implementation)
     straight, _ = run(ours, 11)
@@ -119,8 +119,8 @@ def test_what_is_saved_goes_on_bit_for_bit(stop, implementation):
     again = [p.detach().clone().requires_grad_() for p in half]
     other = ours(again)
     other.load_state_dict(saved)
-    found, _ = run(ours, 11, stop, again, other)
-    assert all(map(torch.equal, found, straight))
+    vectors, _ = run(ours, 11, stop, again, other)
+    assert all(map(torch.equal, vectors, straight))
 
 
 def test_a_parameter_without_a_gradient_keeps_a_count_of_its_own():
@@ -208,20 +208,20 @@ def test_public_names():
 def rates(make, steps, lr=0.5):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
     schedule = make(optimizer)
-    found = []
+    learning_rates = []
     for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
+        learning_rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    return found
+    return learning_rates
 
 
 def test_warmup_and_cosine():
-    found = rates(partial(WarmupCosine, warmup=4, total=12, start_factor=0.2, final_lr=0.1), 15)
-    assert found[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5], abs=1e-15)
+    learning_rates = rates(partial(WarmupCosine, warmup=4, total=12, start_factor=0.2, final_lr=0.1), 15)
+    assert learning_rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5], abs=1e-15)
     falling = [0.1 + 0.4 * (1 + math.cos(math.pi * t / 8)) / 2 for t in range(9)]
-    assert found[4:13] == pytest.approx(falling, abs=1e-15)
-    assert found[12:] == [0.1, 0.1, 0.1]
+    assert learning_rates[4:13] == pytest.approx(falling, abs=1e-15)
+    assert learning_rates[12:] == [0.1, 0.1, 0.1]
 
 
 def test_without_warmup_it_is_the_cosine_of_torch():
@@ -233,14 +233,14 @@ def test_inverse_square_root_is_that_of_the_transformer():
     """Vaswani et al., Eq. 3, with width 64 and 5 warm-up steps."""
     d, w = 64, 5
     paper = [d**-0.5 * min(step**-0.5, step * w**-1.5) for step in range(1, 31)]
-    found = rates(partial(InverseSquareRoot, warmup=w), 30, lr=1 / math.sqrt(d * w))
-    assert found == pytest.approx(paper, rel=1e-12)
+    learning_rates = rates(partial(InverseSquareRoot, warmup=w), 30, lr=1 / math.sqrt(d * w))
+    assert learning_rates == pytest.approx(paper, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     "make", [partial(WarmupCosine, warmup=3, total=9), partial(InverseSquareRoot, warmup=3)]
 )
-def test_a_saved_schedule_goes_on(make):
+def test_a_saved_schedule_continues(make):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
     schedule = make(optimizer)
     for _ in range(4):
@@ -326,7 +326,7 @@ def written(tmp_path):
     return path
 
 
-def test_an_experiment_goes_on_inside_a_window(written, tmp_path):
+def test_an_experiment_continues_inside_a_window(written, tmp_path):
     """Round 4 ends after 8 steps, two of them in the third window."""
     experiment = Experiment.from_yaml(written)
     straight = Nodes(experiment, tmp_path / "straight").begin().run(0, 7)

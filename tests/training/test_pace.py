@@ -18,28 +18,28 @@ def seconds(settings, rank=0, nodes=8, seed=1, rounds=1, steps=1):
 
 def test_factors_have_the_moments_of_their_distribution():
     drawn = 4000
-    for given, mean, variance in (
+    for slowdown, mean, variance in (
         (RandomSlowdown("exponential"), 1, 1),
         (RandomSlowdown("lognormal", sigma=0.5), exp(0.125), (exp(0.25) - 1) * exp(0.25)),
     ):
-        found = seconds(PaceSettings(0.5, given), rounds=40, steps=drawn // 40) / 0.5
-        assert abs(found.mean() - mean) < 5 * sqrt(variance / drawn)
-        assert len(set(found)) == drawn
+        factors = seconds(PaceSettings(0.5, slowdown), rounds=40, steps=drawn // 40) / 0.5
+        assert abs(factors.mean() - mean) < 5 * sqrt(variance / drawn)
+        assert len(set(factors)) == drawn
         # The median of exp(sigma N) is 1; that of an exponential is ln 2. 5 standard errors of a median.
         median, density = (
-            (np.log(2), 0.5) if given.distribution == "exponential" else (1, 1 / (0.5 * sqrt(2 * pi)))
+            (np.log(2), 0.5) if slowdown.distribution == "exponential" else (1, 1 / (0.5 * sqrt(2 * pi)))
         )
-        assert abs(np.median(found) - median) < 5 / (2 * density * sqrt(drawn))
+        assert abs(np.median(factors) - median) < 5 / (2 * density * sqrt(drawn))
     by_rank = RandomSlowdown("exponential", drawn="rank")
     whole = [seconds(PaceSettings(1, by_rank), rank, rounds=3, steps=2) for rank in range(8)]
-    assert all(len(set(one)) == 1 for one in whole) and len({one[0] for one in whole}) == 8
+    assert all(len(set(number)) == 1 for number in whole) and len({number[0] for number in whole}) == 8
 
 
 @pytest.mark.parametrize(("share", "slow"), [(0.25, 2), (0.5, 4), (1.0, 8)])
 def test_a_share_of_the_ranks_straggles(share, slow):
     settings = PaceSettings(0.01, RandomSlowdown("stragglers", share=share, factor=4))
-    found = [seconds(settings, rank, rounds=3)[0] for rank in range(8)]
-    assert sorted(found) == pytest.approx([0.01] * (8 - slow) + [0.04] * slow)
+    by_rank = [seconds(settings, rank, rounds=3)[0] for rank in range(8)]
+    assert sorted(by_rank) == pytest.approx([0.01] * (8 - slow) + [0.04] * slow)
 
 
 def test_a_trace_multiplies_the_factor_of_the_rank_round_by_round(tmp_path):

@@ -69,16 +69,16 @@ def exact(samples):
 def test_minibatches_of_a_step_are_one_large_batch(samples, network, settings, count):
     """Also where the last of an epoch is short, and where nothing counts in one of them."""
     torch.manual_seed(3)
-    given, start = samples(count), network().double()
+    all_samples, start = samples(count), network().double()
     small, large = copy.deepcopy(start), copy.deepcopy(start)
-    every = {"optimizer": MOMENTUM, "samples": given, "epochs_per_round": 1.5} | settings
+    every = {"optimizer": MOMENTUM, "samples": all_samples, "epochs_per_round": 1.5} | settings
     few = run(training_of(small, batch_size=2, accumulate=3, **every), range(3))
-    one = run(training_of(large, batch_size=6, **every), range(3))
+    whole_run = run(training_of(large, batch_size=6, **every), range(3))
     for a, b in zip(small.parameters(), large.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-13)
     assert not torch.equal(next(small.parameters()), next(start.parameters()))
-    assert [(r.steps, r.samples) for r in few] == [(r.steps, r.samples) for r in one]
-    assert [r.loss for r in few] == pytest.approx([r.loss for r in one], rel=1e-12)
+    assert [(r.steps, r.samples) for r in few] == [(r.steps, r.samples) for r in whole_run]
+    assert [r.loss for r in few] == pytest.approx([r.loss for r in whole_run], rel=1e-12)
 
 
 def test_a_step_over_all_samples_has_the_gradient_of_their_mean_loss():

@@ -42,7 +42,7 @@ def drawn(*shape, seed=1):
 def test_classification_is_numpys_for_any_size_of_batches():
     outputs, labels = drawn(10, 5), torch.arange(10) % 4
     task = Classification(top_k=(2, 5), per_class=True)
-    found = [measured(task, nn.CrossEntropyLoss(), outputs, labels, size) for size in (1, 3, 10)]
+    scores = [measured(task, nn.CrossEntropyLoss(), outputs, labels, size) for size in (1, 3, 10)]
     order = outputs.numpy().argsort(1)[:, ::-1]
     is_right = order[:, 0] == labels.numpy()
     expected = {
@@ -55,7 +55,7 @@ def test_classification_is_numpys_for_any_size_of_batches():
         **{f"accuracy_of_{c}": is_right[labels.numpy() == c].mean() for c in range(4)},
         "accuracy_of_4": math.nan,
     }
-    for metrics in found:
+    for metrics in scores:
         assert list(metrics) == [metric.name for metric in task.metrics(5)]
         assert metrics == pytest.approx(expected, rel=1e-12, nan_ok=True)
 
@@ -67,9 +67,9 @@ def test_perplexity_is_of_the_tokens_that_count():
     logs = outputs.log_softmax(1).gather(1, labels.clamp(min=0).unsqueeze(1)).squeeze(1)
     loss = -logs[counts].mean().item()
     right = (outputs.argmax(1) == labels)[counts].double().mean().item()
-    found = measured(NextToken(), nn.CrossEntropyLoss(), outputs, labels)
-    assert found == pytest.approx({"loss": loss, "accuracy": right, "perplexity": math.exp(loss)}, rel=1e-12)
-    assert next(iter(found)) == NextToken().metrics(6)[0].name == "loss"
+    scores = measured(NextToken(), nn.CrossEntropyLoss(), outputs, labels)
+    assert scores == pytest.approx({"loss": loss, "accuracy": right, "perplexity": math.exp(loss)}, rel=1e-12)
+    assert next(iter(scores)) == NextToken().metrics(6)[0].name == "loss"
 
 
 def test_ratings_are_judged_by_their_distance():
@@ -93,8 +93,8 @@ def test_weights_count_samples_several_times(reduction):
     often = torch.tensor([0, 1, 1, 2, 3, 3, 3])
     repeated = objective(Batch((places[often],), labels[often]))[1]
     assert weighted.item() == pytest.approx(repeated.item(), rel=1e-12)
-    given = torch.autograd.grad(weighted, objective.module.outputs)[0]
-    assert torch.allclose(given, torch.autograd.grad(repeated, objective.module.outputs)[0], rtol=1e-12)
+    gradient = torch.autograd.grad(weighted, objective.module.outputs)[0]
+    assert torch.allclose(gradient, torch.autograd.grad(repeated, objective.module.outputs)[0], rtol=1e-12)
 
 
 def loaded(inputs, labels, classes):
@@ -181,5 +181,5 @@ def test_a_task_trains_from_its_files(folder, name, tmp_path):
     before = test.run(plan.samples, plan.batch_size)
     nodes = Nodes(experiment, tmp_path / "run").begin()
     nodes.run(0, 2)
-    found = [node.evaluation.scores for node in nodes.nodes]
-    assert all(list(after) == metrics and after["loss"] < before["loss"] for after in found), (before, found)
+    tests = [node.evaluation.scores for node in nodes.nodes]
+    assert all(list(after) == metrics and after["loss"] < before["loss"] for after in tests), (before, tests)

@@ -41,7 +41,7 @@ def test_batches_hold_so_many_tokens_and_epochs_all_samples_in_orders_of_their_o
                       for rows in map(torch.tensor, content))  # fmt: skip
         assert all((size + 1) * low > MOST for (*_, size), (_, low, _) in pairwise(ends))
     assert len({str(content) for content in contents}) == 3
-    orders = [[int(SAMPLES.tokens[rows].max()) for rows in map(torch.tensor, one)] for one in contents]
+    orders = [[int(SAMPLES.tokens[rows].max()) for rows in map(torch.tensor, some)] for some in contents]
     assert sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]
     trial = minibatches.trial()
     assert max(trial.labels.shape[1], trial.fields[0].shape[1]) == SAMPLES.tokens[SHARD.indices].max()
@@ -67,7 +67,7 @@ def test_what_cannot_be_counted_in_tokens_is_refused():
     assert settings(steps_per_round=1).batch_size == 32
     images = Samples(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
     longest = int(SAMPLES.tokens.max())
-    for samples, most, least, in_step, what in (
+    for samples, most, least, in_step, defect in (
         (images, 9, 1, False, "the samples of the dataset are no tokens; use batch_size"),
         (SAMPLES, 5, 1, False, f"must be at least {longest}, the length of the longest training sample"),
         (SAMPLES, 64, 2, False, "batch norm needs 2 samples at once; use batch_size"),
@@ -75,7 +75,7 @@ def test_what_cannot_be_counted_in_tokens_is_refused():
     ):
         with pytest.raises(BadInput) as caught:
             settings(batch_tokens=most, epochs_per_round=1.0).check(samples, least, in_step)
-        assert str(caught.value) == f"training.batch_tokens: {what}"
+        assert str(caught.value) == f"training.batch_tokens: {defect}"
     settings(batch_tokens=64, steps_per_round=1).check(SAMPLES, 1, True)
 
 

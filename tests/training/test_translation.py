@@ -29,7 +29,7 @@ def scores_after(row, beginning):
 
 def step(rows, ids):
     return torch.stack(
-        [scores_after(row, tuple(one)) for row, one in zip(rows.tolist(), ids.tolist(), strict=True)]
+        [scores_after(row, tuple(some)) for row, some in zip(rows.tolist(), ids.tolist(), strict=True)]
     )
 
 
@@ -51,9 +51,9 @@ def judged(row, text, alpha):
 def test_a_search_of_all_beams_finds_the_best_text_and_one_beam_is_greedy(alpha):
     begin, most, beats = torch.full((5,), 9), torch.full((5,), MOST), []
     search = BeamSearch(VOCABULARY**MOST, alpha, END)
-    found = search(step, begin, most, lambda: beats.append(1))
+    texts = search(step, begin, most, lambda: beats.append(1))
     assert 1 <= len(beats) <= MOST
-    for row, text in enumerate(found):
+    for row, text in enumerate(texts):
         best = max(all_texts(), key=lambda other: judged(row, other, alpha))
         assert tuple(text) == best
     for row, text in enumerate(BeamSearch(1, alpha, END)(step, begin, most, lambda: None)):
@@ -80,7 +80,7 @@ def test_metrics_are_those_of_the_sentences_one_by_one(corpus, network):
     loss = nn.CrossEntropyLoss(label_smoothing=0.3)
     task = Translation(bleu=6, beams=2, longer=1)
     test = corpus.to(torch.float64).test
-    found = [evaluate(Objective(network, loss, task), test, size) for size in (1, 4, 10)]
+    scores = [evaluate(Objective(network, loss, task), test, size) for size in (1, 4, 10)]
     smoothed, plain, right, count = 0.0, 0.0, 0, 0
     with evaluation_mode(network), torch.no_grad():
         for row in range(len(test)):
@@ -95,9 +95,9 @@ def test_metrics_are_those_of_the_sentences_one_by_one(corpus, network):
             count += labels.numel()
     expected = {
         "loss": smoothed / count, "accuracy": right / count, "perplexity": math.exp(plain / count),
-        "bleu": found[0]["bleu"],
+        "bleu": scores[0]["bleu"],
     }  # fmt: skip
-    for metrics in found:
+    for metrics in scores:
         assert metrics == pytest.approx(expected, rel=1e-10)
         assert list(metrics) == [metric.name for metric in task.metrics(corpus.num_classes)]
 
@@ -125,8 +125,8 @@ def test_bleu_is_that_of_sacrebleu_and_adds_up(corpus):
     more = {"loss": 1.0, "surprise": 1.0, "labels": 1.0, "right": 0.0}
     whole = task.generated(network, test, 4, lambda: None)
     assert task.values(whole | more, 1.0)["bleu"] == pytest.approx(expected, rel=1e-12)
-    first, rest = torch.arange(len(test)).split(4)[0], torch.arange(4, len(test))
-    halves = [task.generated(network, test.subset(part), 3, lambda: None) for part in (first, rest)]
+    first, later = torch.arange(len(test)).split(4)[0], torch.arange(4, len(test))
+    halves = [task.generated(network, test.subset(part), 3, lambda: None) for part in (first, later)]
     assert {name: halves[0][name] + halves[1][name] for name in whole} == whole
 
 

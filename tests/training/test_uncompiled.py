@@ -40,11 +40,11 @@ def trained(make, steps=3, differentiable=False):
 @pytest.mark.parametrize("name", CLASSES)
 def test_it_computes_the_same_bits(name):
     cls = CLASSES[name]
-    own = uncompiled(cls)
-    assert own is uncompiled(cls) and issubclass(own, cls) and own.__name__ == name
-    assert {"add_param_group", "zero_grad", "state_dict", "load_state_dict"} <= vars(own).keys()
+    made = uncompiled(cls)
+    assert made is uncompiled(cls) and issubclass(made, cls) and made.__name__ == name
+    assert {"add_param_group", "zero_grad", "state_dict", "load_state_dict"} <= vars(made).keys()
     assert "__wrapped__" in vars(cls.state_dict)
-    tensors, state, seen = trained(own)
+    tensors, state, seen = trained(made)
     expected, known, _ = trained(cls)
     assert all(map(torch.equal, tensors, expected)) and repr(state) == repr(known)
     assert seen == [name] * 3
@@ -54,16 +54,16 @@ def test_it_computes_the_same_bits(name):
 
 
 @pytest.mark.parametrize("cls", [torch.optim.Adagrad, torch.optim.Adam])
-def test_gradients_flow_through_a_step_only_where_they_are_asked_for(cls):
+def test_gradients_flow_through_a_step_only_where_they_are_requested(cls):
     """The derivative of the parameter after a step by the one before, and the mode that is left behind."""
-    found = []
+    steps = []
     for make in (cls, uncompiled(cls)):
         start = torch.tensor([2.0], requires_grad=True)
         parameter = start.clone()
         parameter.grad = start.square()
         make([parameter], lr=0.1, eps=1.0, differentiable=True).step()
-        found.append(torch.autograd.grad(parameter, start)[0])
-    assert torch.equal(*found) and found[0] != 1
+        steps.append(torch.autograd.grad(parameter, start)[0])
+    assert torch.equal(*steps) and steps[0] != 1
 
     modes = []
 

@@ -14,7 +14,7 @@ from decentnode.core.clock import Clock
 from decentnode.errors import RunFailed
 
 MOST_QUEUED = 4
-"""Messages of one sender that wait, as many as payloads of later exchanges (mailbox.MOST_PARKED)."""
+"""Messages of one sender that wait, as many as payloads of later exchanges (mailbox.MOST_EARLY)."""
 
 
 class Queued(NamedTuple):

@@ -34,7 +34,7 @@ class HandshakeBoard:
             # The length last: a slot counts as written only when its bytes are there.
             self._lengths[rank] = len(handshake)
 
-    def said(self) -> dict[int, bytes]:
+    def contents(self) -> dict[int, bytes]:
         """The contents of all slots in use, by rank."""
         ranks = np.flatnonzero(self._lengths).tolist()
         return {rank: self._slots[rank, : self._lengths[rank]].tobytes() for rank in ranks}

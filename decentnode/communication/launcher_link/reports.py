@@ -267,12 +267,12 @@ class ReportReader:
         os.set_blocking(fd, False)
         self.fd = fd
         self.closed = False
-        self._rest = b""
+        self._incomplete = b""
 
     def read(self) -> list[Report]:
         """All reports that are there now; never waits."""
         # Reads until the pipe is empty, so one wake-up serves all nodes.
-        pieces = [self._rest]
+        pieces = [self._incomplete]
         while not self.closed:
             try:
                 pieces.append(os.read(self.fd, 1 << 16))
@@ -280,5 +280,5 @@ class ReportReader:
                 break
             self.closed = not pieces[-1]
         # A read may end within a line; the rest of that line is in the next one.
-        *lines, self._rest = b"".join(pieces).split(b"\n")
+        *lines, self._incomplete = b"".join(pieces).split(b"\n")
         return [_DECODER.decode(line) for line in lines]

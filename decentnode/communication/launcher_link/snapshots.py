@@ -33,7 +33,7 @@ class SnapshotBuffers:
         # As bytes, because numpy has no bfloat16.
         vectors = shared_array((len(ranks) * elements * dtype.itemsize,), "uint8")
         self._vectors = torch.from_numpy(vectors).view(dtype).view(len(ranks), elements)
-        self._beside = shared_array((len(ranks), room), "uint8")
+        self._module_states = shared_array((len(ranks), room), "uint8")
         self._lengths = shared_array((len(ranks),))
 
     async def publish(
@@ -45,7 +45,7 @@ class SnapshotBuffers:
         After a timeout the node does not wait for the reader again until that has read.
         """
         row = self._row[rank]
-        if len(module_state) > self._beside.shape[1]:
+        if len(module_state) > self._module_states.shape[1]:
             return False
         flags = self._flags[row]
         awake = AwakeClock(POLL_INTERVAL)
@@ -58,7 +58,7 @@ class SnapshotBuffers:
         self._given_up.discard(rank)
         # The flags order both sides: the node writes here only after the reader released the last vector.
         self._vectors[row].copy_(vector)
-        self._beside[row, : len(module_state)] = np.frombuffer(module_state, np.uint8)
+        self._module_states[row, : len(module_state)] = np.frombuffer(module_state, np.uint8)
         self._lengths[row] = len(module_state)
         flags[_PUBLISHED] = round + 1
         return True
@@ -72,10 +72,10 @@ class SnapshotBuffers:
         """The vector that the rank published last, shape (d,); valid until it is released."""
         return self._vectors[self._row[rank]]
 
-    def beside(self, rank: int) -> bytes:
+    def module_state(self, rank: int) -> bytes:
         """What the rank published last with its vector."""
         row = self._row[rank]
-        return self._beside[row, : self._lengths[row]].tobytes()
+        return self._module_states[row, : self._lengths[row]].tobytes()
 
     def release(self, rank: int, round: int) -> None:
         """Lets the rank publish again."""

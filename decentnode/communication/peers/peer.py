@@ -220,8 +220,8 @@ class Peer:
     def note_timeout(self, round: int, deadline: float, now: float) -> None:
         """Records that this node timed out on the peer after `deadline` seconds."""
         # A peer that has never rejoined cannot time out again.
-        is_again = self._rejoined_in is not None and round - self._rejoined_in < PROBATION
-        self._timeouts = self._timeouts + 1 if is_again else 1
+        is_repeated = self._rejoined_in is not None and round - self._rejoined_in < PROBATION
+        self._timeouts = self._timeouts + 1 if is_repeated else 1
         # No exclusion after the first timeout: the peer accepts when it has made progress.
         self._excluded_until = now + Timeouts.exclusion(deadline, self._timeouts)
 

@@ -95,7 +95,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         if self._group is not None:
             expected = self._expected(self._group, sources, layout)
             timeout = Timeouts.group_exchange(deadline)
-            sends = {target: carried.payload.buffer for target, carried in self._unconfirmed[key].items()}
+            sends = {target: sent.payload.buffer for target, sent in self._unconfirmed[key].items()}
             # Last: the mailbox must be open before the group can deliver into it.
             self.transfer_queue.begin(GroupExchange(self._group, key, sends, expected, timeout))
         return handle
@@ -227,14 +227,14 @@ class GroupEndpoint(ZeroMQEndpoint):
         acknowledged = self._acknowledged.get((peer, key[2]))
         if acknowledged is not None:  # it may have been lost on the way
             self.post([peer], Done(), acknowledged)
-        carried = self._unconfirmed.get(key, {}).get(peer)
-        if carried is None or peer in self._sent.get(key, {}):
+        sent = self._unconfirmed.get(key, {}).get(peer)
+        if sent is None or peer in self._sent.get(key, {}):
             return super().resend(peer, key)
-        still_there = self.mailbox.is_unread(peer, carried.seq, key[2])
+        still_there = self.mailbox.is_unread(peer, sent.seq, key[2])
         # While the group works the payload is late, not lost: a resend would be a duplicate.
-        if still_there and carried.group.is_broken:
-            payload = carried.payload.to(HOST)
-            self._io_thread.dispatch(self._frames(payload, [peer], key, carried.seq))
+        if still_there and sent.group.is_broken:
+            payload = sent.payload.to(HOST)
+            self._io_thread.dispatch(self._frames(payload, [peer], key, sent.seq))
         return True
 
     def _abandon(self) -> None:

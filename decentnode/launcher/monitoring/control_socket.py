@@ -82,7 +82,7 @@ class _Client:
         connection.setblocking(False)
         self.connection = connection
         self.until = time.monotonic() + Timeouts.control_answer
-        self.said = b""
+        self.received = b""
         self.answer = b""
 
 
@@ -156,10 +156,10 @@ class ControlServer:
         """One step of a conversation; True when it is over."""
         if not client.answer:
             piece = client.connection.recv(MOST_REQUEST_BYTES)
-            client.said += piece
-            if b"\n" not in client.said:
-                return not piece or len(client.said) > MOST_REQUEST_BYTES
-            client.answer = msgspec.json.encode(self._reply(client.said.split(b"\n")[0])) + b"\n"
+            client.received += piece
+            if b"\n" not in client.received:
+                return not piece or len(client.received) > MOST_REQUEST_BYTES
+            client.answer = msgspec.json.encode(self._reply(client.received.split(b"\n")[0])) + b"\n"
         client.answer = client.answer[client.connection.send(client.answer) :]
         return not client.answer
 
@@ -193,7 +193,7 @@ def query(path: str, request: Request) -> msgspec.Raw:
     return answer.content
 
 
-def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
+def _answered(path: str, request: Request, is_repeated: bool = False) -> bytes:
     """The bytes of the answer, one line."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         # For each step; the launcher limits the whole conversation itself.
@@ -208,8 +208,8 @@ def _answered(path: str, request: Request, is_again: bool = False) -> bytes:
         except NOBODY_THERE:
             raise
         except OSError as error:
-            if isinstance(error, HUNG_UP) and not is_again:  # it may have ended just now
-                return _answered(path, request, is_again=True)
+            if isinstance(error, HUNG_UP) and not is_repeated:  # it may have ended just now
+                return _answered(path, request, is_repeated=True)
             raise RunFailed(f"the launcher cannot be asked: {error.strerror or error}") from error
     if not answer.endswith(b"\n"):
         raise RunFailed("the launcher hung up without an answer")

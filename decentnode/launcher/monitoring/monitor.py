@@ -64,7 +64,7 @@ class RunMonitor:
         text = f"{self._experiment.settings.name}: the first round begins"
         self._event_log.log("started", text, shown=False)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Ends `wait`, or the next one; safe in a signal handler and in any thread."""
         os.eventfd_write(self._alarm, 1)
 
@@ -78,7 +78,7 @@ class RunMonitor:
         else:
             ready([*fds, *control.readers], control.writers, timeout)
             control.serve()
-        # Cleared before the caller checks for causes, so no ring is missed.
+        # Cleared before the caller checks for causes, so no wake-up is missed.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._alarm)
 
@@ -141,7 +141,7 @@ class RunMonitor:
         seen = beat.read()
         state = "stuck" if self.watchdog.is_stuck(rank) else member.state
         # The node may have begun it after `now`.
-        doing, seconds = self.watchdog.what(rank), max(0.0, round(now - seen.since, 1))
+        doing, seconds = self.watchdog.activity_of(rank), max(0.0, round(now - seen.since, 1))
         return NodeStatus(
             rank=rank,
             state=state,

@@ -184,9 +184,9 @@ class Watchdog:
         if rank not in self._beats:
             return ""
         # The node may have begun it after `now`.
-        return f"{self.what(rank)} for {max(0.0, now - self._beats[rank].read().since):.0f} s"
+        return f"{self.activity_of(rank)} for {max(0.0, now - self._beats[rank].read().since):.0f} s"
 
-    def what(self, rank: int) -> str:
+    def activity_of(self, rank: int) -> str:
         """What a local node does, as text."""
         stopped = self._watched[self._local[rank]].stopped
         return "suspended" if stopped else DOING[self._beats[rank].read().activity]
@@ -268,7 +268,7 @@ class Watchdog:
                 watched.is_reported = True
                 for rank in sorted(self._active.intersection(watched.ranks)):
                     seen = self._beats[rank].read()
-                    yield Stuck(rank, max(seen.round, 0), self.what(rank), watched.silent)
+                    yield Stuck(rank, max(seen.round, 0), self.activity_of(rank), watched.silent)
 
     def _waits(self, now: float) -> Iterable[Waiting]:
         """All waits, if one of them is unusually long: a shorter one may show its cause."""

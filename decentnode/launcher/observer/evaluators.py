@@ -213,7 +213,7 @@ def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int
         rank, round = _TASK.unpack(task)
         test = test_on(device_for(experiment.settings.device, experiment.mapping.local_rank(rank)))
         test.load(board.snapshots.vector(rank))
-        test.module_state.load_state_dict(unpacked(board.snapshots.beside(rank)))
+        test.module_state.load_state_dict(unpacked(board.snapshots.module_state(rank)))
         # The copy is made, so the node may publish again.
         board.snapshots.release(rank, round)
         beat()

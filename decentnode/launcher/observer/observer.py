@@ -93,7 +93,7 @@ class ModelObserver(threading.Thread):
     """Sends contributions: to machine 0, or from there to all."""
     test: Callable[[Tensor, int], dict[str, float]] | None
     """Evaluates a vector after a round."""
-    said: Callable[[], object] = lambda: None
+    notify: Callable[[], object] = lambda: None
     """Called when there is something to send or show, or the thread ends."""
     machines: set[int] = field(default_factory=lambda: {0})
     """The machines whose contributions machine 0 waits for."""
@@ -139,7 +139,7 @@ class ModelObserver(threading.Thread):
             self._observe()
         except Exception as error:
             self.error = error
-            self.said()
+            self.notify()
             # Released unread, so no node waits for an observer that has failed.
             for round, round_parts in self._rounds.items():
                 self._release(round, round_parts)
@@ -148,7 +148,7 @@ class ModelObserver(threading.Thread):
                 self._closing = event is None
                 self._release_late(event)
         finally:
-            self.said()
+            self.notify()
 
     def _observe(self) -> None:
         while not (self._closing and not self._rounds):
@@ -229,14 +229,14 @@ class ModelObserver(threading.Thread):
         complete = self.machine != 0 or awaited <= parts.distances.keys()
         if late or (is_summed and complete and (parts.mean is not None or not parts.count)):
             self._conclude(round, parts)
-            self.said()
+            self.notify()
 
     def _contribute(self, contribution: Contribution) -> None:
         """Books a contribution of this machine, and sends it: a mean to all, the others to machine 0."""
         self._book(contribution)
         if isinstance(contribution, MeanVector) == (self.machine == 0):
             self.send(contribution)
-            self.said()
+            self.notify()
 
     def _sum(self, parts: _RoundParts) -> bytes:
         if not parts.shown:

@@ -211,8 +211,8 @@ class NoiseOfMuffliato(Mechanism):
         n, exchanges = self.graph.num_nodes, self.rounds * len(self._c)
         # The work is that of one singular value decomposition for each group.
         degree = max(len(self.graph.graph.sources(v, 0)) for v in range(n))
-        heard = [min(n, degree * len(group)) * exchanges for group in observers]
-        if sum(rows * self.rounds * n * min(rows, self.rounds * n) for rows in heard) > MOST_WORK:
+        row_counts = [min(n, degree * len(group)) * exchanges for group in observers]
+        if sum(rows * self.rounds * n * min(rows, self.rounds * n) for rows in row_counts) > MOST_WORK:
             return None, [
                 "all messages together are too many to compute; fewer rounds, or --colluders, are not"
             ]

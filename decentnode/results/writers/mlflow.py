@@ -48,7 +48,7 @@ class MlflowWriter(Writer):
         # After the import, which sets it: the screen has the launcher's live view.
         logging.getLogger("mlflow").setLevel(logging.ERROR)
         self._client = mlflow.MlflowClient(tracking_uri=self.tracking_uri)
-        self._id = self._found() or self._made()
+        self._id = self._earlier_run() or self._made()
         self._steps = {metric.step for metric in self._client.get_metric_history(self._id, "seconds")}
         for row in rows:
             self.row(row)
@@ -75,7 +75,7 @@ class MlflowWriter(Writer):
         known = self._client.get_experiment_by_name(self.experiment)
         return str(known.experiment_id if known else self._client.create_experiment(self.experiment))
 
-    def _found(self) -> str:
+    def _earlier_run(self) -> str:
         """The run of an earlier start, marked as running; empty if there is none."""
         wanted = f"tags.`{RUN_ID}` = '{self._run.run_id}'"
         runs = self._client.search_runs([self._experiment_id], wanted)

@@ -67,23 +67,23 @@ def test_published_figures(spending):
 @pytest.mark.parametrize("spending", HARD)
 def test_distributions_of_losses_are_tighter_than_divergences_for_every_rate_and_noise(spending):
     """The grid is fine enough: one four times as fine gives at most one percent less."""
-    found, interval = PLD.epsilon([spending], DELTA), loss_interval([spending])
-    assert found < RDP.epsilon([spending], DELTA)
+    epsilon, interval = PLD.epsilon([spending], DELTA), loss_interval([spending])
+    assert epsilon < RDP.epsilon([spending], DELTA)
     finer = _losses_of_step(spending.rate, spending.noise, interval / 4).self_compose(spending.steps)
-    assert 0.99 * found < finer.get_epsilon_for_delta(DELTA) <= found
+    assert 0.99 * epsilon < finer.get_epsilon_for_delta(DELTA) <= epsilon
 
 
 def test_the_interval_bounds_the_work_and_is_one_for_all_parts_of_a_history():
     assert PLD.epsilon([Spending(1e-3, 8.0, 3000)], DELTA) == pytest.approx(0.0181, abs=1e-4), "once .0500"
-    for one in (
+    for spending in (
         Spending(1e-5, 0.7, 10**5),
         Spending(1e-9, 0.1, 10),
         Spending(1e-3, 2.0, 10**8),
         Spending(1.0, 0.05, 9),
     ):
-        interval = loss_interval([one])
+        interval = loss_interval([spending])
         assert 0 < interval <= WIDEST_INTERVAL
-        assert _largest_loss(one) / interval <= MOST_LOSSES or interval == WIDEST_INTERVAL
+        assert _largest_loss(spending) / interval <= MOST_LOSSES or interval == WIDEST_INTERVAL
     fine, coarse = Spending(1e-3, 8.0, 100), Spending(0.01, 8.0, 100)
     assert loss_interval([fine]) < loss_interval([fine, coarse]) < loss_interval([coarse])
 

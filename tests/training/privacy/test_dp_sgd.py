@@ -25,8 +25,8 @@ SAMPLES = Samples(torch.randn(SIZE, 4, generator=DRAWN), torch.randint(3, (SIZE,
 
 
 def training_of(batch_size=12, steps=4, rounds=3, size=SIZE, accumulate=1, lr=0.1, **options):
-    given = {"clip": CLIP, "noise": NOISE, "delta": DELTA, "generator": "seeded"} | options
-    privacy = Factory(DpSgd, given)
+    options_ = {"clip": CLIP, "noise": NOISE, "delta": DELTA, "generator": "seeded"} | options
+    privacy = Factory(DpSgd, options_)
     settings = TrainingSettings(
         Factory(torch.optim.SGD, {"lr": lr}), batch_size=batch_size, steps_per_round=steps, privacy=privacy,
         accumulate=accumulate,
@@ -53,8 +53,8 @@ def test_a_step_is_the_published_one():
         training.module.zero_grad(set_to_none=False)
         batch = SAMPLES.batch(index[None])
         nn.functional.cross_entropy(training.module(batch.fields[0]), batch.labels).backward()
-        one = training.vector.gradient
-        total += one * min(1, CLIP / one.norm())
+        gradient = training.vector.gradient
+        total += gradient * min(1, CLIP / gradient.norm())
     wanted = (total + NOISE * CLIP * source.normal(len(total))) / 12
     report = run(training, 0)[0]
     assert torch.allclose((before - training.vector.values) / 0.1, wanted.float(), atol=1e-6)

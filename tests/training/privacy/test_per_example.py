@@ -91,9 +91,9 @@ def test_long_texts_in_an_lstm_are_computed_one_after_the_other():
     network = model_of(MODELS.find("lstm"), SMALL["lstm"][0]).build((40,), WORDS)
     objective, layout = prepared(network, *losses("lstm"))
     batch = Batch((torch.randint(WORDS, (3, 40)),), torch.randint(WORDS, (3, 40)))
-    sums, found = ClippedSum(objective, layout), torch.zeros(layout.numel, dtype=torch.float64)
-    sums.add(batch, CLIP, found)
-    assert (found - looped(objective, layout, batch, CLIP)).abs().max() < 1e-9
+    sums, gradient = ClippedSum(objective, layout), torch.zeros(layout.numel, dtype=torch.float64)
+    sums.add(batch, CLIP, gradient)
+    assert (gradient - looped(objective, layout, batch, CLIP)).abs().max() < 1e-9
     assert sums._is_long(batch) and not sums._is_long(Batch((batch.fields[0][:, :9],), batch.labels))
 
 
@@ -112,10 +112,10 @@ def test_a_model_that_vmap_refuses_is_computed_in_a_loop():
     torch.manual_seed(0)
     objective, layout = prepared(ReadsItself(), nn.CrossEntropyLoss(), Classification())
     batch = Batch((torch.randn(6, 4).double(),), torch.randint(3, (6,)))
-    sums, found = ClippedSum(objective, layout), torch.zeros(layout.numel, dtype=torch.float64)
-    sums.add(batch, CLIP, found)
+    sums, gradient = ClippedSum(objective, layout), torch.zeros(layout.numel, dtype=torch.float64)
+    sums.add(batch, CLIP, gradient)
     assert "item" in sums.why_loop
-    assert (found - looped(objective, layout, batch, CLIP)).abs().max() < 1e-9
+    assert (gradient - looped(objective, layout, batch, CLIP)).abs().max() < 1e-9
 
 
 def test_every_model_is_here():
@@ -131,8 +131,8 @@ def test_clipped_sums_equal_a_loop(name):
     batch = Batch(tuple(f.double() if f.is_floating_point() else f for f in batch.fields), batch.labels)
     if batch.labels.is_floating_point():
         batch = Batch(batch.fields, batch.labels.double())
-    sums, found = ClippedSum(objective, layout), torch.zeros(layout.numel, dtype=torch.float64)
-    sums.add(batch, CLIP, found)
+    sums, gradient = ClippedSum(objective, layout), torch.zeros(layout.numel, dtype=torch.float64)
+    sums.add(batch, CLIP, gradient)
     wanted = looped(objective, layout, batch, CLIP)
     assert sums.why_loop == ""
-    assert wanted.norm() > 1e-3 and (found - wanted).abs().max() < 1e-9
+    assert wanted.norm() > 1e-3 and (gradient - wanted).abs().max() < 1e-9
