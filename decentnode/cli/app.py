@@ -410,7 +410,7 @@ app.command("import")(import_config)
 
 def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
     """An experiment's settings; reports a file that cannot be read before the slow imports."""
-    from decentnode.config.sources import extends
+    from decentnode.config import extends
 
     document = extends.read(config)
     import_torch()

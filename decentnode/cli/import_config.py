@@ -15,8 +15,8 @@ from decentnode.core.text import counted, printable
 from decentnode.errors import BadInput
 
 if TYPE_CHECKING:
-    from decentnode.config.sources.conversion import Conversion
-    from decentnode.config.sources.driver_arguments import Arguments
+    from decentnode.interop.conversion import Conversion
+    from decentnode.interop.driver_arguments import Arguments
 
 
 def import_config(
@@ -53,7 +53,7 @@ def import_config(
     wr: Annotated[str | None, typer.Option("-wr", hidden=True)] = None,
 ) -> None:
     """Convert a configuration of decentralizepy; the flags of its drivers are taken as they are."""
-    from decentnode.config.sources.driver_arguments import Arguments, processes
+    from decentnode.interop.driver_arguments import Arguments, processes
 
     others = {"-tea": tea, "-ro": ro, "-ll": ll, "-sm": sm, "-sr": sr, "-wr": wr}
     arguments = Arguments(
@@ -87,7 +87,7 @@ def converted(
     from decentnode.config.error_locations import plugin_errors_as_bad_input
     from decentnode.config.loader import understand
     from decentnode.config.sections import SECTIONS
-    from decentnode.config.sources.decentralizepy import convert
+    from decentnode.interop.decentralizepy import convert
 
     made = convert(config, arguments, [override.partition("=")[0] for override in overrides])
     for override in overrides:

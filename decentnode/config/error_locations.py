@@ -13,9 +13,9 @@ from pathlib import Path
 from torch import nn
 from torch.optim import Optimizer
 
+from decentnode.config import extends
 from decentnode.config import overrides as command_line
 from decentnode.config.sections import SECTIONS
-from decentnode.config.sources import extends
 from decentnode.config.yaml_source import Key, key_of
 from decentnode.core.registry import REGISTRIES
 from decentnode.errors import (

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from decentnode.config.extends import EXTENDS
 from decentnode.config.plugin_parser import GRAPH_FILE, Parameters, parameters_for
 from decentnode.config.sections import communication_parameters, scalar_parameters, training_parameters
 from decentnode.config.settings import (
@@ -11,7 +12,6 @@ from decentnode.config.settings import (
     RecordSettings,
     TimeModelSettings,
 )
-from decentnode.config.sources.extends import EXTENDS
 from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
 from decentnode.config.type_check import REQUIRED, parameters_of, schema_of
 from decentnode.core import registry

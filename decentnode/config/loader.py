@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from decentnode.communication.security.key_files import load_manifest
+from decentnode.config import extends, yaml_source
 from decentnode.config import overrides as command_line
-from decentnode.config import yaml_source
 from decentnode.config.consistency import check_all
 from decentnode.config.link_security import keys_beside
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import DATASET_KEYS, SHARING_KEYS, SectionParser
 from decentnode.config.settings import KeyFolder, Plugin, Settings
-from decentnode.config.sources import extends
 from decentnode.config.type_check import is_path, parameters_of
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside

@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
+from decentnode.config.extends import EXTENDS
 from decentnode.config.paths import expanded
 from decentnode.config.plugin_parser import Parameters, PluginParser
 from decentnode.config.settings import (
@@ -18,7 +19,6 @@ from decentnode.config.settings import (
     Settings,
     TimeModelSettings,
 )
-from decentnode.config.sources.extends import EXTENDS
 from decentnode.config.torch_classes import (
     LOSSES,
     MOST_TRIAL_STEPS,

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from decentnode.config import extends
 from decentnode.config import loader as config
 from decentnode.config import overrides as command_line
 from decentnode.config.error_locations import plugin_errors_as_bad_input
 from decentnode.config.settings import Settings
-from decentnode.config.sources import extends
 from decentnode.config.yaml_source import Defect, Document, SourceLocation
 from decentnode.errors import BadInput, ConfigError
 from decentnode.studies.axes import Change, PlannedVariant

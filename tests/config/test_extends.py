@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from decentnode.cli import app
-from decentnode.config import loader
+from decentnode.config import extends, loader
 from decentnode.config.json_schema import json_schema
 from decentnode.config.settings import KeyFolder, Settings
-from decentnode.config.sources import extends
 from decentnode.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from decentnode.config.plugin_parser import GRAPH_FILE
-from decentnode.config.sources.conversion import OWN, Conversion
-from decentnode.config.sources.decentralizepy_keys import FLAGS
 from decentnode.config.yaml_source import SourceLocation
 from decentnode.core.registry import near_file
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput, ConfigError
+from decentnode.interop.conversion import OWN, Conversion
+from decentnode.interop.decentralizepy_keys import FLAGS
 
 HERE = "127.0.0.1"
 

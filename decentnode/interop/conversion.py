@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from decentnode.config.sources.decentralizepy_keys import KEYS
-from decentnode.config.sources.ini_file import IniEntry, IniFile
 from decentnode.config.yaml_source import Defect, Document, Key, SourceLocation
 from decentnode.core.registry import guess
 from decentnode.core.text import quoted
+from decentnode.interop.decentralizepy_keys import KEYS
+from decentnode.interop.ini_file import IniEntry, IniFile
 
 OWN = "decentralizepy"
 PAGE = f"docs/from_{OWN}.md"

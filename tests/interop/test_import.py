@@ -13,11 +13,11 @@ from decentnode.cli import app
 from decentnode.cli.import_config import converted
 from decentnode.config import loader
 from decentnode.config.settings import Settings
-from decentnode.config.sources import decentralizepy_keys as tables
-from decentnode.config.sources.driver_arguments import Arguments
 from decentnode.core.registry import Registry
 from decentnode.errors import BadInput
 from decentnode.graph.files import read_graph
+from decentnode.interop import decentralizepy_keys as tables
+from decentnode.interop.driver_arguments import Arguments
 from decentnode.node.experiment import Experiment
 from tests.support.in_process import Nodes
 from tests.support.pages import ROOT, blocks

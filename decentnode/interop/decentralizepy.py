@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from decentnode.config.sources import driver_arguments, ini_file
-from decentnode.config.sources.conversion import OWN, PAGE, Conversion, is_decentralizepy
-from decentnode.config.sources.decentralizepy_keys import (
+from decentnode.config.type_check import unknown
+from decentnode.config.yaml_source import SourceLocation
+from decentnode.interop import driver_arguments, ini_file
+from decentnode.interop.conversion import OWN, PAGE, Conversion, is_decentralizepy
+from decentnode.interop.decentralizepy_keys import (
     BASIS_KEYS,
     CNNS,
     COMMUNICATIONS,
@@ -23,10 +25,8 @@ from decentnode.config.sources.decentralizepy_keys import (
     TRAININGS,
     Scheme,
 )
-from decentnode.config.sources.driver_arguments import Arguments
-from decentnode.config.sources.ini_file import IniEntry
-from decentnode.config.type_check import unknown
-from decentnode.config.yaml_source import SourceLocation
+from decentnode.interop.driver_arguments import Arguments
+from decentnode.interop.ini_file import IniEntry
 
 Section = Mapping[str, IniEntry]
 OURS = {
