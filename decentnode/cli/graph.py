@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from decentnode.config import overrides
-from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown
+from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown_key
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from, name_of
 from decentnode.core.text import counted
@@ -230,7 +230,7 @@ def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
 def _value(document: Document, cls: type, key: str, value: Any) -> Any:
     parameters = parameters_of(cls)
     if key not in parameters:
-        document.add((key,), unknown("option", key, list(parameters)))
+        document.report(unknown_key((key,), "option", list(parameters)))
         return None
     if parameters[key][0] is Graph:
         inner = dict(value) if isinstance(value, dict) else {"name": value}
@@ -239,7 +239,7 @@ def _value(document: Document, cls: type, key: str, value: Any) -> Any:
     try:
         return typed(parameters[key][0], value)
     except TypeMismatch as unfit:
-        document.add((key,), *unfit.problems.values())
+        document.report(*(defect.below((key,)) for defect in unfit.defects))
         return None
 
 

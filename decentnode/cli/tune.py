@@ -95,11 +95,11 @@ def check(settings: Settings, graph: WeightedGraph) -> None:
     name, options = settings.sharing.name, settings.sharing.options
     if "gamma" not in options:
         known = [n for n, cls in SHARINGS.classes().items() if "gamma" in parameters_of(cls)]
-        raise BadInput(f"sharing: {name} has no gamma to tune; {', '.join(known)} have one")
+        raise BadInput.at("sharing", f"{name} has no gamma to tune; {', '.join(known)} have one")
     if options.get("server") is not None:
-        raise BadInput(f"sharing: {name} with a server makes no use of gamma")
+        raise BadInput.at("sharing", f"{name} with a server makes no use of gamma")
     if graph.num_nodes < 2:
-        raise BadInput("graph: one node alone has no neighbor to agree with")
+        raise BadInput.at("graph", "one node alone has no neighbor to agree with")
 
 
 def find(attempt: Try) -> Iterator[Trial]:

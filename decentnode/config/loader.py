@@ -11,7 +11,7 @@ from typing import Any
 from decentnode.communication.security.key_files import load_manifest
 from decentnode.config import extends, yaml_source
 from decentnode.config import overrides as command_line
-from decentnode.config.consistency import check_all
+from decentnode.config.consistency import defects
 from decentnode.config.link_security import keys_beside
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import DATASET_KEYS, SHARING_KEYS, SectionParser
@@ -42,7 +42,7 @@ def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) ->
     parser = PluginParser(document, folder)
     sections = SectionParser(parser)
     arguments = sections.read()
-    check_all(document, sections.made)
+    document.report(*defects(sections.made))
     document.raise_any()
     mapping = sections.made["mapping"]
     settings = Settings(**arguments | {"training": per_rank(arguments["training"], mapping)})

@@ -28,11 +28,12 @@ from decentnode.config.torch_classes import (
     try_optimizer,
     try_scheduler,
 )
-from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
-from decentnode.config.yaml_source import Document, Key
+from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown_key
+from decentnode.config.yaml_source import Document
 from decentnode.core import registry
 from decentnode.core.registry import Registry
 from decentnode.datasets.validation import ValidationSettings
+from decentnode.errors import MISSING_KEY, Key
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
@@ -70,7 +71,7 @@ class SectionParser:
     def read(self) -> dict[str, Any]:
         """The arguments of Settings by name; those with a defect are None or missing."""
         for name in [name for name in self.document.value if name not in SECTIONS]:
-            self.document.add((name,), unknown("key", name, SECTIONS))
+            self.document.report(unknown_key((name,), "key", SECTIONS))
         if EXTENDS in self.document.value:  # what a file extends has been merged into it
             what = "is read from a file alone; write it there, or name that file instead of this one"
             self.document.add((EXTENDS,), what)
@@ -208,8 +209,10 @@ class SectionParser:
         section = self.parser.get(key)
         if not isinstance(section, dict):
             wanted = "a mapping with optimizer and steps_per_round or epochs_per_round"
-            missing = f"missing; it must be {wanted}"
-            self.document.add(key, missing if section is None else f"must be {wanted}, not {show(section)}")
+            if section is None:
+                self.document.add(key, MISSING_KEY, f"it must be {wanted}")
+            else:
+                self.document.add(key, f"must be {wanted}, not {show(section)}")
             return {}
         classes = self._classes(key)
         parameters = training_parameters()

@@ -115,7 +115,7 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         if self.nodes == ():
-            raise BadInput("nodes: no node is given; give a number or ranks, or leave it out for all")
+            raise BadInput.at("nodes", "no node is given; give a number or ranks, or leave it out for all")
 
     def tested(self, num_nodes: int) -> frozenset[int] | None:
         """The ranks whose models are tested before the last round; None: all."""

@@ -18,9 +18,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from decentnode.config.yaml_source import Key
-from decentnode.core.registry import guess
+from decentnode.core.registry import guess, nearest
 from decentnode.core.text import quoted
+from decentnode.errors import MISSING_KEY, Defect, Key
 
 REQUIRED = Parameter.empty
 UNIONS = (Union, types.UnionType)
@@ -41,11 +41,11 @@ _SIGNS: dict[type, tuple[str, str]] = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("
 
 
 class TypeMismatch(Exception):
-    """A value that its type does not allow; `problems` are (key within the value, defect)."""
+    """A value that its type does not allow; the keys of the defects are those within the value."""
 
-    def __init__(self, problems: dict[Key, str]) -> None:
-        super().__init__(str(problems))
-        self.problems = problems
+    def __init__(self, defects: Sequence[Defect]) -> None:
+        super().__init__("; ".join(map(str, defects)))
+        self.defects = defects
 
 
 def parameters_of(cls: Callable[..., Any], skip: int = 0) -> dict[str, tuple[Any, Any]]:
@@ -78,18 +78,14 @@ def typed(hint: Any, value: Any) -> Any:
     try:
         return _adapter(hint).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
-        problems: dict[Key, str] = {}
+        found: dict[Key, Defect] = {}
         # What a class says itself is more precise than that no other choice of a union fits.
         for one in sorted(error.errors(include_url=False), key=lambda one: one["type"] not in OWN_ERRORS):
-            key, what = _problem(hint, value, one)
-            problems.setdefault(key, what)
-        raise TypeMismatch(_deepest(problems)) from error
-
-
-def _deepest(problems: dict[Key, str]) -> dict[Key, str]:
-    """Problems without those of a whole with a problem in one of its parts: the other choices of a union."""
-    inner = {key[:length] for key in problems for length in range(len(key))}
-    return {key: what for key, what in problems.items() if key not in inner}
+            defect = _defect(hint, value, one)
+            found.setdefault(defect.key, defect)
+        # A whole with a defect in one of its parts has another one only as a choice of a union.
+        wholes = {key[:length] for key in found for length in range(len(key))}
+        raise TypeMismatch([defect for key, defect in found.items() if key not in wholes]) from error
 
 
 def schema_of(hint: Any, ref_template: str) -> dict[str, Any]:
@@ -114,25 +110,35 @@ def _cached_adapter(hint: Any) -> TypeAdapter[tuple[Any]]:
     return TypeAdapter(tuple[hint], config=_RULES)
 
 
-def _problem(hint: Any, value: Any, error: Mapping[str, Any]) -> tuple[Key, str]:
+def _defect(hint: Any, value: Any, error: Mapping[str, Any]) -> Defect:
     path = error["loc"][1:]
     key, inner = _locate(hint, path, value)
     last = path[-1] if path else None
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return path, unknown("key", str(last), list(_hints(_bare(inner))))
+        return unknown_key(path, "key", list(_hints(_bare(inner))))
     if error["type"] == "missing" and isinstance(last, str) and key == path:
-        return key, f"missing; it must be {describe(inner)}"
+        return Defect(key, MISSING_KEY, f"it must be {describe(inner)}")
     if error["type"] in OWN_ERRORS:
-        return key, str(error["ctx"]["error"])
+        return Defect(key, str(error["ctx"]["error"]))
     if error["type"] == "missing":
         key, inner = _locate(hint, path[:-1], value)
-    return key, f"must be {describe(inner)}, not {show(_dig(value, key))}"
+    return Defect(key, f"must be {describe(inner)}, not {show(_dig(value, key))}")
+
+
+def unknown_key(key: Key, what: str, known: Sequence[str]) -> Defect:
+    """The defect of a key whose last word is none of the known ones; `what` it is."""
+    name = str(key[-1])
+    return Defect(key, unknown(what, name, known), meant=nearest(name, known))
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
     """`unknown key; did you mean 'x'?`, or all known names when none is similar."""
-    listed = f" (known: {', '.join(known)})" if known else ""
-    return f"unknown {what}{guess(name, list(known)) or listed}"
+    return f"unknown {what}{known_names(name, known)}"
+
+
+def known_names(name: str, known: Sequence[str]) -> str:
+    """`; did you mean 'x'?`, or all known names when none is similar."""
+    return guess(name, known) or (f" (known: {', '.join(known)})" if known else "")
 
 
 def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any]:

@@ -151,7 +151,9 @@ class Experiment:
         source: Dataset = self.settings.dataset.make()
         size = source.available(tests.samples, samples)
         if size is not None and size > len(samples):
-            raise BadInput(f"evaluation.samples: {size} samples asked for, the test set has {len(samples)}")
+            raise BadInput.at(
+                "evaluation.samples", f"{size} samples asked for, the test set has {len(samples)}"
+            )
         drawn = None if size is None else draw(samples, size, "evaluation", self.settings.seed)
         return EvaluationPlan(
             samples=samples,
@@ -386,16 +388,18 @@ def check_batches(experiment: Experiment) -> None:
     training.check(experiment.samples.dataset.train, least, experiment.gradient_sync.one_model)
     for rank in range(experiment.graph.num_nodes):
         if 0 < experiment.shard(rank).size < least:
-            raise BadInput(
-                f"dataset.partition: rank {rank} has a single sample, but batch norm needs {least} at "
-                f"once; give each rank {least} or none"
+            raise BadInput.at(
+                "dataset.partition",
+                f"rank {rank} has a single sample, but batch norm needs {least} at "
+                f"once; give each rank {least} or none",
             )
     scheme: Sharing = experiment.settings.sharing.make()
     without = [rank for rank, part in enumerate(experiment.samples.parts) if not len(part)]
     if scheme.needs_local_loss and without:
-        raise BadInput(
-            f"sharing: {name_of(scheme)} tests models on a node's own samples, but rank {without[0]} has "
-            "none; change dataset.partition, or use another scheme"
+        raise BadInput.at(
+            "sharing",
+            f"{name_of(scheme)} tests models on a node's own samples, but rank {without[0]} has "
+            "none; change dataset.partition, or use another scheme",
         )
 
 
@@ -403,9 +407,10 @@ def check_metrics(metrics: Sequence[Metric]) -> None:
     """Raises BadInput if the metrics of a node are too long for a report."""
     needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in metrics)
     if needed > MOST_BYTES:
-        raise BadInput(
-            f"task: the {len(metrics)} metrics of an evaluation need {needed} bytes of a node's report, "
-            f"which has {MOST_BYTES}; measure fewer, for instance with per_class: false"
+        raise BadInput.at(
+            "task",
+            f"the {len(metrics)} metrics of an evaluation need {needed} bytes of a node's report, "
+            f"which has {MOST_BYTES}; measure fewer, for instance with per_class: false",
         )
 
 

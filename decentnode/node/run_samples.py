@@ -52,7 +52,7 @@ class RunSamples:
             drawn = source.drawn(source.whole(seed) if whole_dataset is None else whole_dataset, seed)
         dataset, rows = hold_out(drawn.to(DTYPES[settings.training.dtype]), settings.validation, seed)
         if not len(dataset.test):
-            raise BadInput("dataset: the test set is empty, so no model can be evaluated")
+            raise BadInput.at("dataset", "the test set is empty, so no model can be evaluated")
         settings.training.task.make().check(dataset, settings.training.loss.cls)
         parts = split_rows(settings.partition.make(), dataset.train, rows, nodes, seed)
         changed, levels = skew.apply([one.make() for one in settings.skew], dataset, parts, seed)
@@ -97,7 +97,7 @@ class RunSamples:
         if not graph.needs_labels:
             return WeightedGraph(graph, settings.weights.make())
         if not self.has_classes:
-            raise BadInput(f"graph: {name_of(graph)} needs samples of classes; these have none")
+            raise BadInput.at("graph", f"{name_of(graph)} needs samples of classes; these have none")
         weighted = WeightedGraph(graph.with_labels(self.histograms), settings.weights.make())
         # The checks of the settings saw the graph that it is without labels.
         sharing: Sharing = settings.sharing.make()

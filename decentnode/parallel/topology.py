@@ -110,7 +110,7 @@ def made(registry: Registry, named: str | Mapping[str, Any], given: Mapping[str,
             usual[option] = typed(parameters[option][0], value)
         except TypeMismatch as unfit:
             where = f"{registry.kind} {name}: {option}"
-            raise BadInput(*(f"{where}: {problem}" for problem in unfit.problems.values())) from unfit
+            raise BadInput(*(f"{where}: {problem}" for problem in unfit.defects)) from unfit
     try:
         return cls(**usual)
     except TypeError as error:

@@ -14,7 +14,7 @@ from decentnode.core import rng
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import SHARINGS, TRANSFORMS, Registry, guess, name_of
 from decentnode.core.vector import AdjustGradient, ParameterLayout
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.base import Exchange, Incoming, Sharing
@@ -51,9 +51,13 @@ class Levels(Sharing):
         self._inner, self._outer = _scheme("inner", self.inner), _scheme("outer", self.outer)
         self._transforms = [_transforms("inner", self.inner), _transforms("outer", self.outer)]
         if isinstance(self._inner, FedStc):
-            raise BadInput("inner: fed_stc sends updates down, which a mix of heads would miss; use fed_avg")
+            raise BadInput.at(
+                "inner", "fed_stc sends updates down, which a mix of heads would miss; use fed_avg"
+            )
         if self._outer.adjust_gradient is not None:
-            raise BadInput(f"outer: {name_of(self._outer)} changes local steps; heads only mix: use gossip")
+            raise BadInput.at(
+                "outer", f"{name_of(self._outer)} changes local steps; heads only mix: use gossip"
+            )
         both = (self._inner, self._outer)
         # Of the instance: what one of its schemes cannot do, it cannot do.
         self.tolerates_loss = all(scheme.tolerates_loss for scheme in both)  # type: ignore[misc]
@@ -169,14 +173,14 @@ def _scheme(level: str, given: Mapping[str, Any] | str) -> Sharing:
     options.pop("transforms", None)
     found: Sharing = _made(level, SHARINGS, options)
     if found.protects or found.needs_tree or found.sends == "nothing" or isinstance(found, Levels):
-        raise BadInput(f"{level}: {name_of(found)} does not work in a level; use gossip or fed_avg")
+        raise BadInput.at(level, f"{name_of(found)} does not work in a level; use gossip or fed_avg")
     return found
 
 
 def _transforms(level: str, given: Mapping[str, Any] | str) -> list[Transform]:
     listed = [] if isinstance(given, str) else given.get("transforms") or []
     if not isinstance(listed, list):
-        raise BadInput(f"{level}.transforms: must be a list of transforms")
+        raise BadInput.at(f"{level}.transforms", "must be a list of transforms")
     return [_made(f"{level}.transforms[{index}]", TRANSFORMS, one) for index, one in enumerate(listed)]
 
 
@@ -185,19 +189,21 @@ def _made(where: str, registry: Registry, given: Mapping[str, Any] | str) -> Any
     options = {"name": given} if isinstance(given, str) else dict(given)
     name = options.pop("name", None)
     if not isinstance(name, str):
-        raise BadInput(f"{where}.name: missing; name one of: {registry.names}")
+        raise BadInput.at(f"{where}.name", f"missing; name one of: {registry.names}")
     cls = registry.find(name)
     hints = get_type_hints(cls, include_extras=True)
     known = [field.name for field in fields(cls) if field.init]
     lines = []
     for option, value in options.items():
         if option not in known:
-            lines.append(f"{where}.{option}: unknown option of {name}{guess(option, known)}")
+            lines.append(Defect.at(f"{where}.{option}", f"unknown option of {name}{guess(option, known)}"))
             continue
         try:
             options[option] = TypeAdapter(hints[option]).validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
-            lines.append(f"{where}.{option}: {error.errors()[0]['msg'].lower()}, not {json.dumps(value)}")
+            lines.append(
+                Defect.at(f"{where}.{option}", f"{error.errors()[0]['msg'].lower()}, not {json.dumps(value)}")
+            )
     if lines:
         raise BadInput(*lines)
     return cls(**options)

@@ -42,7 +42,7 @@ class Computation:
     def __post_init__(self) -> None:
         if self.amp is not None and self.dtype != "float32":
             what = "computes the same without amp" if self.dtype == "bfloat16" else "would lose its digits"
-            raise BadInput(f"training.amp: needs training.dtype: float32; {self.dtype} {what}")
+            raise BadInput.at("training.amp", f"needs training.dtype: float32; {self.dtype} {what}")
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """The context of forward passes and losses on a device."""

@@ -142,7 +142,7 @@ def test_schemes_that_hide_or_repeat_models():
     graph = FullyConnected(5)
     run = attacked(Choco, SignFlip(ranks=(1,)), graph, random_models(5, 6))
     assert run.run(3).isfinite().all()
-    lines = [line for _, line in Alie(ranks=(1,)).defects(graph, Choco())]
+    lines = [one.what for one in Alie(ranks=(1,)).defects(graph, Choco())]
     assert len(lines) == 1 and "choco does not show them" in lines[0]
     assert [*SignFlip(ranks=(1,)).defects(graph, SecureAggregation())] == []
     assert np.isclose(most_hidden(4, 4 - 1), 0.0)
@@ -163,5 +163,5 @@ def test_a_wrong_weight_moves_what_it_weighs():
     client.samples = 20
     assert claim.wrap(client).handshake() == (60).to_bytes(8, "little")
     assert [*claim.defects(Federated(n), FedAvg())] == []
-    (line,) = [line for _, line in claim.defects(Ring(n), Gossip())]
+    (line,) = [one.what for one in claim.defects(Ring(n), Gossip())]
     assert line.startswith("gossip sends no weight; use scaling")

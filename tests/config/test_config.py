@@ -53,7 +53,7 @@ def load(text: str, *overrides: str) -> Settings:
 def defects_of(text: str, *overrides: str) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as error:
         load(text, *overrides)
-    return error.value.defects
+    return error.value.lines
 
 
 # What is filled in -------------------------------------------------------------------------------------

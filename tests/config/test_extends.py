@@ -49,7 +49,7 @@ def load(text: str, *overrides: str, base: str = BASE) -> Settings:
 def defects_of(text: str, *overrides: str, base: str = BASE) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as error:
         load(text, *overrides, base=base)
-    return error.value.defects
+    return error.value.lines
 
 
 # What is inherited -------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_base_that_cannot_be_extended_is_one_line(text, line, here) -> None:
     Path("x.yaml").write_text(text + "\n" + (BASE.partition("\n")[2] if "extend:" in text else ""))
     with pytest.raises(ConfigError) as error:
         loader.load("x.yaml")
-    assert error.value.defects[0].startswith(line.format(here=here))
+    assert error.value.lines[0].startswith(line.format(here=here))
 
 
 def test_an_override_cannot_extend() -> None:

@@ -32,7 +32,7 @@ def loaded(case, folder, seed=None, options=None):
             sections = sections_of(scheme_section(scheme), graph_section(case, folder) | (options or {}))
             return settings_of(sections | {"seed": seed})
         except BadInput as refused:
-            defects = refused.defects
+            defects = refused.lines
     raise AssertionError("; ".join(defects))
 
 

@@ -573,7 +573,7 @@ def test_a_missing_line_has_an_answer(line) -> None:
         Path("result.yaml").write_text(converted(Path("config.ini"), arguments, [], None)[1])
         assert loader.load("result.yaml").rounds == 2
     except BadInput as error:
-        assert all(re.match(r"config\.ini:\d+", one) and "\n" not in one for one in error.defects)
+        assert all(re.match(r"config\.ini:\d+", one) and "\n" not in one for one in error.lines)
 
 
 # The page has the same tables --------------------------------------------------------------------------

@@ -76,6 +76,6 @@ class Task(ABC):
         if given != self.labels_are_classes:
             kinds = {True: "classes", False: "numbers"}
             wanted, found = kinds[self.labels_are_classes], kinds[given]
-            raise BadInput(
-                f"task: {name_of(self)} needs labels that are {wanted}, those of the dataset are {found}"
+            raise BadInput.at(
+                "task", f"{name_of(self)} needs labels that are {wanted}, those of the dataset are {found}"
             )
