@@ -15,7 +15,7 @@ from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, param
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import Adjacency, Graph, StaticGraph
-from decentnode.graph.declared import check_declared, doubts
+from decentnode.graph.declared import check_declared, notices
 from decentnode.graph.mixing import ROW_SUM_TOLERANCE, FromGraph, Mixing, WeightedGraph, default_weights
 from decentnode.mapping.job import job_port
 from decentnode.options import Port
@@ -66,8 +66,8 @@ def weighted_graph(
     if topology.is_negotiated:
         raise BadInput(f"topology: nodes of {name_of(topology)} agree on edges by messages; here are none")
     check_declared(topology)
-    for doubt in doubts(topology):
-        warnings.warn(doubt, stacklevel=3)
+    for notice in notices(topology):
+        warnings.warn(notice, stacklevel=3)
     rule = weights if weights is not None else default_weights(topology)
     return WeightedGraph(topology, rule if isinstance(rule, Mixing) else made(MIXINGS, rule, {}))
 
