@@ -7,17 +7,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from decentnode.core.payload import Layout, Payload
+from decentnode.core.payload import Payload
 from decentnode.core.registry import name_of
-from decentnode.core.vector import AdjustGradient
 from decentnode.datasets.base import LoadedDataset
 from decentnode.datasets.skew import Skew
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph, View
 from decentnode.options import NonNegative
-from decentnode.sharing.base import Exchange, Incoming, Sharing
-from decentnode.sharing.blocks.buffers import OF_SCHEME, BuffersBeside
+from decentnode.sharing.base import Exchange, Incoming, Promises, Sharing
+from decentnode.sharing.blocks.buffers import BuffersBeside
 from decentnode.sharing.gossip import Gossip
+from decentnode.sharing.wrapper import SchemeWrapper
 
 Seen = Mapping[int, Tensor]
 """The models that the adversary received last, by rank, each of shape (d,)."""
@@ -87,7 +87,7 @@ class Attack(Adversary):
             )
         if not self.ranks:
             yield Defect(("ranks",), "no rank is given; name the ranks of the adversaries")
-        if self.needs_models and (not isinstance(sharing, Gossip) or sharing.protects):
+        if self.needs_models and (not isinstance(sharing, Gossip) or sharing.promises.protects):
             yield Defect(
                 (),
                 f"{name_of(self)} needs the models of neighbors, and {name_of(sharing)} does not show them; "
@@ -100,60 +100,37 @@ class Attack(Adversary):
         return Adversarial(scheme, self)
 
 
-class Adversarial(Sharing):
+class Adversarial(SchemeWrapper):
     """A scheme whose node lies to its neighbors, and is honest to itself where the scheme allows it."""
 
-    sends_one_payload: ClassVar = False
-
     def __init__(self, scheme: Sharing, attack: Attack) -> None:
-        self.scheme, self.attack = scheme, attack
-        self.layout = scheme.layout
-        self.registered_name = name_of(scheme)
+        super().__init__(scheme)
+        self.attack = attack
         self._seen: dict[int, Tensor] = {}
-        for name in OF_SCHEME:
-            if name != "sends_one_payload":
-                setattr(self, name, getattr(scheme, name))
+
+    def outer_promises(self, promises: Promises) -> Promises:
+        return replace(promises, sends_one_payload=False)
 
     @property
     def gives_model(self) -> bool:
         return False
-
-    @property
-    def reach(self) -> float:
-        return self.scheme.reach
-
-    @property
-    def adjust_gradient(self) -> AdjustGradient | None:
-        return self.scheme.adjust_gradient
-
-    def begin(self, vector: Tensor) -> None:
-        self.scheme.begin(vector)
-
-    def payload_layout(self, phase: int = 0) -> Layout | None:
-        return self.scheme.payload_layout(phase)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         if view.round < self.attack.first_round:
             return self.scheme.outgoing(vector, view)
         return self._lies(vector, view)
 
-    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        self.scheme.mix(vector, incoming, view, out)
-
-    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
-        self.scheme.accept(vector, view, mixed)
-
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         async def tapped(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
             incoming = await exchange(outgoing, sources)
             if self.attack.needs_models:
                 # Copies, because payloads are invalid after the exchange.
-                signals = self.scheme._decoded(incoming, view)
+                signals = self.scheme.decode(incoming, view)
                 self._seen = {j: signal.clone() for j, signal in signals.items()}
             return incoming
 
         if type(self.scheme).share is Sharing.share:
-            await super().share(vector, view, tapped, out)
+            await Sharing.share(self, vector, view, tapped, out)
         elif view.round < self.attack.first_round:
             await self.scheme.share(vector, view, tapped, out)
         else:

@@ -108,7 +108,7 @@ def needs_of(settings: "Settings") -> MatrixNeeds:
     sharing = settings.sharing.make()
     transforms = [one.make() for one in settings.transforms]
     chain = sharing.make_chain(transforms, TRIAL.numel, DTYPES[settings.training.dtype], TRIAL)
-    return MatrixNeeds(name_of(sharing), sharing.preserves_mean(chain), sharing.needs_undirected_graph)
+    return MatrixNeeds(name_of(sharing), sharing.preserves_mean(chain), sharing.requirements.undirected_graph)
 
 
 @dataclass(frozen=True)

@@ -51,27 +51,28 @@ def first_line(cls: type) -> str:
 
 
 NEEDS = {
-    "needs_static_graph": "a graph that stays the same", "needs_undirected_graph": "an undirected graph",
-    "needs_complete_graph": "a complete graph", "needs_tree": "a tree",
-    "needs_server": "a graph with a server", "needs_levels": "a graph with levels",
-    "needs_plain_sgd": "plain SGD",
-    "needs_float32": "float32 or float64",
+    "static_graph": "a graph that stays the same", "undirected_graph": "an undirected graph",
+    "complete_graph": "a complete graph", "tree": "a tree",
+    "server": "a graph with a server", "levels": "a graph with levels",
+    "plain_sgd": "plain SGD", "float32": "float32 or float64",
+    "co_senders": "nodes that know all senders to their targets", "local_loss": "samples on every node",
 }  # fmt: skip
 
 
 def properties(cls: type) -> Iterator[str]:
     """The requirements, promises and costs of a scheme or a transform, from its class variables."""
     if issubclass(cls, SharingBase):
-        yield f"needs: {', '.join(text for name, text in NEEDS.items() if getattr(cls, name)) or 'nothing'}"
-        loss = "continues" if cls.tolerates_loss else "stops"
-        yield f"{cls.mean}; {loss} when a node is lost"
-        meanwhile = ", or meanwhile (communication.overlap)" if cls.overlaps else ""
+        needs = [text for name, text in NEEDS.items() if getattr(cls.requirements, name)]
+        yield f"needs: {', '.join(needs) or 'nothing'}"
+        loss = "continues" if cls.promises.tolerates_loss else "stops"
+        yield f"{cls.promises.mean}; {loss} when a node is lost"
+        meanwhile = ", or meanwhile (communication.overlap)" if cls.promises.overlaps else ""
         yield (
             "sends between local steps (time_model: asynchronous)"
             if cls.asynchronous
             else f"exchanges after nodes have trained{meanwhile}"
         )
-        yield f"bytes per node and round, for values of b bytes: {cls.wire}"
+        yield f"bytes per node and round, for values of b bytes: {cls.promises.wire}"
     elif issubclass(cls, Transform):
         given = cls.emits or "the same"
         more = ("; needs float32 or float64" if cls.needs_float32 else "") + (

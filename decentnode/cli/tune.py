@@ -22,7 +22,7 @@ from decentnode.core.text import counted
 from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import WeightedGraph
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Setup, Sharing
 from decentnode.sharing.blocks.lockstep import share_all
 from decentnode.transforms.coding.byte_coder import ByteCoder
 from decentnode.transforms.coding.index_coder import IndexCoder
@@ -74,7 +74,7 @@ Try = Callable[[float, int], Trial]
 
 def report(settings: Settings) -> Iterator[str]:
     """One line for each gamma that was tried, and what to add to the command; raises BadInput, RunFailed."""
-    graph = WeightedGraph(settings.graph.make(), settings.weights.make())
+    graph = WeightedGraph(settings.graph.make(), settings.weights.make(), settings.seed)
     check(settings, graph)
     nodes = counted(graph.num_nodes, "node")
     yield f"{settings.sharing.name}: consensus of {nodes}, {ROUNDS} rounds, {TRIAL.numel} random values each"
@@ -142,7 +142,7 @@ def rounded(gamma: float) -> float:
 
 def simulate(settings: Settings, graph: WeightedGraph, gamma: float, rounds: int) -> Trial:
     """Consensus from random models; ends early where the outcome is clear."""
-    nodes = [_scheme(settings, graph, gamma) for _ in range(graph.num_nodes)]
+    nodes = [_scheme(settings, graph, gamma, rank) for rank in range(graph.num_nodes)]
     models = _random_models(len(nodes), nodes[0].reach, settings.seed)
     start, distances = _distance(models), []
     for round in range(rounds):
@@ -159,12 +159,12 @@ def simulate(settings: Settings, graph: WeightedGraph, gamma: float, rounds: int
     return Trial(gamma, tuple(distances))
 
 
-def _scheme(settings: Settings, graph: WeightedGraph, gamma: float) -> Sharing:
+def _scheme(settings: Settings, graph: WeightedGraph, gamma: float, rank: int) -> Sharing:
     plugin = replace(settings.sharing, options={**settings.sharing.options, "gamma": gamma})
     scheme: Sharing = plugin.make()
     transforms = [t for t in (t.make() for t in settings.transforms) if not isinstance(t, LOSSLESS)]
     chain = scheme.make_chain(transforms, TRIAL.numel, torch.float64, TRIAL)
-    scheme.bind(TRIAL, graph.num_nodes, chain, settings.seed)
+    scheme.bind(Setup(TRIAL, chain, graph, rank, settings.seed))
     # All nodes start equal, as in a run; the random models then have the effect of training.
     scheme.begin(torch.zeros(TRIAL.numel, dtype=torch.float64))
     return scheme

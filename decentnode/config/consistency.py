@@ -20,7 +20,7 @@ from decentnode.graph.base import Graph
 from decentnode.graph.connectivity import is_connected
 from decentnode.graph.mixing import MetropolisHastings, Mixing, Uniform, WeightedGraph
 from decentnode.mapping.base import Mapping
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Sharing, SharingBase
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.settings import TrainingSettings
 from decentnode.transforms.base import Transform
@@ -134,15 +134,15 @@ def _defects_of_chain(sharing: Sharing, error: BadInput) -> Iterator[Defect]:
 
 def _precision(sharing: Sharing, training: TrainingSettings) -> Iterator[Defect]:
     dtype = DTYPES[training.dtype]
-    if sharing.needs_float32 and dtype in HALVES:
+    if sharing.requirements.float32 and dtype in HALVES:
         yield Defect(("training", "dtype"), f"{name_of(sharing)} {needs_float32(dtype)}")
 
 
 def _corrections(sharing: Sharing, transforms: Sequence[Transform]) -> Iterator[Defect]:
     scheme = name_of(sharing)
-    if sharing.carries_errors:
+    if sharing.promises.carries_errors:
         why = f"would count errors twice, because {scheme} itself sends later what was dropped; leave it out"
-    elif sharing.sends == "models" and not sharing.takes_correction:
+    elif sharing.promises.sends == "models" and not sharing.promises.takes_correction:
         why = f"is right for differences, but {scheme} sends models; leave it out"
     else:
         return
@@ -153,23 +153,26 @@ def _corrections(sharing: Sharing, transforms: Sequence[Transform]) -> Iterator[
 
 def _capabilities(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     unmet = [
-        (sharing.needs_static_graph and not graph.static, "that is the same in every round"),
-        (sharing.needs_undirected_graph and graph.directed, "that is undirected"),
+        (sharing.requirements.static_graph and not graph.static, "that is the same in every round"),
+        (sharing.requirements.undirected_graph and graph.directed, "that is undirected"),
         (
-            sharing.needs_complete_graph and not is_complete(graph),
+            sharing.requirements.complete_graph and not is_complete(graph),
             "where every node receives from every other, such as fully_connected",
         ),
-        (sharing.needs_tree and not is_tree(graph), "that is a tree, such as chain, star or binary_tree"),
+        (
+            sharing.requirements.tree and not is_tree(graph),
+            "that is a tree, such as chain, star or binary_tree",
+        ),
     ]
     refused = [f"{name_of(sharing)} needs a graph {what}; this one is not" for fails, what in unmet if fails]
-    if refused and unmet[0][0] and sharing.when_changing:
-        refused[0] += f"; {sharing.when_changing}"
+    if refused and unmet[0][0] and sharing.requirements.for_changing_graphs:
+        refused[0] += f"; {sharing.requirements.for_changing_graphs}"
     yield from (Defect(("sharing",), what) for what in refused)
 
 
 def _servers(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     scheme, name = name_of(sharing), name_of(graph)
-    if sharing.needs_levels:
+    if sharing.requirements.levels:
         what = f"{scheme} needs a graph of two levels, such as hierarchical; {name} has one"
         pairs = zip(graph.levels, getattr(sharing, "schemes", ()), strict=False)
         for level, inner in pairs:
@@ -177,16 +180,18 @@ def _servers(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
             yield from _servers(level, inner)
         if not graph.levels:
             yield Defect(("sharing",), what)
-    elif sharing.needs_server and not graph.servers:
+    elif sharing.requirements.server and not graph.servers:
         what = f"{scheme} needs a graph with a server, such as federated; {name} has none"
         yield Defect(("sharing",), what)
-    elif graph.servers and not sharing.needs_server:
+    elif graph.servers and not sharing.requirements.server:
         schemes = SHARINGS.classes().items()
-        fitting = [known for known, cls in schemes if getattr(cls, "needs_server", False)]
+        fitting = [
+            known for known, cls in schemes if issubclass(cls, SharingBase) and cls.requirements.server
+        ]
         fitting = ["levels"] if graph.levels else fitting
         what = f"{scheme} is for peers, but {name} has a server; use one of: {', '.join(fitting)}"
         yield Defect(("sharing",), what)
-    elif sharing.needs_server and graph.levels:
+    elif sharing.requirements.server and graph.levels:
         yield Defect(("sharing",), f"{scheme} is for one level, but {name} has two; use levels")
 
 
@@ -209,9 +214,9 @@ def _negotiated(
     if not graph.is_negotiated:
         return
     name, scheme = name_of(graph), name_of(sharing)
-    if sharing.sends == "nothing":
+    if sharing.promises.sends == "nothing":
         yield Defect(("graph",), f"{scheme} exchanges nothing, so no node needs {name}; use ring")
-    if sharing.needs_co_senders:
+    if sharing.requirements.co_senders:
         what = f"{scheme} needs to know all that a neighbor receives from, and {name} does not say so"
         yield Defect(("sharing",), f"{what}; use epidemic_oracle")
     if not isinstance(weights, MetropolisHastings | Uniform):
@@ -227,7 +232,7 @@ def _negotiated(
 
 
 def _gradient_steps(sharing: Sharing, training: TrainingSettings) -> Iterator[Defect]:
-    if not sharing.needs_plain_sgd:
+    if not sharing.requirements.plain_sgd:
         return
     options = training.optimizer.options
     wrong = [f"{name} {options[name]}" for name in ("momentum", "weight_decay") if options.get(name)]
@@ -243,13 +248,13 @@ def _gradient_steps(sharing: Sharing, training: TrainingSettings) -> Iterator[De
 
 
 def _overlap(sharing: Sharing, overlap: bool) -> Iterator[Defect]:
-    if overlap and not sharing.overlaps:
+    if overlap and not sharing.promises.overlaps:
         what = f"{name_of(sharing)} needs the models as the local steps have left them; leave it out"
         yield Defect(("communication", "overlap"), what)
 
 
 def _losses(sharing: Sharing, failures: FailureSettings) -> Iterator[Defect]:
-    if failures.on_loss == "continue" and not sharing.tolerates_loss:
+    if failures.on_loss == "continue" and not sharing.promises.tolerates_loss:
         what = f"{name_of(sharing)} does not stay right when a node is lost; use stop, or leave it out"
         yield Defect(("failures", "on_loss"), what)
     if reason := why_not_taken_back(sharing):
@@ -271,12 +276,12 @@ def why_not_taken_back(sharing: Sharing, gradient_sync: GradientSync | None = No
     """Why a lost node cannot rejoin under this scheme; empty when it can."""
     if gradient_sync is not None and gradient_sync.one_model:
         return f"{name_of(gradient_sync)} cannot continue without a node"
-    taken = sharing.tolerates_loss and sharing.takes_back
+    taken = sharing.promises.tolerates_loss and sharing.promises.allows_rejoin
     return "" if taken else f"{name_of(sharing)} does not let lost nodes rejoin"
 
 
 def _private(gradient_sync: GradientSync, sharing: Sharing, training: TrainingSettings) -> Iterator[Defect]:
-    if training.privacy is not None and sharing.needs_local_loss:
+    if training.privacy is not None and sharing.requirements.local_loss:
         what = f"{name_of(sharing)} mixes by losses of a node's samples, and no noise covers those; use a "
         yield Defect(("sharing",), what + "scheme that sees models alone, or leave out training.privacy")
     if training.privacy is not None and name_of(gradient_sync) != "local":
@@ -294,7 +299,7 @@ def _one_model(
     if not gradient_sync.one_model:
         return
     name = name_of(gradient_sync)
-    if sharing.sends != "nothing":
+    if sharing.promises.sends != "nothing":
         yield Defect(
             ("sharing",), f"{name} keeps one model on all nodes, so nothing is left to share; use none"
         )

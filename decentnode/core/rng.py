@@ -16,6 +16,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -138,3 +139,29 @@ class SeededSource(RandomSource):
         seed, *counters = self._key
         self.drawn += 1
         return bytearray(generator(seed, self._purpose, *counters, self.drawn).bytes(count))
+
+
+@dataclass(frozen=True)
+class Context:
+    """What both ends of an exchange know of a payload; a scheme gets it from `View.context`.
+
+    It has the counters of shared randomness, and what fills the gaps of what was sent.
+    """
+
+    seed: int
+    round: int
+    sender: int
+    receiver: int | None = None
+    """None when one payload serves all receivers."""
+    fill: "Tensor | None" = None
+    """The receiver's own signal at this point of the chain, which replaces what was not sent; None: zeros."""
+    phase: int = 0
+    """The number of the exchange within the round."""
+
+    def generator(self, purpose: str, *more: int) -> np.random.Generator:
+        """Randomness of this sender in this exchange, the same at both ends and for all receivers."""
+        return generator(self.seed, purpose, self.round, self.phase, self.sender, *more)
+
+    def filled_with(self, fill: "Tensor | None") -> "Context":
+        """This context with another signal in place of what was not sent."""
+        return self if fill is self.fill else replace(self, fill=fill)

@@ -5,10 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from decentnode.core.rng import Context
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Pairs = NDArray[np.int64]
 """Edges i -> j, one per row, shape (edges, 2)."""
@@ -125,6 +130,22 @@ class View:
     """The node's part in each level of the graph, where it has levels."""
     clusters: "dict[int, tuple[int, ...]]" = field(default_factory=dict)
     """In a level of heads: the ranks that each head stands for."""
+    seed: int = 0
+    """The key of the random choices that nodes share in the contexts of payloads."""
+
+    def context(
+        self, sender: int, receiver: int | None = None, *, fill: "Tensor | None" = None, phase: int = 0,
+        number: int | None = None,
+    ) -> Context:  # fmt: skip
+        """What both ends know of a payload in this round.
+
+        Args:
+            receiver: None where one payload serves all receivers.
+            fill: what stands where nothing was sent, shape (d,); None: zeros.
+            phase: the number of the exchange within the round.
+            number: that of a message between local steps, in place of the round.
+        """
+        return Context(self.seed, self.round if number is None else number, sender, receiver, fill, phase)
 
     def at(self, round: int, learning_rate: float) -> "View":
         """This view in another round; `dataclasses.replace` takes ten times as long."""

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from decentnode.core import rng
 from decentnode.core.registry import MIXINGS, name_of
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
@@ -142,8 +143,11 @@ Entries = dict[tuple[int, int], WeightEntry]
 class WeightedGraph:
     """A graph with its mixing weights: one node's view of each round."""
 
-    def __init__(self, graph: Graph, mixing: Mixing) -> None:
-        """Raises BadInput when the weights do not fit the graph, or `static` and `period` contradict."""
+    def __init__(self, graph: Graph, mixing: Mixing, seed: int = 0) -> None:
+        """`seed`: that of the views.
+
+        Raises BadInput when the weights do not fit the graph, or `static` and `period` contradict.
+        """
         if graph.static != (graph.period == 1):
             raise BadInput.at(
                 "graph",
@@ -153,6 +157,7 @@ class WeightedGraph:
         mixing.check(graph)
         self.graph = graph
         self.mixing = mixing
+        self.seed = seed
         self.num_nodes = graph.num_nodes
         self.directed = graph.directed
         self.static = graph.static
@@ -172,9 +177,11 @@ class WeightedGraph:
 
     @cached_property
     def levels(self) -> tuple["WeightedGraph", ...]:
-        """The levels of the graph, each with its default weights."""
+        """The levels of the graph, each with its default weights and random choices of its own."""
+        seeds = (self.seed, rng.key(self.seed, "outer level"))
         return tuple(
-            WeightedGraph(level, MIXINGS.find(default_weights(level))()) for level in self.graph.levels
+            WeightedGraph(level, MIXINGS.find(default_weights(level))(), seed)
+            for level, seed in zip(self.graph.levels, seeds, strict=False)
         )
 
     async def prepare(self, rank: int, round: int) -> None:
@@ -214,6 +221,7 @@ class WeightedGraph:
             servers=self.graph.followed(rank),
             levels=tuple(level.view(rank, round) for level in self.levels),
             clusters=self.graph.clusters,
+            seed=self.seed,
         )
 
 

@@ -33,7 +33,7 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
     return Scene(
         run=run,
         network=experiment.network,
-        layout=first.layout,
+        layout=first.setup.layout,
         training=settings.training,
         dataset=samples.dataset,
         parts=samples.parts,

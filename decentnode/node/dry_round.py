@@ -295,10 +295,9 @@ class DryNodes:
             yield Defect.at(
                 "sharing", f"{name}.outgoing writes to vector, which peers may still read; make a copy"
             )
-        if self.phase >= scheme.phases:
-            yield Defect.at(
-                "sharing", f"{name} exchanges more than {scheme.phases} times; set phases = {self.phase + 1}"
-            )
+        if self.phase >= scheme.promises.phases:
+            few = f"{name} exchanges more than {scheme.promises.phases} times"
+            yield Defect.at("sharing", f"{few}; let its promises have phases={self.phase + 1}")
         if strange := set(outgoing) - set(self.views[rank].targets):
             yield Defect.at(
                 "sharing", f"{name}.outgoing sends to rank {min(strange)}, which is not in view.targets"

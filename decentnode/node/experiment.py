@@ -59,7 +59,7 @@ from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
 from decentnode.results.records import KeptBeside, Records
 from decentnode.sharing.asynchronous.base import AsyncSharing
-from decentnode.sharing.base import Sharing, SharingBase
+from decentnode.sharing.base import Setup, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import beside, stay_in_vector
 from decentnode.sharing.overlays import on_overlay
 from decentnode.training.evaluation import LocalLoss, VectorTest, batch_size
@@ -154,7 +154,7 @@ class Experiment:
                 f"the {len(self.metrics)} metrics of an evaluation need {needed} bytes of a node's report, "
                 f"which has {MOST_BYTES}; measure fewer, for instance with per_class: false",
             )
-        on_overlay(self.sharing(), self.graph)
+        self.bound(on_overlay(self._scheme(), self.graph), 0)
         if settings.training.pace is not None:
             settings.training.pace.check(self.graph.num_nodes)
         check_schedules(settings, self.graph.num_nodes)
@@ -169,7 +169,7 @@ class Experiment:
                 )
         scheme: Sharing = self.settings.sharing.make()
         without = [rank for rank, part in enumerate(self.samples.parts) if not len(part)]
-        if scheme.needs_local_loss and without:
+        if scheme.requirements.local_loss and without:
             raise BadInput.at(
                 "sharing",
                 f"{name_of(scheme)} tests models on a node's own samples, but rank {without[0]} has none; "
@@ -211,8 +211,8 @@ class Experiment:
     @cached_property
     def most_payload_bytes(self) -> int:
         """Bytes of the largest payload for one neighbor."""
-        sharing = on_overlay(self.sharing(), self.graph)
-        layouts = [sharing.payload_layout(phase) for phase in range(sharing.phases)]
+        sharing = self.bound(on_overlay(self._scheme(), self.graph), 0)
+        layouts = [sharing.payload_layout(phase) for phase in range(sharing.promises.phases)]
         return max(layout.max_bytes if layout else 0 for layout in layouts)
 
     @cached_property
@@ -222,20 +222,47 @@ class Experiment:
         return gradient_sync
 
     def sharing(self, rank: int = 0) -> SharingBase:
-        """A new scheme for a node, bound to the model; without the exchanges of `on_overlay`."""
-        sharing: SharingBase = self.settings.sharing.make()
-        sharing.samples = len(self.samples.parts[rank])
-        transforms = [t.make() for t in self.settings.transforms]
-        in_vector = not isinstance(sharing, Sharing) or stay_in_vector(
-            self.layout, sharing, [*sharing.first_transforms(), *transforms]
+        """A new scheme of an honest node, ready to begin; without the exchanges of `on_overlay`."""
+        return self.bound(self._scheme(), rank)
+
+    def _scheme(self) -> SharingBase:
+        """A new scheme, not bound yet, with averaged buffers around it where it needs them."""
+        scheme: SharingBase = self.settings.sharing.make()
+        transforms = [*scheme.first_transforms(), *(t.make() for t in self.settings.transforms)]
+        if not isinstance(scheme, Sharing) or stay_in_vector(self.layout, scheme, transforms):
+            return scheme
+        return beside(scheme)
+
+    def bound(self, scheme: SharingBase, rank: int) -> SharingBase:
+        """Gives a scheme, with all that is around it, what it needs on a node of the run."""
+        layout, settings, shard = self.layout, self.settings, self.shard(rank)
+        transforms = [t.make() for t in settings.transforms]
+        local_loss = None
+        if scheme.requirements.local_loss and shard.size:
+            # In a network of its own.
+            network = copied(self.network).train()
+            objective = settings.training.objective(network, layout.channels_last)
+            local_loss = LocalLoss(objective, layout, shard, settings.training.batch_size or BATCH_SIZE)
+        setup = Setup(
+            layout=layout,
+            chain=scheme.make_chain(transforms, layout.numel, layout.dtype, layout),
+            graph=self.graph,
+            rank=rank,
+            seed=settings.seed,
+            samples=shard.size,
+            local_loss=local_loss,
+            watched=frozenset() if rank in settings.adversary_ranks else settings.adversary_ranks,
         )
-        layout = self.layout if in_vector else self.layout.parameters
-        chain = sharing.make_chain(transforms, layout.numel, layout.dtype, layout)
-        sharing.bind(layout, self.graph.num_nodes, chain, self.settings.seed)
-        sharing.fit(self.graph)
-        if in_vector or not isinstance(sharing, Sharing):
-            return sharing
-        return beside(sharing, self.layout)
+        scheme.bind(setup)
+        return scheme
+
+    def sharing_in_run(self, rank: int) -> SharingBase:
+        """A new scheme of a node as it runs: that of an adversary lies, and overlays agree on edges."""
+        scheme = self._scheme()
+        for plugin in self.settings.adversaries:
+            attack = plugin.make()
+            scheme = attack.wrap(scheme) if rank in attack.ranks else scheme
+        return self.bound(on_overlay(scheme, self.graph), rank)
 
     @cached_property
     def least_batch(self) -> int:
@@ -300,7 +327,7 @@ class Experiment:
         # A copy per node: the network itself is shared by all processes of the machine.
         network = copied(self.network).to(endpoint.device)
         vector = Vector(network, self.layout, endpoint.slots)
-        sharing = on_overlay(scheme_of(self, rank), self.graph)
+        sharing = self.sharing_in_run(rank)
         # Between steps, other nodes of the same event loop get their turn.
         pause = (lambda: clock.sleep(0)) if shares_process else None
         scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
@@ -320,7 +347,7 @@ class Experiment:
             journal.keep(training.private)
         reporter, failures = resources.reporter, settings.failures
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
-        if not sharing.tolerates_loss:
+        if not sharing.promises.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
         exchange_class: type[RoundExchange] = MessageExchange if sharing.asynchronous else RoundExchange
         exchange = exchange_class(
@@ -377,12 +404,12 @@ class Experiment:
 
     def memory(self, rank: int) -> BufferSpec:
         """The memory that a node sends from."""
-        sharing = scheme_of(self, rank)
+        sharing = self.sharing_in_run(rank)
         peers = frozenset(self.graph.graph.partners(rank))
         if isinstance(sharing, AsyncSharing):
             # A message owns its memory until it is sent, so no slot of an exchange is needed.
             return BufferSpec(self.layout.numel, self.layout.dtype, parts=sharing.burst, peers=peers)
-        one = sharing.sends_one_payload and not sharing.chain.per_receiver
+        one = sharing.promises.sends_one_payload and not sharing.chain.per_receiver
         # A payload per receiver needs room for each of them.
         several = 1 if one else self.graph.most_targets(rank)
         return BufferSpec(
@@ -417,22 +444,6 @@ def vector_test(experiment: Experiment, device: torch.device | None = None) -> V
     network = copied(experiment.network).to(device or "cpu")
     training, layout = experiment.settings.training, experiment.layout
     return VectorTest(training.objective(network, layout.channels_last), layout)
-
-
-def scheme_of(experiment: Experiment, rank: int) -> SharingBase:
-    """A new scheme for a node: that of an adversary lies."""
-    scheme, settings, shard = experiment.sharing(rank), experiment.settings, experiment.shard(rank)
-    if scheme.needs_local_loss and shard.size:
-        training, layout = settings.training, experiment.layout
-        # In a network of its own.
-        objective = training.objective(copied(experiment.network).train(), layout.channels_last)
-        scheme.local_loss = LocalLoss(objective, layout, shard, training.batch_size or BATCH_SIZE)
-    if rank not in settings.adversary_ranks:
-        scheme.watched = settings.adversary_ranks
-    for plugin in settings.adversaries:
-        attack = plugin.make()
-        scheme = attack.wrap(scheme) if rank in attack.ranks else scheme
-    return scheme
 
 
 def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[str, float]] | None:

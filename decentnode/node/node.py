@@ -208,7 +208,7 @@ class RoundExchange:
         self._release()
         if not self._sound:
             where, why = f"round {self._round + 1}", "neighbors timed out on this node while it was suspended"
-            if not self._sharing.tolerates_loss:
+            if not self._sharing.promises.tolerates_loss:
                 raise RunFailed(f"rank {self.endpoint.rank}, {where}: {why}")
             print(f"{where}: discarding this mix: {why}", flush=True)
         return self._sound

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
+from decentnode.sharing.base import Requirements
 from decentnode.sharing.gossip import Gossip
 
 
@@ -21,8 +21,7 @@ class AllReduce(Gossip):
     fewer models than the others, which changes the mean of all models; gossip keeps it.
     """
 
-    needs_complete_graph: ClassVar = True
+    requirements = Requirements(complete_graph=True)
 
-    def weights(self, view: View, heard: Mapping[int, Tensor]) -> dict[int, float]:
-        ranks = sorted([view.rank, *heard])
-        return dict.fromkeys(ranks, 1.0 / len(ranks))
+    def weights(self, signals: Mapping[int, Tensor], view: View) -> dict[int, float]:
+        return dict.fromkeys(sorted(signals), 1.0 / len(signals))

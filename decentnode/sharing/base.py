@@ -1,8 +1,13 @@
-"""The scheme: which signal a node sends, and how it mixes what it receives."""
+"""The scheme: which signal a node sends, and how it mixes what it receives.
+
+A scheme defines `outgoing` and `mix`. What it needs and what it promises are two values of its class, and
+what it is given for a run is one value, its `setup`. It does no I/O, so it needs no network in tests.
+"""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
@@ -14,9 +19,10 @@ from decentnode.core.state import Stateful
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
-from decentnode.graph.mixing import WeightedGraph
+from decentnode.graph.mixing import WeightedGraph, live_weights
+from decentnode.sharing import renamed
 from decentnode.sharing.blocks.weighted_sum import Terms, is_finite, weighted_sum
-from decentnode.transforms.base import Context, Transform
+from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
 
 T = TypeVar("T")
@@ -24,6 +30,90 @@ Incoming = Mapping[int, Payload]
 """The payloads that arrived, by source rank. Sources that were late or lost are missing."""
 Exchange = Callable[[Mapping[int, Payload], Sequence[int]], Awaitable[Incoming]]
 """Sends payloads by target rank; returns those of the named sources (one neighborhood collective)."""
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a scheme needs to be correct. A run without it is refused before the start."""
+
+    static_graph: bool = False
+    """A graph that is the same in every round."""
+    for_changing_graphs: str = ""
+    """What the refusal of another graph recommends, such as `use choco_per_edge`."""
+    undirected_graph: bool = False
+    complete_graph: bool = False
+    """A graph where every node is a neighbor of every other."""
+    tree: bool = False
+    server: bool = False
+    """A graph with a server, and no other."""
+    levels: bool = False
+    """A graph of two levels, and no other."""
+    co_senders: bool = False
+    """A graph where a node knows all that its targets receive from, also when messages are lost."""
+    plain_sgd: bool = False
+    """Gradient steps: torch.optim.SGD without momentum and weight decay."""
+    float32: bool = False
+    """Models of at least this precision: bfloat16 would lose what it accumulates from round to round."""
+    local_loss: bool = False
+    """Samples of the node, on which it tests models (`Setup.local_loss`)."""
+
+
+@dataclass(frozen=True)
+class Promises:
+    """What a scheme does, and keeps: which chains and options fit it, and what its exchanges cost."""
+
+    sends: Literal["models", "differences", "nothing"] = "models"
+    """What the chain encodes; error feedback is correct for differences."""
+    sends_one_payload: bool = True
+    """Whether all neighbors receive one payload; false when each receives its own."""
+    phases: int = 1
+    """Exchanges in a round."""
+    wire: str = "deg * C(d)"
+    """Bytes that a node sends in a round; C(d) is the size of d encoded values, b that of one value."""
+    mean: str = "keeps the mean of all models, whatever transforms lose"
+    """What `preserves_mean` promises, as text. It also needs columns of W that sum to 1, and does not hold in
+    the round in which an edge is dropped: one end may have mixed (docs/reliability.md, "What a lost edge
+    costs")."""
+    overlaps: bool = False
+    """Also correct if models are mixed as before the local steps, and the change of these steps is then added
+    to the mix (`communication.overlap`)."""
+    tolerates_loss: bool = True
+    """Stays correct when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
+    allows_rejoin: bool = True
+    """A node that was lost and has no state may rejoin."""
+    protects: bool = False
+    """Protects models from peers: no part of a model is sent beside the scheme's payloads."""
+    carries_errors: bool = False
+    """What the chain drops is part of the next payload; error feedback would count it twice."""
+    takes_correction: bool = False
+    """Error feedback is correct for models, too: the next error cancels what one adds to their sum."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a scheme is given on one node for a run."""
+
+    layout: ParameterLayout
+    """The parameters that a vector consists of."""
+    chain: Chain
+    """Encodes what it sends."""
+    graph: WeightedGraph
+    rank: int = 0
+    seed: int = 0
+    """Keys its random choices, together with the purpose, the round and the rank (`core.rng.generator`)."""
+    samples: int = 1
+    """The number of this node's training samples."""
+    local_loss: Callable[[Tensor, int], float] | None = None
+    """The loss of a model, shape (d,), on a minibatch of the node's samples in a round; None: no samples."""
+    watched: frozenset[int] = frozenset()
+    """Ranks of adversaries, whose weight in each mix is recorded; for studies alone, no scheme may use it."""
+    handshakes: Mapping[int, bytes] = field(default_factory=dict)
+    """The handshakes of all nodes by rank, from `receive_handshakes` on; empty ones are left out."""
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes of the run."""
+        return self.graph.num_nodes
 
 
 class Refusal(NamedTuple):
@@ -34,90 +124,25 @@ class Refusal(NamedTuple):
 
 
 class SharingBase(Stateful, ABC):
-    """What schemes of both time models declare and have, without I/O, so that they need no network in tests.
+    """What schemes of both time models have: in rounds `Sharing`, between local steps `AsyncSharing`."""
 
-    Class variables declare what it needs. A combination that cannot work is refused before the start.
-    """
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, {"introduction": "handshake", "meet": "receive_handshakes"})
-
+    requirements: Requirements = Requirements()
+    """An instance may refine it in `__post_init__`, by its options."""
+    promises: Promises = Promises()
+    """An instance may refine it in `__post_init__`, by its options."""
     asynchronous: ClassVar[bool] = False
     """Whether it sends single messages between local steps (`time_model: asynchronous`), not in rounds."""
 
-    needs_static_graph: ClassVar[bool] = False
-    """Correct only on a graph that is the same in every round."""
-    when_changing: ClassVar[str] = ""
-    """What its refusal of another graph recommends."""
-    needs_undirected_graph: ClassVar[bool] = False
-    """Correct only on an undirected graph."""
-    needs_complete_graph: ClassVar[bool] = False
-    """Correct only where every node is a neighbor of every other."""
-    needs_tree: ClassVar[bool] = False
-    """Correct only on a tree."""
-    needs_server: ClassVar[bool] = False
-    """For graphs with a server, and for no other."""
-    needs_co_senders: ClassVar[bool] = False
-    """Correct only where a node knows all that its targets receive from, also when messages are lost."""
-    needs_levels: ClassVar[bool] = False
-    """For graphs of two levels, and for no other."""
-    needs_plain_sgd: ClassVar[bool] = False
-    """Its equations assume gradient steps: torch.optim.SGD without momentum and weight decay."""
-    needs_float32: ClassVar[bool] = False
-    """Models of lower precision (bfloat16) would lose what it accumulates from round to round."""
-    tolerates_loss: ClassVar[bool] = True
-    """Stays correct when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
-    takes_back: ClassVar[bool] = True
-    """A node that was lost and has no state may rejoin."""
-    protects: ClassVar[bool] = False
-    """Protects models from peers: no part of a model is sent beside the scheme's payloads."""
-    mean: ClassVar[str] = "keeps the mean of all models, whatever transforms lose"
-    """What `preserves_mean` promises, as text. It also needs columns of W that sum to 1, and does not hold in
-    the round in which an edge is dropped: one end may have mixed (docs/reliability.md, "What a lost edge
-    costs")."""
-    carries_errors: ClassVar[bool] = False
-    """What the chain drops is part of the next payload; error feedback would count it twice."""
-    sends_one_payload: ClassVar[bool] = True
-    """One payload for all neighbors; false when each neighbor receives its own."""
-    sends: ClassVar[Literal["models", "differences", "nothing"]] = "models"
-    """What the chain encodes; error feedback is correct for differences."""
-    takes_correction: ClassVar[bool] = False
-    """Error feedback is correct for models, too: the next error cancels what one adds to their sum."""
-    overlaps: ClassVar[bool] = False
-    """Also correct if models are mixed as before the local steps, and the change of these steps is then added
-    to the mix (`communication.overlap`)."""
-    phases: ClassVar[int] = 1
-    """Exchanges in a round."""
-    needs_local_loss: ClassVar[bool] = False
-    """It tests models on samples of the node (`local_loss`)."""
-    wire: ClassVar[str] = "deg * C(d)"
-    """Bytes that a node sends in a round; C(d) is the size of d encoded values, b that of one value."""
-
-    layout: ParameterLayout
-    num_nodes: int
-    chain: Chain
-    seed: int
-    samples: int = 1
-    """The number of this node's training samples, set before `handshake`."""
+    setup: Setup
+    """What it is given; from `bind` on."""
     refusals: list[Refusal]
     """Payloads that were not used; the node reports and clears them."""
-    watched: frozenset[int] = frozenset()
-    """Ranks of adversaries, whose weight in each mix is recorded; for studies alone, no scheme may use it."""
-    watched_weight: float | None = None
-    """The weight that the models of the `watched` ranks had in the last mix, together; None: unknown."""
-    own_key: bytes = b""
-    """The private key with which it reads what it receives, for studies of what nodes learn; empty: none."""
-    local_loss: Callable[[Tensor, int], float] | None = None
-    """The loss of a model, shape (d,), on a minibatch of the node's samples in a round; None: no samples."""
 
-    @property
-    def gives_model(self) -> bool:
-        """Whether a neighbor that rejoins without a checkpoint receives this node's whole model.
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, renamed.HOOKS)
 
-        False where nodes cannot rejoin, or where a stage of the chain protects models from peers.
-        """
-        return self.tolerates_loss and self.takes_back and not self.chain.protects
+    # What a plug-in may define.
 
     def first_transforms(self) -> tuple[Transform, ...]:
         """New instances of the scheme's own transforms; those of the configuration follow them."""
@@ -133,31 +158,9 @@ class SharingBase(Stateful, ABC):
         """Whether mixing keeps the mean of all models in every round, with that chain."""
         return True
 
-    def make_chain(
-        self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
-        parameters: ParameterLayout | None = None,
-    ) -> Chain:  # fmt: skip
-        """The chain of the scheme's own transforms and these; raises BadInput where they do not fit."""
-        of_models = self.sends == "models" and not self.carries_errors
-        stages = (*self.first_transforms(), *transforms)
-        chain = Chain(stages, elements, dtype, parameters, of_models=of_models)
-        if chain.follows_mixing and (self.asynchronous or not of_models):
-            name = next(name_of(stage) for stage in stages if stage.follows_mixing)
-            what = "has no rounds" if self.asynchronous else "sends something else"
-            raise BadInput(
-                f"{name}: by training and by round count from the mix of models in each round; "
-                f"{name_of(self)} {what}; use by: change"
-            )
-        self.check_chain(chain)
-        return chain
-
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        """Receives the model's layout, the number of nodes, the chain and the seed, once, before round 0."""
-        self.layout, self.num_nodes, self.chain, self.seed = layout, num_nodes, chain, seed
-        self.refusals = []
-
-    def fit(self, graph: WeightedGraph) -> None:
-        """Receives the graph once, after `bind`, to compute what follows from all of W."""
+    def bind(self, setup: Setup) -> None:
+        """Receives what it is given for the run, once, before everything else."""
+        self.setup, self.refusals = setup, []
 
     def handshake(self) -> bytes:
         """What all nodes must know of this one before round 0, such as a public key; at most 64 bytes."""
@@ -165,6 +168,7 @@ class SharingBase(Stateful, ABC):
 
     def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
         """Receives, before `begin`, the handshakes by rank, its own included; empty ones are left out."""
+        self.setup = replace(self.setup, handshakes=handshakes)
 
     def begin(self, vector: Tensor) -> None:
         """Receives, before round 0, the model that all nodes start from, shape (d,); copy it to keep it."""
@@ -184,6 +188,16 @@ class SharingBase(Stateful, ABC):
         """The largest difference of two neighbors' models that it can handle, in any coordinate."""
         return math.inf
 
+    @property
+    def own_key(self) -> bytes:
+        """The private key with which it reads what it receives, for studies of what nodes learn; or empty."""
+        return b""
+
+    @property
+    def watched_weight(self) -> float | None:
+        """The weight that models of the `watched` ranks had in the last mix, together; None: unknown."""
+        return None
+
     def on_peer_lost(self, rank: int) -> None:
         """Called once, before the first round without that peer; schemes with state per peer drop it."""
 
@@ -195,6 +209,155 @@ class SharingBase(Stateful, ABC):
         this is called after the first usable one.
         """
 
+    # What a plug-in uses.
+
+    @property
+    def chain(self) -> Chain:
+        """The transforms that encode what it sends."""
+        return self.setup.chain
+
+    def encode(
+        self,
+        signal: Tensor,
+        view: View,
+        *,
+        chain: Chain | None = None,
+        phase: int = 0,
+        in_basis: bool = False,
+    ) -> dict[int, Payload]:
+        """Encodes a signal, shape (d,), for each target; one payload for all where the chain allows it.
+
+        Args:
+            chain: in place of the scheme's.
+            phase: the number of the exchange within the round.
+            in_basis: the signal is in the chain's basis already.
+
+        Raises:
+            RunFailed: the signal is not finite, and there are transforms.
+        """
+        if not view.targets:
+            return {}
+        chain = chain or self.chain
+        coefficients = signal if in_basis else chain.to_basis(signal)
+        if not chain.per_receiver:
+            payload = chain.encode_coefficients(coefficients, view.context(view.rank, phase=phase))
+            return dict.fromkeys(view.targets, payload)
+        contexts = {j: view.context(view.rank, j, phase=phase) for j in view.targets}
+        return {j: chain.encode_coefficients(coefficients, contexts[j]) for j in view.targets}
+
+    def decode(
+        self, incoming: Incoming, view: View, *, fill: Tensor | None = None, chain: Chain | None = None,
+        phase: int = 0, in_basis: bool = False,
+    ) -> dict[int, Tensor]:  # fmt: skip
+        """The signals that arrived, each of shape (d,), by source, ascending.
+
+        They may be of lower precision than the model, and lie in the memory of the payloads, which is invalid
+        after `mix`. What cannot be decoded is left out and recorded in `refusals`.
+
+        Args:
+            fill: what stands where nothing was sent, shape (d,); None: zeros.
+            chain: in place of the scheme's.
+            phase: the number of the exchange within the round.
+            in_basis: return signals in the chain's basis, where `fill` is, too.
+        """
+        chain = chain or self.chain
+        first = chain.basis if in_basis else 0
+        return self.decode_each(
+            incoming,
+            view,
+            lambda j, payload: chain.decode(
+                payload, view.context(j, view.rank, fill=fill, phase=phase), first
+            ),
+        )
+
+    def decode_each(self, incoming: Incoming, view: View, read: Callable[[int, Payload], T]) -> dict[int, T]:
+        """What `read(source, payload)` returns for each payload, by source, ascending.
+
+        Where it raises PayloadError, the payload is left out and recorded in `refusals`.
+        """
+        decoded: dict[int, T] = {}
+        for rank in sorted(incoming):
+            try:
+                decoded[rank] = read(rank, incoming[rank])
+            except PayloadError as error:
+                self.refuse(rank, view, error)
+        return decoded
+
+    def weighted_mix(
+        self, signals: dict[int, Tensor], view: View, out: Tensor,
+        terms: Callable[[Mapping[int, Tensor]], Terms] | None = None, origin: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Writes the weighted sum of signals into `out`, shape (d,): out <- sum_j w_ij signal_j.
+
+        The node's own signal gets the weight of those that did not arrive. A signal of a neighbor that is not
+        finite is removed from `signals` and recorded in `refusals`; single signals are checked only if the
+        sum is not finite.
+
+        Args:
+            signals: by rank, each of shape (d,), the node's own included.
+            terms: other weights: from the signals that are left to pairs of a weight and a tensor.
+            origin: as in `weighted_sum`.
+
+        Raises:
+            RunFailed: the node's own signal is not finite.
+        """
+        weighted = terms or (lambda usable: _terms(usable, view))
+        while not weighted_sum(weighted(signals), out, origin):
+            not_finite = [j for j, signal in signals.items() if not is_finite(signal)]
+            if view.rank in not_finite:
+                flaw = self.flaw_of(signals[view.rank])
+                raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {flaw}")
+            for j in not_finite:
+                self.refuse(j, view, NotFinite(f"its {self.flaw_of(signals.pop(j))}"))
+            if not not_finite:
+                # All signals are finite: the sum of large numbers overflowed, so no neighbor is refused.
+                return
+
+    def refuse(self, rank: int, view: View, error: PayloadError) -> None:
+        """Records that a payload is not used; raises RunFailed where the scheme tolerates no loss."""
+        if not self.promises.tolerates_loss:
+            raise RunFailed(
+                f"rank {view.rank}, round {view.round + 1}: what rank {rank} sent makes no sense: {error} "
+                f"({name_of(self)} tolerates no loss)"
+            )
+        self.refusals.append(Refusal(rank, error))
+        print(f"round {view.round + 1}: discarded the payload of rank {rank}: {error}", flush=True)
+
+    def flaw_of(self, signal: Tensor) -> str:
+        """What is not finite in a signal, and where."""
+        index = int((~signal.isfinite()).nonzero()[0])
+        is_model = signal.numel() == self.setup.layout.numel and not self.chain.basis
+        where = self.setup.layout.name_at(index) if is_model else f"element {index}"
+        return f"vector is not finite: {float(signal[index])} in {where}"
+
+    # What the node uses.
+
+    @property
+    def gives_model(self) -> bool:
+        """Whether a neighbor that rejoins without a checkpoint receives this node's whole model.
+
+        False where nodes cannot rejoin, or where a stage of the chain protects models from peers.
+        """
+        return self.promises.tolerates_loss and self.promises.allows_rejoin and not self.chain.protects
+
+    def make_chain(
+        self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
+        parameters: ParameterLayout | None = None,
+    ) -> Chain:  # fmt: skip
+        """The chain of the scheme's own transforms and these; raises BadInput where they do not fit."""
+        of_models = self.promises.sends == "models" and not self.promises.carries_errors
+        stages = (*self.first_transforms(), *transforms)
+        chain = Chain(stages, elements, dtype, parameters, of_models=of_models)
+        if chain.follows_mixing and (self.asynchronous or not of_models):
+            name = next(name_of(stage) for stage in stages if stage.follows_mixing)
+            reason = "has no rounds" if self.asynchronous else "sends something else"
+            raise BadInput(
+                f"{name}: by training and by round count from the mix of models in each round; "
+                f"{name_of(self)} {reason}; use by: change"
+            )
+        self.check_chain(chain)
+        return chain
+
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed node needs beside the vector."""
         return {"chain": self.chain.state_dict(), **super().state_dict()}
@@ -204,83 +367,10 @@ class SharingBase(Stateful, ABC):
         self.chain.load_state_dict(state["chain"])
         super().load_state_dict(state)
 
-    def _encoded(
-        self, signal: Tensor, view: View, chain: Chain | None = None, phase: int = 0, in_basis: bool = False
-    ) -> dict[int, Payload]:
-        """Encodes a signal for each target; the payload is the same for all where the chain allows it.
 
-        `in_basis`: the signal is in the chain's basis already.
-        """
-        if not view.targets:
-            return {}
-        chain = chain or self.chain
-        coefficients = signal if in_basis else chain.to_basis(signal)
-        context = Context(self.seed, view.round, view.rank, phase=phase)
-        if not chain.per_receiver:
-            return dict.fromkeys(view.targets, chain.encode_coefficients(coefficients, context))
-        contexts = {j: Context(self.seed, view.round, view.rank, j, phase=phase) for j in view.targets}
-        return {j: chain.encode_coefficients(coefficients, contexts[j]) for j in view.targets}
-
-    def _decoded(
-        self, incoming: Incoming, view: View, chain: Chain | None = None, phase: int = 0
-    ) -> dict[int, Tensor]:
-        """The signals that arrived, ascending by rank, with zeros for what was not sent.
-
-        They may be of lower precision than the model.
-        """
-        decode = (chain or self.chain).decode
-        return self._read(
-            incoming, view, lambda j, p: decode(p, Context(self.seed, view.round, j, view.rank, phase=phase))
-        )
-
-    def _read(self, incoming: Incoming, view: View, read: Callable[[int, Payload], T]) -> dict[int, T]:
-        """What `read` finds in each payload, given its source, ascending by rank.
-
-        A payload for which it raises PayloadError is left out and recorded in `refusals`. With a scheme that
-        tolerates no loss it ends the run.
-        """
-        found: dict[int, T] = {}
-        for rank in sorted(incoming):
-            try:
-                found[rank] = read(rank, incoming[rank])
-            except PayloadError as error:
-                self._refused(rank, view, error)
-        return found
-
-    def _mix_finite(
-        self, heard: dict[int, Tensor], own: Tensor, terms: Callable[[Mapping[int, Tensor]], Terms],
-        view: View, out: Tensor, origin: Tensor | None = None,
-    ) -> None:  # fmt: skip
-        """Writes the weighted sum of `terms(heard)` into `out`; removes what is not finite from `heard`.
-
-        `origin` is that of `weighted_sum`. Single signals are checked only if the sum is not finite. Raises
-        RunFailed if the own signal is not finite.
-        """
-        while not weighted_sum(terms(heard), out, origin):
-            if not is_finite(own):
-                raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self._flaw_of(own)}")
-            unsound = [j for j, signal in heard.items() if j != view.rank and not is_finite(signal)]
-            for j in unsound:
-                self._refused(j, view, NotFinite(f"its {self._flaw_of(heard.pop(j))}"))
-            if not unsound:
-                # All signals are finite: the sum of large numbers overflowed, so no neighbor is refused.
-                return
-
-    def _flaw_of(self, signal: Tensor) -> str:
-        """What is not finite in a signal, and where."""
-        index = int((~signal.isfinite()).nonzero()[0])
-        plain = signal.numel() == self.layout.numel and not self.chain.basis
-        where = self.layout.name_at(index) if plain else f"element {index}"
-        return f"vector is not finite: {float(signal[index])} in {where}"
-
-    def _refused(self, rank: int, view: View, error: PayloadError) -> None:
-        if not self.tolerates_loss:
-            raise RunFailed(
-                f"rank {view.rank}, round {view.round + 1}: what rank {rank} sent makes no sense: {error} "
-                f"({name_of(self)} tolerates no loss)"
-            )
-        self.refusals.append(Refusal(rank, error))
-        print(f"round {view.round + 1}: discarded the payload of rank {rank}: {error}", flush=True)
+def _terms(signals: Mapping[int, Tensor], view: View) -> Terms:
+    weights = live_weights(view.weights, view.rank, signals)
+    return ((weight, signals[j]) for j, weight in weights.items())
 
 
 class Sharing(SharingBase):

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS, name_of
-from decentnode.core.vector import AdjustGradient, ParameterLayout
+from decentnode.core.vector import AdjustGradient
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import keeps_mean
 from decentnode.options import Fraction
-from decentnode.sharing.base import Exchange, Incoming, Sharing
+from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
 from decentnode.sharing.blocks.public_copy import PublicCopy
 from decentnode.transforms.chain import Chain, refuse_own_payloads
@@ -36,16 +36,16 @@ class Beer(Sharing):
     round. Needs a static graph, doubly stochastic weights and plain SGD.
     """
 
-    needs_static_graph: ClassVar = True
-    when_changing: ClassVar = "use beer_per_edge"
-    needs_undirected_graph: ClassVar = True
-    needs_float32: ClassVar = True
-    needs_plain_sgd: ClassVar = True
-    tolerates_loss: ClassVar = False
-    carries_errors: ClassVar = True
-    sends: ClassVar = "differences"
-    phases: ClassVar = 2
-    wire: ClassVar = "2 deg * C(d)"
+    requirements = Requirements(
+        static_graph=True,
+        for_changing_graphs="use beer_per_edge",
+        undirected_graph=True,
+        float32=True,
+        plain_sgd=True,
+    )
+    promises = Promises(
+        tolerates_loss=False, carries_errors=True, sends="differences", phases=2, wire="2 deg * C(d)"
+    )
     state: ClassVar[tuple[str, ...]] = ("_models", "_trackers", "_tracker_chain", "_guard", "_v", "_g")
 
     gamma: Fraction = 0.1
@@ -61,9 +61,9 @@ class Beer(Sharing):
     def check_chain(self, chain: Chain) -> None:
         refuse_own_payloads(chain.stages, f"{name_of(self)} needs the same payload for all")
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._tracker_chain = chain.copy()
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        self._tracker_chain = setup.chain.copy()
 
     def begin(self, vector: Tensor) -> None:
         self._v, self._g = torch.zeros_like(vector), torch.zeros_like(vector)

@@ -1,7 +1,7 @@
 """BEER with public copies for each edge, for graphs that change."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -33,10 +33,8 @@ class BeerPerEdge(Beer):
     neighbor that is remembered.
     """
 
-    needs_static_graph: ClassVar = False
-    when_changing: ClassVar = ""
-    sends_one_payload: ClassVar = False
-    wire: ClassVar = "2 deg * (C(d) + 8)"
+    requirements = replace(Beer.requirements, static_graph=False, for_changing_graphs="")
+    promises = replace(Beer.promises, sends_one_payload=False, wire="2 deg * (C(d) + 8)")
     state: ClassVar = ("_of_models", "_of_trackers", "_tracker_chain", "_guard", "_v", "_g", "_pull")
 
     memory: Positive | None = None

@@ -1,9 +1,8 @@
 """Secure aggregation of sparse models."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import comb
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,14 +11,12 @@ from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError, Role
 from decentnode.core.registry import SHARINGS, name_of
-from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.graph.mixing import WeightedGraph
-from decentnode.sharing.base import Exchange, Incoming
+from decentnode.sharing.base import Exchange, Incoming, Setup
 from decentnode.sharing.blocks.fixed_point import apply
 from decentnode.sharing.blocks.masked_sums import MaskedSums
-from decentnode.transforms.base import VALUES, Context
+from decentnode.transforms.base import VALUES
 from decentnode.transforms.chain import Chain
 
 Selection = NDArray[np.bool_]
@@ -46,11 +43,12 @@ class Cesar(MaskedSums):
     and then know the rest. Selected coordinates are known: with top_k to neighbors, with random_k to all.
     """
 
-    needs_undirected_graph: ClassVar = True
-    wire: ClassVar = (
-        "deg * (b k + 8), k values that enough select; with top_k indices and deg k / f bits more"
+    requirements = replace(MaskedSums.requirements, undirected_graph=True)
+    promises = replace(
+        MaskedSums.promises,
+        wire=("deg * (b k + 8), k values that enough select; with top_k indices and deg k / f bits more"),
+        mean="keeps the mean of all models where all nodes select the same coordinates",
     )
-    mean: ClassVar = "keeps the mean of all models where all nodes select the same coordinates"
 
     _source_selections: dict[int, Selection] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -75,22 +73,17 @@ class Cesar(MaskedSums):
     def preserves_mean(self, chain: Chain) -> bool:
         return chain.same_coordinates and not chain.protects
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._set_layouts(num_nodes - 1)
-
-    def fit(self, graph: WeightedGraph) -> None:
-        self._set_layouts(max(graph.most_targets(rank) for rank in range(graph.num_nodes)))
-
-    def _set_layouts(self, most_senders: int) -> None:
-        chain = self.chain
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        chain, graph = setup.chain, setup.graph
+        most_senders = max(graph.most_targets(rank) for rank in range(graph.num_nodes))
         most = next(f.elements for f in chain.layout.fields if f.name == VALUES)
         selected = tuple(f for f in chain.layout.fields if f.name != VALUES)
         marks = Field("marks", torch.uint8, most_senders * (1 + -(-most // 8)), True, Role.INDEX)
         before = (Layout(selected), Layout((marks,))) if selected else ()
         sums = Layout((Field("values", self._fixed.dtype, most, variable=True),), Form.MASKED)
         self._layouts = (*before, sums)
-        vars(self)["phases"] = len(self._layouts)
+        self.promises = replace(self.promises, phases=len(self._layouts))
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         layout: Layout = self._layouts[phase]
@@ -98,11 +91,11 @@ class Cesar(MaskedSums):
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """Exchanges selections where they depend on models, then masked values."""
-        payload = next(iter(self._encoded(vector, view).values()), None)
+        payload = next(iter(self.encode(vector, view).values()), None)
         others: dict[int, dict[int, Selection]] = {}
         if payload is None:
             own, self._source_selections = np.zeros(0, np.bool_), {}
-        elif self.phases == 1:
+        elif self.promises.phases == 1:
             own, others = self._drawn(view)
         else:
             own = self._selection(payload, view, view.rank)
@@ -127,7 +120,7 @@ class Cesar(MaskedSums):
         ones = torch.ones(next(f.elements for f in layout.fields if f.name == VALUES), dtype=self.chain.dtype)
         given = {} if payload is None else {f.name: payload[f.name].cpu() for f in payload.layout.fields}
         filled = Payload.of(layout, {**given, VALUES: ones})
-        decoded = self.chain.decode_coefficients(filled, Context(self.seed, view.round, sender, view.rank))
+        decoded = self.chain.decode_coefficients(filled, view.context(sender, view.rank))
         selection: Selection = decoded.numpy() != 0
         return selection
 
@@ -138,10 +131,10 @@ class Cesar(MaskedSums):
         selected, marks = self._layouts[:2]
         indices = Payload.of(selected, {f.name: payload[f.name].cpu() for f in selected.fields})
         incoming = await exchange(dict.fromkeys(view.targets, indices), view.sources)
-        sources = self._read(incoming, view, lambda a, payload: self._selection(payload, view, a))
+        sources = self.decode_each(incoming, view, lambda a, payload: self._selection(payload, view, a))
         notices = {a: Payload.of(marks, {"marks": self._notice(a, sources, view)}) for a in view.sources}
         answers = await exchange(notices, view.targets)
-        others = self._read(
+        others = self.decode_each(
             answers, view, lambda r, payload: self._told(payload["marks"], own_selection, r, view)
         )
         self._source_selections = sources
@@ -234,7 +227,7 @@ class Cesar(MaskedSums):
         at = at.to(own.device)
         mixed = own.clone()
         mixed[at] = kept * own[at] + summed
-        context = Context(self.seed, view.round, view.rank)
+        context = view.context(view.rank)
         out.copy_(self.chain.from_basis(mixed, context) if self.chain.basis else mixed)
 
     def _values(self, incoming: Incoming, sender: int, count: int, view: View) -> Tensor | None:
@@ -242,7 +235,7 @@ class Cesar(MaskedSums):
             return None
         y = incoming[sender]["values"].cpu()
         if y.numel() != count:
-            self._refused(sender, view, PayloadError(f"{y.numel()} values where {count} are shared"))
+            self.refuse(sender, view, PayloadError(f"{y.numel()} values where {count} are shared"))
             return None
         return y
 

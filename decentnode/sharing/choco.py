@@ -11,7 +11,7 @@ from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.graph.base import View
 from decentnode.options import Fraction
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Promises, Requirements, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
 from decentnode.sharing.blocks.public_copy import PublicCopy
 from decentnode.transforms.chain import Chain, refuse_own_payloads
@@ -30,13 +30,10 @@ class Choco(Sharing):
     diverges. `decentnode tune` finds it. A run that diverges is ended.
     """
 
-    needs_static_graph: ClassVar = True
-    when_changing: ClassVar = "use choco_per_edge"
-    needs_undirected_graph: ClassVar = True
-    tolerates_loss: ClassVar = False
-    carries_errors: ClassVar = True
-    sends: ClassVar = "differences"
-    overlaps: ClassVar = True
+    requirements = Requirements(
+        static_graph=True, for_changing_graphs="use choco_per_edge", undirected_graph=True
+    )
+    promises = Promises(tolerates_loss=False, carries_errors=True, sends="differences", overlaps=True)
     state: ClassVar = ("_public", "_guard")
 
     gamma: Fraction = 0.1

@@ -11,7 +11,7 @@ from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
 from decentnode.options import Fraction, Positive
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Promises, Requirements, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
 from decentnode.sharing.blocks.pair_copies import PairCopies, refuse_memory
 from decentnode.transforms.chain import Chain
@@ -34,12 +34,14 @@ class ChocoPerEdge(Sharing):
     2 d for each neighbor that is remembered.
     """
 
-    needs_undirected_graph: ClassVar = True
-    carries_errors: ClassVar = True
-    sends_one_payload: ClassVar = False
-    sends: ClassVar = "differences"
-    overlaps: ClassVar = True
-    wire: ClassVar = "deg * (C(d) + 8)"
+    requirements = Requirements(undirected_graph=True)
+    promises = Promises(
+        carries_errors=True,
+        sends_one_payload=False,
+        sends="differences",
+        overlaps=True,
+        wire="deg * (C(d) + 8)",
+    )
     state: ClassVar = ("_copies", "_guard")
 
     gamma: Fraction = 0.1

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -14,7 +14,6 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import complete, live_weights
 from decentnode.options import PositiveFloat, Probability
-from decentnode.sharing.base import Incoming
 from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.chain import Chain
 
@@ -36,7 +35,7 @@ class ConsensusControl(Gossip):
     other optimizer. Both ends need the same numbers, so transforms must be lossless. State: r_i.
     """
 
-    takes_correction: ClassVar = False
+    promises = replace(Gossip.promises, takes_correction=False)
     state: ClassVar = ("_distance",)
 
     target: PositiveFloat = 0.1
@@ -47,7 +46,7 @@ class ConsensusControl(Gossip):
     """r_i of the last mix."""
 
     def __post_init__(self) -> None:
-        vars(self)["needs_plain_sgd"] = self.slow_down
+        self.requirements = replace(self.requirements, plain_sgd=self.slow_down)
 
     def check_chain(self, chain: Chain) -> None:
         for index, stage in enumerate(chain.stages):
@@ -61,18 +60,14 @@ class ConsensusControl(Gossip):
     def adjust_gradient(self) -> AdjustGradient | None:
         return self._slow if self.slow_down else None
 
-    def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        self._own = vector
-        super().mix(vector, incoming, view, out)
-        del self._own
-
-    def weights(self, view: View, heard: Mapping[int, Tensor]) -> dict[int, float]:
-        given = live_weights(view.weights, view.rank, heard)
-        apart = {j: distance(self._own, x_j) for j, x_j in heard.items()}
-        total = math.fsum(given[j] for j in apart)
+    def weights(self, signals: Mapping[int, Tensor], view: View) -> dict[int, float]:
+        full = live_weights(view.weights, view.rank, signals)
+        local = signals[view.rank]
+        apart = {j: distance(local, x_j) for j, x_j in signals.items() if j != view.rank}
+        total = math.fsum(full[j] for j in apart)
         if total:
-            self._distance = math.sqrt(math.fsum(given[j] * r**2 for j, r in apart.items()) / total)
-        return complete({j: given[j] * self.strength(r) for j, r in apart.items()}, view.rank)
+            self._distance = math.sqrt(math.fsum(full[j] * r**2 for j, r in apart.items()) / total)
+        return complete({j: full[j] * self.strength(r) for j, r in apart.items()}, view.rank)
 
     def strength(self, r: float) -> float:
         """s(r)."""

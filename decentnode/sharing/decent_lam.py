@@ -1,7 +1,6 @@
 """Momentum that does not increase the bias of heterogeneous data."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ class DecentLam(MomentumGossip):
     State: m, d floats. The mean of the models moves by momentum when they are mixed.
     """
 
-    mean: ClassVar = "does not keep the mean of all models"
+    promises = replace(MomentumGossip.promises, mean="does not keep the mean of all models")
 
     def check(self, graph: WeightedGraph) -> None:
         remedy = f"use quasi_global, a beta below {self.beta:g}, or an undirected graph that stays the same"

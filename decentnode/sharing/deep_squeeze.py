@@ -12,7 +12,7 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.vector import accumulator
 from decentnode.graph.base import View
 from decentnode.options import Fraction
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Promises, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard
 from decentnode.sharing.blocks.public_copy import differences_weights
 from decentnode.sharing.blocks.weighted_sum import Terms
@@ -31,8 +31,7 @@ class DeepSqueeze(Sharing):
     the mean. A run that diverges is ended.
     """
 
-    carries_errors: ClassVar = True
-    overlaps: ClassVar = True
+    promises = Promises(carries_errors=True, overlaps=True)
     state: ClassVar = ("_e", "_guard")
 
     gamma: Fraction = 0.01
@@ -50,11 +49,11 @@ class DeepSqueeze(Sharing):
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         v = vector + self._e
-        sent = self._encoded(v, view)
+        sent = self.encode(v, view)
         self._c = None
         if sent:
-            own = {view.rank: sent[view.targets[0]].to(v.device)}
-            self._c = self._decoded(own, view)[view.rank]
+            own_payload = sent[view.targets[0]].to(v.device)
+            self._c = self.decode({view.rank: own_payload}, view)[view.rank]
             torch.sub(v, self._c, out=self._e)
             self._guard.check(self._e, self, view)
         return sent
@@ -63,10 +62,10 @@ class DeepSqueeze(Sharing):
         if self._c is None:
             out.copy_(vector)
             return
-        c = {**self._decoded(incoming, view), view.rank: self._c}
+        c = {**self.decode(incoming, view), view.rank: self._c}
 
         def terms(c: Mapping[int, Tensor]) -> Terms:
             weights = differences_weights(view.weights, view.rank, c)
             return [(1.0, vector), *((self.gamma * weights[j], c_j) for j, c_j in c.items())]
 
-        self._mix_finite(c, vector, terms, view, out)
+        self.weighted_mix(c, view, out, terms)

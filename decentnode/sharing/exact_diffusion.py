@@ -13,10 +13,9 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Promises, Requirements, Sharing
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_a_sum
 from decentnode.sharing.blocks.weighted_sum import Terms
-from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 
@@ -39,11 +38,10 @@ class ExactDiffusion(Sharing):
     transforms lose. Transforms that select are refused, because errors in the sum would accumulate.
     """
 
-    needs_static_graph: ClassVar = True
-    when_changing: ClassVar = "use gradient_tracking"
-    needs_undirected_graph: ClassVar = True
-    needs_float32: ClassVar = True
-    tolerates_loss: ClassVar = False
+    requirements = Requirements(
+        static_graph=True, for_changing_graphs="use gradient_tracking", undirected_graph=True, float32=True
+    )
+    promises = Promises(tolerates_loss=False)
     state: ClassVar = ("_correction", "_guard")
     alpha: ClassVar[float] = 0.5
     """The weight of W in (1 - alpha) I + alpha W."""
@@ -67,29 +65,29 @@ class ExactDiffusion(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         # A new tensor in each round: peers may read the last one until this exchange ends.
         self._phi = vector + self._correction
-        self._sent = self._encoded(self._phi, view)
+        self._sent = self.encode(self._phi, view)
         return self._sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        heard = self._decoded(incoming, view)
-        if not heard:
+        phi = self.decode(incoming, view)
+        if not phi:
             out.copy_(self._phi)
             return
         origin = None
         if self.chain.per_receiver:
-            heard = {j: phi_j - self._as_decoded_by(j, view) for j, phi_j in heard.items()}
+            phi = {j: phi_j - self._as_decoded_by(j, view) for j, phi_j in phi.items()}
         else:
             origin = self._as_decoded_by(view.targets[0], view)
 
-        def terms(heard: Mapping[int, Tensor]) -> Terms:
-            return ((self.alpha * view.weights[j], phi_j) for j, phi_j in heard.items())
+        def terms(phi: Mapping[int, Tensor]) -> Terms:
+            return ((self.alpha * view.weights[j], phi_j) for j, phi_j in phi.items() if j != view.rank)
 
-        self._mix_finite(heard, self._phi, terms, view, out, origin)
+        self.weighted_mix({**phi, view.rank: self._phi}, view, out, terms, origin)
         self._correction += out
         self._guard.check(self._correction, self, view)
         out += self._phi
 
     def _as_decoded_by(self, j: int, view: View) -> Tensor:
         """The own phi as j decodes it, in the precision of models."""
-        context = Context(self.seed, view.round, view.rank, j)
+        context = view.context(view.rank, j)
         return self.chain.decode(self._sent[j].to(self._phi.device), context).to(self._phi.dtype)

@@ -26,8 +26,8 @@ class FedAvg(ServerSharing):
 
     eta: PositiveFloat = 1.0
 
-    def _signal(self, vector: Tensor, view: View) -> Tensor:
+    def signal(self, vector: Tensor, view: View) -> Tensor:
         return torch.sub(vector, self._x)
 
-    def _step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
+    def step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
         self._x.add_(u, alpha=self.eta)

@@ -37,7 +37,7 @@ class FedOpt(FedAvg):
         self._m = torch.zeros_like(vector)
         self._v = torch.full_like(vector, self.tau**2)
 
-    def _step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
+    def step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
         self._m.mul_(self.beta1).add_(u, alpha=1 - self.beta1)
         self._adapt(u.square())
         self._x.addcdiv_(self._m, self._v.sqrt().add_(self.tau), value=self.eta)

@@ -1,7 +1,7 @@
 """Sparse ternary updates between clients and a server."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -9,14 +9,13 @@ from torch import Tensor
 
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import SHARINGS
-from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import Fraction
+from decentnode.sharing.base import Setup
 from decentnode.sharing.blocks.server import ServerSharing
-from decentnode.transforms.base import Context, Transform
-from decentnode.transforms.chain import Chain
+from decentnode.transforms.base import Transform
 from decentnode.transforms.coding.rice import Rice
 from decentnode.transforms.error_feedback import ErrorFeedback
 from decentnode.transforms.quantize.sign import Sign
@@ -37,9 +36,12 @@ class FedStc(ServerSharing):
     part in every round. Indices are Golomb coded. State: x, A_i and A.
     """
 
-    takes_back: ClassVar = False
-    carries_errors: ClassVar = True
-    wire: ClassVar = "k (log2(1 / p) + 2.5) / 8 up, the same down to each client; k = p d, p = fraction"
+    promises = replace(
+        ServerSharing.promises,
+        allows_rejoin=False,
+        carries_errors=True,
+        wire="k (log2(1 / p) + 2.5) / 8 up, the same down to each client; k = p d, p = fraction",
+    )
     state: ClassVar[tuple[str, ...]] = (*ServerSharing.state, "_chain_down")
 
     fraction: Fraction = 0.01
@@ -52,9 +54,9 @@ class FedStc(ServerSharing):
         if any(view.servers and view.rank not in view.servers and not view.sources for view in views):
             raise BadInput("fed_stc needs clients that receive every update; use graph.down: all")
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._chain_down = chain.copy()
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        self._chain_down = setup.chain.copy()
         self._sent: Payload | None = None
 
     def begin(self, vector: Tensor) -> None:
@@ -64,22 +66,22 @@ class FedStc(ServerSharing):
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return self.chain.layout
 
-    def _signal(self, vector: Tensor, view: View) -> Tensor:
+    def signal(self, vector: Tensor, view: View) -> Tensor:
         return torch.sub(vector, self._x)
 
-    def _step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
-        self._sent = self._chain_down.encode(u, Context(self.seed, view.round, view.rank, phase=1))
+    def step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
+        self._sent = self._chain_down.encode(u, view.context(view.rank, phase=1))
 
     def _down(self, view: View) -> Payload:
         if self._sent is None:
             # Nothing arrived; the residual of earlier rounds is sent.
-            self._step(torch.zeros_like(self._x), {}, view)
+            self.step(torch.zeros_like(self._x), {}, view)
         assert self._sent is not None
         return self._sent
 
     def _received(self, view: View) -> Callable[[int, Payload], Tensor]:
         def read(server: int, payload: Payload) -> Tensor:
-            return self._x + self._chain_down.decode(payload, Context(self.seed, view.round, server, phase=1))
+            return self._x + self._chain_down.decode(payload, view.context(server, phase=1))
 
         return read
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,9 +13,8 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Promises, Sharing
 from decentnode.sharing.blocks.weighted_sum import Terms
-from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 MOST_ERROR = 0.5
@@ -42,11 +41,13 @@ class Gossip(Sharing):
     it. Where the chain starts with a change of basis, coefficients are mixed and transformed back once.
     """
 
-    overlaps: ClassVar = True
-    takes_correction: ClassVar = True
-    mean: ClassVar = (
-        "keeps the mean of all models, but not where transforms select other coordinates on each node, clip, "
-        "add noise, or stand behind error_feedback"
+    promises = Promises(
+        overlaps=True,
+        takes_correction=True,
+        mean=(
+            "keeps the mean of all models, but not where transforms select other coordinates on each node, "
+            "clip, add noise, or stand behind error_feedback"
+        ),
     )
 
     fill: Literal["own", "zero"] = "own"
@@ -54,6 +55,7 @@ class Gossip(Sharing):
     """The model in the chain's basis, from `outgoing` until `mix`, because a change of basis takes long."""
     _sent: Payload | None = field(default=None, init=False, repr=False)
     """The payload for all targets, when `mix` needs it."""
+    _watched_weight: float | None = field(default=None, init=False, repr=False)
 
     def check_chain(self, chain: Chain) -> None:
         if chain.corrects and chain.selects:
@@ -67,53 +69,57 @@ class Gossip(Sharing):
             return False
         return not chain.selects or (self.fill == "own" and chain.same_coordinates)
 
+    @property
+    def watched_weight(self) -> float | None:
+        return self._watched_weight
+
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         coefficients = self.chain.to_basis(vector)
         self._coefficients = coefficients if self.chain.basis else None
-        sent = self._encoded(coefficients, view, in_basis=True)
+        sent = self.encode(coefficients, view, in_basis=True)
         # Then C(y_j) - C(y_i) keeps the mean, corrects nothing twice and hides no less.
         self._sent = next(iter(sent.values()), None) if self.chain.only_rounds else None
         return sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        own = self.chain.to_basis(vector) if self._coefficients is None else self._coefficients
-        heard = self._signals(incoming, view, own)
-        decoded = None if self._sent is None else self._own_decoded(self._sent, view, own)
-        self._coefficients = self._sent = None
+        signals = self.signals(vector, incoming, view)
+        local = signals[view.rank]
+        # C(y_i), as the neighbors decode it, where the chain rounds.
+        rounded = None if self._sent is None else self._as_received(self._sent, local, view)
+        self._sent = None
 
-        def terms(heard: Mapping[int, Tensor]) -> Terms:
-            weights = self.weights(view, heard)
-            if decoded is None:
-                return ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
-            kept = [(1.0, own), (weights[view.rank] - 1, decoded)]
-            return kept + [(weight, heard[j]) for j, weight in weights.items() if j != view.rank]
+        def terms(signals: Mapping[int, Tensor]) -> Terms:
+            weights = self.weights(signals, view)
+            if rounded is None:
+                return ((weight, signals[j]) for j, weight in weights.items())
+            differences = [(1.0, local), (weights[view.rank] - 1, rounded)]
+            return differences + [(weight, signals[j]) for j, weight in weights.items() if j != view.rank]
 
-        mixed = own.new_empty(own.shape) if self.chain.basis else out
-        self._mix_finite(heard, own, terms, view, mixed)
-        if self.watched:
-            self.watched_weight = sum(w for j, w in self.weights(view, heard).items() if j in self.watched)
+        mixed = torch.empty_like(local) if self.chain.basis else out
+        self.weighted_mix(signals, view, mixed, terms)
+        if self.setup.watched:
+            weights = self.weights(signals, view)
+            self._watched_weight = sum(w for j, w in weights.items() if j in self.setup.watched)
         if self.chain.basis:
-            out.copy_(self.chain.from_basis(mixed, Context(self.seed, view.round, view.rank)))
+            out.copy_(self.chain.from_basis(mixed, view.context(view.rank)))
 
-    def weights(self, view: View, heard: Mapping[int, Tensor]) -> dict[int, float]:
-        """The weights of the own model and each received one; they sum to 1."""
-        return live_weights(view.weights, view.rank, heard)
+    def weights(self, signals: Mapping[int, Tensor], view: View) -> dict[int, float]:
+        """The weights of these signals by rank, the node's own included; they sum to 1."""
+        return live_weights(view.weights, view.rank, signals)
 
-    def _signals(self, incoming: Incoming, view: View, own: Tensor) -> dict[int, Tensor]:
-        if not self.chain.transforms:
-            return {j: payload["vector"] for j, payload in incoming.items()}
-        return self._read(incoming, view, lambda j, payload: self._signal(payload, j, view, own))
+    def signals(self, vector: Tensor, incoming: Incoming, view: View) -> dict[int, Tensor]:
+        """The models to mix by rank, the node's own first, in the chain's basis."""
+        local = self.chain.to_basis(vector) if self._coefficients is None else self._coefficients
+        self._coefficients = None
+        fill = local if self.fill == "own" else None
+        return {view.rank: local, **self.decode(incoming, view, fill=fill, in_basis=True)}
 
-    def _signal(self, payload: Payload, sender: int, view: View, own: Tensor) -> Tensor:
-        fill = own if self.fill == "own" else None
-        return self.chain.decode_coefficients(
-            payload, Context(self.seed, view.round, sender, view.rank, fill)
-        )
-
-    def _own_decoded(self, sent: Payload, view: View, own: Tensor) -> Tensor | None:
-        """The own model as its receivers decode it, in the chain's basis; None if they refuse it."""
-        decoded = self._signal(sent.to(own.device), view.rank, view, own)
-        error, norm = (float(torch.linalg.vector_norm(x)) for x in (decoded - own, own))
+    def _as_received(self, sent: Payload, local: Tensor, view: View) -> Tensor | None:
+        """The node's own model as its neighbors decode it; None if they refuse it."""
+        own_payload = {view.rank: sent.to(local.device)}
+        decoded = self.decode(own_payload, view, fill=local if self.fill == "own" else None, in_basis=True)
+        received = decoded[view.rank]
+        error, norm = (float(torch.linalg.vector_norm(x)) for x in (received - local, local))
         if not math.isfinite(error):
             return None
         if error > MOST_ERROR * norm:
@@ -122,4 +128,4 @@ class Gossip(Sharing):
                 f"{name_of(self)}: they err by {error / norm:.2g} of its norm, and {MOST_ERROR} is "
                 "the most; let them keep more, put error_feedback before them, or use choco"
             )
-        return decoded
+        return received

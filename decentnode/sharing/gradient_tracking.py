@@ -1,7 +1,7 @@
 """Steps along an estimate of the mean gradient of all nodes instead of the node's own gradient."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -9,17 +9,15 @@ from torch import Tensor
 
 from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS, name_of
-from decentnode.core.vector import AdjustGradient, ParameterLayout
+from decentnode.core.vector import AdjustGradient
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import keeps_mean
-from decentnode.sharing.base import Exchange
+from decentnode.sharing.base import Exchange, Requirements, Setup
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_a_sum
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.sharing.gossip import Gossip
-from decentnode.transforms.base import Context
-from decentnode.transforms.chain import Chain
 
 
 @SHARINGS.register("gradient_tracking")
@@ -38,13 +36,15 @@ class GradientTracking(Gossip):
     trackers whatever the transforms lose; models are mixed as in gossip.
     """
 
-    needs_float32: ClassVar = True
-    needs_plain_sgd: ClassVar = True
-    tolerates_loss: ClassVar = False
-    overlaps: ClassVar = False
-    takes_correction: ClassVar = False
-    phases: ClassVar = 2
-    wire: ClassVar = "2 deg * C(d)"
+    requirements = Requirements(float32=True, plain_sgd=True)
+    promises = replace(
+        Gossip.promises,
+        tolerates_loss=False,
+        overlaps=False,
+        takes_correction=False,
+        phases=2,
+        wire="2 deg * C(d)",
+    )
     state: ClassVar = ("_y", "_g", "_chain_of_y", "_guard")
 
     _guard: DivergenceGuard = field(default_factory=of_a_sum("its tracker"), init=False, repr=False)
@@ -56,9 +56,9 @@ class GradientTracking(Gossip):
                 "these do not"
             )
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._chain_of_y = chain.copy()
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        self._chain_of_y = setup.chain.copy()
         self._stepped = False
         self._spare: Tensor | None = None
 
@@ -86,39 +86,34 @@ class GradientTracking(Gossip):
         await self._mix_trackers(view, exchange)
 
     async def _mix_trackers(self, view: View, exchange: Exchange) -> None:
-        sent = self._encoded(self._y, view, self._chain_of_y, phase=1)
+        sent = self.encode(self._y, view, chain=self._chain_of_y, phase=1)
         incoming = await exchange(sent, view.sources)
         mixed = torch.empty_like(self._y) if self._spare is None else self._spare
-        heard = self._decoded(incoming, view, self._chain_of_y, phase=1)
-        self._mix_finite(heard, self._y, lambda heard: self._terms(sent, heard, view), view, mixed)
+        y = {view.rank: self._y, **self.decode(incoming, view, chain=self._chain_of_y, phase=1)}
+        self.weighted_mix(y, view, mixed, lambda y: self._terms(sent, y, view))
         self._guard.check(mixed, self, view)
         # Two buffers by turns: peers may still read what was sent while the next gradients change the mixed
         # one.
         self._y, self._spare = mixed, self._y
 
-    def _terms(self, sent: Mapping[int, Payload], heard: Mapping[int, Tensor], view: View) -> Terms:
+    def _terms(self, sent: Mapping[int, Payload], y: Mapping[int, Tensor], view: View) -> Terms:
         """y_i + sum_j w_ij C(y_j) - sum_j w_ji C(y_i), both C as receivers decode them.
 
         An edge without a received payload has no weight. Without loss in C this is W y.
         """
-        lost = set(view.sources) - heard.keys()
-        given = {j: view.outgoing_weights[j] for j in view.targets if j not in lost}
-        if not self._chain_of_y.transforms:
-            kept = [(1 - sum(given.values()), self._y)]
-        else:
-            kept = [(1.0, self._y), *self._taken(sent, given, view)]
-        return kept + [(view.weights[j], y_j) for j, y_j in heard.items()]
-
-    def _taken(
-        self, sent: Mapping[int, Payload], given: Mapping[int, float], view: View
-    ) -> list[tuple[float, Tensor]]:
-        """What leaves this node, with negative weights: one term for all targets of the same payload."""
-        chain, payloads, weights = self._chain_of_y, {}, dict[int, float]()
-        for j, weight in given.items():
+        lost = set(view.sources) - y.keys()
+        leaving = {j: view.outgoing_weights[j] for j in view.targets if j not in lost}
+        arriving = [(view.weights[j], y_j) for j, y_j in y.items() if j != view.rank]
+        chain = self._chain_of_y
+        if not chain.transforms:
+            return [(1 - sum(leaving.values()), self._y), *arriving]
+        # One term for all targets of the same payload.
+        payloads, weights = {}, dict[int, float]()
+        for j, weight in leaving.items():
             payloads[id(sent[j])] = (j if chain.per_receiver else None, sent[j])
             weights[id(sent[j])] = weights.get(id(sent[j]), 0.0) + weight
-        found = []
+        subtracted = []
         for key, (receiver, payload) in payloads.items():
-            context = Context(self.seed, view.round, view.rank, receiver, phase=1)
-            found.append((-weights[key], chain.decode(payload.to(self._y.device), context)))
-        return found
+            context = view.context(view.rank, receiver, phase=1)
+            subtracted.append((-weights[key], chain.decode(payload.to(self._y.device), context)))
+        return [(1.0, self._y), *subtracted, *arriving]

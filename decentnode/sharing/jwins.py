@@ -1,7 +1,7 @@
 """JWINS: parts of models in a wavelet basis."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from decentnode.core.registry import SHARINGS, TRANSFORMS
 from decentnode.options import Fraction, Positive
@@ -28,9 +28,12 @@ class Jwins(Gossip):
     coefficients. Where all fractions reach the cap, all coefficients are sent, as in gossip.
     """
 
-    takes_correction: ClassVar = False
-    mean: ClassVar = "does not keep the mean of all models, unless all fractions are beyond the cap"
-    wire: ClassVar = "deg * (b k + indices), k = 0.343 d on average"
+    promises = replace(
+        Gossip.promises,
+        takes_correction=False,
+        mean="does not keep the mean of all models, unless all fractions are beyond the cap",
+        wire="deg * (b k + indices), k = 0.343 d on average",
+    )
 
     fill: Literal["own", "zero"] = field(default="own", init=False)
     wavelet: str = "sym2"

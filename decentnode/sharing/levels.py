@@ -3,30 +3,30 @@
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, get_type_hints
+from dataclasses import dataclass, fields, replace
+from typing import Any, get_type_hints
 
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from decentnode.core import rng
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import SHARINGS, TRANSFORMS, Registry, guess, name_of
-from decentnode.core.vector import AdjustGradient, ParameterLayout
+from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
-from decentnode.sharing.base import Exchange, Incoming, Sharing
+from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.sharing.fed_stc import FedStc
+from decentnode.sharing.wrapper import SchemeWrapper
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
 
 
 @SHARINGS.register("levels")
 @dataclass
-class Levels(Sharing):
+class Levels(SchemeWrapper):
     """One scheme within clusters and another between their heads (HierFAVG: Liu et al., ICC 2020, Alg. 1).
 
     inner: x_i <- mix of the cluster;   outer, in its rounds: x_head <- mix of all heads
@@ -37,38 +37,56 @@ class Levels(Sharing):
     rounds. Each level is a name, or a mapping with options and `transforms` of its own.
     """
 
-    needs_levels: ClassVar = True
-    takes_back: ClassVar = False
-    mean: ClassVar = "does not keep the mean of all models"
-    sends_one_payload: ClassVar = False
-    wire: ClassVar = "that of the inner scheme, and for heads that of the outer one, in its rounds"
-    state: ClassVar = ("_inner", "_outer")
+    requirements = Requirements(levels=True)
+    promises = Promises(
+        allows_rejoin=False,
+        mean="does not keep the mean of all models",
+        sends_one_payload=False,
+        wire="that of the inner scheme, and for heads that of the outer one, in its rounds",
+    )
 
     inner: dict[str, Any] | str = "gossip"
     outer: dict[str, Any] | str = "gossip"
 
     def __post_init__(self) -> None:
-        self._inner, self._outer = _scheme("inner", self.inner), _scheme("outer", self.outer)
-        self._transforms = [_transforms("inner", self.inner), _transforms("outer", self.outer)]
-        if isinstance(self._inner, FedStc):
+        self.outer_scheme = _scheme("outer", self.outer)
+        if self.outer_scheme.adjust_gradient is not None:
+            name = name_of(self.outer_scheme)
+            raise BadInput.at("outer", f"{name} changes local steps; heads only mix: use gossip")
+        super().__init__(_scheme("inner", self.inner))
+        if isinstance(self.scheme, FedStc):
             raise BadInput.at(
                 "inner", "fed_stc sends updates down, which a mix of heads would miss; use fed_avg"
             )
-        if self._outer.adjust_gradient is not None:
-            raise BadInput.at(
-                "outer", f"{name_of(self._outer)} changes local steps; heads only mix: use gossip"
-            )
-        both = (self._inner, self._outer)
-        # Of the instance: what one of its schemes cannot do, it cannot do.
-        self.tolerates_loss = all(scheme.tolerates_loss for scheme in both)  # type: ignore[misc]
-        self.needs_float32 = any(scheme.needs_float32 for scheme in both)  # type: ignore[misc]
-        self.needs_plain_sgd = self._inner.needs_plain_sgd  # type: ignore[misc]
-        self.phases = self._inner.phases + self._outer.phases  # type: ignore[misc]
+        self._transforms = [_transforms("inner", self.inner), _transforms("outer", self.outer)]
+        self.registered_name = "levels"
+        needs = [scheme.requirements for scheme in self.schemes]
+        self.requirements = Requirements(
+            levels=True,
+            float32=any(need.float32 for need in needs),
+            local_loss=any(need.local_loss for need in needs),
+            plain_sgd=needs[0].plain_sgd,
+        )
+
+    def outer_promises(self, promises: Promises) -> Promises:
+        """What one of its schemes cannot do, it cannot do."""
+        outer = self.outer_scheme.promises
+        return replace(
+            type(self).promises,
+            tolerates_loss=promises.tolerates_loss and outer.tolerates_loss,
+            phases=promises.phases + outer.phases,
+        )
 
     @property
     def schemes(self) -> tuple[Sharing, Sharing]:
         """The inner and the outer scheme."""
-        return self._inner, self._outer
+        return self.scheme, self.outer_scheme
+
+    def first_transforms(self) -> tuple[Transform, ...]:
+        return ()
+
+    def check(self, graph: WeightedGraph) -> None:
+        """Each scheme is checked on its level (`config`)."""
 
     def preserves_mean(self, chain: Chain) -> bool:
         return False
@@ -79,92 +97,97 @@ class Levels(Sharing):
     ) -> Chain:  # fmt: skip
         if transforms:
             raise BadInput("levels has a chain for each level: put transforms into inner and outer")
-        pairs = zip(self.schemes, self._transforms, strict=True)
         self._chains = [
-            scheme.make_chain(copy.deepcopy(own), elements, dtype, parameters) for scheme, own in pairs
+            scheme.make_chain(copy.deepcopy(stages), elements, dtype, parameters)
+            for scheme, stages in zip(self.schemes, self._transforms, strict=True)
         ]
         return Chain((), elements, dtype, parameters)
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        seeds = (seed, rng.key(seed, "outer level"))
-        for scheme, own, key in zip(self.schemes, self._chains, seeds, strict=True):
-            scheme.bind(layout, num_nodes, own, key)
+    def bind(self, setup: Setup) -> None:
+        Sharing.bind(self, setup)
+        graphs = [*setup.graph.levels, setup.graph, setup.graph]
+        for scheme, graph, chain in zip(self.schemes, graphs, self._chains, strict=False):
+            scheme.bind(replace(setup, graph=graph, seed=graph.seed, chain=chain))
             scheme.refusals = self.refusals
 
-    def fit(self, graph: WeightedGraph) -> None:
-        for scheme, level in zip(self.schemes, graph.levels, strict=False):
-            scheme.fit(level)
-
     def handshake(self) -> bytes:
-        return self.samples.to_bytes(8, "little")
+        return self.setup.samples.to_bytes(8, "little")
 
     def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
-        self._handshakes = handshakes
-        if isinstance(self._inner, ServerSharing):
-            self._inner.receive_handshakes(handshakes)
+        Sharing.receive_handshakes(self, handshakes)
+        if isinstance(self.scheme, ServerSharing):
+            self.scheme.receive_handshakes(handshakes)
 
     def begin(self, vector: Tensor) -> None:
-        super().begin(vector)
         for scheme in self.schemes:
             scheme.begin(vector)
 
-    @property
-    def adjust_gradient(self) -> AdjustGradient | None:
-        return self._inner.adjust_gradient
-
     def payload_layout(self, phase: int = 0) -> Layout | None:
-        before = 1 if isinstance(self._inner, ServerSharing) else self._inner.phases
+        before = 1 if isinstance(self.scheme, ServerSharing) else self.scheme.promises.phases
         if phase < before:
-            return self._inner.payload_layout(phase)
-        if phase < before + self._outer.phases:
-            return self._outer.payload_layout(phase - before)
-        return self._inner.payload_layout(phase - self._outer.phases)
+            return self.scheme.payload_layout(phase)
+        if phase < before + self.outer_scheme.promises.phases:
+            return self.outer_scheme.payload_layout(phase - before)
+        return self.scheme.payload_layout(phase - self.outer_scheme.promises.phases)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
-        return self._inner.outgoing(vector, view.levels[0])
+        return self.scheme.outgoing(vector, view.levels[0])
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        self._inner.mix(vector, incoming, view.levels[0], out)
+        self.scheme.mix(vector, incoming, view.levels[0], out)
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """The exchanges of the inner scheme, with those of the outer one between them or after them."""
         inner, outer = view.levels
-        if not isinstance(self._inner, ServerSharing):
-            await self._inner.share(vector, inner, exchange, out)
+        if not isinstance(self.scheme, ServerSharing):
+            await self.scheme.share(vector, inner, exchange, out)
             await self._mix_heads(outer, exchange, out)
             return
-        await self._inner.up(vector, inner, exchange, out)
+        await self.scheme.up(vector, inner, exchange, out)
         await self._mix_heads(outer, exchange, out)
         if view.rank in inner.servers:
-            self._inner.adopt(out)
-        await self._inner.down(inner, exchange, out)
+            self.scheme.adopt(out)
+        await self.scheme.down(inner, exchange, out)
 
     async def _mix_heads(self, view: View, exchange: Exchange, out: Tensor) -> None:
         """The exchanges of the outer scheme, which start from `out` and end there."""
         if not (view.targets or view.sources):
-            for _ in range(self._outer.phases):
+            for _ in range(self.outer_scheme.promises.phases):
                 # All nodes count the same exchanges.
                 await exchange({}, ())
             return
-        if isinstance(self._outer, ServerSharing):
-            self._outer.receive_handshakes(
-                {head: self._samples_of(ranks) for head, ranks in view.clusters.items()}
+        if isinstance(self.outer_scheme, ServerSharing):
+            samples = {
+                head: sum(int.from_bytes(self.setup.handshakes[rank], "little") for rank in ranks)
+                for head, ranks in view.clusters.items()
+            }
+            self.outer_scheme.receive_handshakes(
+                {head: count.to_bytes(8, "little") for head, count in samples.items()}
             )
         model = out.clone()
-        await self._outer.share(model, view, exchange, out)
-        self._outer.accept(model, view, out)
-
-    def _samples_of(self, ranks: Sequence[int]) -> bytes:
-        found = (int.from_bytes(self._handshakes[rank], "little") for rank in ranks)
-        return sum(found).to_bytes(8, "little")
+        await self.outer_scheme.share(model, view, exchange, out)
+        self.outer_scheme.accept(model, view, out)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
-        self._inner.accept(vector, view.levels[0], mixed)
+        self.scheme.accept(vector, view.levels[0], mixed)
 
     def on_peer_lost(self, rank: int) -> None:
         for scheme in self.schemes:
             scheme.on_peer_lost(rank)
+
+    def on_peer_back(self, rank: int) -> None:
+        """Cannot happen: nodes do not rejoin."""
+
+    def state_dict(self) -> dict[str, Any]:
+        # The two schemes have these names in saved checkpoints.
+        return {
+            "chain": self.chain.state_dict(), "_inner": self.scheme.state_dict(),
+            "_outer": self.outer_scheme.state_dict(),
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.scheme.load_state_dict(state["_inner"])
+        self.outer_scheme.load_state_dict(state["_outer"])
 
 
 def _scheme(level: str, given: Mapping[str, Any] | str) -> Sharing:
@@ -172,7 +195,13 @@ def _scheme(level: str, given: Mapping[str, Any] | str) -> Sharing:
     options = {"name": given} if isinstance(given, str) else dict(given)
     options.pop("transforms", None)
     found: Sharing = _made(level, SHARINGS, options)
-    if found.protects or found.needs_tree or found.sends == "nothing" or isinstance(found, Levels):
+    promises = found.promises
+    if (
+        promises.protects
+        or promises.sends == "nothing"
+        or isinstance(found, Levels)
+        or found.requirements.tree
+    ):
         raise BadInput.at(level, f"{name_of(found)} does not work in a level; use gossip or fed_avg")
     return found
 

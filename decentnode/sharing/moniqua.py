@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from decentnode.core.rng import generator
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Bits, Fraction, PositiveFloat
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Promises, Requirements, Sharing
 from decentnode.sharing.blocks.weighted_sum import weighted_sum
 from decentnode.transforms.base import values_field
 from decentnode.transforms.chain import Chain
@@ -45,9 +45,8 @@ class Moniqua(Sharing):
     `decentnode tune` finds it. The chain must be empty.
     """
 
-    needs_float32: ClassVar = True
-    overlaps: ClassVar = True
-    wire: ClassVar = "deg * (bits d / 8 + 8)"
+    requirements = Requirements(float32=True)
+    promises = Promises(overlaps=True, wire="deg * (bits d / 8 + 8)")
 
     theta: PositiveFloat = 2.0
     bits: Bits = 8
@@ -90,15 +89,17 @@ class Moniqua(Sharing):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         steps = vector / self.step
-        heard = self._read(incoming, view, lambda _, payload: self._unwrapped(payload, steps).sub_(self._own))
+        differences = self.decode_each(
+            incoming, view, lambda _, payload: self._unwrapped(payload, steps).sub_(self._own)
+        )
         # Whole numbers until here, so that equal models stay equal to the last bit.
         factor = self.gamma * self.step
-        weighted_sum([(1.0, vector), *((factor * view.weights[j], d) for j, d in heard.items())], out)
+        weighted_sum([(1.0, vector), *((factor * view.weights[j], d) for j, d in differences.items())], out)
 
     def _rounded(self, steps: Tensor, round: int) -> Tensor:
         if self.rounding == "nearest":
             return steps.round_()
-        random = generator(self.seed, "moniqua", round).random(steps.numel(), dtype=np.float32)
+        random = generator(self.setup.seed, "moniqua", round).random(steps.numel(), dtype=np.float32)
         return steps.add_(torch.from_numpy(random).to(steps.device)).floor_()
 
     def _unwrapped(self, payload: Payload, steps: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ class Moniqua(Sharing):
         if not steps.numel() or float(torch.stack(steps.aminmax()).abs().max()) < MOST_STEPS:
             return
         index = int(torch.argmax(steps.abs()))
-        found = f"{float(vector[index])}, found in {self.layout.name_at(index)}"
+        found = f"{float(vector[index])}, found in {self.setup.layout.name_at(index)}"
         raise RunFailed(
             f"rank {view.rank}, round {view.round + 1}: moniqua cannot encode {found}; with this theta and "
             f"these bits it reaches {MOST_STEPS * self.step:g}"

@@ -1,6 +1,6 @@
 """Muffliato: noise once, then several mixing steps that hide where it came from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -29,8 +29,9 @@ class Muffliato(MultiGossip):
     privacy`. The noise of the mean model has the variance (clip noise)^2 / n. State: x, d.
     """
 
-    protects: ClassVar = True
-    mean: ClassVar = "adds noise to the mean of all models, once in a round"
+    promises = replace(
+        MultiGossip.promises, protects=True, mean="adds noise to the mean of all models, once in a round"
+    )
     state: ClassVar = ("_before",)
 
     noise: Annotated[float, Ge(1e-3), Le(1e4)]
@@ -58,7 +59,7 @@ class Muffliato(MultiGossip):
         noisy = update.add_(self._before)
         # A node that rests has no update to hide, and sends nothing; it keeps its model.
         if view.learning_rate or view.targets or view.sources:
-            noise = normal_like(vector, self.generator, self.seed, name_of(self), view)
+            noise = normal_like(vector, self.generator, self.setup.seed, name_of(self), view)
             noisy.add_(noise, alpha=self.noise * self.clip)
         await super().share(noisy, view, exchange, out)
 

@@ -1,8 +1,8 @@
 """Several mixing steps in a round, plain or accelerated."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Le
@@ -13,7 +13,7 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.spectrum import ZERO, SparseWeights, contraction
-from decentnode.sharing.base import Exchange
+from decentnode.sharing.base import Exchange, Setup
 from decentnode.sharing.blocks.stability import refuse_coarse
 from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.chain import Chain
@@ -38,9 +38,7 @@ class MultiGossip(Gossip):
     models, so transforms that select or quantize are refused. State: none; memory for 2 d.
     """
 
-    overlaps: ClassVar = False
-    takes_correction: ClassVar = False
-    wire: ClassVar = "steps deg * C(d)"
+    promises = replace(Gossip.promises, overlaps=False, takes_correction=False, wire="steps deg * C(d)")
 
     steps: Annotated[int, Ge(1), Le(1000)] = 2
     acceleration: Literal["none", "chebyshev"] = "none"
@@ -48,13 +46,13 @@ class MultiGossip(Gossip):
     _buffers: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        vars(self)["phases"] = self.steps
-        self._c = [1.0] * self.steps
+        self.promises = replace(self.promises, phases=self.steps)
 
-    @property
-    def c(self) -> list[float]:
-        """c_t of each step."""
-        return self._c
+    def coefficients(self, graph: WeightedGraph) -> list[float]:
+        """c_t of each step on that graph."""
+        if self.acceleration == "none":
+            return [1.0] * self.steps
+        return chebyshev(_second(graph) or 0.0, self.steps)
 
     def check(self, graph: WeightedGraph) -> None:
         if self.acceleration == "none":
@@ -78,9 +76,9 @@ class MultiGossip(Gossip):
     def check_chain(self, chain: Chain) -> None:
         refuse_coarse(chain, f"{name_of(self)}, which mixes whole models in each step; use choco")
 
-    def fit(self, graph: WeightedGraph) -> None:
-        if self.acceleration == "chebyshev":
-            self._c = chebyshev(_second(graph) or 0.0, self.steps)
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        self._c = self.coefficients(setup.graph)
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         if not self._buffers:

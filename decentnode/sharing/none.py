@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
-from decentnode.sharing.base import Exchange, Incoming, Sharing
+from decentnode.sharing.base import Exchange, Incoming, Promises, Sharing
 
 
 @SHARINGS.register("none")
@@ -17,9 +16,7 @@ from decentnode.sharing.base import Exchange, Incoming, Sharing
 class NoSharing(Sharing):
     """Never communicates: every node trains alone (the lower baseline of Lian et al., NeurIPS 2017)."""
 
-    overlaps: ClassVar = True
-    sends: ClassVar = "nothing"
-    wire: ClassVar = "0"
+    promises = Promises(overlaps=True, sends="nothing", wire="0")
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return None

@@ -1,19 +1,19 @@
 """Workers compute gradients, and the server makes the steps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from decentnode.core.registry import SHARINGS
-from decentnode.core.vector import AdjustGradient, ParameterLayout
+from decentnode.core.vector import AdjustGradient
 from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
+from decentnode.sharing.base import Setup
 from decentnode.sharing.blocks.momentum import Decay
 from decentnode.sharing.blocks.server import ServerSharing
-from decentnode.transforms.chain import Chain
 
 
 @SHARINGS.register("parameter_server")
@@ -28,7 +28,7 @@ class ParameterServer(ServerSharing):
     on K minibatches (`steps_per_round`) at the same x. State: x, the moments.
     """
 
-    needs_plain_sgd: ClassVar = True
+    requirements = replace(ServerSharing.requirements, plain_sgd=True)
     state: ClassVar[tuple[str, ...]] = (*ServerSharing.state, "_m", "_v", "_t")
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -39,8 +39,8 @@ class ParameterServer(ServerSharing):
 
     _t: int = field(default=0, init=False, repr=False)
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
         self._steps = 0
         self._sum: Tensor | None = None
 
@@ -61,10 +61,10 @@ class ParameterServer(ServerSharing):
         super().accept(vector, view, mixed)
         self._sum, self._steps = None, 0
 
-    def _signal(self, vector: Tensor, view: View) -> Tensor:
+    def signal(self, vector: Tensor, view: View) -> Tensor:
         return torch.zeros_like(vector) if self._sum is None else self._sum / self._steps
 
-    def _step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
+    def step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
         if self.optimizer == "sgd":
             self._m.mul_(self.momentum).add_(u)
             self._x.add_(self._m, alpha=-view.learning_rate)

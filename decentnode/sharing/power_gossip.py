@@ -14,7 +14,7 @@ from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Positive
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
 
@@ -61,11 +61,12 @@ class PowerGossip(Sharing):
     State: p per neighbor and parameter. Takes no transforms.
     """
 
-    needs_undirected_graph: ClassVar = True
-    needs_float32: ClassVar = True
-    sends_one_payload: ClassVar = False
-    overlaps: ClassVar = True
-    wire: ClassVar = "deg * (b rank (rows or columns, by turns) + b d_1 + 16), d_1 values in vectors"
+    requirements = Requirements(undirected_graph=True, float32=True)
+    promises = Promises(
+        sends_one_payload=False,
+        overlaps=True,
+        wire="deg * (b rank (rows or columns, by turns) + b d_1 + 16), d_1 values in vectors",
+    )
     state: ClassVar = ("_p", "_last")
 
     rank: Positive = 1
@@ -80,11 +81,11 @@ class PowerGossip(Sharing):
         if chain.stages:
             raise BadInput(f"{name_of(self)} is a compressor itself; leave the transforms out")
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._blocks = list(blocks(layout, self.rank))
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        self._blocks = list(blocks(setup.layout, self.rank))
         self._sent: dict[int, Payload] = {}
-        (signal,) = chain.layout.fields
+        (signal,) = setup.chain.layout.fields
         most = max(self._elements(left) for left in (False, True))
         self._layout = Layout(
             (Field("vector", signal.dtype, most, variable=True), Field("last", torch.int64, 1))
@@ -106,7 +107,7 @@ class PowerGossip(Sharing):
                     continue
             except PayloadError as error:
                 self.on_peer_lost(j)
-                self._refused(j, view, error)
+                self.refuse(j, view, error)
                 continue
             self._apply(j, incoming[j], view, out)
 
@@ -154,7 +155,7 @@ class PowerGossip(Sharing):
     def _drawn(self, view: View, j: int, index: int, like: Tensor, ahead: int = 0) -> Tensor:
         block, round = self._blocks[index], view.round + ahead
         low, high = sorted((view.rank, j))
-        rng = generator(self.seed, "power_gossip", low, high, round, index)
+        rng = generator(self.setup.seed, "power_gossip", low, high, round, index)
         shape = block.shape(left=not is_left(view, ahead)) if block.rank else (0, 0)
         return orthonormal(torch.from_numpy(rng.standard_normal(shape))).to(like)
 

@@ -12,9 +12,8 @@ from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Promises, Requirements, Sharing
 from decentnode.sharing.blocks.scalar_field import ScalarField
-from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 WEIGHT = ScalarField("weight", torch.float64)
@@ -35,10 +34,12 @@ class PushSum(Sharing):
     State: z and w, d + 1 floats. Transforms that select are refused: z and w must travel together.
     """
 
-    needs_float32: ClassVar = True
-    tolerates_loss: ClassVar = False
-    mean: ClassVar = "does not keep the mean of all models, but the sum of all z"
-    wire: ClassVar = "out * (C(d) + 8)"
+    requirements = Requirements(float32=True)
+    promises = Promises(
+        tolerates_loss=False,
+        mean="does not keep the mean of all models, but the sum of all z",
+        wire="out * (C(d) + 8)",
+    )
     state: ClassVar = ("_z", "_w")
 
     _w: float = field(default=1.0, init=False, repr=False)
@@ -66,7 +67,7 @@ class PushSum(Sharing):
         self._z.mul_(1 - 1 / self._w).add_(vector)
         p = 1 / (1 + len(view.targets))
         share = self._z * p
-        context = Context(self.seed, view.round, view.rank)
+        context = view.context(view.rank)
         payload = self.chain.encode(share, context)
         # The node keeps the difference to what targets decode, so that encoding loses nothing.
         self._z.sub_(self.chain.decode(payload.to(vector.device), context), alpha=len(view.targets))
@@ -75,21 +76,19 @@ class PushSum(Sharing):
         return dict.fromkeys(view.targets, joined)
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        found = self._read(incoming, view, lambda j, payload: self._part(j, payload, view))
-        parts = {j: part for j, (part, _) in found.items()}
-        self._mix_finite(
-            parts, self._z, lambda z: [(1.0, self._z), *((1.0, z_j) for z_j in z.values())], view, out
-        )
-        for j in parts:
-            self._w += found[j][1]
+        parts = self.decode_each(incoming, view, lambda j, payload: self._part(j, payload, view))
+        z = {view.rank: self._z, **{j: z_j for j, (z_j, _) in parts.items()}}
+        self.weighted_mix(z, view, out, lambda z: ((1.0, z_j) for z_j in z.values()))
+        for j, (_, w_j) in parts.items():
+            self._w += w_j if j in z else 0.0
         self._z.copy_(out)
         out.div_(self._w)
 
     def _part(self, j: int, payload: Payload, view: View) -> tuple[Tensor, float]:
         inner, companion = WEIGHT.split(payload, self.chain.layout)
         weight = companion.item()
-        if not (math.isfinite(weight) and 0 < weight <= self.num_nodes):
+        if not (math.isfinite(weight) and 0 < weight <= self.setup.num_nodes):
             raise PayloadError(
-                f"a weight of {weight:g}; the weights of {self.num_nodes} nodes sum to as many"
+                f"a weight of {weight:g}; the weights of {self.setup.num_nodes} nodes sum to as many"
             )
-        return self.chain.decode(inner, Context(self.seed, view.round, j, view.rank)), weight
+        return self.chain.decode(inner, view.context(j, view.rank)), weight

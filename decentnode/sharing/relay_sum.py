@@ -11,10 +11,9 @@ from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Promises, Requirements, Sharing
 from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.sharing.blocks.weighted_sum import Terms, weighted_sum
-from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 COUNT = ScalarField("count", torch.int64)
@@ -36,12 +35,13 @@ class RelaySum(Sharing):
     State: a message and its count per neighbor, deg * d floats. Chains that select or have state are refused.
     """
 
-    needs_tree: ClassVar = True
-    needs_float32: ClassVar = True
-    tolerates_loss: ClassVar = False
-    mean: ClassVar = "does not keep the mean of all models"
-    sends_one_payload: ClassVar = False
-    wire: ClassVar = "deg * (C(d) + 8)"
+    requirements = Requirements(tree=True, float32=True)
+    promises = Promises(
+        tolerates_loss=False,
+        mean="does not keep the mean of all models",
+        sends_one_payload=False,
+        wire="deg * (C(d) + 8)",
+    )
     state: ClassVar = ("_messages", "_counts", "_initial")
 
     missing: Literal["own", "initial"] = "own"
@@ -76,31 +76,37 @@ class RelaySum(Sharing):
         arrived = 1 + sum(self._counts.values())
         total = torch.empty_like(vector)
         weighted_sum([(1.0, vector), *((1.0, self._messages[j]) for j in self._counts)], total)
-        found = {}
+        payloads = {}
         for j in view.targets:
             message = total - self._messages[j] if j in self._counts else total
-            payload = self.chain.encode(message, Context(self.seed, view.round, view.rank, j))
-            found[j] = COUNT.join(payload, arrived - self._counts.get(j, 0))
-        return found
+            payload = self.chain.encode(message, view.context(view.rank, j))
+            payloads[j] = COUNT.join(payload, arrived - self._counts.get(j, 0))
+        return payloads
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        self._counts = self._read(incoming, view, lambda j, payload: self._keep(j, payload, view, vector))
-        n, missing = self.num_nodes, self.num_nodes - 1 - sum(self._counts.values())
-        filled, own = (vector, 1 + missing) if self._initial is None else (self._initial, 1)
+        self._counts = self.decode_each(
+            incoming, view, lambda j, payload: self._keep(j, payload, view, vector)
+        )
+        n = self.setup.num_nodes
+        missing = n - 1 - sum(self._counts.values())
+        local_models = 1 + missing if self._initial is None else 1
 
-        def terms(heard: Mapping[int, Tensor]) -> Terms:
-            found = [(own / n, vector), *((1 / n, message) for message in heard.values())]
-            return found if filled is vector else [*found, (missing / n, filled)]
+        def terms(signals: Mapping[int, Tensor]) -> Terms:
+            weights = {j: 1 / n for j in signals} | {view.rank: local_models / n}
+            present = [(weights[j], signal) for j, signal in signals.items()]
+            return present if self._initial is None else [*present, (missing / n, self._initial)]
 
-        self._mix_finite({j: self._messages[j] for j in self._counts}, vector, terms, view, out)
+        messages = {j: self._messages[j] for j in self._counts}
+        self.weighted_mix({view.rank: vector, **messages}, view, out, terms)
 
     def _keep(self, j: int, payload: Payload, view: View, vector: Tensor) -> int:
         """Stores the message of j; returns the number of models in it."""
         inner, companion = COUNT.split(payload, self.chain.layout)
         count = companion.item()
-        if not 1 <= count < self.num_nodes:
-            raise PayloadError(f"a sum of {count:g} models of {self.num_nodes} nodes, the receiver left out")
-        message = self.chain.decode(inner, Context(self.seed, view.round, j, view.rank))
+        if not 1 <= count < self.setup.num_nodes:
+            others = f"models of {self.setup.num_nodes} nodes, the receiver left out"
+            raise PayloadError(f"a sum of {count:g} {others}")
+        message = self.chain.decode(inner, view.context(j, view.rank))
         kept = self._messages.setdefault(j, torch.empty_like(vector))
         kept.copy_(message)
         return int(count)

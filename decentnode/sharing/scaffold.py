@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -34,10 +34,9 @@ class Scaffold(FedAvg):
     stays in c. State: x, c, c_i.
     """
 
-    needs_plain_sgd: ClassVar = True
-    takes_back: ClassVar = False
+    requirements = replace(FedAvg.requirements, plain_sgd=True)
+    promises = replace(FedAvg.promises, allows_rejoin=False, wire="C(d) + 8 up, 2 b d down to each client")
     decodes_own: ClassVar = True
-    wire: ClassVar = "C(d) + 8 up, 2 b d down to each client"
     state: ClassVar[tuple[str, ...]] = (*FedAvg.state, "_c_own")
 
     _steps: int = field(default=0, init=False, repr=False)
@@ -97,8 +96,8 @@ class Scaffold(FedAvg):
         self._s[j] = s
         return inner
 
-    def _step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
-        super()._step(u, parts, view)
+    def step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
+        super().step(u, parts, view)
         n = sum(1 for samples in self._samples.values() if samples)
         learned = [j for j in parts if self._s[j]]
         total = self._c * -len(learned)

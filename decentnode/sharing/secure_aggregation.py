@@ -1,7 +1,7 @@
 """Averaging in which a node cannot read the model of a single neighbor."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -11,11 +11,10 @@ from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload
 from decentnode.core.registry import SHARINGS, name_of
-from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
-from decentnode.sharing.base import Exchange, Incoming
+from decentnode.sharing.base import Exchange, Incoming, Setup
 from decentnode.sharing.blocks.fixed_point import apply
 from decentnode.sharing.blocks.mask_recovery import (
     MOST_SENDERS,
@@ -31,7 +30,7 @@ from decentnode.sharing.blocks.mask_recovery import (
 )  # fmt: skip
 from decentnode.sharing.blocks.masked_sums import MaskedSums, all_senders
 from decentnode.sharing.blocks.weighted_sum import weighted_sum
-from decentnode.transforms.base import Context, Transform, values_field
+from decentnode.transforms.base import Transform, values_field
 from decentnode.transforms.chain import Chain
 
 
@@ -71,12 +70,17 @@ class SecureAggregation(MaskedSums):
     Nodes agree on new keys at each start, so that no mask is used twice.
     """
 
-    overlaps: ClassVar = True
-    wire: ClassVar = (
-        "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits; with threshold about 34 deg^3 more"
-    )
-    mean: ClassVar = (
-        "keeps the mean of all models unless transforms clip them or add noise, or a node has too few senders"
+    promises = replace(
+        MaskedSums.promises,
+        overlaps=True,
+        wire=(
+            "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits; with threshold about 34 deg^3 "
+            "more"
+        ),
+        mean=(
+            "keeps the mean of all models unless transforms clip them or add noise, or a node has too few "
+            "senders"
+        ),
     )
     state: ClassVar = ("_missed", "_left_out", "_told")
 
@@ -92,7 +96,7 @@ class SecureAggregation(MaskedSums):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.threshold is not None:
-            vars(self)["phases"] = 3
+            self.promises = replace(self.promises, phases=3)
 
     def check(self, graph: WeightedGraph) -> None:
         if self.threshold is not None and graph.directed:
@@ -120,11 +124,11 @@ class SecureAggregation(MaskedSums):
     def preserves_mean(self, chain: Chain) -> bool:
         return not chain.protects
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._values = values_field(chain.layout)
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        self._values = values_field(setup.chain.layout)
         integers = Field("values", self._fixed.dtype, self._values.elements)
-        missed = Field("missed", torch.int32, num_nodes, variable=True)
+        missed = Field("missed", torch.int32, setup.num_nodes, variable=True)
         fields = (Field("senders", torch.int64, 1), missed, integers)
         self._layout = Layout(fields if self.threshold is None else (SEALED, integers), Form.MASKED)
 
@@ -138,7 +142,7 @@ class SecureAggregation(MaskedSums):
         self, vector: Tensor, view: View, masked: Callable[[Tensor, int, View], Payload]
     ) -> dict[int, Payload]:
         """What `masked` makes of the encoded values for each target."""
-        encoded = self._encoded(vector, view)
+        encoded = self.encode(vector, view)
         on_host = {id(payload): payload[self._values.name].cpu() for payload in encoded.values()}
         return {r: masked(on_host[id(encoded[r])], r, view) for r in view.targets}
 
@@ -250,7 +254,7 @@ class SecureAggregation(MaskedSums):
 
     def _add_own(self, vector: Tensor, weight: float, summed: Tensor, view: View, out: Tensor) -> None:
         """x_r <- w_rr x_r + the sum, where something was sent; the rest of x_r stays as it is."""
-        chain, context = self.chain, Context(self.seed, view.round, view.rank, view.rank)
+        chain, context = self.chain, view.context(view.rank, view.rank)
         others = chain.decode_coefficients(Payload(chain.layout, summed.view(torch.uint8)), context)
         own = chain.to_basis(vector)
         mixed = out if not chain.basis else torch.empty_like(own)

@@ -4,7 +4,6 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from cryptography.exceptions import InvalidTag
@@ -17,13 +16,12 @@ from torch import Tensor
 from decentnode.core.payload import Field, Form, Layout, NotFinite, Payload, PayloadError, as_bytes
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.rng import RandomSource, SecureSource, SeededSource
-from decentnode.core.vector import ParameterLayout
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.relayed import Relayed
 from decentnode.options import Positive
-from decentnode.sharing.base import Exchange, Incoming, Sharing
+from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.noise import Generator
 from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
@@ -52,15 +50,17 @@ class Shatter(Sharing):
     State: none. Keys are new at each start.
     """
 
-    needs_undirected_graph: ClassVar = True
-    needs_float32: ClassVar = True
-    takes_back: ClassVar = False  # a restarted process has lost its key
-    protects: ClassVar = True
-    sends_one_payload: ClassVar = False
-    overlaps: ClassVar = True
-    phases: ClassVar = 2
-    wire: ClassVar = "2 deg per_neighbor (b d / chunks + 52), once to relays and once from there"
-    mean: ClassVar = "does not keep the mean: coordinates arrive in different numbers"
+    requirements = Requirements(undirected_graph=True, float32=True)
+    # A restarted process has lost its key.
+    promises = Promises(
+        allows_rejoin=False,
+        protects=True,
+        sends_one_payload=False,
+        overlaps=True,
+        phases=2,
+        wire="2 deg per_neighbor (b d / chunks + 52), once to relays and once from there",
+        mean="does not keep the mean: coordinates arrive in different numbers",
+    )
 
     chunks: Positive
     per_neighbor: Positive = 1
@@ -69,12 +69,14 @@ class Shatter(Sharing):
         default_factory=lambda: X25519PrivateKey.from_private_bytes(os.urandom(32)),
         init=False, repr=False, compare=False,
     )  # fmt: skip
-    _public: dict[int, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.per_neighbor > self.chunks:
             raise BadInput(f"per_neighbor must be at most chunks, got {self.per_neighbor} and {self.chunks}")
-        self.own_key = self._private.private_bytes_raw()
+
+    @property
+    def own_key(self) -> bytes:
+        return self._private.private_bytes_raw()
 
     def check(self, graph: WeightedGraph) -> None:
         relayed = graph.graph
@@ -96,21 +98,17 @@ class Shatter(Sharing):
     def preserves_mean(self, chain: Chain) -> bool:
         return False
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        d, self._dtype = chain.layout.fields[0].elements, chain.dtype
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        d, self._dtype = setup.chain.layout.fields[0].elements, setup.chain.dtype
         if d < self.chunks:
             raise BadInput(f"{name_of(self)}: a model of {d} values has no {self.chunks} chunks")
         self._size = -(-d // self.chunks)
         self._packet = KEY_BYTES + INDEX_BYTES + self._size * self._dtype.itemsize + TAG_BYTES
-        self._set_layouts(num_nodes - 1)
-
-    def fit(self, graph: WeightedGraph) -> None:
-        if isinstance(graph.graph, Relayed):
-            self._graph = graph.graph
-            self._set_layouts(graph.graph.degree)
-
-    def _set_layouts(self, degree: int) -> None:
+        degree = setup.num_nodes - 1
+        if isinstance(setup.graph.graph, Relayed):
+            self._graph = setup.graph.graph
+            degree = self._graph.degree
         bundle = self.per_neighbor * self._packet
         first = Layout((Field("packets", torch.uint8, bundle),), Form.BYTES)
         second = Layout((Field("packets", torch.uint8, degree * bundle, variable=True),), Form.BYTES)
@@ -118,9 +116,6 @@ class Shatter(Sharing):
 
     def handshake(self) -> bytes:
         return self._private.public_key().public_bytes_raw()
-
-    def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
-        self._public = dict(handshakes)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return self._layouts[phase]
@@ -157,19 +152,19 @@ class Shatter(Sharing):
                 try:
                     chunk, values = self._opened(packet, view)
                 except PayloadError as error:
-                    self._refused(relay, view, error)
+                    self.refuse(relay, view, error)
                     continue
                 total[chunk * self._size : (chunk + 1) * self._size] += values
                 number[chunk] += 1
         mixed = total.view(self.chunks, self._size).div_(number.unsqueeze(1)).view(-1)[: own.numel()]
         if not is_finite(mixed):
-            raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self._flaw_of(own)}")
+            raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self.flaw_of(own)}")
         out.copy_(mixed)
 
     def _source(self, view: View) -> RandomSource:
         if self.generator == "secure":
             return SecureSource()
-        return SeededSource(self.seed, view.round, view.rank, purpose=name_of(self))
+        return SeededSource(self.setup.seed, view.round, view.rank, purpose=name_of(self))
 
     def _bundles(self, vector: Tensor, view: View, source: RandomSource) -> dict[int, bytes]:
         """By neighbor its chunks of this node, encrypted for it."""
@@ -182,7 +177,7 @@ class Shatter(Sharing):
             r: b"".join(self._sealed(chunk, parts[chunk], r, view, source) for chunk in dealt[r])
             for r in neighbors
             # A node without a key takes no part: a check before the start has a few nodes alone.
-            if r in self._public
+            if r in self.setup.handshakes
         }
 
     def _sealed(self, chunk: int, values: Tensor, receiver: int, view: View, source: RandomSource) -> bytes:
@@ -190,7 +185,7 @@ class Shatter(Sharing):
         private = X25519PrivateKey.from_private_bytes(bytes(source.bytes(KEY_BYTES)))
         content = struct.pack("<I", chunk) + as_bytes(values).numpy().tobytes()
         try:
-            cipher = _cipher(private, self._public[receiver], view.round)
+            cipher = _cipher(private, self.setup.handshakes[receiver], view.round)
         except ValueError as error:
             raise RunFailed(f"what rank {receiver} gave is no public key: {error}") from error
         return private.public_key().public_bytes_raw() + cipher.encrypt(bytes(12), content, None)
@@ -224,7 +219,7 @@ class Shatter(Sharing):
 
 def use_key(shatter: Shatter, key: bytes) -> None:
     """Makes a scheme decrypt with this private key, to read again what a node has received."""
-    shatter._private, shatter.own_key = X25519PrivateKey.from_private_bytes(key), key
+    shatter._private = X25519PrivateKey.from_private_bytes(key)
 
 
 def deal(source: RandomSource, neighbors: Sequence[int], chunks: int, each: int) -> dict[int, list[int]]:

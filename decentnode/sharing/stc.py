@@ -1,7 +1,6 @@
 """Sparse ternary compression, between peers or with a server."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,10 +38,13 @@ class Stc(Choco):
     and should be about 2 p. The mean of all models is kept between peers, not with a server.
     """
 
-    mean: ClassVar = "keeps the mean of all models between peers, not with a server"
-    overlaps: ClassVar = False
-    phases: ClassVar = 2
-    wire: ClassVar = "deg * p d (log2(1 / p) + 2.5) / 8, p = fraction"
+    promises = replace(
+        Choco.promises,
+        mean="keeps the mean of all models between peers, not with a server",
+        overlaps=False,
+        phases=2,
+        wire="deg * p d (log2(1 / p) + 2.5) / 8, p = fraction",
+    )
 
     gamma: Fraction = 0.02
     fraction: Fraction = 0.01
@@ -70,23 +72,20 @@ class Stc(Choco):
         update = vector - self._public.h
         communicate = self._serve if view.rank == self.server else self._follow
         down = await communicate(update, view, exchange)
-        c = self._decoded({self.server: down}, view, phase=1)
+        c = self.decode({self.server: down}, view, phase=1)
         taken = out if out.dtype == update.dtype else torch.empty_like(update)
-        self._mix_finite(c, update, lambda c: ((1.0, c_s) for c_s in c.values()), view, taken)
+        self.weighted_mix(c, view, taken, lambda c: ((1.0, c_s) for c_s in c.values()))
         self._public.h += taken
         out.copy_(self._public.h)
 
     async def _serve(self, update: Tensor, view: View, exchange: Exchange) -> Payload:
-        heard = self._decoded(await exchange({}, view.sources), view)
+        u = {view.rank: update, **self.decode(await exchange({}, view.sources), view)}
         mean = torch.empty_like(update)
-        terms = {view.rank: update, **heard}
-        self._mix_finite(
-            terms, update, lambda u: ((view.weights[j], u_j) for j, u_j in u.items()), view, mean
-        )
-        down = self._encoded(mean, view, phase=1)
+        self.weighted_mix(u, view, mean, lambda u: ((view.weights[j], u_j) for j, u_j in u.items()))
+        down = self.encode(mean, view, phase=1)
         await exchange(down, ())
         return down[view.targets[0]].to(update.device)
 
     async def _follow(self, update: Tensor, view: View, exchange: Exchange) -> Payload:
-        await exchange(self._encoded(update, view), ())
+        await exchange(self.encode(update, view), ())
         return (await exchange({}, view.sources))[view.sources[0]]

@@ -1,9 +1,8 @@
 """Zip-DL: noise that cancels in the mean of all models."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
-from decentnode.sharing.base import Incoming
+from decentnode.sharing.base import Incoming, Requirements
 from decentnode.sharing.blocks.noise import Generator, normal_like
 from decentnode.sharing.gossip import Gossip
 from decentnode.transforms.chain import Chain
@@ -35,13 +34,16 @@ class ZipDl(Gossip):
     what stays is that of the own Z_ii. |N_i| counts the v with w_vi > 0; for others Z_iv = Y_iv.
     """
 
-    needs_undirected_graph: ClassVar = True
-    overlaps: ClassVar = False
-    takes_correction: ClassVar = False
-    protects: ClassVar = True
-    sends_one_payload: ClassVar = False
-    mean: ClassVar = "keeps the mean of all models"
-    wire: ClassVar = "deg * b d"
+    requirements = Requirements(undirected_graph=True)
+    promises = replace(
+        Gossip.promises,
+        overlaps=False,
+        takes_correction=False,
+        protects=True,
+        sends_one_payload=False,
+        mean="keeps the mean of all models",
+        wire="deg * b d",
+    )
 
     sigma: PositiveFloat
     generator: Generator = "secure"
@@ -66,7 +68,7 @@ class ZipDl(Gossip):
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         own = vector if self._own is None else self._own
         if incoming.keys() < self._sent_models.keys():
-            weight = self.weights(view, dict.fromkeys(incoming, vector))[view.rank]
+            weight = self.weights(dict.fromkeys(incoming, vector), view)[view.rank]
             own = vector.clone()
             for v in incoming:
                 own.sub_(self._sent_models[v] - vector, alpha=view.outgoing_weights[v] / weight)
@@ -77,7 +79,7 @@ class ZipDl(Gossip):
         """Z_iv by rank v, the own one included."""
         weights = view.outgoing_weights
         drawn = {
-            v: normal_like(vector, self.generator, self.seed, name_of(self), view, v).mul_(self.sigma)
+            v: normal_like(vector, self.generator, self.setup.seed, name_of(self), view, v).mul_(self.sigma)
             for v in weights
         }
         total = torch.zeros_like(vector)

@@ -10,8 +10,9 @@ from torch import Tensor
 from decentnode.core.payload import Payload
 from decentnode.core.vector import ParameterLayout
 from decentnode.graph.base import Graph, View
+from decentnode.graph.families import FullyConnected
 from decentnode.graph.mixing import MetropolisHastings, Mixing, WeightedGraph
-from decentnode.sharing.base import Incoming, Sharing
+from decentnode.sharing.base import Incoming, Setup, Sharing
 from decentnode.sharing.blocks.lockstep import Requests, share_all
 from decentnode.transforms.base import Transform
 
@@ -27,10 +28,16 @@ def bound(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
     parameters: ParameterLayout | None = None,
+    graph: WeightedGraph | None = None,
+    **more: Any,
 ) -> Sharing:
-    """The scheme with its chain for models of `elements` values, as in a run; raises BadInput."""
+    """The scheme as in a run with models of `elements` values, on a complete graph unless given.
+
+    `more`: further fields of its setup, such as `samples` or `local_loss`. Raises BadInput.
+    """
     chain = scheme.make_chain(transforms, elements, dtype, parameters)
-    scheme.bind(parameters or ParameterLayout(()), num_nodes, chain, seed)
+    graph = graph or WeightedGraph(FullyConnected(num_nodes), MetropolisHastings(), seed)
+    scheme.bind(Setup(parameters or ParameterLayout(()), chain, graph, seed=seed, **more))
     return scheme
 
 
@@ -55,6 +62,8 @@ class Lockstep:
     parameters: ParameterLayout | None = None
     """Names and shapes of the parameters; None: unknown."""
     seed: int = 0
+    setup_of: Callable[[int], Mapping[str, Any]] = lambda rank: {}
+    """Further fields of the setup of a rank, such as `samples` or `local_loss`."""
     scribbles: bool = False
     """Whether memory that a scheme may not keep is overwritten when it becomes invalid."""
     round: int = field(default=0, init=False)
@@ -68,15 +77,16 @@ class Lockstep:
     schemes: list[Sharing] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.weighted = WeightedGraph(self.graph, self.weights)
+        self.weighted = WeightedGraph(self.graph, self.weights, self.seed)
         self.models = self.models.clone()
         n, d = self.models.shape
         self.schemes = [
-            bound(self.make(), n, d, self.transforms(), self.models.dtype, self.seed, self.parameters)
-            for _ in range(n)
-        ]
-        for scheme in self.schemes:
-            scheme.fit(self.weighted)
+            bound(
+                self.make(), n, d, self.transforms(), self.models.dtype, self.seed, self.parameters,
+                self.weighted, rank=rank, **self.setup_of(rank),
+            )
+            for rank in range(n)
+        ]  # fmt: skip
         handshakes = {i: scheme.handshake() for i, scheme in enumerate(self.schemes)}
         for scheme, model in zip(self.schemes, self.models, strict=True):
             scheme.receive_handshakes({i: said for i, said in handshakes.items() if said})
@@ -148,8 +158,8 @@ class Lockstep:
     def _posted(self, i: int, outgoing: Mapping[int, Payload]) -> dict[int, Payload]:
         scheme = self.schemes[i]
         assert set(outgoing) <= set(self._views[i].targets), "a payload for a node that is no target"
-        assert self._phase < scheme.phases, "more exchanges in a round than `phases` says"
-        one_for_all = type(scheme).sends_one_payload and not scheme.chain.per_receiver
+        assert self._phase < scheme.promises.phases, "more exchanges in a round than `phases` says"
+        one_for_all = scheme.promises.sends_one_payload and not scheme.chain.per_receiver
         several = len({id(payload) for payload in outgoing.values()}) > 1
         assert not (one_for_all and several), "several payloads where `sends_one_payload` promises one"
         for payload, copy in () if self.scribbles else self._outgoing.get(i, ()):

@@ -6,41 +6,16 @@ encodes and keeps all others, so that stages combine freely.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload, Role
-from decentnode.core.rng import generator
+from decentnode.core.rng import Context
 from decentnode.core.state import Stateful
 from decentnode.core.vector import ParameterLayout
 
 VECTOR, VALUES, INDICES = "vector", "values", "indices"
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a transform may use beside the payload: the counters of shared randomness, and the own signal."""
-
-    seed: int
-    round: int
-    sender: int
-    receiver: int | None = None
-    """None when one payload serves all receivers."""
-    own: Tensor | None = None
-    """The receiver's own signal at this point of the chain, which replaces what was not sent; None: zeros."""
-    phase: int = 0
-    """The number of the exchange within the round."""
-
-    def generator(self, purpose: str, *more: int) -> np.random.Generator:
-        """Randomness of this sender in this exchange, the same at both ends and for all receivers."""
-        return generator(self.seed, purpose, self.round, self.phase, self.sender, *more)
-
-    def at(self, own: Tensor | None) -> "Context":
-        """This context with the own signal at another point of the chain."""
-        return self if own is self.own else replace(self, own=own)
 
 
 class Transform(Stateful, ABC):
@@ -114,7 +89,7 @@ class Transform(Stateful, ABC):
 
     def begin(self, signal: Tensor) -> Tensor:
         """Receives, before round 0, the signal that all nodes start from; returns that of the next stage."""
-        return self.own(signal)
+        return self.in_basis(signal)
 
     def mixed(self, signal: Tensor, mix: Tensor) -> None:
         """Receives, at the sender, what replaces the signal of a round; only if it `follows_mixing`."""
@@ -127,8 +102,8 @@ class Transform(Stateful, ABC):
     def decode(self, payload: Payload, context: Context) -> Payload:
         """The inverse, exact or within the bound that the class documents; raises PayloadError."""
 
-    def own(self, signal: Tensor) -> Tensor:
-        """The receiver's own dense signal after this stage, where `context.own` of the next one starts."""
+    def in_basis(self, signal: Tensor) -> Tensor:
+        """The receiver's own dense signal after this stage, where `context.fill` of the next one starts."""
         return signal
 
 

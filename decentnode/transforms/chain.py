@@ -102,7 +102,7 @@ class Chain(Stateful):
         for transform in self.transforms:
             if transform.follows_mixing:
                 transform.mixed(vector, mix)
-            vector, mix = transform.own(vector), transform.own(mix)
+            vector, mix = transform.in_basis(vector), transform.in_basis(mix)
 
     @cached_property
     def layout(self) -> Layout:
@@ -168,7 +168,7 @@ class Chain(Stateful):
             raise BadInput.at(
                 "sharing",
                 f"one payload is encoded for all neighbors, but {name} sends each another one; "
-                "return self._encoded(vector, view) in outgoing, or encode for each with it as the receiver",
+                "return self.encode(vector, view) in outgoing, or encode for each with it as the receiver",
             )
         coefficients = coefficients.to(self.dtype)
         if not self.transforms:
@@ -188,7 +188,7 @@ class Chain(Stateful):
     def to_basis(self, signal: Tensor) -> Tensor:
         """The signal in the chain's basis; itself when no transform changes it."""
         for transform in self.transforms[: self.basis]:
-            signal = transform.own(signal)
+            signal = transform.in_basis(signal)
         return signal
 
     def from_basis(self, coefficients: Tensor, context: Context) -> Tensor:
@@ -199,18 +199,20 @@ class Chain(Stateful):
         return payload["vector"]
 
     def decode_coefficients(self, payload: Payload, context: Context) -> Tensor:
-        """`decode` down to the chain's basis; `context.own` is in that basis, too."""
+        """`decode` down to the chain's basis; `context.fill` is in that basis, too."""
         return self.decode(payload, context, self.basis)
 
     def decode(self, payload: Payload, context: Context, first: int = 0) -> Tensor:
         """The flat signal before stage `first` of a payload, without a copy where no transform needs one."""
         stages, device = self.transforms[first:], payload.buffer.device
-        owns: list[Tensor | None] = [context.own]
+        if not stages:
+            return payload["vector"]
+        owns: list[Tensor | None] = [context.fill]
         for transform in stages:
-            owns.append(None if owns[-1] is None else transform.own(owns[-1]))
+            owns.append(None if owns[-1] is None else transform.in_basis(owns[-1]))
         for transform, own in zip(reversed(stages), reversed(owns[:-1]), strict=True):
             # Many transforms compute in host memory; the next one, and `own`, may be elsewhere.
-            payload = transform.decode(payload, context.at(own)).to(device)
+            payload = transform.decode(payload, context.filled_with(own)).to(device)
         return payload["vector"]
 
     def _refuse_nonfinite(self, signal: Tensor, context: Context, parameters: ParameterLayout | None) -> None:

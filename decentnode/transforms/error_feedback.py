@@ -64,4 +64,4 @@ class ErrorFeedback(Wrapper):
         return Payload.dense(self._decoded(payload, context))
 
     def _decoded(self, payload: Payload, context: Context) -> Tensor:
-        return self.rest_of_chain.decode(payload, context.at(None))
+        return self.rest_of_chain.decode(payload, context.filled_with(None))

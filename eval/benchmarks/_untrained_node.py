@@ -27,6 +27,7 @@ from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.results.records import Records
+from decentnode.sharing.base import Setup
 from decentnode.sharing.gossip import Gossip
 from decentnode.training.minibatches import Shard
 from decentnode.training.settings import Factory, TrainingSettings
@@ -91,15 +92,15 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     settings = TrainingSettings(Factory(torch.optim.SGD, {"lr": 0.1}), steps_per_round=0)
     shard = Shard(NO_SAMPLES, torch.empty(0, dtype=torch.int64), 1, rank)
     training = Training(network, Vector(network, layout, endpoint.slots), settings, shard)
+    graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     sharing = Gossip()
-    sharing.bind(layout, case.nodes, Chain([], case.elements), 1)
+    sharing.bind(Setup(layout, Chain([], case.elements), graph, seed=1))
     never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
     board = EvaluatorBoard(SnapshotBuffers([], 1), 0)
     heartbeats, identity = HeartbeatBoard([rank]), RunIdentity(case.directory, "")
     resources = NodeResources(
         SnapshotBuffers([rank], 1), board, PATIENCE, reporter, case.directory, heartbeats, identity
     )
-    graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     course = RoundScheduler(case.rounds, endpoint, heartbeats, clock)
     exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[PATIENCE] * 4))
     records = Records(case.directory, rank)

@@ -25,6 +25,7 @@ from decentnode.sharing import (
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.weighted_sum import weighted_sum
 from decentnode.sharing.robust.base import Robust
+from decentnode.testing import bound
 
 TURNS = 15
 MOST_TIMES = 6.0
@@ -72,7 +73,7 @@ def main() -> None:
     terms = [(weights[j], x) for j, x in models.items()]
     figures: list[dict[str, Any]] = []
     for rule in rules():
-        rule.seed = 0
+        bound(rule, count, elements)
         # The sum is measured beside each rule, because machines are not equally fast for long.
         plain = fastest(lambda: weighted_sum(terms, out))
         mixed = fastest(lambda rule=rule: rule.combine(models, view, out))

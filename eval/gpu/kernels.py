@@ -146,7 +146,7 @@ def transforms_are_equal(device: torch.device) -> str:
             chain.begin(signals[0])
             payload = chain.encode(signals[1], Context(1, 0, 3))
             require(payload.buffer.device == signals[0].device, f"{name}: left the device")
-            decoded = chain.decode(payload, Context(1, 0, 3, own=signals[2]))
+            decoded = chain.decode(payload, Context(1, 0, 3, fill=signals[2]))
             found.append((payload.buffer.cpu(), decoded.cpu().float()))
         (expected, meant), (made, got) = found
         require(name in CLOSE or torch.equal(expected, made), f"{name}: other bytes")

@@ -383,7 +383,7 @@ def judge(cell: Cell, outcome: Outcome) -> Verdict:
         right: tuple[int, ...] = (ExitCode.OK,)
     else:
         # 0 where the edges are back at the end.
-        right = (ExitCode.OK, ExitCode.NODES_LOST) if cls.tolerates_loss else (ExitCode.FAILED,)  # type: ignore[attr-defined]
+        right = (ExitCode.OK, ExitCode.NODES_LOST) if cls.promises.tolerates_loss else (ExitCode.FAILED,)  # type: ignore[attr-defined]
     if outcome.code not in right:
         verdict.wrong.append("hang" if outcome.code is None else f"exit {outcome.code}")
     elif outcome.code == ExitCode.FAILED and "tolerates no loss" not in outcome.text:

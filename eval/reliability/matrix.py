@@ -115,7 +115,7 @@ def expectation(cell: Cell, reference: Outcome, options: argparse.Namespace) -> 
     sure = cell.fault not in MESSAGE_FAULTS
     name = {"long_stop": "stop"}.get(cell.fault, cell.fault)
     return Expectation(
-        reference, settings.graph.make(), sharing.tolerates_loss, frozenset({name} if sure else ()),
+        reference, settings.graph.make(), sharing.promises.tolerates_loss, frozenset({name} if sure else ()),
         options.deadline + GRACE_SECONDS + SLACK,
     )  # fmt: skip
 

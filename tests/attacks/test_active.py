@@ -20,7 +20,6 @@ from decentnode.attacks.active.weight_claim import WeightClaim
 from decentnode.core.registry import ATTACKS
 from decentnode.graph.base import View
 from decentnode.graph.families import FullyConnected, Ring
-from decentnode.graph.mixing import Uniform
 from decentnode.graph.roles import Federated
 from decentnode.sharing import (
     Choco,
@@ -31,7 +30,7 @@ from decentnode.sharing import (
     SecureAggregation,
     TrimmedMean,
 )
-from decentnode.testing import Lockstep, random_models
+from decentnode.testing import Lockstep, bound, random_models
 
 LIARS = (2,)
 VIEW = View(2, 1, (0, 1, 3, 4), (0, 1, 3, 4), {}, {}, {})
@@ -76,14 +75,13 @@ def test_alie_hides_as_far_as_its_paper_says(nodes, liars, z):
 
 def attacked(make, attack, graph, models):
     """A run whose nodes of the attack lie."""
-    run = Lockstep(make, graph, models)
-    liars = frozenset(attack.ranks)
-    for rank in range(graph.num_nodes):
-        if rank in liars:
-            run.schemes[rank] = attack.wrap(run.schemes[rank])
-        else:
-            run.schemes[rank].watched = liars
-    return run
+    liars, ranks = frozenset(attack.ranks), iter(range(graph.num_nodes))
+    return Lockstep(
+        lambda: attack.wrap(make()) if next(ranks) in liars else make(),
+        graph,
+        models,
+        setup_of=lambda rank: {} if rank in liars else {"watched": liars},
+    )
 
 
 def test_gossip_mixes_the_lie_and_the_liar_mixes_as_the_scheme_says():
@@ -159,9 +157,7 @@ def test_a_wrong_weight_moves_what_it_weighs():
     late = WeightClaim(ranks=(2,), factor=factor, first_round=1)
     honest = attacked(PushSum, late, FullyConnected(n), x).mix()
     torch.testing.assert_close(honest, x.mean(0).expand(n, -1), rtol=0, atol=1e-14)
-    client = Lockstep(FedAvg, Federated(n), x, weights=Uniform()).schemes[2]
-    client.samples = 20
-    assert claim.wrap(client).handshake() == (60).to_bytes(8, "little")
+    assert bound(claim.wrap(FedAvg()), n, 4, samples=20).handshake() == (60).to_bytes(8, "little")
     assert [*claim.defects(Federated(n), FedAvg())] == []
     (line,) = [one.what for one in claim.defects(Ring(n), Gossip())]
     assert line.startswith("gossip sends no weight; use scaling")

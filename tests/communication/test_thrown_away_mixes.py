@@ -14,7 +14,7 @@ IN_STEPS = {"multi_gossip", "muffliato"}
 TOLERANT = [
     name
     for name, cls in SHARINGS.classes().items()
-    if cls.tolerates_loss and not cls.asynchronous and name not in {*PER_PEER, *IN_STEPS, "none"}
+    if cls.promises.tolerates_loss and not cls.asynchronous and name not in {*PER_PEER, *IN_STEPS, "none"}
 ]
 
 

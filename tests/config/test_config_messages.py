@@ -16,7 +16,7 @@ OUTSIDE = '''\
 from dataclasses import dataclass
 from decentnode.errors import Defect, GraphError
 from decentnode.graph import StaticGraph
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Requirements, Sharing
 from decentnode.sharing.gossip import Gossip
 
 
@@ -36,7 +36,7 @@ class Unfinished(Sharing):
 
 @dataclass
 class Still(Gossip):
-    needs_static_graph = True
+    requirements = Requirements(static_graph=True)
 
 
 @dataclass

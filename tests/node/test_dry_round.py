@@ -21,7 +21,6 @@ from decentnode.sharing import Gossip
 from decentnode.testing import Lockstep
 from decentnode.testing.problems import random_models
 from decentnode.transforms import GaussianNoise, RandomK
-from decentnode.transforms.base import Context
 from tests.support.pages import blocks
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -108,7 +107,7 @@ class OneForAll(Gossip):
     """Encodes once, whatever the chain needs."""
 
     def outgoing(self, vector, view):
-        payload = self.chain.encode(vector, Context(self.seed, view.round, view.rank))
+        payload = self.chain.encode(vector, view.context(view.rank))
         return dict.fromkeys(view.targets, payload)
 
 
@@ -120,7 +119,7 @@ def test_a_scheme_that_gives_no_receiver_to_a_transform_that_needs_one_is_refuse
     assert list(dry_round.defects(experiment(tmp_path, own(OneForAll), shared))) == []
     assert list(dry_round.defects(experiment(tmp_path, own(OneForAll), each))) == [
         "sharing: one payload is encoded for all neighbors, but gaussian_noise sends each another one; "
-        "return self._encoded(vector, view) in outgoing, or encode for each with it as the receiver"
+        "return self.encode(vector, view) in outgoing, or encode for each with it as the receiver"
     ]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,8 @@ evaluation: {every: 1, batch_size: 16}
 
 @pytest.fixture
 def networks(monkeypatch):
+    # Another test of this process may have imported another module of that name.
+    monkeypatch.delitem(sys.modules, "networks", raising=False)
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "eval" / "models"))
     import networks
 

@@ -24,7 +24,7 @@ def exchanger(told):
     sharing = SimpleNamespace(
         refusals=[],
         watched_weight=None,
-        tolerates_loss=True,
+        promises=SimpleNamespace(tolerates_loss=True),
         on_peer_lost=lambda peer: told.append(("lost", peer)),
         on_peer_back=lambda peer: told.append(("back", peer)),
     )

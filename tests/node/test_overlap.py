@@ -29,7 +29,7 @@ sharing: {sharing}
 communication: {{name: inproc, overlap: {overlap}}}
 evaluation: {{every: 0}}
 """
-OVERLAPPING = [name for name, scheme in SHARINGS.classes().items() if scheme.overlaps]
+OVERLAPPING = [name for name, scheme in SHARINGS.classes().items() if scheme.promises.overlaps]
 
 
 def quadratic(tmp_path, overlap, steps=1, graph="ring, nodes: 8", sharing="gossip"):

@@ -55,7 +55,7 @@ OPTIONS = {
     "trimmed_mean": "few: own", "zip_dl": "sigma: 0.01, generator: seeded",
 }  # fmt: skip
 """Of schemes that have none that fit a chain of four nodes by default."""
-SERVERS = [name for name, cls in SHARINGS.classes().items() if cls.needs_server]
+SERVERS = [name for name, cls in SHARINGS.classes().items() if cls.requirements.server]
 GRAPHS = {
     "all_reduce": "fully_connected", "cesar": "ring", "secure_aggregation": "ring",
     "shatter": "relayed, degree: 2",
@@ -74,11 +74,11 @@ class Small(torch.nn.Sequential):
 
 
 def experiment_of(name, tmp_path, transforms=None, overrides=()):
-    plain_sgd = SHARINGS.find(name).needs_plain_sgd
+    plain_sgd = SHARINGS.find(name).requirements.plain_sgd
     text = CONFIG.format(
         sharing=name,
         # Elsewhere rank 3 has no samples.
-        ranks="0, 1, 2, 3" if SHARINGS.find(name).needs_local_loss else "0, 1, 2",
+        ranks="0, 1, 2, 3" if SHARINGS.find(name).requirements.local_loss else "0, 1, 2",
         options=f", {OPTIONS[name]}" if name in OPTIONS else "",
         graph=GRAPHS.get(name, "chain"),
         momentum="" if plain_sgd else ", momentum: 0.9",

@@ -345,7 +345,7 @@ def test_the_state_is_all_that_a_node_resumes_with(name):
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_what_remembers_one_thing_for_all_needs_one_payload_for_all(name):
-    if SCHEMES[name].sends_one_payload:
+    if SCHEMES[name].promises.sends_one_payload:
         bound(SCHEMES[name](), 4, 20, (TopK(0.5, by="change"),))
     else:
         with pytest.raises(BadInput, match=f"remembers what it has sent to all, but {name} sends each"):

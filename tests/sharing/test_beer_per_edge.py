@@ -49,7 +49,7 @@ def test_it_approaches_the_common_optimum_where_gossip_stalls():
 def test_a_lost_payload_ends_the_run():
     network = Lockstep(lambda: BeerPerEdge(gamma=0.5), Ring(4), torch.zeros(4, 4).double(), HALF)
     network.run(1, q8_gradient, 0.1)
-    assert not BeerPerEdge.tolerates_loss
+    assert not BeerPerEdge.promises.tolerates_loss
     nan = torch.full((4, 4), float("nan")).double()
     network.models = nan
     with pytest.raises(RunFailed, match=r"^rank 0, round 2: its own vector is not finite"):

@@ -109,6 +109,23 @@ def test_a_server_averages_buffers_by_the_weights_of_its_scheme(tmp_path, sharin
             assert torch.allclose(node.training.vector.values[p:].double(), mean, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("scheme", ["ubar", "{name: trimmed_mean, faults: 1}", "choco"])
+def test_a_scheme_inside_is_given_all_that_a_node_gives_it(tmp_path, scheme):
+    """UBAR failed in round 1, without samples to test models on; the weight of the liar was not recorded."""
+    lie = "adversaries=[{name: sign_flip, ranks: [3]}]"
+    nodes = Nodes(
+        experiment(tmp_path, scheme, "{name: fully_connected, nodes: 4}", 2, lie), tmp_path / "nodes"
+    )
+    nodes.begin().run(0, 2)
+    assert all(isinstance(node.sharing, BuffersBeside) for node in nodes.nodes[:3])
+    weights = [node.sharing.watched_weight for node in nodes.nodes]
+    if scheme == "choco":
+        assert weights == [None] * 4
+    else:
+        assert weights[3] is None and all(0 <= weight < 0.7 for weight in weights[:3])
+    assert nodes.models.isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["choco", "gradient_tracking"])
 def test_a_run_with_buffers_goes_on_bit_for_bit(tmp_path, name):
     check_resume(experiment(tmp_path, SCHEMES[name], steps=2), tmp_path)
@@ -144,7 +161,7 @@ def test_a_dry_round_names_the_scheme_and_not_what_is_around_it(tmp_path):
 def test_a_neighbor_whose_buffers_are_not_finite_is_left_out_of_their_average(tmp_path):
     scheme = experiment(tmp_path, "{name: gossip, transforms: [cast]}").sharing()
     view = WeightedGraph(Ring(4), MetropolisHastings()).view(0, 0)
-    vectors = torch.ones(4, scheme.layout.numel) * torch.arange(1.0, 5.0)[:, None]
+    vectors = torch.ones(4, scheme.setup.layout.numel) * torch.arange(1.0, 5.0)[:, None]
     vectors[1, -1] = torch.nan
     sent = {j: scheme.outgoing(vectors[j], replace(view, rank=j))[1] for j in (1, 3)}
     scheme.outgoing(vectors[0], view)

@@ -78,7 +78,7 @@ def test_it_is_gossip_on_the_coordinates_that_enough_select(graph, s, chain):
         for i, view in enumerate(views):
             heard = [a for a in view.sources if lost[i, a]]
             # With indices the receiver tells its senders who is there; with a seed it cannot.
-            known = heard if net.schemes[i].phases == 3 else view.sources
+            known = heard if net.schemes[i].promises.phases == 3 else view.sources
             at = (chosen[[*known]].sum(0) > s) & ~chosen[[a for a in known if a not in heard]].any(0)
             for a in heard:
                 here = torch.from_numpy(chosen[a] & at).double()

@@ -61,7 +61,8 @@ def test_a_node_far_from_its_neighbors_makes_smaller_steps():
 
 
 def test_steps_that_slow_down_need_plain_sgd():
-    assert ConsensusControl(slow_down=True).needs_plain_sgd and not ConsensusControl().needs_plain_sgd
+    assert ConsensusControl(slow_down=True).requirements.plain_sgd
+    assert not ConsensusControl().requirements.plain_sgd
     assert ConsensusControl().adjust_gradient is None
 
 

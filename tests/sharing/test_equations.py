@@ -235,14 +235,8 @@ def test_ubar_is_its_algorithm():
     n, d, rho, alpha, graph = 10, 12, 0.6, 0.3, Regular(10, 4, seed=2)
     problem, gradient = quadratics(n, d)
     loss = lambda i, x: float(problem.a[i]) * np.square(x - problem.b[i].numpy()).sum() / 2
-    ranks = iter(range(n))
-
-    def make():
-        rule, i = Ubar(rho=rho, alpha=alpha), next(ranks)
-        rule.local_loss = lambda model, round: loss(i, model.numpy())
-        return rule
-
-    net = Lockstep(make, graph, spread_models(n, d))
+    setup_of = lambda i: {"local_loss": lambda model, round: loss(i, model.numpy())}
+    net = Lockstep(lambda: Ubar(rho=rho, alpha=alpha), graph, spread_models(n, d), setup_of=setup_of)
     x, kept = net.models.numpy().copy(), []
     for t in range(10):
         net.run(1, problem.gradient, ETA)

@@ -22,7 +22,7 @@ def matrix_of(d):
     wavelet = Wavelet()
     wavelet.dimension = d
     wavelet.layout(dense_layout(d, torch.float64))
-    return torch.stack([wavelet.own(row) for row in torch.eye(d, dtype=torch.float64)]).numpy().T
+    return torch.stack([wavelet.in_basis(row) for row in torch.eye(d, dtype=torch.float64)]).numpy().T
 
 
 def test_every_round_mixes_the_coefficients_that_changed_most():

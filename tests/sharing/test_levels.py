@@ -14,7 +14,6 @@ from decentnode.graph.roles import Hierarchical
 from decentnode.sharing import FedAvg, Gossip, Levels
 from decentnode.testing import Lockstep, bound, random_models
 from decentnode.transforms import Cast
-from tests.sharing.test_servers import with_samples
 
 N, K, EVERY = 12, 3, 2
 CLUSTERS = np.arange(N).reshape(-1, K)
@@ -62,8 +61,8 @@ def test_fed_avg_in_both_levels_is_hierarchical_fed_avg(outer):
     graph = Hierarchical(N, K, inner="federated", outer=outer, every=EVERY)
     top = "fed_avg" if outer == "federated" else "gossip"
     start = random_models(1).expand(N, -1).clone()
-    make = with_samples(lambda: Levels("fed_avg", top), samples)
-    network = Lockstep(make, graph, start, weights=Uniform())
+    setup_of = lambda rank: {"samples": samples[rank]}
+    network = Lockstep(lambda: Levels("fed_avg", top), graph, start, weights=Uniform(), setup_of=setup_of)
     targets = random_models(N, seed=3)
     edges = np.tile(start[0].numpy(), (4, 1))
     q = np.array([8, 8, 2, 2]) / 20 if outer == "federated" else np.full(4, 0.25)

@@ -71,7 +71,7 @@ def test_a_neighbor_that_sends_it_is_named_and_counts_as_missing(name, chain, va
         play(case, chain, lambda i, j: (i, j) != (victim, sender)),
     )
     poison(hostile, victim, sender, value)
-    if not hostile.schemes[victim].tolerates_loss:
+    if not hostile.schemes[victim].promises.tolerates_loss:
         with pytest.raises(
             RunFailed, match=rf"^rank {victim}, round 1: what rank {sender} sent makes no sense"
         ):

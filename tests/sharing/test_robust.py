@@ -35,9 +35,9 @@ def view_of(count, rank=0, weights=None):
     return View(rank, 3, others, others, weights, weights, {})
 
 
-def mixed(rule, x, view=None):
+def mixed(rule, x, view=None, **setup):
     """What the rule makes of the models `x`, of which the first is the own one, and the shares it gave."""
-    bound(rule, len(x), x.shape[1])
+    bound(rule, len(x), x.shape[1], **setup)
     out = torch.empty(x.shape[1], dtype=x.dtype)
     rule.combine(dict(enumerate(x)), view or view_of(len(x)), out)
     return out, rule._shares
@@ -70,14 +70,14 @@ def test_trimmed_mean_and_median(count):
 def test_the_watched_weight_is_the_share_of_the_values_that_were_kept():
     x = random_models(7, D)
     rule = TrimmedMean(faults=2)
-    rule.watched = frozenset({3, 5})
-    _, shares = mixed(rule, x)
+    watched = frozenset({3, 5})
+    _, shares = mixed(rule, x, watched=watched)
     order = x.argsort(0).argsort(0)
     for j in (3, 5):
         kept = ((order[j] >= 2) & (order[j] <= 4)).sum().item()
         assert math.isclose(shares[j], kept / (D * 3))
     x[3] = 1e6
-    assert mixed(rule, x)[1][3] == 0
+    assert mixed(rule, x, watched=watched)[1][3] == 0
 
 
 def by_krum(x, faults, select):
@@ -156,11 +156,11 @@ def test_ubar_takes_near_models_that_are_no_worse():
     x = torch.arange(6, dtype=torch.float64)[:, None].expand(6, D).clone()
     rule = Ubar(rho=0.6, alpha=0.5)
     losses = {0: 1.0, 1: 0.5, 2: 2.0, 3: 1.0, 4: 0.0, 5: 0.0}
-    rule.local_loss = lambda model, round: losses[int(model[0])]
-    out, shares = mixed(rule, x)  # the three nearest are 1, 2, 3; 2 is worse
+    local_loss = lambda model, round: losses[int(model[0])]
+    out, shares = mixed(rule, x, local_loss=local_loss)  # the three nearest are 1, 2, 3; 2 is worse
     assert out[0] == 0.5 * 0 + 0.5 * (1 + 3) / 2 and shares[4] == 0
     losses |= {1: 3.0, 3: 4.0}
-    assert mixed(rule, x)[0][0] == 0.5 * 2  # all are worse: the best of them
+    assert mixed(rule, x, local_loss=local_loss)[0][0] == 0.5 * 2  # all are worse: the best of them
 
 
 def test_nearest_neighbor_mixing_and_bucketing():
@@ -199,12 +199,9 @@ def test_a_wrong_model_never_reaches_the_mix(rule, wrong):
             bad = torch.full_like(vector, wrong) if view.rank == 2 else vector
             return super().outgoing(bad, view)
 
-    def make():
-        made = Wrong()
-        made.local_loss = lambda model, round: float(model.square().sum())
-        return made
-
-    run = Lockstep(make, FullyConnected(7), random_models(7, D))
+    local_loss = lambda model, round: float(model.square().sum())
+    setup_of = lambda rank: {"local_loss": local_loss}
+    run = Lockstep(Wrong, FullyConnected(7), random_models(7, D), setup_of=setup_of)
     honest = [i for i in range(7) if i != 2]
     bound_before = run.models.abs().max()
     x = run.run(3)[honest]

@@ -24,21 +24,10 @@ GRAPH = Federated(N, rate=0.6, seed=2)
 ETA, STEPS = 0.05, 4
 
 
-def with_samples(make, samples=SAMPLES):
-    """Makes the schemes of the ranks one by one, each with its number of samples."""
-    counts = iter(samples)
-
-    def made():
-        scheme = make()
-        scheme.samples = next(counts)
-        return scheme
-
-    return made
-
-
 def lockstep(make, graph=GRAPH, samples=SAMPLES, chain=tuple, **options):
     start = torch.zeros(graph.num_nodes, D, dtype=torch.float64)
-    return Lockstep(with_samples(make, samples), graph, start, chain, weights=Uniform(), **options)
+    setup_of = lambda rank: {"samples": samples[rank]}
+    return Lockstep(make, graph, start, chain, weights=Uniform(), setup_of=setup_of, **options)
 
 
 def run(network, rounds, steps=STEPS, eta=ETA, problem=PROBLEM):
@@ -48,7 +37,7 @@ def run(network, rounds, steps=STEPS, eta=ETA, problem=PROBLEM):
         round = network.round
 
         def gradient(i, x, round=round):
-            trains = graph.trains(i, round) and network.schemes[i].samples
+            trains = graph.trains(i, round) and network.schemes[i].setup.samples
             return problem.gradient(i, x) if trains else None
 
         for _ in range(steps):

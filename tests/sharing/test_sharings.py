@@ -161,8 +161,8 @@ def test_payloads_fit_their_layout_states_are_plain_and_the_mean_is_kept(straigh
     """Lockstep compares each payload with the layout, its size, and the targets; this says it happened."""
     network = straight.network
     scheme = network.schemes[0]
-    layouts = [scheme.payload_layout(phase) for phase in range(scheme.phases)]
-    if type(scheme).sends == "nothing":
+    layouts = [scheme.payload_layout(phase) for phase in range(scheme.promises.phases)]
+    if scheme.promises.sends == "nothing":
         assert layouts == [None] and not network.payloads
     else:
         assert {p.layout.hash for p in network.payloads} == {layout.hash for layout in layouts}
@@ -212,12 +212,12 @@ def test_equal_models_stay_equal(case, graph):
 
 
 UNFIT = {
-    "needs_static_graph": (Changing(8), "that is the same in every round"),
-    "needs_undirected_graph": (DirectedRing(8), "that is undirected"),
-    "needs_complete_graph": (Ring(8), "where every node receives from every other"),
-    "needs_tree": (Ring(8), "that is a tree"),
-    "needs_server": (Ring(8), "needs a graph with a server, such as federated; ring has none"),
-    "needs_levels": (Ring(8), "needs a graph of two levels, such as hierarchical; ring has one"),
+    "static_graph": (Changing(8), "that is the same in every round"),
+    "undirected_graph": (DirectedRing(8), "that is undirected"),
+    "complete_graph": (Ring(8), "where every node receives from every other"),
+    "tree": (Ring(8), "that is a tree"),
+    "server": (Ring(8), "needs a graph with a server, such as federated; ring has none"),
+    "levels": (Ring(8), "needs a graph of two levels, such as hierarchical; ring has one"),
 }
 
 
@@ -227,7 +227,7 @@ def test_a_graph_that_a_scheme_cannot_use_is_refused_before_the_start(case):
         document = Document("x.yaml")
         check_all(document, {"graph": graph, "sharing": case.make()})
         refused = any(words in defect.what for defect in document.defects)
-        assert refused == getattr(case.scheme, need), need
+        assert refused == getattr(case.scheme.requirements, need), need
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -242,7 +242,7 @@ def test_the_graphs_of_a_case_are_not_refused(case):
 def survives_losses(case):
     """Whether the mean of the models stays where a node hears some of its neighbors."""
     scheme = case.scheme
-    if not (scheme.tolerates_loss and case.mean_survives_loss) or scheme.needs_complete_graph:
+    if not (scheme.promises.tolerates_loss and case.mean_survives_loss) or scheme.requirements.complete_graph:
         return False
     scheme = lockstep(case, case.graphs[-1]).schemes[0]
     return scheme.preserves_mean(scheme.chain)

@@ -195,7 +195,7 @@ def time_models(scheme, graph, all_overlapped=False):
     cls = SHARINGS.find(scheme.split()[0])
     if cls.asynchronous:
         return ("asynchronous",)
-    overlaps = cls.overlaps and (all_overlapped or graph in OVERLAPPED)
+    overlaps = cls.promises.overlaps and (all_overlapped or graph in OVERLAPPED)
     return ("synchronous", "overlapped") if overlaps else ("synchronous",)
 
 
@@ -206,7 +206,11 @@ def sections_of(scheme, graph, time_model="synchronous", nodes=NODES):
     content["dataset"]["nodes"] = nodes
     cls = SHARINGS.find(scheme["name"])
     # A scheme that follows gradients makes steps of its own where a node has no samples.
-    if not sections and not cls.needs_local_loss and cls.adjust_gradient is SharingBase.adjust_gradient:
+    if (
+        not sections
+        and not cls.requirements.local_loss
+        and cls.adjust_gradient is SharingBase.adjust_gradient
+    ):
         content["dataset"] |= {"partition": FEW}
     return content | copy.deepcopy(TIME_MODELS[time_model])
 

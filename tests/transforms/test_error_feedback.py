@@ -105,7 +105,7 @@ def test_the_residual_stays_within_its_bound(fraction):
 def test_the_own_signal_of_the_receiver_never_fills_the_gaps():
     chain, g = corrected([TopK(0.1)], 20), random(20)
     payload = chain.encode(g, Context(1, 0, 0))
-    filled = chain.decode(payload, Context(1, 0, 0, 2, own=torch.full((20,), 7.0, dtype=F64)))
+    filled = chain.decode(payload, Context(1, 0, 0, 2, fill=torch.full((20,), 7.0, dtype=F64)))
     assert torch.equal(filled, chain.decode(payload, Context(1, 0, 0, 2)))
     assert int((filled != 0).sum()) == 2
 

@@ -359,7 +359,7 @@ def test_gaps_are_filled_with_the_own_signal_or_zeros(selection, after):
         mask = torch.zeros(40, dtype=bool).index_fill_(0, payload["indices"].long(), True)
     heard = signal.to(torch.bfloat16).double() if after else signal
     for fill in (own, None):
-        decoded = chain.decode(payload, Context(1, 2, 3, 4, own=fill))
+        decoded = chain.decode(payload, Context(1, 2, 3, 4, fill=fill))
         gaps = torch.zeros_like(own) if fill is None else own
         assert decoded.dtype == F64
         assert torch.equal(decoded, torch.where(mask, heard, gaps))

@@ -207,10 +207,13 @@ class TestNumbers:
         chain = chain_of(case, length, dtype)
         u, v = signal(length, dtype, 1), signal(length, dtype, 2)
         for transform in chain.transforms[: chain.basis]:
-            combined, separate = transform.own(3 * u - v), 3 * transform.own(u) - transform.own(v)
+            combined, separate = (
+                transform.in_basis(3 * u - v),
+                3 * transform.in_basis(u) - transform.in_basis(v),
+            )
             tolerance = 100 * torch.finfo(dtype).eps * max(1.0, float(separate.norm()))
             assert float((combined - separate).norm()) <= tolerance
-            u, v = transform.own(u), transform.own(v)
+            u, v = transform.in_basis(u), transform.in_basis(v)
         assert u.numel() == chain.layouts[chain.basis].fields[0].elements
 
 

@@ -68,7 +68,7 @@ def rounds(stages, place, device):
     for chain in (sender, receiver):
         chain.begin(place(torch.zeros(N)))
     for round in range(ROUNDS):
-        context = Context(1, round, 3, own=place(signal(50)))
+        context = Context(1, round, 3, fill=place(signal(50)))
         payload = sender.encode(place(signal(round)), context)
         assert payload.buffer.device == device and payload.buffer.dtype == torch.uint8
         assert payload.buffer.is_contiguous()
@@ -124,7 +124,7 @@ def test_what_computes_on_the_host_brings_the_signal_back():
         chain = chain_of(stages)
         payload = chain.encode(on_gpu(signal(0)), Context(1, 0, 3))
         assert payload.buffer.device.type == "cpu"
-        decoded = chain.decode(payload.to(GPU), Context(1, 0, 3, own=on_gpu(signal(1))))
+        decoded = chain.decode(payload.to(GPU), Context(1, 0, 3, fill=on_gpu(signal(1))))
         assert decoded.device == GPU and gpu.crossings.out
 
 

@@ -1,7 +1,7 @@
 """A wrong claim about a weight that a scheme sends."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -11,7 +11,8 @@ from decentnode.core.registry import ATTACKS, name_of
 from decentnode.errors import Defect
 from decentnode.graph.base import Graph, View
 from decentnode.options import PositiveFloat
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Setup, Sharing
+from decentnode.sharing.blocks.buffers import BuffersBeside
 from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.sharing.push_sum import WEIGHT, PushSum
 
@@ -45,18 +46,23 @@ class WeightClaim(Attack):
             )
 
     def wrap(self, scheme: Sharing) -> Sharing:
-        scheme.samples = round(self.factor * scheme.samples)
-        return Claiming(scheme, self) if isinstance(scheme, PushSum) else super().wrap(scheme)
+        if isinstance(scheme, BuffersBeside) and isinstance(scheme.scheme, PushSum):
+            # Inside, where a payload is that of push_sum.
+            return BuffersBeside(Claiming(scheme.scheme, self))
+        return Claiming(scheme, self)
 
 
 class Claiming(Adversarial):
-    """Push-sum whose node lies about w alone."""
+    """A scheme whose node lies about its weight alone: about w in push_sum, else about its samples."""
 
     attack: WeightClaim
 
+    def inner_setup(self, setup: Setup) -> Setup:
+        return replace(setup, samples=round(self.attack.factor * setup.samples))
+
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         sent = super().outgoing(vector, view)
-        if view.round < self.attack.first_round or not sent:
+        if view.round < self.attack.first_round or not (sent and isinstance(self.scheme, PushSum)):
             return sent
         payload = next(iter(sent.values()))  # push_sum sends all targets the same
         inner, weight = WEIGHT.split(payload, self.scheme.chain.layout)

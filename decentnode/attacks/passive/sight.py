@@ -39,7 +39,7 @@ def is_readable(sharing: SharingBase, has_ranks: bool) -> str:
     if isinstance(sharing, Choco | ChocoPerEdge | ZipDl | Muffliato):
         return ""
     plain = type(sharing).payload_layout is SharingBase.payload_layout
-    if sharing.sends == "models" and plain and not sharing.protects:
+    if sharing.promises.sends == "models" and plain and not sharing.promises.protects:
         return ""
     known = "whole models, choco, muffliato, zip_dl, secure_aggregation, cesar and shatter"
     return f"cannot read what {scheme} sends; it reads {known}"
@@ -93,7 +93,7 @@ class Reader:
         self, receiver: int, round: int, payloads: list[tuple[TranscriptLine, Tensor | None]]
     ) -> dict[int, Tensor]:
         scheme = self._schemes[receiver]
-        phases = [self._arrived(scheme, phase, payloads) for phase in range(scheme.phases)]
+        phases = [self._arrived(scheme, phase, payloads) for phase in range(scheme.promises.phases)]
         if receiver in self._replays:
             known = self._copies.get((receiver, receiver), self._scene.initial)
             found = self._replays[receiver].read(round, phases, known)
@@ -120,7 +120,7 @@ class Reader:
         place = receiver, source
         last = self._copies.get(place, self._scene.initial)
         # What was not sent is as it was known before.
-        is_whole = scheme.sends == "models"
+        is_whole = scheme.promises.sends == "models"
         context = Context(self._scene.seed, round, source, receiver, last if is_whole else None)
         decoded = scheme.chain.decode(payload, context)
         self._copies[place] = decoded.clone() if is_whole else last + decoded

@@ -84,7 +84,7 @@ def account(
     observers: Observers = [(v,) for v in range(nodes)] if colluders is None else [sorted({*colluders})]
     sources, notes = _flow(mechanism.graph, mechanism.scheme)
     seen = [
-        network_privacy.rounds_seen(sources, nodes, mechanism.rounds, mechanism.scheme.phases, group)
+        network_privacy.rounds_seen(sources, nodes, mechanism.rounds, mechanism.scheme.promises.phases, group)
         for group in observers
     ]
     proven = np.array([[mechanism.spent(u, rounds[u]) for rounds in seen] for u in range(nodes)])
@@ -119,14 +119,15 @@ def _flow(
     reason = (
         "the graph depends on the run"
         if plain.is_negotiated or plain.asks_service or plain.needs_labels
-        else f"{name_of(scheme)} sends by servers or levels" if scheme.needs_server or scheme.needs_levels
+        else f"{name_of(scheme)} sends by servers or levels"
+        if scheme.requirements.server or scheme.requirements.levels
         else ""
     )  # fmt: skip
     if reason:
         # Then all updates count, which is the safe side.
         everybody = range(plain.num_nodes)
         return lambda rank, round: everybody, [f"{reason}, so each pair has the bound of local privacy"]
-    if scheme.sends == "nothing":
+    if scheme.promises.sends == "nothing":
         return lambda rank, round: (), []
     return plain.sources, []
 
@@ -196,11 +197,10 @@ class NoiseOfMuffliato(Mechanism):
 
     def __init__(self, settings: Settings, scheme: Muffliato, delta: float) -> None:
         self.unit = "all local updates of a node, each of the length of the clip"
-        self.graph = WeightedGraph(settings.graph.make(), settings.weights.make())
-        scheme.fit(self.graph)
+        self.graph = WeightedGraph(settings.graph.make(), settings.weights.make(), settings.seed)
         self.scheme, self.rounds, self.delta = scheme, settings.rounds, delta
         self.doubts = () if scheme.generator == "secure" else SEEDED
-        self._noise, self._c = scheme.noise, scheme.c
+        self._noise, self._c = scheme.noise, scheme.coefficients(self.graph)
 
     def spent(self, rank: int, rounds: int) -> float:
         return gaussian_epsilon(sqrt(rounds) / self._noise, self.delta)

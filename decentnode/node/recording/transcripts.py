@@ -65,7 +65,7 @@ class TranscriptWriter(KeptBeside):
         self._run, self._rank, self._rounds = run, rank, settings.rounds
         self._adversaries = adversaries
         # Such payloads tell little without those of the rounds before.
-        self._keeps_all = scheme.sends == "differences" or scheme.chain.selects
+        self._keeps_all = scheme.promises.sends == "differences" or scheme.chain.selects
         # Links of one machine need no keys.
         has_keys = isinstance(settings.security, KeyFolder)
         self._plain = mapping.ranks_of(mapping.machine_of(rank)) if has_keys else range(mapping.num_nodes)

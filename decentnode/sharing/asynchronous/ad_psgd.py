@@ -1,7 +1,7 @@
 """Averaging of random pairs by exchanges of two messages."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -13,6 +13,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.graph.base import View
 from decentnode.options import NonNegative, Positive
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Post, Posts
+from decentnode.sharing.base import Requirements
 
 REQUEST, ANSWER, DECLINE = range(3)
 NOTHING = Layout(())
@@ -35,10 +36,13 @@ class AdPsgd(AsyncSharing):
     node continues without it. A late answer still counts. State: an answer per neighbor, and a request.
     """
 
-    needs_undirected_graph: ClassVar = True
-    mean: ClassVar = "keeps the sum of all models in every exchange, also under lost messages"
-    wire: ClassVar = "2 C(d) per exchange"
-    phases: ClassVar = 3
+    requirements = Requirements(undirected_graph=True)
+    promises = replace(
+        AsyncSharing.promises,
+        mean="keeps the sum of all models in every exchange, also under lost messages",
+        wire="2 C(d) per exchange",
+        phases=3,
+    )
     state: ClassVar = (
         *AsyncSharing.state, "_number", "_asked", "_requests", "_since", "_served", "_answers",
     )  # fmt: skip
@@ -77,14 +81,14 @@ class AdPsgd(AsyncSharing):
     def after_step(self, vector: Tensor, view: View) -> Posts:
         self._steps += 1
         self._since += 1
-        live = self._live(view)
+        live = self.live_targets(view)
         if self._asked is not None or self._since < self.every or not live:
             return ()
-        self._since, (self._asked,) = 0, self._drawn(view, 1)
+        self._since, (self._asked,) = 0, self.draw_targets(view, 1)
         if self._asked in self._requests:  # an old request to a peer that was lost, and is back
             return [self._request(self._asked)]
         self._number += 1
-        (post,) = self._posts(vector, [self._asked], view, REQUEST, self._number)
+        (post,) = self.posts(vector, [self._asked], view, REQUEST, self._number)
         self._requests[self._asked] = self._number, post.payload.buffer
         return [post]
 
@@ -129,20 +133,20 @@ class AdPsgd(AsyncSharing):
             return self._keep(message, DECLINE, torch.empty(0, dtype=torch.uint8))
         return super().receive(vector, message, view)
 
-    def _own(self, vector: Tensor, message: PeerMessage) -> Tensor | None:
+    def fill_for(self, message: PeerMessage, vector: Tensor) -> Tensor | None:
         # The difference is zero where a request has no value; a difference that was not sent is zero.
         return vector if message.tag == REQUEST else None
 
-    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+    def use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
         if message.tag == ANSWER:
             vector.sub_(signal.to(vector.dtype))
             self._settle(message.source)
             return ()
         delta = signal.to(vector.dtype).sub(vector).mul_(0.5)
-        (post,) = self._posts(delta, [message.source], view, ANSWER, message.number)
+        (post,) = self.posts(delta, [message.source], view, ANSWER, message.number)
         # As the other end decodes it: rounding must not change the sum.
         sent = PeerMessage(view.rank, ANSWER, message.number, post.payload)
-        context = self._context(view.rank, message.source, ANSWER, message.number)
+        context = self._context(view.rank, message.source, ANSWER, message.number, view)
         vector.add_(self.chain.decode(sent.payload, context).to(vector.dtype))
         return self._keep(message, ANSWER, post.payload.buffer)
 

@@ -17,7 +17,7 @@ from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.sharing.base import SharingBase
+from decentnode.sharing.base import Promises, SharingBase
 from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
@@ -51,10 +51,8 @@ class AsyncSharing(SharingBase):
 
     asynchronous: ClassVar[bool] = True
     # A process that starts again would have lost its numbers, and what it owes to its peers.
-    takes_back: ClassVar[bool] = False
-    sends_one_payload: ClassVar[bool] = False
+    promises = Promises(allows_rejoin=False, sends_one_payload=False, wire="C(d) per message")
     state: ClassVar[tuple[str, ...]] = ("_latest", "_steps")
-    wire: ClassVar[str] = "C(d) per message"
 
     _latest: dict[tuple[int, int], int]
     """By (source, tag) the highest number so far."""
@@ -68,7 +66,7 @@ class AsyncSharing(SharingBase):
 
     def check_chain(self, chain: Chain) -> None:
         for index, transform in enumerate(chain.stages):
-            if transform.remembers and not self.sends_one_payload:
+            if transform.remembers and not self.promises.sends_one_payload:
                 raise BadInput.at(
                     f"transforms[{index}]",
                     f"{name_of(transform)} remembers what it has sent to all, but "
@@ -78,7 +76,7 @@ class AsyncSharing(SharingBase):
     @property
     def tags(self) -> int:
         """The number of tags; messages with a higher one are refused."""
-        return self.phases
+        return self.promises.phases
 
     @property
     def burst(self) -> int:
@@ -101,19 +99,20 @@ class AsyncSharing(SharingBase):
         """Uses a new message; may change the model, and answer."""
         self._latest[message[:2]] = message.number
         try:
-            signal = self._decoded_from(message, view, self._own(vector, message))
+            context = self._context(message.source, view.rank, message.tag, message.number, view)
+            signal = self.chain.decode(message.payload, context.filled_with(self.fill_for(message, vector)))
             if not is_finite(signal):
-                raise NotFinite(f"its {self._flaw_of(signal)}")
+                raise NotFinite(f"its {self.flaw_of(signal)}")
         except PayloadError as error:
-            self._refused(message.source, view, error)
+            self.refuse(message.source, view, error)
             return ()
-        return self._use(vector, message, signal, view)
+        return self.use(vector, message, signal, view)
 
     @abstractmethod
-    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
-        """`receive` with the decoded signal, which is finite; a copy is needed to keep it."""
+    def use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+        """Uses the signal of a new message, decoded and finite; a copy is needed to keep it."""
 
-    def _own(self, vector: Tensor, message: PeerMessage) -> Tensor | None:
+    def fill_for(self, message: PeerMessage, vector: Tensor) -> Tensor | None:
         """What replaces the coordinates that a transform did not send; None: zeros."""
         return vector
 
@@ -136,32 +135,29 @@ class AsyncSharing(SharingBase):
     def on_peer_back(self, rank: int) -> None:
         self._lost = tuple(peer for peer in self._lost if peer != rank)
 
-    def _live(self, view: View) -> list[int]:
+    def live_targets(self, view: View) -> list[int]:
         """The targets that are not lost, ascending."""
         return [j for j in view.targets if j not in self._lost]
 
-    def _drawn(self, view: View, count: int, *purpose: int) -> list[int]:
+    def draw_targets(self, view: View, count: int, *purpose: int) -> list[int]:
         """Draws so many different live targets for this step, or returns all."""
-        live = self._live(view)
-        draw = generator(self.seed, "partner", view.rank, self._steps, *purpose)
+        live = self.live_targets(view)
+        draw = generator(self.setup.seed, "partner", view.rank, self._steps, *purpose)
         return [live[k] for k in draw.choice(len(live), size=min(count, len(live)), replace=False)]
 
-    def _context(self, sender: int, receiver: int | None, tag: int, number: int) -> Context:
+    def _context(self, sender: int, receiver: int, tag: int, number: int, view: View) -> Context:
         # The number stands for the round: no two messages share their random choices.
-        return Context(self.seed, number, sender, receiver if self.chain.per_receiver else None, phase=tag)
+        one_receiver = receiver if self.chain.per_receiver else None
+        return view.context(sender, one_receiver, phase=tag, number=number)
 
-    def _posts(
+    def posts(
         self, signal: Tensor, targets: Iterable[int], view: View, tag: int = 0, number: int | None = None
     ) -> list[Post]:
         """The messages with a copy of this signal; number: the steps so far unless given."""
         number, copy = self._steps if number is None else number, signal.clone()
-        found: list[Post] = []
+        posts: list[Post] = []
         for target in targets:
-            if not found or self.chain.per_receiver:
-                payload = self.chain.encode(copy, self._context(view.rank, target, tag, number))
-            found.append(Post(target, tag, number, payload))
-        return found
-
-    def _decoded_from(self, message: PeerMessage, view: View, own: Tensor | None) -> Tensor:
-        context = self._context(message.source, view.rank, message.tag, message.number)
-        return self.chain.decode(message.payload, context.at(own))
+            if not posts or self.chain.per_receiver:
+                payload = self.chain.encode(copy, self._context(view.rank, target, tag, number, view))
+            posts.append(Post(target, tag, number, payload))
+        return posts

@@ -1,7 +1,7 @@
 """Fragments of models to random peers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import ClassVar
 
@@ -32,8 +32,11 @@ class DivShare(AsyncSharing):
     average.
     """
 
-    mean: ClassVar = "does not keep it: receivers average what arrives"
-    wire: ClassVar = "fragments * degree * C(d / fragments) per round of steps"
+    promises = replace(
+        AsyncSharing.promises,
+        mean="does not keep it: receivers average what arrives",
+        wire="fragments * degree * C(d / fragments) per round of steps",
+    )
     state: ClassVar = (*AsyncSharing.state, "_fragments")
 
     fragments: Positive = 10
@@ -83,14 +86,14 @@ class DivShare(AsyncSharing):
         posts: list[Post] = []
         for fragment in range(self.fragments):
             if self._part(vector, fragment).numel():
-                targets = self._drawn(view, self._degree, fragment)
-                posts += self._posts(self._filled(vector, fragment), targets, view, fragment)
-        order = generator(self.seed, "fragments", view.rank, self._steps).permutation(len(posts))
+                targets = self.draw_targets(view, self._degree, fragment)
+                posts += self.posts(self._filled(vector, fragment), targets, view, fragment)
+        order = generator(self.setup.seed, "fragments", view.rank, self._steps).permutation(len(posts))
         return [posts[k] for k in order]
 
     @property
     def _degree(self) -> int:
-        return self.degree or max(1, ceil(log2(self.num_nodes)))
+        return self.degree or max(1, ceil(log2(self.setup.num_nodes)))
 
     @property
     def _length(self) -> int:
@@ -105,10 +108,10 @@ class DivShare(AsyncSharing):
             return part
         return torch.cat((part, part.new_zeros(self._length - part.numel())))
 
-    def _own(self, vector: Tensor, message: PeerMessage) -> Tensor | None:
+    def fill_for(self, message: PeerMessage, vector: Tensor) -> Tensor | None:
         return self._filled(vector, message.tag)
 
-    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+    def use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
         heard = self._fragments.setdefault(message.tag, {})
         heard[message.source] = signal.to(vector.dtype, copy=True)
         return ()

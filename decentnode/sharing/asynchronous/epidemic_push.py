@@ -1,7 +1,7 @@
 """Epidemic Learning that waits for a time, not for peers."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -27,8 +27,11 @@ class EpidemicPush(AsyncSharing):
     average.
     """
 
-    mean: ClassVar = "does not keep it: receivers average what arrives"
-    wire: ClassVar = "degree * C(d) per push"
+    promises = replace(
+        AsyncSharing.promises,
+        mean="does not keep it: receivers average what arrives",
+        wire="degree * C(d) per push",
+    )
     state: ClassVar = (*AsyncSharing.state, "_models", "_collects")
 
     degree: Positive = 2
@@ -68,8 +71,8 @@ class EpidemicPush(AsyncSharing):
         if self._steps % self.every:
             return ()
         self._collects = True
-        return self._posts(vector, self._drawn(view, self.degree), view)
+        return self.posts(vector, self.draw_targets(view, self.degree), view)
 
-    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+    def use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
         self._models[message.source] = signal.to(vector.dtype, copy=True)
         return ()

@@ -1,6 +1,6 @@
 """Gossip learning: models walk through the network and merge by their ages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -24,7 +24,7 @@ class PushGossip(AsyncSharing):
     not kept. State: the age.
     """
 
-    mean: ClassVar = "does not keep it: one end of a push changes"
+    promises = replace(AsyncSharing.promises, mean="does not keep it: one end of a push changes")
     state: ClassVar = (*AsyncSharing.state, "_age")
 
     every: Positive = 1
@@ -43,9 +43,9 @@ class PushGossip(AsyncSharing):
         if self._steps % self.every:
             return ()
         # The age rises with each step, so it also tells which of two pushes is newer.
-        return self._posts(vector, self._drawn(view, 1), view, number=self._age)
+        return self.posts(vector, self.draw_targets(view, 1), view, number=self._age)
 
-    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+    def use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
         a, b = self._age, message.number
         vector.lerp_(signal.to(vector.dtype), b / (a + b))
         self._age = max(a, b)

@@ -1,6 +1,6 @@
 """Wait-free averaging with the last models of all neighbors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -26,9 +26,12 @@ class Swift(AsyncSharing):
     C_s of section 4 has k = s + 1). The mean of all models is not kept. State: a model per neighbor, and two.
     """
 
-    mean: ClassVar = "does not keep it: W is applied to models of different times"
-    sends_one_payload: ClassVar = True
-    wire: ClassVar = "deg * C(d) per broadcast"
+    promises = replace(
+        AsyncSharing.promises,
+        mean="does not keep it: W is applied to models of different times",
+        sends_one_payload=True,
+        wire="deg * C(d) per broadcast",
+    )
     state: ClassVar = (*AsyncSharing.state, "_models", "_initial")
 
     every: Positive = 1
@@ -47,7 +50,7 @@ class Swift(AsyncSharing):
         if self._steps % self.every:
             return ()
         self._before = vector.clone()
-        return self._posts(vector, self._live(view), view)
+        return self.posts(vector, self.live_targets(view), view)
 
     def after_step(self, vector: Tensor, view: View) -> Posts:
         if self._steps % self.every:
@@ -59,6 +62,6 @@ class Swift(AsyncSharing):
         del self._before
         return ()
 
-    def _use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
+    def use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
         self._models[message.source] = signal.to(vector.dtype, copy=True)
         return ()

@@ -1,8 +1,10 @@
 """Averages running statistics in full beside what a scheme shares, whatever the scheme and its chain do."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 
+import torch
 from torch import Tensor
 
 from decentnode.core.payload import Layout, Payload
@@ -10,24 +12,18 @@ from decentnode.core.registry import name_of
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.graph.mixing import live_weights
 from decentnode.sharing.all_reduce import AllReduce
-from decentnode.sharing.base import Exchange, Incoming, Sharing
+from decentnode.sharing.base import Exchange, Incoming, Setup, Sharing
 from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.sharing.gossip import Gossip
+from decentnode.sharing.wrapper import SchemeWrapper
 from decentnode.transforms.base import Transform
-
-OF_SCHEME = (
-    "num_nodes", "chain", "seed", "refusals", "tolerates_loss", "takes_back", "phases", "sends_one_payload",
-    "handshake", "receive_handshakes", "on_peer_lost", "on_peer_back", "state_dict", "load_state_dict",
-    "_refused",
-)  # fmt: skip
-"""What is that of the scheme inside: attributes that a node reads during a run, and methods."""
+from decentnode.transforms.chain import Chain
 
 
-class BuffersBeside(Sharing):
+class BuffersBeside(SchemeWrapper):
     """A scheme for the parameters; the buffers behind them in the vector are averaged as gossip does.
 
     b_i <- sum_j w_ij b_j,   with the own b_i for those that did not arrive
@@ -37,23 +33,30 @@ class BuffersBeside(Sharing):
     that of the scheme, which is bound to the parameters alone.
     """
 
-    def __init__(self, scheme: Sharing, layout: ParameterLayout) -> None:
-        """`layout` is that of the whole vector."""
-        self.scheme, self.layout = scheme, layout
-        self._end = scheme.layout.numel
-        dtype = scheme.chain.layouts[0].fields[0].dtype
-        self._buffer_field = ScalarField("buffers", dtype, layout.numel - self._end)
-        self.registered_name = name_of(scheme)
-        for name in OF_SCHEME:
-            setattr(self, name, getattr(scheme, name))
+    _buffers: Tensor
+    """The buffers of the node's own model in this round."""
 
-    @property
-    def gives_model(self) -> bool:
-        return self.scheme.gives_model
+    def make_chain(
+        self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
+        parameters: ParameterLayout | None = None,
+    ) -> Chain:  # fmt: skip
+        assert parameters is not None, "buffers have places in the layout"
+        of_scheme = parameters.parameters
+        return self.scheme.make_chain(transforms, of_scheme.numel, dtype, of_scheme)
 
-    @property
-    def reach(self) -> float:
-        return self.scheme.reach
+    def inner_setup(self, setup: Setup) -> Setup:
+        layout, whole_loss = setup.layout.parameters, setup.local_loss
+        if whole_loss is None:
+            return replace(setup, layout=layout)
+        return replace(
+            setup, layout=layout, local_loss=lambda x, round: whole_loss(torch.cat((x, self._buffers)), round)
+        )
+
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        self._end = setup.layout.parameters.numel
+        dtype = setup.chain.layouts[0].fields[0].dtype
+        self._buffer_field = ScalarField("buffers", dtype, setup.layout.numel - self._end)
 
     @property
     def adjust_gradient(self) -> AdjustGradient | None:
@@ -73,22 +76,24 @@ class BuffersBeside(Sharing):
         return self._joined(self.scheme.outgoing(vector[: self._end], view), vector[self._end :])
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        heard: dict[int, Tensor] = {}
-        parameters = self._split(incoming, 0, vector, heard)
+        self._buffers = vector[self._end :]
+        received: dict[int, Tensor] = {view.rank: self._buffers}
+        parameters = self._split(incoming, 0, received)
         self.scheme.mix(vector[: self._end], parameters, view, out[: self._end])
-        self._average(vector, heard, view, out)
+        self.weighted_mix(received, view, out[self._end :])
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """Runs one round of the scheme; each of its exchanges also carries the buffers."""
-        heard: dict[int, Tensor] = {}
+        self._buffers = vector[self._end :]
+        received: dict[int, Tensor] = {view.rank: self._buffers}
         phases = count()
 
         async def with_buffers(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
-            incoming = await exchange(self._joined(outgoing, vector[self._end :]), sources)
-            return self._split(incoming, next(phases), vector, heard)
+            incoming = await exchange(self._joined(outgoing, self._buffers), sources)
+            return self._split(incoming, next(phases), received)
 
         await self.scheme.share(vector[: self._end], view, with_buffers, out[: self._end])
-        self._average(vector, heard, view, out)
+        self.weighted_mix(received, view, out[self._end :])
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         self.scheme.accept(vector[: self._end], view, mixed[: self._end])
@@ -99,25 +104,15 @@ class BuffersBeside(Sharing):
         joined = {key: self._buffer_field.join(payload, buffers) for key, payload in distinct.items()}
         return {j: joined[id(payload)] for j, payload in outgoing.items()}
 
-    def _split(
-        self, incoming: Incoming, phase: int, vector: Tensor, heard: dict[int, Tensor]
-    ) -> dict[int, Payload]:
-        """Returns what the scheme receives; copies buffers to `heard`, as payloads are invalid afterwards."""
-        inner, found = self.scheme.payload_layout(phase), dict[int, Payload]()
-        assert inner is not None, "an exchange without a payload layout ends before it begins"
+    def _split(self, incoming: Incoming, phase: int, buffers: dict[int, Tensor]) -> dict[int, Payload]:
+        """Returns what the scheme receives, and adds copies of the buffers: payloads become invalid."""
+        layout = self.scheme.payload_layout(phase)
+        assert layout is not None, "an exchange without a payload layout ends before it begins"
+        payloads: dict[int, Payload] = {}
         for j, payload in incoming.items():
-            found[j], buffers = self._buffer_field.split(payload, inner)
-            heard[j] = buffers.to(vector.device, copy=True)
-        return found
-
-    def _average(self, vector: Tensor, heard: dict[int, Tensor], view: View, out: Tensor) -> None:
-        own = vector[self._end :]
-
-        def terms(heard: Mapping[int, Tensor]) -> Terms:
-            weights = live_weights(view.weights, view.rank, heard)
-            return ((weight, own if j == view.rank else heard[j]) for j, weight in weights.items())
-
-        self._mix_finite(heard, own, terms, view, out[self._end :])
+            payloads[j], received = self._buffer_field.split(payload, layout)
+            buffers[j] = received.to(self._buffers.device, copy=True)
+        return payloads
 
 
 class BuffersAtServer(BuffersBeside):
@@ -130,41 +125,41 @@ class BuffersAtServer(BuffersBeside):
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """Runs one round of the scheme; buffers travel up, and their average comes down."""
-        buffers, serves = vector[self._end :].clone(), view.rank in view.servers
+        self._buffers = vector[self._end :]
+        buffers, serves = self._buffers.clone(), view.rank in view.servers
         phases = count()
 
         async def with_buffers(outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Incoming:
-            phase, heard = next(phases), dict[int, Tensor]()
+            phase, received = next(phases), dict[int, Tensor]()
             incoming = await exchange(self._joined(outgoing, buffers.clone()), sources)
-            found = self._split(incoming, phase, vector, heard)
+            payloads = self._split(incoming, phase, received)
             if phase == 0 and serves:
-                own = {view.rank: vector[self._end :]} if self.scheme.has_samples(view.rank) else {}
-                self._add_up(dict(sorted((heard | own).items())), buffers, view)
+                self._average(received, buffers, view)
             elif phase == 1:
                 first = next(
-                    (j for j in self.scheme.in_order(view.servers) if j in heard or j == view.rank), -1
+                    (j for j in self.scheme.in_order(view.servers) if j in received or j == view.rank), -1
                 )
-                if first in heard:
-                    buffers.copy_(heard[first])
-            return found
+                if first in received:
+                    buffers.copy_(received[first])
+            return payloads
 
         await self.scheme.share(vector[: self._end], view, with_buffers, out[: self._end])
         out[self._end :].copy_(buffers)
 
-    def _add_up(self, heard: dict[int, Tensor], buffers: Tensor, view: View) -> None:
+    def _average(self, received: dict[int, Tensor], buffers: Tensor, view: View) -> None:
         """Writes the average into `buffers`, which stay as they are where nothing arrived."""
-        kept = buffers.clone()
+        local, trains = buffers.clone(), self.scheme.has_samples(view.rank)
 
-        def terms(heard: Mapping[int, Tensor]) -> Terms:
-            return self.scheme.weighted(heard) if heard else [(1.0, kept)]
+        def terms(usable: Mapping[int, Tensor]) -> Terms:
+            parts = {j: usable[j] for j in sorted(usable) if trains or j != view.rank}
+            return self.scheme.weighted(parts) if parts else [(1.0, local)]
 
-        self._mix_finite(heard, kept, terms, view, buffers)
+        self.weighted_mix({**received, view.rank: local}, view, buffers, terms)
 
 
-def beside(scheme: Sharing, layout: ParameterLayout) -> BuffersBeside:
+def beside(scheme: Sharing) -> BuffersBeside:
     """The scheme for the parameters, with the buffers beside what it sends."""
-    cls = BuffersAtServer if isinstance(scheme, ServerSharing) else BuffersBeside
-    return cls(scheme, layout)
+    return BuffersAtServer(scheme) if isinstance(scheme, ServerSharing) else BuffersBeside(scheme)
 
 
 def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequence[Transform]) -> bool:
@@ -172,10 +167,10 @@ def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequenc
 
     Raises BadInput where they would have to travel beside what hides the model from peers.
     """
-    if not any(entry.is_buffer for entry in layout.entries) or scheme.sends == "nothing":
+    if not any(entry.is_buffer for entry in layout.entries) or scheme.promises.sends == "nothing":
         return True
     hiding = [name_of(stage) for stage in transforms if stage.protects]
-    if scheme.protects and transforms:
+    if scheme.promises.protects and transforms:
         hiding.append(name_of(scheme))
     if hiding:
         raise BadInput.at(
@@ -183,4 +178,4 @@ def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequenc
             f"running statistics would travel beside the transforms, where {hiding[0]} "
             "does not hide them; leave it out, and every node keeps its own",
         )
-    return scheme.protects or (type(scheme) in (Gossip, AllReduce) and not transforms)
+    return scheme.promises.protects or (type(scheme) in (Gossip, AllReduce) and not transforms)

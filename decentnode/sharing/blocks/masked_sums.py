@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 from torch import Tensor
@@ -14,7 +14,7 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import Positive
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Promises, Requirements, Sharing
 from decentnode.sharing.blocks.fixed_point import FixedPoint, OutOfRange
 from decentnode.sharing.blocks.pairwise_masks import Mask, MaskKeys
 
@@ -29,11 +29,9 @@ class MaskedSums(Sharing):
     Keys are agreed on between all nodes at each start (X25519), so that no mask is used twice.
     """
 
-    needs_co_senders: ClassVar = True
-    needs_float32: ClassVar = True
-    takes_back: ClassVar = False  # a restarted process has lost its key
-    protects: ClassVar = True
-    sends_one_payload: ClassVar = False
+    requirements = Requirements(co_senders=True, float32=True)
+    # A restarted process has lost its key.
+    promises = Promises(allows_rejoin=False, protects=True, sends_one_payload=False)
 
     scale: Positive = 1 << 16
     bits: Literal[32, 64] = 32
@@ -83,7 +81,7 @@ class MaskedSums(Sharing):
 
     def _refuse(self, x: float, index: int, factor: float, most: float, view: View) -> None:
         largest = most / factor if factor else math.inf
-        where = f"element {index} of the signal" if self.chain.stages else self.layout.name_at(index)
+        where = f"element {index} of the signal" if self.chain.stages else self.setup.layout.name_at(index)
         raise RunFailed(
             f"rank {view.rank}, round {view.round + 1}: {name_of(self)} cannot send {x:g}, "
             f"found in {where}: with scale {self.scale} and {self.bits} bits the most is {largest:g} "

@@ -1,16 +1,15 @@
 """Momentum from the movement of the mixed models."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from decentnode.core.vector import ParameterLayout
+from decentnode.sharing.base import Requirements, Setup
 from decentnode.sharing.blocks.divergence_guard import DivergenceGuard, of_momentum
 from decentnode.sharing.gossip import Gossip
-from decentnode.transforms.chain import Chain
 
 Decay = Annotated[float, Ge(0), Lt(1)]
 
@@ -19,19 +18,17 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 class MomentumGossip(Gossip):
     """Gossip of models with a momentum m; `accept` updates it from how the mixed models moved."""
 
-    needs_float32: ClassVar = True
-    needs_plain_sgd: ClassVar = True
-    overlaps: ClassVar = False
-    takes_correction: ClassVar = False
+    requirements = Requirements(float32=True, plain_sgd=True)
+    promises = replace(Gossip.promises, overlaps=False, takes_correction=False)
     state: ClassVar = ("_m", "_guard")
 
     beta: Decay = 0.9
 
     _guard: DivergenceGuard = field(default_factory=of_momentum, init=False, repr=False)
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._buffers = [entry for entry in layout.entries if entry.is_buffer]
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        self._buffers = [entry for entry in setup.layout.entries if entry.is_buffer]
         self._steps = 0
         """The local steps of this round so far."""
         self._start: Tensor | None = None

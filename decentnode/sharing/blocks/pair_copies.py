@@ -82,27 +82,25 @@ class PairCopies(Stateful):
             difference = z - self._copy(self.own, j)
             if not is_finite(difference):
                 where = f"rank {view.rank}, round {view.round + 1}"
-                raise RunFailed(f"{where}: its own {sharing._flaw_of(difference)}")
-            context = Context(sharing.seed, view.round, view.rank, j, phase=phase)
+                raise RunFailed(f"{where}: its own {sharing.flaw_of(difference)}")
+            context = view.context(view.rank, j, phase=phase)
             self._sent[j] = chain.encode(difference, context)
         return {j: BASIS.join(payload, self._basis(j)) for j, payload in self._sent.items()}
 
     def learn(self, sharing: Sharing, incoming: Incoming, view: View, chain: Chain, phase: int = 0) -> Tensor:
         """Advances the copies of all pairs that exchanged; returns p_i, shape (d,)."""
         p = torch.zeros_like(self.reference)
-        heard = sharing._read(
+        heard = sharing.decode_each(
             incoming,
             view,
-            lambda j, payload: self._heard(
-                payload, chain, Context(sharing.seed, view.round, j, view.rank, phase=phase)
-            ),
+            lambda j, payload: self._heard(payload, chain, view.context(j, view.rank, phase=phase)),
         )
         for j in view.sources:
             found = heard.get(j)
             if found is None or found.q is None:
                 self._part(j, found)
                 continue
-            context = Context(sharing.seed, view.round, view.rank, j, phase=phase)
+            context = view.context(view.rank, j, phase=phase)
             sent = chain.decode(self._sent[j].to(p.device), context)
             self._advance(self.own, j, sent)
             self._advance(self.theirs, j, found.q)

@@ -43,7 +43,7 @@ class PublicCopy(Stateful):
         self, sharing: Sharing, difference: Tensor, view: View, chain: Chain | None = None, phase: int = 0
     ) -> dict[int, Payload]:
         """Encodes z_i - h_i for each target, with a chain of its own or that of the scheme."""
-        sent = sharing._encoded(difference, view, chain, phase)
+        sent = sharing.encode(difference, view, chain=chain, phase=phase)
         self._sent = next((payload.to(difference.device) for payload in sent.values()), None)
         return sent
 
@@ -54,14 +54,14 @@ class PublicCopy(Stateful):
         """Adds the differences of the neighbors and its own; overwrites `scratch`."""
         if self._sent is None:
             return
-        q = sharing._decoded({**incoming, view.rank: self._sent}, view, chain, phase)
+        q = sharing.decode({**incoming, view.rank: self._sent}, view, chain=chain, phase=phase)
         pulled = scratch if scratch.dtype == self.p.dtype else torch.empty_like(self.p)
 
         def terms(q: Mapping[int, Tensor]) -> Terms:
             weights = differences_weights(view.weights, view.rank, q)
             return ((weights[j], q_j) for j, q_j in q.items())
 
-        sharing._mix_finite(q, q[view.rank], terms, view, pulled)
+        sharing.weighted_mix(q, view, pulled, terms)
         self.p += pulled
         self.h += q[view.rank]
 

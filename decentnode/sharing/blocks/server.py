@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Layout, NotFinite, Payload, dense_layout
-from decentnode.core.vector import ParameterLayout
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
-from decentnode.sharing.base import Exchange, Incoming, Sharing
+from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.weighted_sum import Terms, is_finite
-from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 
@@ -31,14 +29,15 @@ class ServerSharing(Sharing):
     that was lost, or has missed a round, stands behind the others from then on.
     """
 
-    needs_server: ClassVar = True
-    needs_float32: ClassVar = True
-    mean: ClassVar = "does not keep the mean of all models"
-    sends: ClassVar = "differences"
-    phases: ClassVar = 2
+    requirements = Requirements(server=True, float32=True)
+    promises = Promises(
+        mean="does not keep the mean of all models",
+        sends="differences",
+        phases=2,
+        wire="C(d) up, b d down to each client",
+    )
     decodes_own: ClassVar[bool] = False
     """Whether clients need u_i as servers decode it."""
-    wire: ClassVar = "C(d) up, b d down to each client"
     state: ClassVar[tuple[str, ...]] = ("_model", "_round", "_lost")
 
     average: Literal["samples", "equal"] = "samples"
@@ -54,14 +53,15 @@ class ServerSharing(Sharing):
         return False
 
     def handshake(self) -> bytes:
-        return self.samples.to_bytes(8, "little")
+        return self.setup.samples.to_bytes(8, "little")
 
     def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
-        self._samples = {rank: int.from_bytes(said, "little") for rank, said in handshakes.items()}
+        super().receive_handshakes(handshakes)
+        self._samples = {rank: int.from_bytes(number, "little") for rank, number in handshakes.items()}
 
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        super().bind(layout, num_nodes, chain, seed)
-        self._elements = chain.layouts[0].fields[0].elements
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        self._elements = setup.chain.layouts[0].fields[0].elements
         self._taken: Tensor | None = None
         self._own: Tensor | None = None
 
@@ -76,43 +76,46 @@ class ServerSharing(Sharing):
         return dense_layout(signal.elements, signal.dtype)
 
     @abstractmethod
-    def _signal(self, vector: Tensor, view: View) -> Tensor:
+    def signal(self, vector: Tensor, view: View) -> Tensor:
         """u_i of this node, shape (d,)."""
 
     @abstractmethod
-    def _step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
+    def step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
         """The server's step, given u = sum_i p_i u_i and the u_i; changes `_model` in place."""
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         """What this node sends up, to all servers."""
         serves, up = view.rank in view.servers, tuple(j for j in view.targets if j in view.servers)
-        self._own = self._signal(vector, view) if (serves or up) and self._samples[view.rank] else None
+        self._own = self.signal(vector, view) if (serves or up) and self._samples[view.rank] else None
         if self._own is None or not up:
             return {}
-        sent = self._encoded(self._own, replace(view, targets=up))
+        sent = self.encode(self._own, replace(view, targets=up))
         if serves or self.decodes_own:
             # As the other servers decode it: all must add up the same.
-            context = Context(self.seed, view.round, view.rank, up[0] if self.chain.per_receiver else None)
+            context = view.context(view.rank, up[0] if self.chain.per_receiver else None)
             self._own = self.chain.decode(sent[up[0]].to(vector.device), context)
         packed = {id(payload): self._packed(payload) for payload in sent.values()}
         return {j: packed[id(payload)] for j, payload in sent.items()}
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         """Adds up what arrived and the own part, makes the server's step, and writes its model to `out`."""
-
-        def part(j: int, payload: Payload) -> Tensor:
-            context = Context(self.seed, view.round, j, view.rank)
-            return self.chain.decode(self._unpacked(j, payload), context)
-
-        heard = self._read(incoming, view, part)
+        parts = self.decode_each(
+            incoming,
+            view,
+            lambda j, payload: self.chain.decode(self._unpacked(j, payload), view.context(j, view.rank)),
+        )
         if self._own is not None:
-            heard[view.rank] = self._own
-        heard = dict(sorted(heard.items()))
-        own = vector if self._own is None else self._own
-        # With a term that is zero, because nothing may have arrived.
-        self._mix_finite(heard, own, lambda u: [(0.0, vector), *self.weighted(u)], view, out)
-        if heard:
-            self._step(out, heard, view)
+            parts[view.rank] = self._own
+        parts = dict(sorted(parts.items()))
+
+        def terms(usable: Mapping[int, Tensor]) -> Terms:
+            # With a term that is zero, because nothing may have arrived.
+            return [(0.0, vector), *self.weighted({j: parts[j] for j in parts if j in usable})]
+
+        signals = {view.rank: vector, **parts}
+        self.weighted_mix(signals, view, out, terms)
+        if parts := {j: parts[j] for j in parts if j in signals}:
+            self.step(out, parts, view)
         out.copy_(self._x)
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
@@ -193,12 +196,13 @@ class ServerSharing(Sharing):
             if server == view.rank:
                 self._stay(view)
                 return
-            found = self._read({j: p for j, p in incoming.items() if j == server}, view, self._received(view))
-            if server in found and is_finite(found[server]):
-                self._taken = found[server]
+            its_payload = {j: payload for j, payload in incoming.items() if j == server}
+            model = self.decode_each(its_payload, view, self._received(view)).get(server)
+            if model is not None and is_finite(model):
+                self._taken = model
                 return
-            if server in found:
-                self._refused(server, view, NotFinite("its model is not finite"))
+            if model is not None:
+                self.refuse(server, view, NotFinite("its model is not finite"))
         ranks = " and ".join(map(str, view.servers))
         what = "the server, rank" if len(view.servers) == 1 else "all servers, ranks"
         hint = "; graph.standby names a rank that would replace it" if len(view.servers) == 1 else ""

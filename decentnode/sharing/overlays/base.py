@@ -1,30 +1,20 @@
 """A scheme on a graph that the nodes agree on by messages of their own."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from decentnode.core.payload import Layout, Payload
-from decentnode.core.registry import name_of
-from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
-from decentnode.sharing.base import Exchange, Incoming, Sharing
-from decentnode.transforms.base import Transform
-from decentnode.transforms.chain import Chain
-
-OF_SCHEME = (
-    "layout", "num_nodes", "chain", "seed", "refusals", "tolerates_loss", "sends_one_payload", "handshake",
-    "receive_handshakes", "_refused",
-)  # fmt: skip
-"""What is that of the scheme inside, once it is bound: attributes that a node reads, and methods."""
+from decentnode.sharing.base import Exchange, Incoming, Promises, Sharing
+from decentnode.sharing.wrapper import SchemeWrapper
 
 
-class Overlay(Sharing):
+class Overlay(SchemeWrapper):
     """A scheme whose node knows its neighbors of a round from exchanges before those of the scheme.
 
     Both ends of an edge must agree that it exists in a round. So all nodes make the same number of these
@@ -33,18 +23,19 @@ class Overlay(Sharing):
     deadline, as for a lost peer. State: that of the scheme, and what `own_state` names.
     """
 
-    takes_back: ClassVar = False  # a restarted process has no state, and its neighbors' links have changed
     own_state: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, scheme: Sharing, weighted: WeightedGraph) -> None:
-        self.scheme, self.weighted = scheme, weighted
-        self.registered_name = name_of(scheme)
+        super().__init__(scheme)
+        self.weighted = weighted
         self.lost: set[int] = set()
         self._before = self.most_exchanges
         """Exchanges in this round before those of the scheme."""
         self._view: View | None = None
-        if hasattr(scheme, "chain"):
-            self._take_over()
+
+    def outer_promises(self, promises: Promises) -> Promises:
+        # A restarted process has no state, and its neighbors' links have changed.
+        return replace(promises, phases=self.most_exchanges + promises.phases, allows_rejoin=False)
 
     @property
     @abstractmethod
@@ -68,35 +59,6 @@ class Overlay(Sharing):
     def place(self, view: View) -> View:
         """This node's view of the round."""
 
-    def _take_over(self) -> None:
-        for name in OF_SCHEME:
-            setattr(self, name, getattr(self.scheme, name))
-
-    def make_chain(
-        self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
-        parameters: ParameterLayout | None = None,
-    ) -> Chain:  # fmt: skip
-        return self.scheme.make_chain(transforms, elements, dtype, parameters)
-
-    def bind(self, layout: ParameterLayout, num_nodes: int, chain: Chain, seed: int) -> None:
-        self.scheme.bind(layout, num_nodes, chain, seed)
-        self._take_over()
-
-    @property
-    def phases(self) -> int:  # type: ignore[override]
-        return self.most_exchanges + self.scheme.phases
-
-    @property
-    def reach(self) -> float:
-        return self.scheme.reach
-
-    @property
-    def adjust_gradient(self) -> AdjustGradient | None:
-        return self.scheme.adjust_gradient
-
-    def begin(self, vector: Tensor) -> None:
-        self.scheme.begin(vector)
-
     def payload_layout(self, phase: int = 0) -> Layout | None:
         before = self._before
         return self.message_layout if phase < before else self.scheme.payload_layout(phase - before)
@@ -114,7 +76,6 @@ class Overlay(Sharing):
             await self.negotiate(vector, view, exchange)
         self._view = self.place(view)
         await self.scheme.share(vector, self._view, exchange, out)
-        self.watched_weight = self.scheme.watched_weight
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         # Of the overlay nothing is undone where a mix is discarded: the other ends have changed, too.

@@ -112,7 +112,7 @@ class FlipperOverlay(Overlay):
 
     def _heard(self, incoming: Incoming, view: View) -> dict[int, list[int]]:
         """The ranks in each message."""
-        return self._read(incoming, view, lambda j, payload: self._checked(payload["ranks"].tolist()))
+        return self.decode_each(incoming, view, lambda j, payload: self._checked(payload["ranks"].tolist()))
 
     def _checked(self, ranks: list[int]) -> list[int]:
         if not all(0 <= _rank(j) < self.graph.nodes for j in ranks):

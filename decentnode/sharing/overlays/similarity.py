@@ -75,7 +75,9 @@ class SimilarityOverlay(Overlay):
             sent = {"ranks": self.ranks, "descriptors": self.descriptors.flatten()}
             payload = Payload.of(self.message_layout, sent)
             incoming = await exchange(dict.fromkeys(peers, payload), peers)
-            for ranks, descriptors in self._read(incoming, view, lambda j, p: self._checked(p)).values():
+            for ranks, descriptors in self.decode_each(
+                incoming, view, lambda j, p: self._checked(p)
+            ).values():
                 self._learn(ranks, descriptors)
         self.chosen_in, self._weighted = view.round, None
 
@@ -83,7 +85,7 @@ class SimilarityOverlay(Overlay):
         if self._weighted is None:
             ranks, descriptors = (x.numpy().tobytes() for x in (self.ranks, self.descriptors))
             graph = ChosenGraph(self.graph.chosen(ranks, descriptors, self.chosen_in))
-            self._weighted = WeightedGraph(graph, self.weighted.mixing)
+            self._weighted = WeightedGraph(graph, self.weighted.mixing, self.weighted.seed)
         return self._weighted.view(view.rank, view.round, view.learning_rate)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,8 +1,7 @@
 """BALANCE: neighbors are believed that are near to the own model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ class Balance(Robust):
     The reach shrinks with the round t. T is `horizon`, usually the rounds of the run.
     """
 
-    wire: ClassVar = "deg * C(d)"
+    promises = replace(Robust.promises, wire="deg * C(d)")
 
     limit: PositiveFloat = 0.3
     """gamma in the paper."""
@@ -40,4 +39,4 @@ class Balance(Robust):
         accepted[0] = False
         weights = accepted * (1 - self.alpha) / max(1, accepted.sum())
         weights[0] = self.alpha if accepted.any() else 1.0
-        self._add_up(models, weights, out)
+        self.add_up(models, weights, out)

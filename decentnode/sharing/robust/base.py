@@ -2,9 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from decentnode.sharing.base import Incoming
 from decentnode.sharing.blocks.weighted_sum import is_finite, weighted_sum
 from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.robust.order import pieces_of
-from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 Numbers = NDArray[np.float64]
@@ -39,9 +38,9 @@ class Robust(Gossip):
     model that is not finite is refused before the rule sees it.
     """
 
-    overlaps: ClassVar = False
-    takes_correction: ClassVar = False
-    mean: ClassVar = "does not keep the mean of all models"
+    promises = replace(
+        Gossip.promises, overlaps=False, takes_correction=False, mean="does not keep the mean of all models"
+    )
 
     _shares: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     """The weight of each model in the last mix, by rank; coordinate-wise rules count watched ones alone."""
@@ -49,35 +48,33 @@ class Robust(Gossip):
     def preserves_mean(self, chain: Chain) -> bool:
         return False
 
+    @property
+    def watched_weight(self) -> float | None:
+        watched = self.setup.watched
+        return sum(self._shares.get(rank, 0.0) for rank in watched) if watched and self._shares else None
+
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        own = self.chain.to_basis(vector) if self._coefficients is None else self._coefficients
-        heard = self._signals(incoming, view, own)
-        self._coefficients = self._sent = None
-        models = {view.rank: own} | {j: heard[j] for j in sorted(heard) if self._is_usable(j, heard[j], view)}
-        if not is_finite(own):
-            raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self._flaw_of(own)}")
-        mixed = out if not self.chain.basis else own.new_empty(own.shape)
+        models = self.signals(vector, incoming, view)
+        self._sent = None
+        for j in [j for j, model in models.items() if not is_finite(model)]:
+            flaw = self.flaw_of(models.pop(j))
+            if j == view.rank:
+                raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {flaw}")
+            self.refuse(j, view, NotFinite(f"its {flaw}"))
+        mixed = torch.empty_like(models[view.rank]) if self.chain.basis else out
         self.combine(models, view, mixed)
-        if self.watched:
-            self.watched_weight = sum(self._shares.get(rank, 0.0) for rank in self.watched)
         if self.chain.basis:
-            out.copy_(self.chain.from_basis(mixed, Context(self.seed, view.round, view.rank)))
+            out.copy_(self.chain.from_basis(mixed, view.context(view.rank)))
 
     @abstractmethod
     def combine(self, models: Models, view: View, out: Tensor) -> None:
         """Writes the mix of these models to all of `out`, shape (d,), and sets their `shares`."""
 
-    def _add_up(self, models: Models, weights: Numbers, out: Tensor) -> None:
+    def add_up(self, models: Models, weights: Numbers, out: Tensor) -> None:
         """Writes the weighted sum of the models, in their order."""
         self._shares = dict(zip(models, weights.tolist(), strict=True))
         # A product of 0 and a large number may overflow in a half precision.
         weighted_sum([(w, x) for w, x in zip(weights.tolist(), models.values(), strict=True) if w], out)
-
-    def _is_usable(self, rank: int, model: Tensor, view: View) -> bool:
-        if is_finite(model):
-            return True
-        self._refused(rank, view, NotFinite(f"its {self._flaw_of(model)}"))
-        return False
 
 
 def gram(models: Models) -> Numbers:
@@ -117,7 +114,7 @@ class Aggregation(Robust):
     later keeps its own model.
     """
 
-    wire: ClassVar = "deg * C(d)"
+    promises = replace(Robust.promises, wire="deg * C(d)")
 
     faults: NonNegative = 1
     """f, the neighbors of each node that may be wrong."""
@@ -152,7 +149,7 @@ class Aggregation(Robust):
             self.aggregate(models, self._mixes(models, view), view, out)
             return
         weights = np.full(count, 1 / count) if self.few == "mean" else np.eye(count)[0]
-        self._add_up(models, weights, out)
+        self.add_up(models, weights, out)
 
     def _inputs(self, models: int) -> int:
         return ceil(models / self.bucket) if self.before == "bucketing" else models
@@ -169,7 +166,7 @@ class Aggregation(Robust):
             np.put_along_axis(mixes, order[:, :kept], 1 / kept, axis=1)
             return mixes
         if self.before == "bucketing":
-            order = generator(self.seed, "bucketing", view.round, view.rank).permutation(count)
+            order = generator(self.setup.seed, "bucketing", view.round, view.rank).permutation(count)
             mixes = np.zeros((self._inputs(count), count))
             groups = np.split(order, range(self.bucket, count, self.bucket))
             for group, row in zip(groups, mixes, strict=True):
@@ -183,15 +180,18 @@ class Selection(Aggregation):
     """A rule whose result is a weighted sum of its inputs, which it finds from their distances alone."""
 
     @abstractmethod
-    def coefficients(self, products: Numbers, given: Numbers) -> Numbers:
-        """The weight of each input, shape (k,), from their Gram matrix, (k, k); `given`: weights of W."""
+    def weigh(self, products: Numbers, weights: Numbers) -> Numbers:
+        """The weight of each input, shape (k,), from their Gram matrix, (k, k).
+
+        `weights`: those of W, for rules that use them.
+        """
 
     def aggregate(self, models: Models, mixes: Numbers | None, view: View, out: Tensor) -> None:
         products = gram(models)
-        given = np.array([view.weights.get(j, 0.0) for j in models])
         if mixes is None:
-            weights = self.coefficients(products, given / given.sum())
+            graph_weights = np.array([view.weights.get(j, 0.0) for j in models])
+            weights = self.weigh(products, graph_weights / graph_weights.sum())
         else:
             inputs = mixes @ products @ mixes.T
-            weights = self.coefficients(inputs, np.full(len(mixes), 1 / len(mixes))) @ mixes
-        self._add_up(models, weights, out)
+            weights = self.weigh(inputs, np.full(len(mixes), 1 / len(mixes))) @ mixes
+        self.add_up(models, weights, out)

@@ -1,7 +1,7 @@
 """ClippedGossip: a neighbor moves a model only so far."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -23,7 +23,7 @@ class ClippedGossip(Robust):
     the `faults` farthest models count as if they stood at its distance.
     """
 
-    wire: ClassVar = "deg * C(d)"
+    promises = replace(Robust.promises, wire="deg * C(d)")
 
     radius: PositiveFloat | Literal["adaptive"] = "adaptive"
     faults: NonNegative = 1
@@ -36,7 +36,7 @@ class ClippedGossip(Robust):
             reach = np.where(distances > 0, np.minimum(1.0, self._radius(distances) / distances), 1.0)
         weights = given * np.where(np.isfinite(reach), reach, 0.0)
         weights[0] += 1 - weights.sum()
-        self._add_up(models, weights, out)
+        self.add_up(models, weights, out)
 
     def _radius(self, distances: Numbers) -> float:
         if self.radius != "adaptive":

@@ -26,7 +26,7 @@ class GeometricMedian(Selection):
     def least(self) -> int:
         return 1
 
-    def coefficients(self, products: Numbers, given: Numbers) -> Numbers:
+    def weigh(self, products: Numbers, weights: Numbers) -> Numbers:
         return self._weiszfeld(products, np.full(len(products), 1 / len(products)))
 
     def _weiszfeld(self, products: Numbers, given: Numbers) -> Numbers:
@@ -52,5 +52,5 @@ class Rfa(GeometricMedian):
     steps: Positive = 8
     smoothing: PositiveFloat = 0.1
 
-    def coefficients(self, products: Numbers, given: Numbers) -> Numbers:
-        return self._weiszfeld(products, given)
+    def weigh(self, products: Numbers, weights: Numbers) -> Numbers:
+        return self._weiszfeld(products, weights)

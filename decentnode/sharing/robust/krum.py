@@ -25,7 +25,7 @@ class Krum(Selection):
     def least(self) -> int:
         return max(2 * self.faults + 3, self.select)
 
-    def coefficients(self, products: Numbers, given: Numbers) -> Numbers:
+    def weigh(self, products: Numbers, weights: Numbers) -> Numbers:
         count = len(products)
         apart = squared_distances(products)
         np.fill_diagonal(apart, -1.0)  # itself comes first, and is left out

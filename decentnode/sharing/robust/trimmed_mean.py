@@ -34,14 +34,14 @@ class TrimmedMean(Aggregation):
     def aggregate(self, models: Models, mixes: Numbers | None, view: View, out: Tensor) -> None:
         inputs = len(models) if mixes is None else len(mixes)
         cut = self.trimmed(inputs)
-        counted = [k for k in range(inputs) if mixes is not None or [*models][k] in self.watched]
+        counted = [k for k in range(inputs) if mixes is not None or [*models][k] in self.setup.watched]
         kept = np.zeros(inputs)
         for piece, *values in pieces_of(out, *models.values()):
             if mixes is not None:
                 values = _mixed(values, mixes)
             middle = middle_values(values, cut)
             weighted_sum([(1 / len(middle), x) for x in middle], piece)
-            if self.watched:
+            if self.setup.watched:
                 kept[counted] += _kept([values[k] for k in counted], middle)
         share = kept / (out.numel() * (inputs - 2 * cut))
         self._shares = dict(zip(models, (share if mixes is None else share @ mixes).tolist(), strict=True))

@@ -1,8 +1,7 @@
 """UBAR: neighbors are believed that are near and whose model is no worse on own samples."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -11,6 +10,7 @@ from decentnode.core.registry import SHARINGS
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Fraction
+from decentnode.sharing.base import Requirements
 from decentnode.sharing.robust.base import Models, Robust, gram
 
 
@@ -26,22 +26,22 @@ class Ubar(Robust):
     node's own training samples, so a round costs rho deg + 1 further forward passes.
     """
 
-    needs_local_loss: ClassVar = True
-    wire: ClassVar = "deg * C(d)"
+    requirements = Requirements(local_loss=True)
+    promises = replace(Robust.promises, wire="deg * C(d)")
 
     rho: Fraction = 0.4
     alpha: Fraction = 0.5
 
     def combine(self, models: Models, view: View, out: Tensor) -> None:
-        if self.local_loss is None:
+        if (local_loss := self.setup.local_loss) is None:
             raise RunFailed("ubar has no samples to test models on")
         weights, ranks = np.eye(len(models))[0], list(models)
         near = np.argsort(np.diagonal(gram(models))[1:], kind="stable")[: ceil(self.rho * (len(models) - 1))]
         if len(near):
-            loss = {k: self.local_loss(models[ranks[k]], view.round) for k in (0, *(near + 1).tolist())}
+            loss = {k: local_loss(models[ranks[k]], view.round) for k in (0, *(near + 1).tolist())}
             losses = np.array([loss[k] for k in (near + 1).tolist()])
             better = near[losses <= loss[0]] + 1
             chosen = better if len(better) else near[[np.nanargmin(losses)]] + 1
             weights[0] = self.alpha
             weights[chosen] = (1 - self.alpha) / len(chosen)
-        self._add_up(models, weights, out)
+        self.add_up(models, weights, out)

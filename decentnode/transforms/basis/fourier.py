@@ -37,14 +37,14 @@ class Fourier(Transform):
     def layout(self, input_layout: Layout) -> Layout:
         return input_layout
 
-    def own(self, signal: Tensor) -> Tensor:
+    def in_basis(self, signal: Tensor) -> Tensor:
         coefficients = torch.empty_like(signal)
         for x, X in zip(self._blocks(signal), self._blocks(coefficients), strict=True):
             forward(x, X)
         return coefficients
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        return Payload.dense(self.own(payload[VECTOR]))
+        return Payload.dense(self.in_basis(payload[VECTOR]))
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact to the precision of the signal's numbers."""

@@ -46,7 +46,7 @@ class Wavelet(Transform):
         self._padded = -(-self.dimension >> self._depth) << self._depth
         return dense_layout(self._padded, input_layout.fields[0].dtype)
 
-    def own(self, signal: Tensor) -> Tensor:
+    def in_basis(self, signal: Tensor) -> Tensor:
         dwt = pywt().dwt
         coefficients = np.zeros(self._padded, dtype=signal.cpu().numpy().dtype)
         coefficients[: signal.numel()] = signal.cpu().numpy()
@@ -59,7 +59,7 @@ class Wavelet(Transform):
         return torch.from_numpy(coefficients).to(signal.device)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        return Payload.dense(self.own(payload[VECTOR]))
+        return Payload.dense(self.in_basis(payload[VECTOR]))
 
     def decode(self, payload: Payload, context: Context) -> Payload:
         """Exact to fp32 precision; to 1e-10 of the norm in fp64, as the filters come from tables."""

@@ -55,4 +55,4 @@ class Threshold(Transform):
         if values.numel() == self.dimension and not indices.numel():
             return Payload.dense(values.to(self.input_layout.fields[0].dtype))
         check_indices(indices, values, self.dimension)
-        return filled(self.input_layout, values, indices, context.own)
+        return filled(self.input_layout, values, indices, context.fill)

@@ -115,7 +115,7 @@ class TopK(Transform):
         indices = payload[INDICES] if self.output_layout.has_indices else values[:0]
         if indices.numel() or not any(map(self._is_whole, self._fractions)):
             check_indices(indices, values, n)
-            return filled(self.input_layout, values, indices, context.own)
+            return filled(self.input_layout, values, indices, context.fill)
         if values.numel() != n:
             raise PayloadError(f"{values.numel()} values without indices where there are {n}")
         return Payload.dense(values.to(self.input_layout.fields[0].dtype))
