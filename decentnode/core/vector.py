@@ -194,7 +194,7 @@ class Vector:
             entry = self.layout.entries[index]
             if not is_same and not entry.is_buffer:
                 # Its gradient and its optimizer are those of the first one.
-                raise RunFailed(
+                raise RunFailed.at(
                     "model", f"a step replaces the parameter '{entry.name}' by another one; write to its data"
                 )
             if tensor is None or tensor.shape != view.shape or tensor.dtype != view.dtype:

@@ -141,7 +141,7 @@ class DryNodes:
 
     experiment: Experiment
     schemes: Mapping[int, SharingBase] = field(init=False)
-    found: list[Defect] = field(default_factory=list, init=False)
+    defects: list[Defect] = field(default_factory=list, init=False)
     sent: list[int] = field(default_factory=list, init=False)
     """Bytes of each payload, in all exchanges."""
     trained: int | None = field(default=None, init=False)
@@ -249,10 +249,10 @@ class DryNodes:
         schemes = {rank: scheme for rank, scheme in self.schemes.items() if isinstance(scheme, Sharing)}
         share_all(schemes, self.models, self.views, out, self._deliver)
         for rank, scheme in schemes.items():
-            self.found += self._misdeeds(rank, scheme, out[rank])
+            self.defects += self._misdeeds(rank, scheme, out[rank])
             scheme.accept(self.models[rank], self.views[rank], out[rank])
             self.models[rank] = out[rank]
-        yield from dict.fromkeys(self.found)
+        yield from dict.fromkeys(self.defects)
 
     def converse(self) -> Iterator[Defect]:
         """Lets each node make a step and use what the others send, twice, and checks models and messages."""
@@ -284,9 +284,9 @@ class DryNodes:
             self.receivers += 0 if self.phase else len(request.outgoing)
             scheme = self.schemes[rank]
             assert isinstance(scheme, Sharing), "only these exchange in rounds"
-            self.found += self._mistakes(rank, scheme, request.outgoing)
+            self.defects += self._mistakes(rank, scheme, request.outgoing)
         self.phase += 1
-        return delivered(requests) if not self.found else {rank: {} for rank in requests}
+        return delivered(requests) if not self.defects else {rank: {} for rank in requests}
 
     def _mistakes(self, rank: int, scheme: Sharing, outgoing: Mapping[int, Payload]) -> Iterator[Defect]:
         """Defects of what a node sends."""
