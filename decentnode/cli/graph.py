@@ -81,11 +81,11 @@ def report_config(settings: "Settings", drawing: Drawing | None = None) -> Itera
     """What `report` says, of a configuration's graph, with a check of its matrices for its scheme."""
     graph = settings.graph.make()
     check_declared(graph)
-    weighted = WeightedGraph(graph, settings.weights.make())
+    weighted = WeightedGraph(graph, settings.sharing.weights.make())
     yield f"graph              {settings.graph.name}"
     figures = measure(weighted)
     yield from seed_line(graph, ", that of the run" if settings.graph.draws_from_run else "")
-    yield from lines(figures, settings.weights.name)
+    yield from lines(figures, settings.sharing.weights.name)
     yield from decay_lines(weighted, figures)
     yield f"matrices           {check_matrices(weighted, needs_of(settings))}"
     if drawing is not None:
@@ -106,7 +106,7 @@ def needs_of(settings: "Settings") -> MatrixNeeds:
     from decentnode.core.vector import DTYPES
 
     sharing = settings.sharing.make()
-    transforms = [one.make() for one in settings.transforms]
+    transforms = [one.make() for one in settings.sharing.transforms]
     chain = sharing.make_chain(transforms, TRIAL.numel, DTYPES[settings.training.dtype], TRIAL)
     return MatrixNeeds(name_of(sharing), sharing.preserves_mean(chain), sharing.requirements.undirected_graph)
 

@@ -74,7 +74,7 @@ Try = Callable[[float, int], Trial]
 
 def report(settings: Settings) -> Iterator[str]:
     """One line for each gamma that was tried, and what to add to the command; raises BadInput, RunFailed."""
-    graph = WeightedGraph(settings.graph.make(), settings.weights.make(), settings.seed)
+    graph = WeightedGraph(settings.graph.make(), settings.sharing.weights.make(), settings.seed)
     check(settings, graph)
     nodes = counted(graph.num_nodes, "node")
     yield f"{settings.sharing.name}: consensus of {nodes}, {ROUNDS} rounds, {TRIAL.numel} random values each"
@@ -162,7 +162,7 @@ def simulate(settings: Settings, graph: WeightedGraph, gamma: float, rounds: int
 def _scheme(settings: Settings, graph: WeightedGraph, gamma: float, rank: int) -> Sharing:
     plugin = replace(settings.sharing, options={**settings.sharing.options, "gamma": gamma})
     scheme: Sharing = plugin.make()
-    transforms = [t for t in (t.make() for t in settings.transforms) if not isinstance(t, LOSSLESS)]
+    transforms = [t for t in (t.make() for t in settings.sharing.transforms) if not isinstance(t, LOSSLESS)]
     chain = scheme.make_chain(transforms, TRIAL.numel, torch.float64, TRIAL)
     scheme.bind(Setup(TRIAL, chain, graph, rank, settings.seed))
     # All nodes start equal, as in a run; the random models then have the effect of training.

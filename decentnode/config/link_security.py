@@ -60,7 +60,7 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
     """The TCP ports that `machine` will bind; none for a run on one machine over shared memory or ipc."""
     mapping: Mapping = settings.mapping.make()
     address, several = mapping.machines[machine].bound, len(mapping.machines) > 1
-    gradient_sync: GradientSync = settings.gradient_sync.make()
+    gradient_sync: GradientSync = settings.training.gradient_sync.make()
     needed = []
     if several and machine == 0:
         needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port", machine))

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from decentnode.config.paths import expanded
+from decentnode.config.plugin import Plugin, takes_run_seed
 from decentnode.config.removed import removed
-from decentnode.config.settings import Plugin, Settings, takes_run_seed
+from decentnode.config.settings import Settings
 from decentnode.config.torch_classes import TorchClasses, plain_defaults
 from decentnode.config.type_check import (
     REQUIRED,
+    Parameters,
     TypeMismatch,
     describe,
     is_path,
@@ -30,9 +32,6 @@ from decentnode.mapping.job import job_port
 from decentnode.options import Port
 
 T = TypeVar("T")
-Parameters = Mapping[str, tuple[Any, Any]]
-"""Type and default (or REQUIRED) by name."""
-
 GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
 """Matches the name of a graph that is a file."""
 

@@ -23,6 +23,8 @@ from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, Defect, Key
 
 REQUIRED = Parameter.empty
+Parameters = Mapping[str, tuple[Any, Any]]
+"""Type and default (or REQUIRED) by name."""
 UNIONS = (Union, types.UnionType)
 OWN_ERRORS = ("value_error", "assertion_error")
 """Errors that a class raises itself, as pydantic calls them."""
@@ -115,7 +117,7 @@ def _defect(hint: Any, value: Any, error: Mapping[str, Any]) -> Defect:
     key, inner = _locate(hint, path, value)
     last = path[-1] if path else None
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return unknown_key(path, "key", list(_hints(_bare(inner))))
+        return unknown_key(path, "key", list(_hints(bare(inner))))
     if error["type"] == "missing" and isinstance(last, str) and key == path:
         return Defect(key, MISSING_KEY, f"it must be {describe(inner)}")
     if error["type"] in OWN_ERRORS:
@@ -145,9 +147,9 @@ def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any]
     """Follows a path while the types are unambiguous; returns the key so far, and the type there."""
     key: Key = ()
     for part in path:
-        if get_origin(_bare(hint)) in UNIONS:
+        if get_origin(bare(hint)) in UNIONS:
             # Here the path only names one of the choices; the value decides which one was meant.
-            inner = _meant(_bare(hint), _dig(value, key))
+            inner = _meant(bare(hint), _dig(value, key))
         else:
             inner = _inside(hint, part)
             key = (*key, part) if inner is not None else key
@@ -164,31 +166,31 @@ def _meant(union: Any, value: Any) -> Any:
     fitting = [
         choice
         for choice in get_args(union)
-        if get_origin(_bare(choice)) in wanted or (isinstance(value, dict) and is_dataclass(_bare(choice)))
+        if get_origin(bare(choice)) in wanted or (isinstance(value, dict) and is_dataclass(bare(choice)))
     ]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _inside(hint: Any, part: str | int) -> Any:
-    bare = _bare(hint)
-    arguments = get_args(bare)
-    if is_dataclass(bare):
-        return _hints(bare).get(str(part))  # type: ignore[arg-type]
-    if get_origin(bare) in (list, tuple, Sequence) and isinstance(part, int):
-        fixed = get_origin(bare) is tuple and Ellipsis not in arguments
+    inner = bare(hint)
+    arguments = get_args(inner)
+    if is_dataclass(inner):
+        return _hints(inner).get(str(part))  # type: ignore[arg-type]
+    if get_origin(inner) in (list, tuple, Sequence) and isinstance(part, int):
+        fixed = get_origin(inner) is tuple and Ellipsis not in arguments
         return arguments[part if fixed and part < len(arguments) else 0]
-    if get_origin(bare) in (dict, Mapping):
+    if get_origin(inner) in (dict, Mapping):
         return arguments[1]
     return None
 
 
-def _bare(hint: Any) -> Any:
+def bare(hint: Any) -> Any:
     """The type without its ranges, and without null where there is one other choice."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in UNIONS:
         choices = [choice for choice in get_args(hint) if choice is not types.NoneType]
-        return _bare(choices[0]) if len(choices) == 1 else hint
+        return bare(choices[0]) if len(choices) == 1 else hint
     return hint
 
 
@@ -200,7 +202,7 @@ def _dig(value: Any, key: Key) -> Any:
 
 def is_path(name: str, hint: Any) -> bool:
     """Whether an option names a file or directory: by its type, or by its name."""
-    return _bare(hint) is Path or ((name == "path" or name.endswith("_path")) and _bare(hint) is str)
+    return bare(hint) is Path or ((name == "path" or name.endswith("_path")) and bare(hint) is str)
 
 
 def show(value: Any) -> str:

@@ -24,7 +24,7 @@ def check_group(settings: Settings, machine: int) -> None:
     """Raises BadInput, in one line, if this machine cannot take part in the process group."""
     communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
     refuse(one.below(("communication",)) for one in communication.defects(settings.device, ranks))
-    gradient_sync = settings.gradient_sync.make()
+    gradient_sync = settings.training.gradient_sync.make()
     refuse(one.below(("training",)) for one in gradient_sync.defects(settings.device, len(ranks)))
 
 

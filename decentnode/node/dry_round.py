@@ -216,7 +216,7 @@ class DryNodes:
         # Buffers after the parameters may bypass the chain.
         vector = self.models[self.ranks[0]][: chain.layouts[0].fields[0].elements]
         chain.begin(vector)
-        own = len(chain.stages) - len(self.experiment.settings.transforms)
+        own = len(chain.stages) - len(self.experiment.settings.sharing.transforms)
         sender, receiver = self.ranks[0], self.ranks[-1]
         context = Context(self.experiment.settings.seed, 0, sender, receiver if chain.per_receiver else None)
         payload = Payload.dense(vector)

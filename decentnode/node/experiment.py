@@ -110,13 +110,13 @@ class Experiment:
         graph = samples.weighted_graph(settings)
         dataset = samples.dataset
         # Raises BadInput where a rank has no part of the steps, before a large model is made.
-        settings.gradient_sync.make().shard(dataset.train, samples.parts, settings.seed, 0)
+        settings.training.gradient_sync.make().shard(dataset.train, samples.parts, settings.seed, 0)
         network = initial_model(
             settings.model.make(), dataset.shape, dataset.num_classes, settings.seed, dtype,
             dataset.train.zeros(2),
         )  # fmt: skip
         layout = ParameterLayout.of(
-            network, settings.mix_buffers, settings.training.channels_last(network), dtype
+            network, settings.training.mix_buffers, settings.training.channels_last(network), dtype
         )
         labels = tuple(dataset.train.labels.shape[1:])
         check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels)
@@ -179,7 +179,7 @@ class Experiment:
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """What an evaluation measures, the headline first; those on validation samples last."""
-        task = self.settings.training.task.make()
+        task = self.settings.task.make()
         found = tuple(Metric(*metric) for metric in task.metrics(self.samples.dataset.num_classes))
         held_out = self.samples.dataset.validation is not None
         return found + tuple(metric.of_validation for metric in found if held_out)
@@ -218,7 +218,7 @@ class Experiment:
     @cached_property
     def gradient_sync(self) -> GradientSync:
         """The gradient sync of the run."""
-        gradient_sync: GradientSync = self.settings.gradient_sync.make()
+        gradient_sync: GradientSync = self.settings.training.gradient_sync.make()
         return gradient_sync
 
     def sharing(self, rank: int = 0) -> SharingBase:
@@ -228,7 +228,7 @@ class Experiment:
     def _scheme(self) -> SharingBase:
         """A new scheme, not bound yet, with averaged buffers around it where it needs them."""
         scheme: SharingBase = self.settings.sharing.make()
-        transforms = [*scheme.first_transforms(), *(t.make() for t in self.settings.transforms)]
+        transforms = [*scheme.first_transforms(), *(t.make() for t in self.settings.sharing.transforms)]
         if not isinstance(scheme, Sharing) or stay_in_vector(self.layout, scheme, transforms):
             return scheme
         return beside(scheme)
@@ -236,7 +236,7 @@ class Experiment:
     def bound(self, scheme: SharingBase, rank: int) -> SharingBase:
         """Gives a scheme, with all that is around it, what it needs on a node of the run."""
         layout, settings, shard = self.layout, self.settings, self.shard(rank)
-        transforms = [t.make() for t in settings.transforms]
+        transforms = [t.make() for t in settings.sharing.transforms]
         local_loss = None
         if scheme.requirements.local_loss and shard.size:
             # In a network of its own.
@@ -370,7 +370,7 @@ class Experiment:
         checkpoints = NodeCheckpoints(
             resources.identity, settings.checkpoint.every, reporter, rank, scheduler, records
         )
-        adaptation = (AdaptWhileCommunicating if settings.overlap else AdaptThenCombine)(
+        adaptation = (AdaptWhileCommunicating if settings.communication.overlap else AdaptThenCombine)(
             training, scheduler.heartbeat, clock
         )
         node_class: Callable[..., Node] = Node
@@ -454,7 +454,7 @@ def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[s
     """
     settings = experiment.settings
     norms = (part for part in experiment.network.modules() if isinstance(part, _NormBase))
-    if not settings.mix_buffers and any(norm.track_running_stats for norm in norms):
+    if not settings.training.mix_buffers and any(norm.track_running_stats for norm in norms):
         return None
     mixed = [entry.name for entry in experiment.layout.entries]
     if settings.has_foreign_plugins and changes_itself(experiment.network, experiment.two_batches, mixed):

@@ -114,7 +114,7 @@ def test_without_compression_a_round_shrinks_the_distance_as_the_matrix_does(set
 
 def test_the_same_seed_gives_the_same_trial(settings):
     found = settings()
-    graph = WeightedGraph(found.graph.make(), found.weights.make())
+    graph = WeightedGraph(found.graph.make(), found.sharing.weights.make())
     assert simulate(found, graph, 0.2, 5) == simulate(found, graph, 0.2, 5)
 
 
@@ -130,7 +130,7 @@ def test_the_same_seed_gives_the_same_trial(settings):
 )
 def test_every_scheme_with_a_gamma_can_be_simulated(settings, sharing):
     found = settings(sharing)
-    trial = simulate(found, WeightedGraph(found.graph.make(), found.weights.make()), 0.02, 40)
+    trial = simulate(found, WeightedGraph(found.graph.make(), found.sharing.weights.make()), 0.02, 40)
     assert trial.rate > 0
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from decentnode.config import loader
-from decentnode.config.settings import takes_run_seed
+from decentnode.config.plugin import takes_run_seed
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import ATTACKS, GRAPHS
 from decentnode.errors import BadInput

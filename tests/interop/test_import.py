@@ -195,7 +195,10 @@ def test_every_sharing_class_becomes_its_scheme(name, imported) -> None:
     assert settings == loader.load("result.yaml", [f"sharing={EXPECTED[name]}"])
     assert (settings.rounds, settings.seed, settings.model.name) == (2, 99, "lenet")
     assert settings.dataset.options["path"] == "/mnt/nfs/shared/CIFAR"
-    assert (settings.partition.name, settings.partition.options["alpha"]) == ("dirichlet", 1.0)
+    assert (settings.dataset.partition.name, settings.dataset.partition.options["alpha"]) == (
+        "dirichlet",
+        1.0,
+    )
     assert (settings.training.steps_per_round, settings.training.batch_size) == (3, 8)
     assert (settings.training.minibatches, settings.training.drop_last) == ("reshuffle", False)
     assert settings.evaluation.every == 5
@@ -373,7 +376,7 @@ def test_a_key_becomes_ours(old, new, key, value, imported) -> None:
 @pytest.mark.parametrize("name", ["PartialModel", "TopK", "Wavelet", "JWINS"])
 def test_values_are_ranked_by_the_change_that_decentralizepy_accumulates(name, more, by, imported) -> None:
     settings = imported(f"{INI}sharing_class = {name}\n{more}")
-    options = settings.sharing.options if name == "JWINS" else settings.transforms[-1].options
+    options = settings.sharing.options if name == "JWINS" else settings.sharing.transforms[-1].options
     assert (options["by"] or "change") == by
     text = Path("result.yaml").read_text()
     assert "dataset_class = CIFAR10: normalized by its colors; decentralizepy takes (x - 0.5) / 0.5" in text
@@ -676,9 +679,11 @@ def test_the_page_has_every_sharing_class(row, imported) -> None:
         defaults = {"wavelet": "haar"} if name == "Wavelet" else {}
         expected = loader.load("result.yaml", [f"sharing={json.dumps(shown)}"])
         assert settings.sharing == expected.sharing
-        assert settings.weights == expected.weights
-        assert [one.name for one in settings.transforms] == [one.name for one in expected.transforms]
-        assert defaults or settings.transforms == expected.transforms
+        assert settings.sharing.weights == expected.sharing.weights
+        assert [one.name for one in settings.sharing.transforms] == [
+            one.name for one in expected.sharing.transforms
+        ]
+        assert defaults or settings.sharing.transforms == expected.sharing.transforms
 
 
 def test_the_page_names_no_class_twice() -> None:

@@ -32,7 +32,7 @@ def plans_of(
         )
     privacy: Privacy = training.privacy.make()
     privacy.check(network, samples.dataset.train)
-    if settings.mix_buffers and any(buffer.is_floating_point() for buffer in network.buffers()):
+    if settings.training.mix_buffers and any(buffer.is_floating_point() for buffer in network.buffers()):
         raise BadInput.at(
             "training.mix_buffers",
             "buffers are sent without noise, so training.privacy allows none; set false",
