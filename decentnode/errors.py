@@ -220,9 +220,9 @@ def origin(error: BaseException) -> str:
     Otherwise the innermost frame of this package; empty for an error that was not raised.
     """
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [(frame, line) for frame, line in frames if not is_foreign(frame)]
+    own_frames = [(frame, line) for frame, line in frames if not is_foreign(frame)]
     ours = [(frame, line) for frame, line in frames if frame.f_code.co_filename.startswith(PACKAGE)]
-    for frame, line in reversed(own or ours):
+    for frame, line in reversed(own_frames or ours):
         return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname}"
     return ""
 
@@ -235,6 +235,6 @@ def is_foreign(frame: FrameType) -> bool:
 
 def explained(error: BaseException) -> str:
     """Type, message and origin of an unexpected error, in one line."""
-    said = (str(error) or "no reason given").splitlines()[0]
+    message = (str(error) or "no reason given").splitlines()[0]
     where = origin(error)
-    return f"{type(error).__name__}: {said}" + (f" ({where})" if where else "")
+    return f"{type(error).__name__}: {message}" + (f" ({where})" if where else "")

@@ -30,7 +30,7 @@ SLOW = (
     "tests/integration/",
     *(
         f"tests/communication/test_{name}.py"
-        for name in ("coming_back", "communication_failures", "group_membership", "meeting", "security")
+        for name in ("communication_failures", "group_membership", "hello_barrier", "rejoin", "security")
     ),
     "tests/core/test_thread_pools.py",
     "tests/launcher/test_rendezvous_slow.py",

@@ -15,8 +15,8 @@ from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
 from decentnode.cli.of_results import compare, export, frontier, plot, report, watch
-from decentnode.core.process_setup import look_for_gpus_without_cuda, reset_inherited_signals
-from decentnode.core.streams import fill_standard_streams, print_lines, say
+from decentnode.core.process_setup import find_gpus_without_cuda, reset_inherited_signals
+from decentnode.core.streams import fill_standard_streams, print_line, print_lines
 from decentnode.errors import BadInput, ExitCode
 from decentnode.mapping.job import job_of_one_task
 
@@ -155,14 +155,14 @@ def validate(
     graph = settings.graph.make()
     for notice in notices(graph):
         print(notice, file=sys.stderr)
-    found = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
+    text = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
     if load:
         with with_locations(config, overrides or ()):
             experiment = Experiment.from_settings(settings)
             for notice in dry_round.check(experiment).notices:
                 print(notice, file=sys.stderr)
-        found += f" with {experiment.layout.numel:,} parameters, {experiment.samples.sizes}"
-    print(found)
+        text += f" with {experiment.layout.numel:,} parameters, {experiment.samples.sizes}"
+    print(text)
 
 
 @app.command()
@@ -386,10 +386,10 @@ def doctor(
         with with_locations(config, overrides or ()):
             machine = this_machine(settings)
     for finding in examine(settings, machine):
-        say(str(finding))
+        print_line(str(finding))
         failed = failed or finding.level == "fail"
     if settings:
-        say("\nlimit, seconds, formula, and what it bounds:")
+        print_line("\nlimit, seconds, formula, and what it bounds:")
         print_lines(map(str, limits(settings.failures.timeouts)))
     raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
 
@@ -442,17 +442,17 @@ def first_line(script: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and ends the process with its exit code."""
     fill_standard_streams()
-    look_for_gpus_without_cuda()
+    find_gpus_without_cuda()
     reset_inherited_signals()
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    words = [word for word in given if word != "--debug"]
+    typed_words = list(sys.argv[1:] if arguments is None else arguments)
+    words = [word for word in typed_words if word != "--debug"]
     code: int = ExitCode.FAILED
     try:
         code = app(words, "decentnode", standalone_mode=False) or 0
     except SystemExit:
         raise
     except BaseException as error:
-        if len(words) < len(given):
+        if len(words) < len(typed_words):
             traceback.print_exc()
         code = explain(error)
     leave(code)

@@ -31,25 +31,25 @@ def report(run: Path, overrides: Sequence[str]) -> Iterator[str]:
     if not attacks:
         raise BadInput(f"{config}: adversaries: nobody listens in this run; name some, such as membership")
     spent = _accounted(run)
-    found: list[AttackResult] = []
+    results: list[AttackResult] = []
     head = f"{'attack':<22} {'adversary':<14} {'victim':>6} {'round':>6}" + "".join(f"{t:>9}" for t in TITLES)
     for result in attacked(experiment, run, attacks):
-        if not found:
+        if not results:
             yield head
-        found.append(result)
+        results.append(result)
         yield line(result)
         if result.epsilon_lower is not None and (most := spent.get(str(result.victim))) is not None:
             yield f"{'':<22} accounted for rank {result.victim}: epsilon {most:.4g}"
     for attack in attacks:
         if not isinstance(attack, Record) and not any(
-            one.adversary == attack.who and one.attack.startswith(name_of(attack)) for one in found
+            result.adversary == attack.who and result.attack.startswith(name_of(attack)) for result in results
         ):
             why = "found nothing: too few messages are recorded (every)"
             yield f"{name_of(attack):<22} {attack.who:<14} {why}"
-    replaced = {(one.attack, one.adversary) for one in found}
-    kept = [one for one in read_results(run) if (one.attack, one.adversary) not in replaced]
-    write_results(run, [*kept, *found])
-    yield f"{counted(len(found), 'result')} of {counted(len(attacks), 'attack')} in {run / 'attacks.jsonl'}"
+    replaced = {(result.attack, result.adversary) for result in results}
+    kept = [result for result in read_results(run) if (result.attack, result.adversary) not in replaced]
+    write_results(run, [*kept, *results])
+    yield f"{counted(len(results), 'result')} of {counted(len(attacks), 'attack')} in {run / 'attacks.jsonl'}"
 
 
 def line(result: AttackResult) -> str:

@@ -38,7 +38,7 @@ FEW_PROCESSES = 128
 LITTLE_MEMORY = 1 << 30
 FORMULA_WIDTH = 40
 # A child process asks, because a process that has used CUDA cannot fork nodes that use it.
-_ASK_TORCH = (
+_TORCH_FACTS = (
     "import json, torch; gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]; "
     "print(json.dumps([torch.__version__, torch.version.cuda, gpus]))"
 )
@@ -49,20 +49,20 @@ class Finding:
     """One line of the doctor's report."""
 
     level: Literal["ok", "warn", "fail"]
-    what: str
-    found: str
+    subject: str
+    value: str
     advice: str = ""
 
     def __str__(self) -> str:
         advice = f"; {self.advice}" if self.advice else ""
-        return f"{self.level:<5} {self.what:<14} {self.found}{advice}"
+        return f"{self.level:<5} {self.subject:<14} {self.value}{advice}"
 
 
 def graded(
-    what: str, found: str, good: bool, advice: str, level: Literal["warn", "fail"] = "fail"
+    subject: str, value: str, good: bool, advice: str, level: Literal["warn", "fail"] = "fail"
 ) -> Finding:
     """`ok` when good; otherwise `level` with the remedy."""
-    return Finding("ok", what, found) if good else Finding(level, what, found, advice)
+    return Finding("ok", subject, value) if good else Finding(level, subject, value, advice)
 
 
 def examine(settings: Settings | None = None, machine: int = 0) -> Iterator[Finding]:
@@ -83,7 +83,7 @@ def python() -> Iterator[Finding]:
 
 def torch() -> Iterator[Finding]:
     """PyTorch and the GPUs that it finds, from a child process."""
-    command = [sys.executable, "-P", "-c", _ASK_TORCH]
+    command = [sys.executable, "-P", "-c", _TORCH_FACTS]
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=Timeouts.torch_import, check=False
@@ -113,8 +113,8 @@ def _gpu(cuda: str | None, gpus: list[str]) -> Finding:
 
 def libzmq() -> Iterator[Finding]:
     """The library that carries messages."""
-    found = f"{zmq.zmq_version()} (pyzmq {metadata.version('pyzmq')})"
-    yield graded("libzmq", found, zmq.zmq_version_info() >= OLDEST_LIBZMQ, "pip install 'pyzmq>=26'")
+    version = f"{zmq.zmq_version()} (pyzmq {metadata.version('pyzmq')})"
+    yield graded("libzmq", version, zmq.zmq_version_info() >= OLDEST_LIBZMQ, "pip install 'pyzmq>=26'")
 
 
 def kernel() -> Iterator[Finding]:
@@ -126,9 +126,9 @@ def kernel() -> Iterator[Finding]:
     else:
         yield Finding("ok", "kernel", platform.release())
     left = room_for_processes()
-    found = "no limit" if left == inf else f"{left:.0f} more may start"
+    room = "no limit" if left == inf else f"{left:.0f} more may start"
     advice = "raise it (ulimit -u, or pids.max of the container)"
-    yield graded("processes", found, left >= FEW_PROCESSES, advice, "warn")
+    yield graded("processes", room, left >= FEW_PROCESSES, advice, "warn")
 
 
 def open_files() -> Iterator[Finding]:
@@ -157,9 +157,9 @@ def shared_memory() -> Iterator[Finding]:
 
 def addresses() -> Iterator[Finding]:
     """Addresses for this machine in `mapping.machines`."""
-    found = [ip for ip in own_addresses() if not ipaddress.ip_address(ip).is_loopback]
+    addresses = [ip for ip in own_addresses() if not ipaddress.ip_address(ip).is_loopback]
     advice = "runs over several machines need a network"
-    yield graded("addresses", ", ".join(found) or "only loopback", bool(found), advice, "warn")
+    yield graded("addresses", ", ".join(addresses) or "only loopback", bool(addresses), advice, "warn")
 
 
 def processor() -> Iterator[Finding]:
@@ -171,8 +171,8 @@ def memory() -> Iterator[Finding]:
     """Free memory."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
-    found = f"{readable_bytes(free)} of {readable_bytes(total)} available"
-    yield graded("memory", found, free >= LITTLE_MEMORY, "end other programs", "warn")
+    available = f"{readable_bytes(free)} of {readable_bytes(total)} available"
+    yield graded("memory", available, free >= LITTLE_MEMORY, "end other programs", "warn")
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
@@ -187,21 +187,21 @@ def experiment_ports(settings: Settings, machine: int) -> Iterator[Finding]:
         yield Finding("ok", "ports", "this experiment needs none")
     for ports in needed:
         last = ports.first + ports.count - 1
-        found = f"{ports.first}..{last} free at {ports.address} ({ports.key})"
-        wrong = [Finding("fail", "ports", str(defect)) for defect in ports.defects()]
-        yield from wrong or [Finding("ok", "ports", found)]
+        free = f"{ports.first}..{last} free at {ports.address} ({ports.key})"
+        failures = [Finding("fail", "ports", str(defect)) for defect in ports.defects()]
+        yield from failures or [Finding("ok", "ports", free)]
 
 
 def experiment_keys(settings: Settings, machine: int) -> Finding:
     """The protection of this machine's links."""
     try:
-        found = credentials(settings, machine)
+        keys = credentials(settings, machine)
     except BadInput as error:
         return Finding("fail", "keys", error.lines[0])
-    if found is None:
+    if keys is None:
         why = "security: none" if settings.security == "none" else "only this machine can reach them"
         return Finding("ok", "keys", f"links over TCP are plain ({why})")
-    return Finding("ok", "keys", f"those of machine {machine}, one of {len(found.public)} that are let in")
+    return Finding("ok", "keys", f"those of machine {machine}, one of {len(keys.public)} that are let in")
 
 
 class Limit(NamedTuple):

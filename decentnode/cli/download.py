@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from decentnode.core.streams import say
+from decentnode.core.streams import print_line
 from decentnode.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -33,26 +33,26 @@ def download(
     dataset = made(name, options or ())
     folder = to or next(iter(own_roots()), Path(FOLDERS[0]))
     if not dataset.reads_files:
-        say(f"{name}: needs no files")
+        print_line(f"{name}: needs no files")
         return
-    if found := complete_in(dataset, folder):
-        say(f"{name}: complete in {found}; {usage(dataset, folder, found)}")
+    if place := complete_in(dataset, folder):
+        print_line(f"{name}: complete in {place}; {usage(dataset, folder, place)}")
         return
-    say(f"{name}: licence: {dataset.licence or 'see where the files are from'}")
+    print_line(f"{name}: licence: {dataset.licence or 'see where the files are from'}")
     if not dataset.sources:
-        say(f"{name}: nothing to fetch: {dataset.steps.format(folder=shlex.quote(str(folder)))}")
+        print_line(f"{name}: nothing to fetch: {dataset.steps.format(folder=shlex.quote(str(folder)))}")
         raise typer.Exit(ExitCode.FAILED)
     try:
         fetch_all(dataset, folder)
     except DownloadFailed:
-        say("by hand:")
+        print_line("by hand:")
         for line in by_hand(dataset, folder):
-            say(f"  {line}")
+            print_line(f"  {line}")
         raise
-    found = complete_in(dataset, folder)
-    if found is None:
+    place = complete_in(dataset, folder)
+    if place is None:
         raise DownloadFailed(f"{folder}: what was fetched is no complete set of files for {name}")
-    say(f"{name}: complete in {found}; {usage(dataset, folder, found)}")
+    print_line(f"{name}: complete in {place}; {usage(dataset, folder, place)}")
 
 
 def made(name: str, options: Sequence[str]) -> "Dataset":
@@ -82,14 +82,14 @@ def complete_in(dataset: "Dataset", folder: Path) -> Path | None:
     return dataset.find([folder])
 
 
-def usage(dataset: "Dataset", folder: Path, found: Path) -> str:
+def usage(dataset: "Dataset", folder: Path, place: Path) -> str:
     """How a configuration names the files."""
     from decentnode.core.registry import name_of
     from decentnode.datasets.locate import FOLDERS, own_roots
 
     options = {"variant": getattr(dataset, "variant", None)}
     is_usual = folder.absolute() in [*own_roots(), *(Path(name).absolute() for name in FOLDERS)]
-    options["path"] = None if is_usual else str(found)
+    options["path"] = None if is_usual else str(place)
     words = "".join(f", {key}: {value}" for key, value in options.items() if value)
     return f"use it as dataset: {{name: {name_of(dataset)}{words}}}"
 
@@ -99,7 +99,7 @@ def fetch_all(dataset: "Dataset", folder: Path) -> None:
     from decentnode.datasets.download import fetch, name_of_file, unpack
 
     for source in dataset.sources:
-        say(f"{source.url} ({megabytes(source.size)})")
+        print_line(f"{source.url} ({megabytes(source.size)})")
         with progress_bar(name_of_file(source)) as progress:
             file = fetch(source, folder, progress)
         if source.unpack:

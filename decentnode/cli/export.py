@@ -70,5 +70,5 @@ def _write(run: Run, kind: str, options: Sequence[str]) -> None:
 def _options_of(run: Run, kind: str) -> Iterator[str]:
     """The options that the first such writer of the run has, as they are given in a command."""
     writers = (run.settings.get("records") or {}).get("writers") or []
-    found: dict[str, Any] = next((writer for writer in writers if writer.get("name") == kind), {})
-    return (f"{key}={json.dumps(value)}" for key, value in found.items() if key != "name")
+    options: dict[str, Any] = next((writer for writer in writers if writer.get("name") == kind), {})
+    return (f"{key}={json.dumps(value)}" for key, value in options.items() if key != "name")

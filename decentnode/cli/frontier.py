@@ -74,14 +74,14 @@ def panels(group: str, points: Sequence[FrontierPoint], rising: bool) -> list[Pa
     """Utility against bytes, what attacks found, and what is proven."""
     of = f"{group}, " if group else ""
     kinds: list[tuple[str, str, bool, Callable[[FrontierPoint], Interval], float]] = [
-        ("bytes", "sent per node (MB)", True, lambda one: one.bytes, 1e-6),
-        ("attack", "AUC of membership", False, lambda one: one.auc, 1.0),
-        ("proof", "epsilon", True, lambda one: one.epsilon, 1.0),
+        ("bytes", "sent per node (MB)", True, lambda point: point.bytes, 1e-6),
+        ("attack", "AUC of membership", False, lambda point: point.auc, 1.0),
+        ("proof", "epsilon", True, lambda point: point.epsilon, 1.0),
     ]
     return [
         Panel(f"{of}{name}", axis, is_logarithmic, values, front)
         for name, axis, is_logarithmic, cost, scale in kinds
-        if any(isfinite(cost(one).mean) for one in points)
+        if any(isfinite(cost(point).mean) for point in points)
         for values, front in (_drawn(points, cost, rising, scale),)
     ]
 
@@ -91,10 +91,10 @@ def _drawn(
 ) -> tuple[dict[str, tuple[float, float, float, float]], list[str]]:
     """x and y with their halves by label, and the labels of the front of these two."""
     values = {
-        one.place.label: (
-            scale * cost(one).mean, scale * cost(one).half, one.utility.mean, one.utility.half,
+        point.place.label: (
+            scale * cost(point).mean, scale * cost(point).half, point.utility.mean, point.utility.half,
         )
-        for one in points
+        for point in points
     }  # fmt: skip
     best = not_dominated([(x, -y if rising else y) for x, _, y, _ in values.values()])
     labels = [*values]

@@ -27,7 +27,7 @@ _FILE = re.compile(r".*/.*|.*\.\w+")
 _CONFIG = re.compile(r".*\.ya?ml")
 Color = Literal["machine", "label", "none"]
 DRAWN_ROUNDS = 6
-"""Of a graph that changes, unless its period is shorter."""
+"""Rounds that are drawn of a graph that changes, unless its period is shorter."""
 MOST_DRAWN_ROUNDS = 24
 
 
@@ -106,7 +106,7 @@ def needs_of(settings: "Settings") -> MatrixNeeds:
     from decentnode.core.vector import DTYPES
 
     sharing = settings.sharing.make()
-    transforms = [one.make() for one in settings.sharing.transforms]
+    transforms = [plugin.make() for plugin in settings.sharing.transforms]
     chain = sharing.make_chain(transforms, TRIAL.numel, DTYPES[settings.training.dtype], TRIAL)
     return MatrixNeeds(name_of(sharing), sharing.preserves_mean(chain), sharing.requirements.undirected_graph)
 
@@ -149,10 +149,10 @@ def draw(weighted: WeightedGraph, title: str, drawing: Drawing, groups: Groups) 
     rounds = _drawn_rounds(graph, drawing.rounds)
     panels = [
         DrawnRound(
-            f"round {round + 1}" if len(rounds) > 1 else "", found, edges_of(weighted, round),
+            f"round {round + 1}" if len(rounds) > 1 else "", coordinates, edges_of(weighted, round),
             frozenset(rank for rank in range(graph.num_nodes) if not graph.trains(rank, round)),
         )
-        for round, found in zip(rounds, places(graph, rounds), strict=True)
+        for round, coordinates in zip(rounds, places(graph, rounds), strict=True)
     ]  # fmt: skip
     of_ranks = groups.of_ranks or [0] * graph.num_nodes
     text = f"{title}, {counted(graph.num_nodes, 'node')}"
@@ -235,7 +235,7 @@ def _value(document: Document, cls: type, key: str, value: Any) -> Any:
     if parameters[key][0] is Graph:
         inner = dict(value) if isinstance(value, dict) else {"name": value}
         name = str(inner.pop("name", ""))
-        return make(GRAPHS, name, [f"{option}={json.dumps(given)}" for option, given in inner.items()])
+        return make(GRAPHS, name, [f"{option}={json.dumps(value)}" for option, value in inner.items()])
     try:
         return typed(parameters[key][0], value)
     except TypeMismatch as unfit:

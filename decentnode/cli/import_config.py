@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decentnode.core.streams import print_lines, say
+from decentnode.core.streams import print_line, print_lines
 from decentnode.core.text import counted, printable
 from decentnode.errors import BadInput
 
@@ -118,11 +118,11 @@ def write_relative(values: dict[str, Any], key: Sequence[str | int], path: Path,
 def comments(conversion: "Conversion", config: Path) -> list[str]:
     """The comment lines of the result: its source, and what is missing or different in it."""
     lines = [f"From {config.name} of decentralizepy, by decentnode import."]
-    for head, found in (
+    for head, texts in (
         ("Without a counterpart:", conversion.missing),
         ("Not quite the same:", conversion.notes),
     ):
-        lines += [head, *(f"  {line}" for line in found)] if found else []
+        lines += [head, *(f"  {line}" for line in texts)] if texts else []
     return [f"# {printable(line)}" for line in lines]
 
 
@@ -135,7 +135,7 @@ def write(text: str, out: Path) -> None:
         raise BadInput(f"{out}: exists; remove it, or name another file") from error
     except OSError as error:
         raise BadInput(f"{out}: cannot be written: {error.strerror}") from error
-    say(f"{out}")
+    print_line(f"{out}")
 
 
 def summary(conversion: "Conversion", config: Path) -> list[str]:

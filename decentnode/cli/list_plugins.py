@@ -74,11 +74,11 @@ def properties(cls: type) -> Iterator[str]:
         )
         yield f"bytes per node and round, for values of b bytes: {cls.promises.wire}"
     elif issubclass(cls, Transform):
-        given = cls.emits or "the same"
+        emitted = cls.emits or "the same"
         more = ("; needs float32 or float64" if cls.needs_float32 else "") + (
             "; unbiased" if cls.unbiased is True else ""
         )
-        yield f"takes {' or '.join(sorted(cls.accepts))}, gives {given}{more}"
+        yield f"takes {' or '.join(sorted(cls.accepts))}, gives {emitted}{more}"
         yield f"bytes, for values of b bytes: {cls.wire or 'as before'}"
 
 

@@ -41,12 +41,12 @@ def compare(
     from decentnode.results import compare as comparison
     from decentnode.results.study import read_variants
 
-    found = read_variants(runs)
-    print_lines(comparison.compare(found, target))
+    variants = read_variants(runs)
+    print_lines(comparison.compare(variants, target))
     if draw:
         from decentnode.results.figures import plots as figures
 
-        print_lines(["", *map(str, figures.draw(found, out))])
+        print_lines(["", *map(str, figures.draw(variants, out))])
 
 
 def report(

@@ -55,7 +55,7 @@ def _rows(table: PartitionTable) -> Iterator[Sequence[object]]:
     most = max((count for row in table.labels for count in row), default=0)
     names = [f"label {i}" if not i else str(i) for i in range(labels)] if labels <= FEW_LABELS else []
     shaded = FEW_LABELS < labels <= MANY_LABELS
-    skews = [str(one["name"]) for one in table.skew if any(one["levels"])]
+    skews = [str(skew["name"]) for skew in table.skew if any(skew["levels"])]
     heading = ["rank", "samples", *(["groups"] if table.groups else []), *skews]
     if labels:
         heading += ["labels", *names, *([f"0..{labels - 1}".ljust(labels)] if shaded else [])]
@@ -63,7 +63,7 @@ def _rows(table: PartitionTable) -> Iterator[Sequence[object]]:
     for rank in range(min(len(table.samples), MOST_ROWS)):
         row: list[object] = [rank, f"{table.samples[rank]:,}"]
         row += [table.groups[rank]] if table.groups else []
-        row += [_level(one["levels"][rank]) for one in table.skew if any(one["levels"])]
+        row += [_level(skew["levels"][rank]) for skew in table.skew if any(skew["levels"])]
         if labels:
             held = table.labels[rank]
             row += [sum(count > 0 for count in held), *(held if names else [])]
@@ -80,14 +80,14 @@ def _shade(count: int, most: int) -> str:
 
 
 def _whole(table: PartitionTable, name: str) -> Iterator[str]:
-    found = table.figures
-    trained = f"{found['training_ranks']} of {counted(len(table.samples), 'rank')} train"
+    whole = table.figures
+    trained = f"{whole['training_ranks']} of {counted(len(table.samples), 'rank')} train"
     yield f"partition          {name}, {trained}"
-    yield f"samples            {found['samples']:,} on {found['smallest']:,} to {found['largest']:,} a rank"
-    deviation = f"standard deviation {100 * (found['size_variation'] or 0):.1f} % of it"
-    yield f"mean               {found['mean']:,.1f}, {deviation}"
-    if found["mean_groups"] is not None:
-        yield f"groups             on average {found['mean_groups']:,.1f} at a rank"
-    if found["labels"] is not None:
-        yield f"labels             {found['labels']}, on average {found['mean_labels']:.1f} of them at a rank"
-        yield f"label distance     {decimal(found['label_distance'])} (0: as the whole, 1: nothing in common)"
+    yield f"samples            {whole['samples']:,} on {whole['smallest']:,} to {whole['largest']:,} a rank"
+    deviation = f"standard deviation {100 * (whole['size_variation'] or 0):.1f} % of it"
+    yield f"mean               {whole['mean']:,.1f}, {deviation}"
+    if whole["mean_groups"] is not None:
+        yield f"groups             on average {whole['mean_groups']:,.1f} at a rank"
+    if whole["labels"] is not None:
+        yield f"labels             {whole['labels']}, on average {whole['mean_labels']:.1f} of them at a rank"
+        yield f"label distance     {decimal(whole['label_distance'])} (0: as the whole, 1: nothing in common)"

@@ -34,23 +34,23 @@ def report(
     settings: Settings, delta: float | None, colluders: Sequence[int] | None = None, draw: Path | None = None
 ) -> Iterator[str]:
     """The lines to print; raises BadInput where no accountant covers the noise of the run."""
-    found = account(settings, delta, colluders)
-    yield f"protects           {found.unit}"
-    yield f"epsilon            at delta {found.delta:g}, after {counted(settings.rounds, 'round')}"
+    result = account(settings, delta, colluders)
+    yield f"protects           {result.unit}"
+    yield f"epsilon            at delta {result.delta:g}, after {counted(settings.rounds, 'round')}"
     yield ""
-    yield from _of_pairs(found, settings) if colluders is None else _of_colluders(found)
+    yield from _of_pairs(result, settings) if colluders is None else _of_colluders(result)
     yield ""
-    yield f"local extreme      {_span(found.local)}: all others together, as without a graph"
-    yield f"central extreme    {_span(found.central)}: who sees only the mean of all models"
-    yield from (f"{name:<18} {LEGEND[name]}" for name in _tables(found))
-    yield from (f"note               {note}" for note in found.notes)
-    yield from (f"no claim           {doubt}" for doubt in found.doubts)
+    yield f"local extreme      {_span(result.local)}: all others together, as without a graph"
+    yield f"central extreme    {_span(result.central)}: who sees only the mean of all models"
+    yield from (f"{name:<18} {LEGEND[name]}" for name in _tables(result))
+    yield from (f"note               {note}" for note in result.notes)
+    yield from (f"no claim           {doubt}" for doubt in result.doubts)
     if draw is not None:
         from decentnode.results.figures.plots import check_picture
         from decentnode.results.figures.plots_privacy import draw_heat_map
 
         check_picture(draw, "--draw")
-        draw_heat_map(f"{settings.name}: epsilon at delta {found.delta:g}", _tables(found), draw)
+        draw_heat_map(f"{settings.name}: epsilon at delta {result.delta:g}", _tables(result), draw)
         yield f"picture            {draw}"
 
 

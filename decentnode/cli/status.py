@@ -12,8 +12,8 @@ from decentnode.launcher.monitoring.control_socket import (
     NodeStatus,
     Request,
     Status,
-    ask,
     live_of,
+    query,
 )
 from decentnode.results.reader import Live, read_evaluations, read_events
 
@@ -29,7 +29,7 @@ def report(run_dir: Path) -> Iterator[str]:
     live = live_of(run_dir)
     if live is not None:
         try:
-            content = ask(live.control, Request("status"))
+            content = query(live.control, Request("status"))
         except NOBODY_THERE:
             yield from _afterwards(run_dir, live)
         except RunFailed as error:
@@ -49,7 +49,7 @@ def request_restart(run_dir: Path, rank: int) -> str:
     if live is None:
         raise BadInput(f"{run_dir}: no launcher answers here: the run has not started, or has ended")
     try:
-        return msgspec.json.decode(ask(live.control, Request(RESTART, str(rank))), type=str)
+        return msgspec.json.decode(query(live.control, Request(RESTART, str(rank))), type=str)
     except NOBODY_THERE:
         raise BadInput(f"{run_dir}: its launcher (pid {live.pid}) not found; start it again") from None
     except DecentnodeError as error:

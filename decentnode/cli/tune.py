@@ -48,7 +48,7 @@ class Trial:
 
     gamma: float
     distances: tuple[float, ...]
-    """After each round the root mean square distance from the mean, over that at the start."""
+    """The root mean square distance from the mean after each round, over that at the start."""
 
     @property
     def rate(self) -> float:
@@ -107,15 +107,15 @@ def find(attempt: Try) -> Iterator[Trial]:
     tried: dict[float, Trial] = {}
     gamma, best, slower = 1.0, 0.0, 0
     while slower < 2 and gamma >= SMALLEST:
-        found = tried[gamma] = attempt(rounded(gamma), ROUNDS)
-        yield found
-        slower = slower + 1 if found.rate <= best and best else 0
-        best, gamma = max(best, found.rate), gamma / 2
+        result = tried[gamma] = attempt(rounded(gamma), ROUNDS)
+        yield result
+        slower = slower + 1 if result.rate <= best and best else 0
+        best, gamma = max(best, result.rate), gamma / 2
     if not best:
         raise RunFailed(
             f"no gamma from 1 to {SMALLEST:.1g} converges on this graph: let the transforms keep more"
         )
-    center = max(tried, key=lambda one: tried[one].rate)
+    center = max(tried, key=lambda gamma: tried[gamma].rate)
     for factor in (2**0.5, 2**-0.5):
         if center * factor <= 1:
             yield attempt(rounded(center * factor), ROUNDS)

@@ -30,10 +30,10 @@ from decentnode.errors import Defect, PeerError, ProtocolError, StartError
 FILES_PER_PEER = 7
 """The most descriptors of a host process per peer process, whatever they communicate through."""
 STAGING_ALIGNMENT = 64
-"""Of each payload that is copied to memory that peers read, in bytes."""
+"""The alignment in bytes of a payload in memory that peers read."""
 MOST_KEPT_LINKS = 128
 MOST_SOCKET_FOLDER_BYTES = 80
-"""Of a folder, so that a path of a socket below it is short enough."""
+"""Bytes of the path of a folder, at most, so that the path of a socket below it is short enough."""
 LINK_MULTIPLE = 2
 """Links per process that the coming rounds need: the others are the last ones used."""
 
@@ -95,14 +95,14 @@ class HostProcess:
 
     machine: int
     index: int
-    """Its number on its machine, from 0."""
+    """The number of the process on its machine, from 0."""
     ranks: tuple[int, ...]
     address: str
     """The machine's address in the mapping."""
     bound: str = ""
-    """Where it binds, if not at that address."""
+    """The address that it binds, if that is not `address`."""
     own: str = ""
-    """Where processes of the same machine reach it, if not at that address."""
+    """The address at which processes of the same machine reach it, if that is not `address`."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ class Communication(ABC):
         """
         return enough + 1
 
-    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
+    def rejoin(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
         """The round in which the nodes of a restarted process rejoin; called after `open`.
 
         `peers` are those of each local rank. Raises StartError when no peer answers.

@@ -41,7 +41,7 @@ class LocalEndpoint(Endpoint):
         self.mailbox.parts = buffer_spec.parts
         self.refused = self.mailbox.refused
         self.messages = self.mailbox.messages
-        self._void: dict[int, int] = {}
+        self._invalidated_to: dict[int, int] = {}
         self._endpoints = endpoints
         self._seq = 0
         self.slots = buffer_spec.slots()
@@ -56,7 +56,9 @@ class LocalEndpoint(Endpoint):
         for payload, targets in receivers_of(outgoing, handle.targets):
             self.counters.count_sent(payload, len(targets))
             for target in targets:
-                message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
+                message = LocalMessage(
+                    self.rank, self._seq, payload.layout.hash, payload, target, self._invalidated_to
+                )
                 self._endpoints[target].mailbox.deliver(self.rank, key, message)
         return handle
 
@@ -75,7 +77,7 @@ class LocalEndpoint(Endpoint):
         self._endpoints[source].mailbox.acknowledged(self.rank, message.seq)
 
     def invalidate(self, peer: int) -> None:
-        self._void[peer] = self._seq
+        self._invalidated_to[peer] = self._seq
 
     def introduce(self, peer: Peer) -> None:
         mailbox = self._endpoints[peer.rank].mailbox

@@ -49,7 +49,7 @@ class Kind(IntEnum):
     NOTICE = 3
     """A payload in the sender's shared memory (body: its offset there)."""
     ACKNOWLEDGE = 4
-    """Only the `ack` field."""
+    """A message that has only its `ack` field."""
     DROP_EDGE = 5
     """The sender has dropped this edge; the receiver drops it, too."""
     LEAVE = 6
@@ -131,14 +131,14 @@ class Header(NamedTuple):
         if len(frame) != HEADER_BYTES:
             raise WireError("header length")
         (magic, version, kind, knows, run_id, sender, receiver, incarnation, round, phase, part,
-         layout, seq, ack, length, body_digest, given) = _HEADER.unpack(frame)  # fmt: skip
+         layout, seq, ack, length, body_digest, header_digest) = _HEADER.unpack(frame)  # fmt: skip
         # Cheap checks first: a frame of another program must not cost a checksum.
         if magic != MAGIC:
             raise WireError("magic")
         if version != VERSION:
             raise WireError("version")
         # After the version, because another version may have another layout.
-        if given != xxhash.xxh3_64_intdigest(frame[:_UNSIGNED]) & _LOW_32_BITS:
+        if header_digest != xxhash.xxh3_64_intdigest(frame[:_UNSIGNED]) & _LOW_32_BITS:
             raise WireError("checksum")
         if not 1 <= kind <= MOST_KIND:
             raise WireError("kind")

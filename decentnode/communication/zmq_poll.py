@@ -27,11 +27,11 @@ class Poller:
         self._served: dict[Any, Callable[[], object]] = {}
         self._polled: list[tuple[Any, int]] = []
 
-    def add(self, what: Any, serve: Callable[[], object]) -> None:
+    def add(self, source: Any, serve: Callable[[], object]) -> None:
         """Adds a socket or descriptor; does nothing if it is there already."""
-        if what not in self._served:
-            self._served[what] = serve
-            self._polled = [*self._polled, (what, zmq.POLLIN)]
+        if source not in self._served:
+            self._served[source] = serve
+            self._polled = [*self._polled, (source, zmq.POLLIN)]
 
     def serve(self, until: float) -> None:
         """Waits until some are readable or the time is over, and serves those."""

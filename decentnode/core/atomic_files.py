@@ -36,9 +36,9 @@ MOST_PER_WRITE = 512 << 10
 
 def write_whole(fd: int, piece: bytes | memoryview) -> None:
     """Writes all bytes, in as many calls as it takes."""
-    rest = memoryview(piece).cast("B")
-    while rest:
-        rest = rest[os.write(fd, rest[:MOST_PER_WRITE]) :]
+    unwritten = memoryview(piece).cast("B")
+    while unwritten:
+        unwritten = unwritten[os.write(fd, unwritten[:MOST_PER_WRITE]) :]
 
 
 def sync_folder(folder: Path) -> None:

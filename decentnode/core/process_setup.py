@@ -29,9 +29,9 @@ def default_threads(nodes: int) -> int:
     """
     for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         # Of several numbers the first is that of the outer parallel region (OpenMP 5.0, section 6.2).
-        given = os.environ.get(name, "").partition(",")[0].strip()
-        if given.isdecimal() and int(given):
-            return int(given)
+        value = os.environ.get(name, "").partition(",")[0].strip()
+        if value.isdecimal() and int(value):
+            return int(value)
     return max(1, len(os.sched_getaffinity(0)) // nodes)
 
 
@@ -69,7 +69,7 @@ def _loaded_libraries() -> set[str]:
     return {path for path in paths if Path(path).name.startswith(_OPENMP)}
 
 
-def look_for_gpus_without_cuda() -> None:
+def find_gpus_without_cuda() -> None:
     """Makes `torch.cuda.is_available` ask the management library of the driver (NVML), here and in forks.
 
     By default it starts CUDA, and then no process that is forked later can use a GPU. The first to call it

@@ -18,7 +18,7 @@ from decentnode.errors import UnknownPlugin
 T = TypeVar("T", bound=type)
 
 MOST_LETTERS = 220
-"""Of the names in a message, which is one line."""
+"""Letters of the names in a message, at most; a message is one line."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -41,8 +41,8 @@ def near_file(path: str) -> str:
         files = list(missing.parent.iterdir())
     except OSError:  # a name that is too long, or a folder without permission
         return ""
-    beside = sorted(files, key=lambda file: (file.suffix == missing.suffix, file.name))
-    names = {file.stem: file.name for file in beside}
+    neighbors = sorted(files, key=lambda file: (file.suffix == missing.suffix, file.name))
+    names = {file.stem: file.name for file in neighbors}
     near = nearest(missing.stem, names)
     return f"; did you mean '{names[near]}'?" if near else ""
 
@@ -141,12 +141,12 @@ def import_class(path: str, functions: bool = False) -> type:
         )
         raise UnknownPlugin(f"cannot import '{path}': {error}{where}") from error
     except (Exception, SystemExit) as error:  # any error of the module itself
-        what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        raise UnknownPlugin(f"cannot import '{path}': {what}") from error
-    found = getattr(module, class_name, None)
-    if not (isinstance(found, type) or (functions and isfunction(found))):
+        problem = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise UnknownPlugin(f"cannot import '{path}': {problem}") from error
+    plugin = getattr(module, class_name, None)
+    if not (isinstance(plugin, type) or (functions and isfunction(plugin))):
         raise UnknownPlugin(f"module '{module_name}' has no class '{class_name}'")
-    return cast(type, found)
+    return cast(type, plugin)
 
 
 def import_from(*folders: Path) -> None:

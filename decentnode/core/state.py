@@ -15,8 +15,8 @@ class Stateful:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changed since the start and that the next round depends on."""
-        found = {name: getattr(self, name) for name in self.state}
-        return {n: value.state_dict() if isinstance(value, Stateful) else value for n, value in found.items()}
+        changed = {name: getattr(self, name) for name in self.state}
+        return {n: v.state_dict() if isinstance(v, Stateful) else v for n, v in changed.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`, with memory of its own."""

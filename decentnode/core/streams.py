@@ -40,7 +40,7 @@ def fill_standard_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Prints a line, unless the output has been closed."""
     try:
         print(text, flush=True)

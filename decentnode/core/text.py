@@ -24,16 +24,16 @@ def readable_seconds(seconds: float) -> str:
     """`4.9 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds < 99.95:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes_left = divmod(minutes, 60)
-    return f"{hours} h {minutes_left:02} min" if hours else f"{minutes} min {rest:02} s"
+    return f"{hours} h {minutes_left:02} min" if hours else f"{minutes} min {seconds_left:02} s"
 
 
 def clock_time(seconds: float) -> str:
     """`0:07`, `12:40` or `2:05:09`, for a running clock."""
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
 
 
 def percent(fraction: float | None) -> str:

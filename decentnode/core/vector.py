@@ -32,7 +32,7 @@ class Entry:
 
     name: str
     shape: torch.Size
-    """That of its numbers: a complex tensor has a last dimension of real and imaginary parts."""
+    """The shape of its numbers: a complex tensor has a last dimension of real and imaginary parts."""
     offset: int
     is_buffer: bool = False
     channels_last: bool = False
@@ -134,7 +134,7 @@ def _defect(tensor: Tensor, dtype: torch.dtype) -> str:
         return f"{tensor.dtype}; there are no complex numbers of {dtype}: use training.dtype: float32"
     if tensor.dtype == wanted:
         return ""
-    fits = next((n for n, one in DTYPES.items() if tensor.dtype in (one, COMPLEX_OF.get(one))), "")
+    fits = next((n for n, dtype in DTYPES.items() if tensor.dtype in (dtype, COMPLEX_OF.get(dtype))), "")
     remedy = f"set training.dtype: {fits}, or call .to({wanted})" if fits else f"call .to({wanted})"
     return f"{tensor.dtype}; the vector is {dtype} (training.dtype), so {remedy}"
 
@@ -160,7 +160,7 @@ class Vector:
         self.gradient = torch.zeros_like(slots[0])
         for tensor, view in zip(self._tensors, self._views[0], strict=True):
             view.copy_(tensor.detach())
-        self._look_at(self._views[0])
+        self._point_to(self._views[0])
         for entry, tensor in zip(layout.entries, self._tensors, strict=True):
             if not entry.is_buffer:
                 tensor.grad = entry.view(self.gradient)
@@ -214,7 +214,7 @@ class Vector:
     def flip(self) -> None:
         """Makes the spare slot the model."""
         self._current = 1 - self._current
-        self._look_at(self._views[self._current])
+        self._point_to(self._views[self._current])
 
     def step_aside(self) -> None:
         """Makes the module's tensors views of a copy of the model; `values` does not change."""
@@ -223,7 +223,7 @@ class Vector:
             self._views_aside = [entry.view(self._aside) for entry in self.layout.entries]
         self._aside.copy_(self.values)
         self._is_aside = True
-        self._look_at(self._views_aside)
+        self._point_to(self._views_aside)
 
     def rejoin(self, own_weight: float) -> None:
         """Adds the change of the copy to the spare slot: spare <- spare + (copy - values).
@@ -239,7 +239,7 @@ class Vector:
         self.spare.add_(change)
         self._is_aside = False
 
-    def _look_at(self, views: list[Tensor]) -> None:
+    def _point_to(self, views: list[Tensor]) -> None:
         for tensor, view in zip(self._tensors, views, strict=True):
             tensor.data = view
 

@@ -78,12 +78,12 @@ class Amazon(ClientDataset):
 
     def _clients(self, directory: Path) -> Iterator[tuple[str, list[Review]]]:
         """Each client with its reviews, of which there are some."""
-        found = False
+        has_rows = False
         for file in self.files(directory):
             if reviews := self._reviews(file):
-                found = True
+                has_rows = True
                 yield file.stem, reviews
-        if not found:
+        if not has_rows:
             raise DatasetError.at(
                 "dataset.path", f"{directory}: no review in {len(self.files(directory))} files"
             )

@@ -41,7 +41,7 @@ class Batch:
     weights: Tensor | None = None
     """Shape (batch,), float32: what each sample counts in the loss; None: all count the same."""
     mixed: tuple[Tensor, float] | None = None
-    """Of samples that are mixtures of two: the labels of the second ones, and the share of the first ones."""
+    """For mixtures of two samples: the labels of the second ones, and the share of the first ones."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -149,8 +149,8 @@ class Samples:
         return values.to(self.dtype) if values.is_floating_point() else values.long()
 
     def subset(self, indices: Tensor) -> "Samples":
-        """Only the selected samples, normalized as before."""
-        groups, weights = (None if one is None else one[indices] for one in (self.groups, self.weights))
+        """The selected samples, normalized as before."""
+        groups, weights = (None if part is None else part[indices] for part in (self.groups, self.weights))
         return replace(
             self, inputs=self.inputs[indices], labels=self.labels[indices], groups=groups, weights=weights,
             more=tuple(values[indices] for values in self.more),
@@ -186,7 +186,7 @@ class Source:
     checksum: str
     """md5:... or sha256:..., of the file as it is fetched."""
     folder: str = ""
-    """Where the file goes, below the folder of all datasets."""
+    """The folder that the file goes to, below the folder of all datasets."""
     unpack: bool = False
     """Whether it is an archive (.tar.gz, .zip) or a packed file (.gz) whose content is needed."""
 
@@ -272,15 +272,15 @@ class Dataset(ABC):
                     # Deleted afterwards: what is mapped from it stays, and no run finds another's sample.
                     options = dict(self.write_sample(Path(folder)))
                     return replace(self, **options, sample=False)._read(seed)
-            found = self.read(seed)
+            loaded = self.read(seed)
         except Exception as error:  # the user's own class may raise anything
             if isinstance(error, BadInput) or is_out_of_memory(error):
                 raise
             raise DatasetError.at("dataset", f"{name_of(self)}.{step} raises {explained(error)}") from error
-        if not isinstance(found, LoadedDataset):
-            what = f"{name_of(self)}.read returns {type(found).__name__}; it must return a LoadedDataset"
-            raise DatasetError.at("dataset", what)
-        return found
+        if not isinstance(loaded, LoadedDataset):
+            defect = f"{name_of(self)}.read returns {type(loaded).__name__}; it must return a LoadedDataset"
+            raise DatasetError.at("dataset", f"{defect}")
+        return loaded
 
 
 def defects_of(loaded: LoadedDataset) -> Iterator[str]:
@@ -291,19 +291,19 @@ def defects_of(loaded: LoadedDataset) -> Iterator[str]:
         return
     for part, samples in {"training": loaded.train, "test": loaded.test}.items():
         wrong = list(_wrong_types(samples))
-        yield from (f"the {part} {what}" for what in wrong or _wrong_numbers(samples, loaded))
+        yield from (f"the {part} {defect}" for defect in wrong or _wrong_numbers(samples, loaded))
     if len(loaded.train.labels.shape) != len(loaded.test.labels.shape):
         yield "the training labels have another number of dimensions than the test labels"
 
 
 def _wrong_types(samples: Samples) -> Iterator[str]:
-    beside = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
-    for name, values in {"inputs": samples.inputs, "labels": samples.labels, **beside}.items():
+    fields = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
+    for name, values in {"inputs": samples.inputs, "labels": samples.labels, **fields}.items():
         if isinstance(values, Ragged):
-            yield from (f"{name} {what}" for what in values.defects())
+            yield from (f"{name} {defect}" for defect in values.defects())
         elif not isinstance(values, Tensor) or not values.dim():
-            found = "a number" if isinstance(values, Tensor) else type(values).__name__
-            yield f"{name} are {found}; they must be a torch.Tensor with one row for each sample"
+            kind = "a number" if isinstance(values, Tensor) else type(values).__name__
+            yield f"{name} are {kind}; they must be a torch.Tensor with one row for each sample"
     labels = samples.labels
     is_mapped = samples.has_ids and isinstance(labels, Tensor) and labels.dtype == samples.inputs.dtype
     are_classes = isinstance(labels, Tensor) and (labels.dtype == torch.int64 or is_mapped)
@@ -326,8 +326,8 @@ def _wrong_numbers(samples: Samples, loaded: LoadedDataset) -> Iterator[str]:
     elif shape != tuple(loaded.shape):
         yield f"inputs have the shape {tuple(inputs.shape[1:])} each, the dataset has {tuple(loaded.shape)}"
     yield from _wrong_labels(labels, loaded.num_classes)
-    beside = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
-    for name, values in {**beside, "weights": samples.weights}.items():
+    fields = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
+    for name, values in {**fields, "weights": samples.weights}.items():
         if values is not None and len(values) != len(labels):
             yield f"set has {len(values)} rows in {name} for {len(labels)} samples; there must be one each"
     if samples.weights is not None and not (samples.weights > 0).all():
@@ -374,8 +374,8 @@ def _wrong_labels(labels: Rows, classes: int) -> Iterator[str]:
 
 def _rows(wrong: Tensor) -> list[int]:
     """The samples with any defect."""
-    found: list[int] = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
-    return found
+    rows: list[int] = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
+    return rows
 
 
 def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:
@@ -393,7 +393,7 @@ def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:
 def image_dataset(
     train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], num_classes: int
 ) -> LoadedDataset:
-    """From uint8 images (n, channels, height, width) with int64 labels; normalized by the training images."""
+    """A dataset of uint8 images (n, channels, height, width); normalized by the training images."""
     mean, std = channel_statistics(train[0])
     parts = [Samples(images, labels, mean, std) for images, labels in (train, test)]
     return LoadedDataset(parts[0], parts[1], num_classes, tuple(train[0].shape[1:]))

@@ -34,7 +34,7 @@ def trained(lines: Iterator[str], size: int) -> Any:
 
 def encoded(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
     """The ids of each line."""
-    return [[MARKS + id for id in found.ids] for found in tokenizer.encode_batch(lines)]
+    return [[MARKS + id for id in encoding.ids] for encoding in tokenizer.encode_batch(lines)]
 
 
 def vocabulary_of(content: bytes, size: int) -> Vocabulary:

@@ -29,7 +29,7 @@ SILENCE = 30.0
 WINDOW, LEAST_BYTES = 60.0, 60_000
 """In so many seconds at least so many bytes must come."""
 ATTEMPTS = 4
-"""Of connections that are cut, each of which continues the file."""
+"""How often a download is tried when its connection is cut; each attempt continues the file."""
 PAUSE = 1.0
 """Seconds before the second attempt; before each further one twice as many."""
 
@@ -142,11 +142,11 @@ def _reason(error: Exception) -> str:
 def _receive(source: Source, file: BufferedRandom, progress: Progress) -> None:
     """Appends what is missing; raises ConnectionError where the answer ends too early."""
     have = file.seek(0, os.SEEK_END)
-    asked = Request(source.url, headers={"User-Agent": "decentnode", "Accept-Encoding": "identity"})
+    request = Request(source.url, headers={"User-Agent": "decentnode", "Accept-Encoding": "identity"})
     if have:
-        asked.add_header("Range", f"bytes={have}-")
+        request.add_header("Range", f"bytes={have}-")
     try:
-        answer = urlopen(asked, timeout=SILENCE)
+        answer = urlopen(request, timeout=SILENCE)
     except HTTPError as error:
         if have and error.code == 416:  # nothing is missing, as the checksum will tell
             return
@@ -214,9 +214,9 @@ def _refuse_outside(archive: Path, names: Iterable[str]) -> None:
 
 def _extract(archive: Path, inside: Path) -> None:
     if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as found:
-            _refuse_outside(archive, found.namelist())
-            found.extractall(inside)
+        with zipfile.ZipFile(archive) as packed_files:
+            _refuse_outside(archive, packed_files.namelist())
+            packed_files.extractall(inside)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as packed:
             if hasattr(tarfile, "data_filter"):

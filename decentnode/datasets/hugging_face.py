@@ -117,10 +117,10 @@ class HuggingFace(Images):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = [name for name in ("image", "features", "ids") if getattr(self, name) is not None]
-        if len(given) != 1 and not self.sample:
-            found = " and ".join(given) or "none"
-            raise DatasetError.at("dataset", f"name one of image, features and ids, not {found}")
+        named = [name for name in ("image", "features", "ids") if getattr(self, name) is not None]
+        if len(named) != 1 and not self.sample:
+            listed = " and ".join(named) or "none"
+            raise DatasetError.at("dataset", f"name one of image, features and ids, not {listed}")
         if self.label is None and self.ids is None and not self.sample:
             raise DatasetError.at("dataset.label", "missing; it names the column of the classes")
 
@@ -166,7 +166,7 @@ class HuggingFace(Images):
         groups = self._groups(splits)
         if self.image is None:
             features = [np.concatenate(self._columns(split), axis=1) for split in splits]
-            if len({one.shape[1] for one in features}) > 1:
+            if len({array.shape[1] for array in features}) > 1:
                 raise DatasetError.at("dataset.features", f"{splits[1].folder}: its rows have another length")
             return loaded(features, labels, groups, classes)
         images = [self._images(split, self.image) for split in splits]
@@ -175,8 +175,8 @@ class HuggingFace(Images):
 
     def _columns(self, split: Split) -> list[Array]:
         names = self.features or ()
-        found = (numbers(split.values(n, "features"), f"{split.folder}: column {n!r}") for n in names)
-        return [column.reshape(len(column), -1) for column in found]
+        columns = (numbers(split.values(n, "features"), f"{split.folder}: column {n!r}") for n in names)
+        return [column.reshape(len(column), -1) for column in columns]
 
     def _images(self, split: Split, name: str) -> Tensor:
         check_pillow("hugging_face")
@@ -185,29 +185,29 @@ class HuggingFace(Images):
         contents = [f"{file} {state.st_size} {state.st_mtime_ns}" for file, state in states]
 
         def square(row: int) -> NDArray[np.uint8]:
-            cell, what = column[row].as_py(), f"{split.folder}: {name!r} of row {row}"
+            cell, place = column[row].as_py(), f"{split.folder}: {name!r} of row {row}"
             content = cell.get("bytes") if isinstance(cell, dict) else cell
             path = cell.get("path") if isinstance(cell, dict) else None
             if not isinstance(content, bytes) and not path:
-                raise DatasetError.at("dataset.image", f"{what} is no image, but {type(cell).__name__}")
-            return self.square(io.BytesIO(content) if content else path, what)
+                raise DatasetError.at("dataset.image", f"{place} is no image, but {type(cell).__name__}")
+            return self.square(io.BytesIO(content) if content else path, place)
 
         return self.decoded(len(column), square, [*contents, name])
 
     def _labels(self, splits: Sequence[Split]) -> tuple[list[Array], int]:
         name = self.label or ""
-        given = [split.values(name, "label") for split in splits]
+        columns = [split.values(name, "label") for split in splits]
         described = class_names(splits[0].folder, name)
-        if described is None or any(one.dtype.kind not in "iu" or one.ndim > 1 for one in given):
-            return numbered(given, f"column {name!r}")
+        if described is None or any(values.dtype.kind not in "iu" or values.ndim > 1 for values in columns):
+            return numbered(columns, f"column {name!r}")
         # Classes keep the numbers that the dataset itself has given them.
-        for split, one in zip(splits, given, strict=True):
-            if one.min() < 0 or one.max() >= len(described):
-                wrong = int(one.min()) if one.min() < 0 else int(one.max())
+        for split, values in zip(splits, columns, strict=True):
+            if values.min() < 0 or values.max() >= len(described):
+                wrong = int(values.min()) if values.min() < 0 else int(values.max())
                 allowed = f"0..{len(described) - 1}"
-                found = f"{split.folder}: {name!r} has {wrong}"
-                raise DatasetError.at("dataset.label", f"{found}; it must be one of {allowed}")
-        return [one.astype(np.int64) for one in given], len(described)
+                defect = f"{split.folder}: {name!r} has {wrong}"
+                raise DatasetError.at("dataset.label", f"{defect}; it must be one of {allowed}")
+        return [values.astype(np.int64) for values in columns], len(described)
 
     def _groups(self, splits: Sequence[Split]) -> list[Array] | None:
         if self.group is None:
@@ -218,15 +218,15 @@ class HuggingFace(Images):
         more = 1 if self.label is None else 0
         rows = [self._padded(split, name, self.length + more) for split in splits]
         vocabulary = self.vocabulary or int(rows[0].max()) + 1
-        for split, one in zip(splits, rows, strict=True):
-            if one.max() >= vocabulary:
-                found = f"{split.folder}: {name!r} has the id {one.max()}"
-                raise DatasetError.at("dataset.vocabulary", f"{found}; ids must be below {vocabulary}")
-        inputs = [torch.from_numpy(one[:, : self.length].clip(0).astype(np.int32)) for one in rows]
+        for split, ids in zip(splits, rows, strict=True):
+            if ids.max() >= vocabulary:
+                defect = f"{split.folder}: {name!r} has the id {ids.max()}"
+                raise DatasetError.at("dataset.vocabulary", f"{defect}; ids must be below {vocabulary}")
+        inputs = [torch.from_numpy(ids[:, : self.length].clip(0).astype(np.int32)) for ids in rows]
         if self.label is not None:
             labels, classes = self._labels(splits)
         else:
-            labels, classes = [np.where(one[:, 1:] < 0, IGNORED, one[:, 1:]) for one in rows], vocabulary
+            labels, classes = [np.where(ids[:, 1:] < 0, IGNORED, ids[:, 1:]) for ids in rows], vocabulary
         groups = self._groups(splits)
         train, test = (
             Samples(part, torch.from_numpy(label), ids=True)
@@ -255,8 +255,8 @@ class HuggingFace(Images):
             )
         inside = np.arange(length) < lengths[:, None]
         # Places beyond the end of a row are those of other rows, or of none: they are not used.
-        found = values[np.minimum(starts[:, None] + np.arange(length), max(0, len(values) - 1))]
-        return np.where(inside, found.astype(np.int64), -1)
+        padded = values[np.minimum(starts[:, None] + np.arange(length), max(0, len(values) - 1))]
+        return np.where(inside, padded.astype(np.int64), -1)
 
 
 def is_list(column: Any) -> bool:
@@ -272,7 +272,7 @@ def list_lengths(column: Any) -> NDArray[np.int64]:
 
 
 def with_groups(dataset: LoadedDataset, groups: Sequence[Array] | None) -> LoadedDataset:
-    """The samples of `found`, in groups."""
+    """The samples of a dataset, in groups."""
     if groups is None:
         return dataset
     train, test = (
@@ -286,16 +286,16 @@ def _files(folder: Path) -> list[Path]:
     """The Arrow files of a split; raises DatasetError."""
     state = folder / SPLIT_FILE
     try:
-        found = msgspec.json.decode(state.read_bytes(), type=_State)
+        recorded = msgspec.json.decode(state.read_bytes(), type=_State)
     except UNDECODABLE as error:
         raise DatasetError.at("dataset.path", f"{state}: not written by save_to_disk: {error}") from error
     except OSError as error:
         raise DatasetError.at("dataset.path", f"{state}: {error.strerror}") from error
-    if found.index_files:
+    if recorded.index_files:
         raise DatasetError.at(
             "dataset.path", f"{folder}: its rows are selected; call flatten_indices() first"
         )
-    names = [file.filename for file in found.data_files]
+    names = [file.filename for file in recorded.data_files]
     if outside := [name for name in names if Path(name).name != name]:
         raise DatasetError.at("dataset.path", f"{state}: {outside[0]!r} is no file of its folder")
     return [folder / name for name in names]
@@ -326,12 +326,12 @@ def class_names(folder: Path, column: str) -> list[str] | None:
     """The names of the classes of a column, where dataset_info.json has them; raises DatasetError."""
     file = folder / "dataset_info.json"
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=_Description)
+        description = msgspec.json.decode(file.read_bytes(), type=_Description)
     except FileNotFoundError:
         return None
     except UNDECODABLE as error:
         raise DatasetError.at("dataset.path", f"{file}: not written by save_to_disk: {error}") from error
-    feature = (found.features or {}).get(column)
+    feature = (description.features or {}).get(column)
     return feature.names if isinstance(feature, _Feature) else None
 
 

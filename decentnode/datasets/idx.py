@@ -163,8 +163,8 @@ class Idx(FileDataset):
         last = first + CLASSES.get(self.variant, 10) - 1
         wrong = labels[(labels < first) | (labels > last)]
         if len(wrong):
-            found = f"holds a label {int(wrong[0])}, those of {self.variant} are {first}..{last}"
-            raise DatasetError(f"{labels_path}: {found}")
+            defect = f"holds a label {int(wrong[0])}, those of {self.variant} are {first}..{last}"
+            raise DatasetError(f"{labels_path}: {defect}")
         return images, labels - first
 
 
@@ -213,6 +213,6 @@ def parse_idx(stream: BinaryIO, dimensions: int) -> Tensor:
         raise ValueError(f"its header announces {'x'.join(map(str, shape))} bytes; it is damaged")
     content = _read(stream, prod(shape) + 1)
     if len(content) != prod(shape) or not content:
-        found = "more follow" if len(content) > prod(shape) else f"{len(content)} follow"
-        raise ValueError(f"its header announces {'x'.join(map(str, shape))} = {prod(shape)} bytes, {found}")
+        surplus = "more follow" if len(content) > prod(shape) else f"{len(content)} follow"
+        raise ValueError(f"its header announces {'x'.join(map(str, shape))} = {prod(shape)} bytes, {surplus}")
     return torch.frombuffer(content, dtype=torch.uint8).view(shape)

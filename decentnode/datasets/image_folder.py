@@ -55,8 +55,8 @@ class Images(FileDataset):
         """The shorter side before the crop."""
         return round(self.size * RESIZED) if self.resize is None else self.resize
 
-    def square(self, source: Any, what: str) -> Pixels:
-        """A decoded image of shape (3, size, size); raises DatasetError that names it as `what`."""
+    def square(self, source: Any, name: str) -> Pixels:
+        """A decoded image of shape (3, size, size); raises DatasetError that names it as `name`."""
         from PIL import Image
 
         try:
@@ -65,7 +65,7 @@ class Images(FileDataset):
                 opened.draft("RGB", (self.side, self.side))
                 image = as_rgb(opened)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise DatasetError.at("dataset.path", f"{what} cannot be read: {error}") from error
+            raise DatasetError.at("dataset.path", f"{name} cannot be read: {error}") from error
         scale = self.side / min(image.size)
         width, height = (max(self.side, round(scale * length)) for length in image.size)
         left, top = (width - self.size) // 2, (height - self.size) // 2
@@ -135,7 +135,7 @@ class ImageFolder(Images):
     """
 
     images_per_class: Positive | None = None
-    """Only the first of each class and part, in the order of their names; null: all."""
+    """How many images of each class and part are used, the first by their names; null: all."""
 
     title = "image_folder"
     folders = ("imagenet", "image_folder")
@@ -172,16 +172,16 @@ class ImageFolder(Images):
             for inside in sorted(class_folders(folder)):
                 if inside.name not in classes:
                     raise DatasetError.at("dataset.path", f"{inside}: a class without a folder in train")
-                found = sorted(
+                image_files = sorted(
                     file for file in inside.rglob("*")
                     if file.suffix.lower() in SUFFIXES and not _is_hidden_below(file, inside)
                 )  # fmt: skip
-                if not found and folder.name == "train":
+                if not image_files and folder.name == "train":
                     raise DatasetError.at(
                         "dataset.path", f"{inside}: a class without images; remove the folder"
                     )
-                files += found[: self.images_per_class]
-                labels += [classes.index(inside.name)] * len(found[: self.images_per_class])
+                files += image_files[: self.images_per_class]
+                labels += [classes.index(inside.name)] * len(image_files[: self.images_per_class])
             contents = [f"{f.relative_to(folder)} {(s := f.stat()).st_size} {s.st_mtime_ns}" for f in files]
         except OSError as error:
             raise DatasetError.at(

@@ -22,7 +22,7 @@ from decentnode.errors import UNDECODABLE, DatasetError
 
 ADDRESS = "https://github.com/TalwalkarLab/leaf"
 RELEASED_BYTES = 1 << 24
-"""Of a file that are released at a time."""
+"""Bytes of a file whose memory is released at a time."""
 GROWTH = 16
 """Rows grow by this part where they are full."""
 
@@ -54,8 +54,8 @@ class Part:
 
     def samples(self, mean: Tensor | None = None, std: Tensor | None = None) -> Samples:
         """These images as samples, normalized by these statistics, or not at all."""
-        found = Samples(self.inputs, self.labels, groups=self.groups)
-        return found if mean is None or std is None else replace(found, mean=mean, std=std)
+        samples = Samples(self.inputs, self.labels, groups=self.groups)
+        return samples if mean is None or std is None else replace(samples, mean=mean, std=std)
 
 
 @dataclass(kw_only=True)
@@ -69,7 +69,7 @@ class Leaf(ClientDataset):
     uses_seed: ClassVar[bool] = False
     user: ClassVar[type[User]]
     name: ClassVar[str]
-    """Its folder in LEAF."""
+    """The folder of the dataset in LEAF."""
     places: ClassVar[tuple[str, ...]] = ("train_path", "test_path")
     """Options that name other places of some files."""
     suffix: ClassVar[str] = ".json"
@@ -128,15 +128,15 @@ class Leaf(ClientDataset):
     def _arrays(self, file: Path, user: str, content: msgspec.Raw) -> Arrays:
         place = f"{file}: user {user!r}"
         try:
-            found = msgspec.json.decode(content, type=self.user)
+            samples = msgspec.json.decode(content, type=self.user)
         except UNDECODABLE as error:
             raise DatasetError.at("dataset.path", f"{place}: no samples of {self.title}: {error}") from error
-        if len(found.x) != len(found.y):
+        if len(samples.x) != len(samples.y):
             raise DatasetError.at(
-                "dataset.path", f"{place}: {len(found.y)} labels y for {len(found.x)} inputs x"
+                "dataset.path", f"{place}: {len(samples.y)} labels y for {len(samples.x)} inputs x"
             )
         try:
-            return self.arrays(found)
+            return self.arrays(samples)
         except ValueError as error:
             raise DatasetError.at("dataset.path", f"{place}: {error}") from error
 
@@ -150,20 +150,20 @@ def read_file(file: Path) -> Iterator[tuple[str, msgspec.Raw]]:
     try:
         content = _mapped(file)
         start = len(codecs.BOM_UTF8) if content[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8 else 0
-        found = msgspec.json.decode(memoryview(content)[start:], type=_File)
+        parsed = msgspec.json.decode(memoryview(content)[start:], type=_File)
     except UNDECODABLE as error:
         raise DatasetError.at("dataset.path", f"{file}: no JSON file of LEAF: {error}") from error
     except OSError as error:
         raise DatasetError.at("dataset.path", f"{file}: {error.strerror}") from error
-    named = set(found.users)
-    for user in found.user_data:
+    named = set(parsed.users)
+    for user in parsed.user_data:
         if user not in named:
             raise DatasetError.at("dataset.path", f"{file}: user {user!r} of user_data is not in users")
     read = released = 0
-    for user in found.users:
-        if user not in found.user_data:
+    for user in parsed.users:
+        if user not in parsed.user_data:
             raise DatasetError.at("dataset.path", f"{file}: user {user!r} has no samples in user_data")
-        raw = found.user_data[user]
+        raw = parsed.user_data[user]
         yield user, raw
         # Users are in this order in the file, usually; pages that are needed again are read again.
         read += memoryview(raw).nbytes

@@ -17,7 +17,7 @@ PIXELS = 28 * 28
 CHARACTERS = 62
 LEVELS = 255
 TOLERANCE = 1e-3
-"""Of a level: files may have been written from numbers of 32 bits."""
+"""The tolerance of a pixel's level: files may have been written from numbers of 32 bits."""
 SIDE = 84
 
 
@@ -104,17 +104,17 @@ def read_image(directory: Path, name: str) -> NDArray[np.uint8]:
 
     names = (name, f"{Path(name).stem}.png")
     # A name with a folder could lead out of the directory.
-    found = next(
-        (directory / one for one in names if Path(one).name == one and (directory / one).is_file()), None
+    path = next(
+        (directory / name for name in names if Path(name).name == name and (directory / name).is_file()), None
     )
-    if found is None:
+    if path is None:
         raise ValueError(f"no image {name!r} in {directory}")
     try:
-        with Image.open(found) as image:
+        with Image.open(path) as image:
             resized: Any = as_rgb(image).resize((SIDE, SIDE))
             return np.asarray(resized).transpose(2, 0, 1)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{found} cannot be read: {error}") from error
+        raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def image_parts(parts: tuple[Part, Part], classes: int) -> LoadedDataset:

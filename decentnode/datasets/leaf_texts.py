@@ -149,9 +149,9 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     """The id of each word in a file of LEAF's build_vocab.py; raises DatasetError."""
     key = "dataset.vocabulary_path"
     try:
-        found = walk(file.read_bytes())
-        words = msgspec.convert(found["vocab"], type=dict[str, int])
-        if (found["pad_symbol"], found["unk_symbol"]) != (PADDING, UNKNOWN_WORD):
+        embeddings = walk(file.read_bytes())
+        words = msgspec.convert(embeddings["vocab"], type=dict[str, int])
+        if (embeddings["pad_symbol"], embeddings["unk_symbol"]) != (PADDING, UNKNOWN_WORD):
             raise ValueError(f"padding must have the id {PADDING}, unknown words {UNKNOWN_WORD}")
         if not words or min(words.values()) < 0 or max(words.values()) >= 2**31:
             raise ValueError("its ids are none of 0..2147483647")

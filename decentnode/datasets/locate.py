@@ -29,7 +29,7 @@ class FileDataset(Dataset):
     @property
     @abstractmethod
     def title(self) -> str:
-        """Its name in messages."""
+        """The name of the dataset in messages."""
 
     @property
     @abstractmethod
@@ -62,17 +62,17 @@ class FileDataset(Dataset):
 
     def directory(self) -> Path:
         """The directory of the files; raises DatasetError with the places that it searched and a remedy."""
-        own = own_roots()
+        roots = own_roots()
         here = [Path(folder) for folder in FOLDERS]
-        found = self.find([*own, *here, Path(SYSTEM)] if self.path is None else [Path(self.path)])
-        if found is None:
+        directory = self.find([*roots, *here, Path(SYSTEM)] if self.path is None else [Path(self.path)])
+        if directory is None:
             usual = f"{' or '.join(FOLDERS)} (beside the configuration or in the current folder)"
-            places = [*map(str, own), usual, SYSTEM] if self.path is None else [self.path]
+            places = [*map(str, roots), usual, SYSTEM] if self.path is None else [self.path]
             remedy = self.remedy.format(folder=shlex.quote(self.path or FOLDERS[0]))
             raise DatasetError.at(
                 "dataset.path", f"no complete set of {self.title} files in {', '.join(places)}; {remedy}"
             )
-        return found
+        return directory
 
 
 @dataclass(kw_only=True)
@@ -85,14 +85,14 @@ class ClientDataset(FileDataset):
     """The directory of the test files; null: `test` in the directory of the dataset."""
 
     suffix: ClassVar[str]
-    """That of the files."""
+    """The suffix of the files."""
     content: ClassVar[str]
     """The files in messages."""
 
     def is_complete(self, directory: Path) -> bool:
         """Whether both directories, apart from those with an option of their own, have files."""
-        given = (self.train_path, self.test_path)
-        return all(path or self.files(directory / part) for part, path in zip(PARTS, given, strict=True))
+        paths = (self.train_path, self.test_path)
+        return all(path or self.files(directory / part) for part, path in zip(PARTS, paths, strict=True))
 
     def files(self, directory: Path) -> list[Path]:
         """The files of a directory in the order of their names; none where there is no directory."""
@@ -100,14 +100,14 @@ class ClientDataset(FileDataset):
 
     def directories(self) -> dict[str, Path]:
         """Returns the directories of the training and the test files; raises DatasetError."""
-        given = {"train": self.train_path, "test": self.test_path}
-        root = Path() if all(given.values()) else self._root()
-        found = {part: root / part if path is None else Path(path) for part, path in given.items()}
-        for part, directory in found.items():
+        paths = {"train": self.train_path, "test": self.test_path}
+        root = Path() if all(paths.values()) else self._root()
+        directories = {part: root / part if path is None else Path(path) for part, path in paths.items()}
+        for part, directory in directories.items():
             if not self.files(directory):
-                option = "path" if given[part] is None else f"{part}_path"
+                option = "path" if paths[part] is None else f"{part}_path"
                 raise DatasetError.at(f"dataset.{option}", f"{directory}: no directory with {self.content}")
-        return found
+        return directories
 
     def _root(self) -> Path:
         if self.path is not None and any(self.files(Path(self.path) / part) for part in PARTS):
@@ -133,5 +133,5 @@ def path_beside(dataset: Dataset, folder: Path) -> str | None:
     """
     if not isinstance(dataset, FileDataset) or dataset.path is not None or dataset.is_sample:
         return None
-    found = dataset.find([*own_roots(), *(folder / name for name in FOLDERS)])
-    return None if found is None else str(found)
+    directory = dataset.find([*own_roots(), *(folder / name for name in FOLDERS)])
+    return None if directory is None else str(directory)

@@ -28,7 +28,7 @@ COLUMNS = ("userId", "movieId", "rating")
 @DATASETS.register("movielens")
 @dataclass(kw_only=True)
 class MovieLens(FileDataset):
-    """Who rated which film how, from ratings.csv (Harper and Konstan, 2015, "The MovieLens Datasets").
+    """Ratings of films by users, from ratings.csv (Harper and Konstan, 2015, "The MovieLens Datasets").
 
     A sample is (user, film), numbered from 0 in the order of their ids; the label is the rating. Users are
     the groups of partition `natural`. Of each user's ratings a part is for testing, drawn by the seed, as in
@@ -80,9 +80,9 @@ class MovieLens(FileDataset):
         counts = np.bincount(users)
         place = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)
         wanted = np.minimum(np.round(counts * self.test_fraction), counts - 1)
-        found = np.zeros(len(users), dtype=bool)
-        found[order] = place < np.repeat(wanted, counts)
-        return found
+        drawn = np.zeros(len(users), dtype=bool)
+        drawn[order] = place < np.repeat(wanted, counts)
+        return drawn
 
     def _samples(self, ids: NDArray[np.int64], ratings: NDArray[np.float32]) -> Samples:
         inputs = torch.from_numpy(ids.astype(np.int32))
@@ -99,12 +99,12 @@ def read_ratings(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDAr
                 raise DatasetError.at(
                     "dataset.path", f"{path}:1: has no column {missing[0]}; it is no {FILE} of MovieLens"
                 )
-            found = [_numbers(row, path, rows.line_num) for row in rows]
+            numbers = [_numbers(row, path, rows.line_num) for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DatasetError.at("dataset.path", f"{path}: cannot be read: {error}") from error
-    if not found:
+    if not numbers:
         raise DatasetError.at("dataset.path", f"{path}: has no rating")
-    users, films, ratings = zip(*found, strict=True)
+    users, films, ratings = zip(*numbers, strict=True)
     return np.array(users), np.array(films), np.array(ratings, dtype=np.float32)
 
 

@@ -175,4 +175,4 @@ class Parallel(Dataset):
             names.append(np.array(list(files[2].texts()))[part.groups.numpy()])
         groups = torch.from_numpy(np.unique(np.concatenate(names), return_inverse=True)[1])
         owns = torch.split(groups, [len(part) for part in parts])
-        return [replace(part, groups=own) for part, own in zip(parts, owns, strict=True)]
+        return [replace(part, groups=groups) for part, groups in zip(parts, owns, strict=True)]

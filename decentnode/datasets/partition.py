@@ -43,9 +43,9 @@ class Partition(ABC):
                 f"{len(ranks)} training ranks need a sample each, there are {len(samples)}",
             )
         parts = self.divide(samples, len(ranks), generator(seed, "partition"))
-        given = {rank: torch.from_numpy(np.sort(part)) for rank, part in zip(ranks, parts, strict=True)}
+        part_of = {rank: torch.from_numpy(np.sort(part)) for rank, part in zip(ranks, parts, strict=True)}
         nothing = torch.empty(0, dtype=torch.int64)
-        return [given.get(rank, nothing) for rank in range(num_nodes)]
+        return [part_of.get(rank, nothing) for rank in range(num_nodes)]
 
     def _training_ranks(self, num_nodes: int) -> Sequence[int]:
         if self.ranks is None:
@@ -210,14 +210,14 @@ class Natural(Partition):
 def balance(sizes: Indices, parts: int, most: int | None) -> Indices:
     """The part of each group, in this order always the smallest so far; at most `most` groups each."""
     smallest = [(0, 0, part) for part in range(parts)]
-    found = []
+    balanced = []
     for size in sizes.tolist():
         total, held, part = heapq.heappop(smallest)
-        found.append(part)
+        balanced.append(part)
         # The first groups go to a rank each: a group has at least one sample.
         if held + 1 != most:
             heapq.heappush(smallest, (total + size, held + 1, part))
-    return np.array(found, dtype=np.int64)
+    return np.array(balanced, dtype=np.int64)
 
 
 @PARTITIONS.register("dirichlet")

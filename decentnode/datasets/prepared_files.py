@@ -65,8 +65,8 @@ class TextFile:
 
 def in_groups(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """So many at a time."""
-    rest = iter(items)
-    while group := list(islice(rest, size)):
+    iterator = iter(items)
+    while group := list(islice(iterator, size)):
         yield group
 
 
@@ -76,25 +76,25 @@ def prepared(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
     Several processes may ask at once: each fills a folder of its own, and the first one to end gives its
     folder the name. So none waits, and a folder with the name is complete.
     """
-    folder, own = cache / name, cache / f"{MAKING}-{socket.gethostname()}-{os.getpid()}"
+    folder, making = cache / name, cache / f"{MAKING}-{socket.gethostname()}-{os.getpid()}"
     if folder.is_dir():
         return folder
     try:
         cache.mkdir(parents=True, exist_ok=True)
         _remove_interrupted(cache)
-        own.mkdir()
+        making.mkdir()
         try:
-            make(own)
-            sync_folder(own)
+            make(making)
+            sync_folder(making)
             try:
-                own.rename(folder)
+                making.rename(folder)
             except OSError:
                 # Another process was first, and its folder is as good.
                 if not folder.is_dir():
                     raise
             sync_folder(cache)
         finally:
-            shutil.rmtree(own, ignore_errors=True)
+            shutil.rmtree(making, ignore_errors=True)
     except OSError as error:
         raise DatasetError.at(
             "dataset.cache_path", f"{cache}: {error.strerror}; name a directory that can be written"

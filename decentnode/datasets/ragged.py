@@ -80,8 +80,8 @@ class Ragged:
 
     def defects(self) -> Iterator[str]:
         """What is wrong with its parts, in words after the name of the values."""
-        given = self.tensors()
-        if any(part.dim() != 1 for part in given) or len(self.starts) != len(self.lengths):
+        tensors = self.tensors()
+        if any(part.dim() != 1 for part in tensors) or len(self.starts) != len(self.lengths):
             yield "need values of one dimension, and a start and a length for each row"
         elif self.is_floating_point():
             yield f"are {self.values.dtype}; rows of unequal length must be ids"
@@ -121,10 +121,10 @@ class Vocabulary:
 def largest(rows: Tensor | Ragged) -> NDArray[Any]:
     """The largest id at each place of a row; of rows of unequal length the largest of all."""
     # By numpy, because torch compares no ids of 16 bits without sign.
-    found: NDArray[Any] = np.asarray(
+    largest: NDArray[Any] = np.asarray(
         rows.values.numpy().max() if isinstance(rows, Ragged) else rows.numpy().max(0)
     )
-    return found
+    return largest
 
 
 def dense(rows: Tensor | Ragged) -> Tensor:

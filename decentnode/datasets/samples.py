@@ -18,7 +18,7 @@ from decentnode.core.rng import generator
 
 PARTS = ("train", "test")
 CLIENTS = 100
-"""Of a sample in place of a dataset's files: enough for 96 nodes."""
+"""Clients of the sample that stands for a dataset's files: enough for 96 nodes."""
 IMAGES, TEST_IMAGES = 24 * CLIENTS, 5 * CLIENTS
 TEXT = "To be, or not to be, that is the question:\nWhether 'tis nobler in the mind to suffer; "
 LENGTH = 80
@@ -97,7 +97,7 @@ def reddit(directory: Path, users: int = 4, samples: int = 5, seed: int = 1) -> 
     def drawn() -> dict[str, list[Any]]:
         sizes = [8 if index % 2 else 12 for index in range(samples)]
         words = [[WORDS[4 + index] for index in rng.integers(0, len(WORDS) - 4, size)] for size in sizes]
-        return {"x": [comment(one)[0] for one in words], "y": [comment(one)[1] for one in words]}
+        return {"x": [comment(line)[0] for line in words], "y": [comment(line)[1] for line in words]}
 
     written = _written(directory, [f"user_{number}" for number in range(users)], drawn)
     folder = directory.parent / "vocab"
@@ -157,7 +157,7 @@ DICTIONARY = {
     "the": "die", "a": "eine", "cat": "Katze", "dog": "Hündin", "sees": "sieht", "hears": "hört",
     "old": "alte", "little": "kleine",
 }  # fmt: skip
-"""Of `parallel`, whose second language has the words in reverse."""
+"""The dictionary of `parallel`, whose second language has the words in reverse."""
 
 
 def parallel(directory: Path, pairs: int = 64, words: int = 5, documents: int = 2, seed: int = 1) -> None:
@@ -230,12 +230,12 @@ def pngs(count: int, seed: int) -> list[bytes]:
     """The content of so many PNG files, with the labels 0 to 4 in turn. Needs Pillow."""
     from PIL import Image
 
-    found = []
+    images = []
     for image in patterned("pngs", count, 5, (36, 36, 3), seed)[0]:
         content = io.BytesIO()
         Image.fromarray(image).save(content, "PNG", compress_level=1)
-        found.append(content.getvalue())
-    return found
+        images.append(content.getvalue())
+    return images
 
 
 # Texts.
@@ -243,11 +243,11 @@ def pngs(count: int, seed: int) -> list[bytes]:
 
 def sentence(rng: np.random.Generator, words: int) -> str:
     """Words of a small vocabulary, in which the next one depends on the last."""
-    place, found = int(rng.integers(len(VERSE))), []
+    place, lines = int(rng.integers(len(VERSE))), []
     for step in rng.integers(1, 4, words):
         place = (place + int(step)) % len(VERSE)
-        found.append(VERSE[place])
-    return " ".join(found)
+        lines.append(VERSE[place])
+    return " ".join(lines)
 
 
 def text(file: Path, length: int, pieces: int) -> None:

@@ -29,7 +29,7 @@ BLOCK = 1 << 22
 IMAGE = ("channels", "height", "width")
 COLORS = 3
 VALUES = 256
-"""Of a pixel."""
+"""The number of values of a pixel."""
 FIXED_POINT = 1 << 8
 """Weights of an interpolation are whole multiples of its inverse, so all machines compute the same pixels."""
 
@@ -40,7 +40,7 @@ class SkewedRank:
 
     rank: int
     place: int
-    """Its place among the ranks that train, from 0."""
+    """The place of the node among the ranks that train, from 0."""
     count: int
     """How many ranks train."""
     num_classes: int
@@ -96,8 +96,8 @@ def apply(
                 for name in ("inputs", "labels"):
                     values, before = getattr(new, name), getattr(old, name)
                     if values.dtype != before.dtype or values.shape != before.shape:
-                        what = f"{name_of(skew)} returns {name} of another type or shape"
-                        raise DatasetError.at(f"dataset.skew[{index}]", f"{what}")
+                        defect = f"{name_of(skew)} returns {name} of another type or shape"
+                        raise DatasetError.at(f"dataset.skew[{index}]", f"{defect}")
                     if values is not before:
                         changes.write(name, rows, values)
     result = replace(dataset, train=changes.samples)
@@ -186,11 +186,11 @@ def rotated(images: Tensor, angle: float) -> Tensor:
             weights = (weight_y * weight_x * inside).reshape(-1).astype(total.dtype)
             places = (row.clip(0, height - 1) * width + column.clip(0, width - 1)).reshape(-1)
             total += flat[..., places] * weights
-    one = FIXED_POINT**2
+    unit = FIXED_POINT**2
     if images.dtype == torch.uint8:
-        total = (total + one // 2) // one
+        total = (total + unit // 2) // unit
     else:
-        total /= one
+        total /= unit
     return torch.from_numpy(total).to(images.dtype).reshape(images.shape)
 
 

@@ -75,15 +75,15 @@ class TableFile(Dataset):
 
     def read(self, seed: int) -> LoadedDataset:
         tables = [self._table(path) for path in (self.path, self.test_path) if path is not None]
-        labels, classes = self._labels([self._column(*one, self.label, "label") for one in tables])
+        labels, classes = self._labels([self._column(*table, self.label, "label") for table in tables])
         groups = self._groups(tables)
-        features = [self._features(*one) for one in tables]
-        if len({one.shape[1:] for one in features}) > 1:
+        features = [self._features(*table) for table in tables]
+        if len({array.shape[1:] for array in features}) > 1:
             raise DatasetError.at("dataset.test_path", f"{self.test_path}: its rows have another shape")
         if len(tables) == 1:
             is_test = drawn(len(labels[0]), self.test_fraction, seed)
             split = [np.flatnonzero(~is_test), np.flatnonzero(is_test)]
-            features, labels = ([one[0][rows] for rows in split] for one in (features, labels))
+            features, labels = ([arrays[0][rows] for rows in split] for arrays in (features, labels))
             groups = groups and [groups[0][rows] for rows in split]
         return loaded(features, labels, groups, classes)
 
@@ -120,16 +120,16 @@ class TableFile(Dataset):
             return columns[0]
         return np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
 
-    def _labels(self, given: Sequence[Array]) -> tuple[list[Array], int]:
+    def _labels(self, columns: Sequence[Array]) -> tuple[list[Array], int]:
         """The labels of each file, and the number of classes."""
         if self.predict == "number":
-            return [numbers(one, f"column {self.label!r}") for one in given], 1
-        return numbered(given, f"column {self.label!r}")
+            return [numbers(column, f"column {self.label!r}") for column in columns], 1
+        return numbered(columns, f"column {self.label!r}")
 
     def _groups(self, tables: Sequence[tuple[Path, ByName]]) -> list[Array] | None:
         if self.group is None:
             return None
-        return places([self._column(*one, self.group, "group") for one in tables])[0]
+        return places([self._column(*table, self.group, "group") for table in tables])[0]
 
 
 def check_fraction(fraction: float) -> None:
@@ -142,10 +142,10 @@ def drawn(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
     """Which rows are for testing; at least one is, and one is not. Raises DatasetError."""
     if count < 2:
         raise DatasetError.at("dataset", "one row is too few to train and to test")
-    found = np.zeros(count, dtype=bool)
+    chosen_rows = np.zeros(count, dtype=bool)
     chosen = min(max(1, round(count * fraction)), count - 1)
-    found[generator(seed, "test_fraction").permutation(count)[:chosen]] = True
-    return found
+    chosen_rows[generator(seed, "test_fraction").permutation(count)[:chosen]] = True
+    return chosen_rows
 
 
 def loaded(
@@ -166,18 +166,18 @@ def loaded(
     return LoadedDataset(train, test, classes, tuple(train.inputs.shape[1:]))
 
 
-def numbers(column: Array, what: str) -> NDArray[np.float32]:
+def numbers(column: Array, name: str) -> NDArray[np.float32]:
     """The values as floats; raises DatasetError with the first row that has none."""
     if column.dtype.kind not in "biuf":
         row, value = next(filter(_is_no_number, enumerate(column.tolist(), 1)), (1, column.tolist()[0]))
-        raise DatasetError.at("dataset.path", f"{what} has {value!r} in row {row}, which is no number")
-    found = column.astype(np.float32)
-    wrong = np.flatnonzero(~np.isfinite(found.reshape(len(found), -1)).all(1))
+        raise DatasetError.at("dataset.path", f"{name} has {value!r} in row {row}, which is no number")
+    values = column.astype(np.float32)
+    wrong = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))
     if len(wrong):
         raise DatasetError.at(
-            "dataset.path", f"{what} has no finite number in row {wrong[0] + 1}; fill it, or leave it out"
+            "dataset.path", f"{name} has no finite number in row {wrong[0] + 1}; fill it, or leave it out"
         )
-    return found
+    return values
 
 
 def _row_numbers(table: ByName, names: Sequence[str]) -> str | None:
@@ -201,29 +201,29 @@ def _is_no_number(cell: tuple[int, Any]) -> bool:
     return False
 
 
-def places(given: Sequence[Array]) -> tuple[list[Array], Array]:
+def places(columns: Sequence[Array]) -> tuple[list[Array], Array]:
     """Each value by its place among all distinct ones of the first array, then of the others; and these."""
     try:
-        values, found = np.unique(np.concatenate(given), return_inverse=True)
+        values, indices = np.unique(np.concatenate(columns), return_inverse=True)
     except TypeError as error:
         raise DatasetError.at("dataset.test_path", "texts in one file are numbers in the other") from error
-    edges = np.cumsum([len(one) for one in given])[:-1]
-    return [part.astype(np.int64) for part in np.split(found, edges)], values
+    edges = np.cumsum([len(column) for column in columns])[:-1]
+    return [part.astype(np.int64) for part in np.split(indices, edges)], values
 
 
-def numbered(given: Sequence[Array], what: str) -> tuple[list[Array], int]:
+def numbered(columns: Sequence[Array], name: str) -> tuple[list[Array], int]:
     """Classes by the order of their names or numbers, and how many there are; raises DatasetError."""
-    for one in given:
-        if one.ndim > 1 or (one.dtype.kind == "f" and (one % 1 != 0).any()):
-            found = "several values in a row" if one.ndim > 1 else one[one % 1 != 0].tolist()[0]
+    for column in columns:
+        if column.ndim > 1 or (column.dtype.kind == "f" and (column % 1 != 0).any()):
+            defect = "several values in a row" if column.ndim > 1 else column[column % 1 != 0].tolist()[0]
             raise DatasetError.at(
-                "dataset.label", f"{what} has {found}, which is no class; see dataset.predict"
+                "dataset.label", f"{name} has {defect}, which is no class; see dataset.predict"
             )
-    labels, values = places(given)
+    labels, values = places(columns)
     missing = np.setdiff1d(np.arange(len(values)), labels[0])
     if len(missing):
         raise DatasetError.at(
-            "dataset.test_path", f"{what} has {values[missing[0]]!s}, which no training row has"
+            "dataset.test_path", f"{name} has {values[missing[0]]!s}, which no training row has"
         )
     return labels, len(values)
 

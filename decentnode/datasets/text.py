@@ -19,9 +19,9 @@ from decentnode.errors import DatasetError
 from decentnode.options import Positive
 
 MOST_PIECES = 200
-"""Of a document of a sample."""
+"""Pieces of a document, at most, in the sample of it."""
 TOKENS: dict[int, np.dtype[Any]] = {16: np.dtype("<u2"), 32: np.dtype("<i4")}
-MOST_LOOKED_AT = 1 << 16
+MOST_CHECKED = 1 << 16
 """Numbers at the start of a file that tell whether its ids have 16 or 32 bits."""
 
 
@@ -103,7 +103,7 @@ class Text(Dataset):
         """Start and end of each document."""
         starts = [0]
         if self.document is not None:
-            starts = [found.start() for found in re.finditer(self.document, text, re.MULTILINE)]
+            starts = [match.start() for match in re.finditer(self.document, text, re.MULTILINE)]
             if not starts:
                 raise DatasetError.at("dataset.document", f"no line of {self.path} matches {self.document!r}")
         return zip(starts, [*starts[1:], len(text)], strict=True)
@@ -140,7 +140,7 @@ class Tokens(Dataset):
     vocabulary: Positive = 50257
     """Ids are below it; the default is that of GPT-2."""
     bits: Literal[16, 32] | None = None
-    """Of an id in the files; null: 16, or 32 where the vocabulary needs them."""
+    """Bits of an id in the files; null: 16, or 32 where the vocabulary needs them."""
 
     task: ClassVar[str] = "next_token"
     uses_seed: ClassVar[bool] = False
@@ -182,7 +182,7 @@ class Tokens(Dataset):
                 "dataset.path",
                 f"{file}: {size} bytes are no tokens of {token.itemsize} bytes; it is cut off or empty",
             )
-        first = tokens[:MOST_LOOKED_AT]
+        first = tokens[:MOST_CHECKED]
         if self._id_bits == 16 and len(first) > 3 and not first[1::2].any() and first[::2].any():
             raise DatasetError.at(
                 "dataset.bits", f"{file}: every second number is 0, so its ids have 32 bits; set bits: 32"

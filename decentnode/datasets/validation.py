@@ -50,11 +50,11 @@ def hold_out(
     if validation is None:
         return dataset, None
     if validation.source == "train":
-        held, rest = validation.rows(len(dataset.train), seed)
-        return replace(dataset, validation=dataset.train.subset(held)), rest
-    held, rest = validation.rows(len(dataset.test), seed)
+        held, others = validation.rows(len(dataset.train), seed)
+        return replace(dataset, validation=dataset.train.subset(held)), others
+    held, others = validation.rows(len(dataset.test), seed)
     test = dataset.test
-    return replace(dataset, validation=test.subset(held), test=test.subset(rest)), None
+    return replace(dataset, validation=test.subset(held), test=test.subset(others)), None
 
 
 def split_rows(

@@ -42,7 +42,7 @@ def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]] | Pairs, directe
 
     Raises IndexError for a rank that is not 0..nodes - 1.
     """
-    targets, ends = (found.tolist() for found in _sorted_edges(nodes, as_pairs(edges), directed))
+    targets, ends = (column.tolist() for column in _sorted_edges(nodes, as_pairs(edges), directed))
     return tuple(tuple(targets[begin:end]) for begin, end in pairwise(ends))
 
 
@@ -149,10 +149,10 @@ class View:
 
     def at(self, round: int, learning_rate: float) -> "View":
         """This view in another round; `dataclasses.replace` takes ten times as long."""
-        found = object.__new__(View)
+        view = object.__new__(View)
         levels = tuple(level.at(round, learning_rate) for level in self.levels) if self.levels else ()
-        vars(found).update(vars(self), round=round, learning_rate=learning_rate, levels=levels)
-        return found
+        vars(view).update(vars(self), round=round, learning_rate=learning_rate, levels=levels)
+        return view
 
     @property
     def degree(self) -> int:
@@ -175,7 +175,7 @@ class Graph(ABC):
     """Whether a graph in several components is accepted."""
     has_rests: bool = False
     """Whether nodes make no local steps in some rounds."""
-    asks_service: bool = False
+    needs_service: bool = False
     """Whether edges are those that a service answers; `prepare` awaits them."""
     is_negotiated: bool = False
     """Whether nodes agree on edges by messages during the run; then `targets` are only those of the start."""
@@ -262,16 +262,16 @@ class Graph(ABC):
         """The number of nodes that `rank` receives from."""
         return len(self.sources(rank, round))
 
-    def met_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
+    def peers_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
         """All ranks that `rank` sends to or receives from in these rounds."""
-        met = {peer for r in rounds for peer in self.targets(rank, r)}
-        return met.union(*(self.sources(rank, r) for r in rounds)) if self.directed else met
+        peers = {peer for r in rounds for peer in self.targets(rank, r)}
+        return peers.union(*(self.sources(rank, r) for r in rounds)) if self.directed else peers
 
     def partners(self, rank: int) -> set[int]:
         """All ranks that `rank` may send to or receive from in any round."""
         if self.period is None:
             return set(range(self.num_nodes)) - {rank}
-        return self.met_in(rank, self.cycle)
+        return self.peers_in(rank, self.cycle)
 
 
 class StaticGraph(Graph):
@@ -330,7 +330,7 @@ class RedrawnGraph(AperiodicGraph):
 
     @property
     def expected_factor(self) -> float | None:
-        """By which the squared disagreement shrinks in a round, in expectation; None where unknown."""
+        """The expected factor of the squared disagreement in a round; None where it is unknown."""
         return None
 
     @abstractmethod

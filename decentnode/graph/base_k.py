@@ -66,9 +66,9 @@ def factors(count: int, most: int) -> tuple[int, ...] | None:
         return ()
     shortest: tuple[int, ...] | None = None
     for factor in range(min(count, most), 1, -1):
-        rest = factors(count // factor, most) if count % factor == 0 else None
-        if rest is not None and (shortest is None or 1 + len(rest) < len(shortest)):
-            shortest = (factor, *rest)
+        others = factors(count // factor, most) if count % factor == 0 else None
+        if others is not None and (shortest is None or 1 + len(others) < len(shortest)):
+            shortest = (factor, *others)
     return shortest
 
 
@@ -134,14 +134,14 @@ class NodeGroup:
         So the mean of the learners becomes the mean of all. The other nodes average among themselves.
         """
         weight = len(self.members) / (self.a * (len(self.members) + len(learners)))
-        met = {
+        links = {
             (min(u, v), max(u, v)): weight
             for block in self.blocks
             for u, v in zip(block, learners, strict=False)
         }
         idle = [u for block in self.blocks for u in block[len(learners) :]]
         groups = (idle[i : i + self.base] for i in range(0, len(idle), self.base))
-        return merged([met, *map(clique, groups)])
+        return merged([links, *map(clique, groups)])
 
 
 def split(members: Sequence[int], most: int) -> list[NodeGroup]:

@@ -44,7 +44,7 @@ class Churn(RedrawnGraph):
         if bool(self.schedule) == (self.schedule_path is not None):
             raise GraphError("churn: give one of schedule and schedule_path")
         of = self.graph
-        is_more = of.servers or of.levels or of.asks_service or of.is_negotiated
+        is_more = of.servers or of.levels or of.needs_service or of.is_negotiated
         if is_more or of.needs_labels or of.needs_local_steps:
             raise GraphError(
                 f"churn: {name_of(of)} is more than the edges of each round (servers, levels, a service, "
@@ -85,16 +85,16 @@ class Churn(RedrawnGraph):
     def weights(self, rank: int, round: int) -> Weights:
         sources = self.sources(rank, round)
         givers = [j for j in sources if not self.begins(j, round)]
-        given = dict.fromkeys(sources, 0.0)
+        weights = dict.fromkeys(sources, 0.0)
         if self.begins(rank, round):
-            return given | dict.fromkeys(givers, 1 / max(len(givers), 1))
+            return weights | dict.fromkeys(givers, 1 / max(len(givers), 1))
         if self.graph.has_weights:
-            own = self.graph.weights(rank, round)
-            return given | {j: own[j] for j in givers}
+            base_weights = self.graph.weights(rank, round)
+            return weights | {j: base_weights[j] for j in givers}
         degree = self._degree(rank, round)
         if self.directed:
-            return given | dict.fromkeys(givers, 1 / (1 + degree))
-        return given | {j: 1 / (1 + max(degree, self._degree(j, round))) for j in givers}
+            return weights | dict.fromkeys(givers, 1 / (1 + degree))
+        return weights | {j: 1 / (1 + max(degree, self._degree(j, round))) for j in givers}
 
     def _degree(self, rank: int, round: int) -> int:
         return sum(not self.begins(j, round) for j in self.sources(rank, round))
@@ -107,7 +107,7 @@ class Churn(RedrawnGraph):
         for rank, first, last in sorted(listed, key=lambda span: span[:2]):
             spans.setdefault(rank, []).append((first, last))
         if defects := list(self._defects(spans)):
-            raise GraphError(*(f"churn: {what}" for what in defects))
+            raise GraphError(*(f"churn: {defect}" for defect in defects))
         return spans
 
     def _defects(self, spans: dict[int, list[tuple[int, int | None]]]) -> Iterator[str]:
@@ -127,9 +127,9 @@ class Churn(RedrawnGraph):
         lines, defects = filled(read_lines(path)), Defects(path)
         if not lines:
             raise defects.fail(1, "the schedule is empty; it has one 'rank,first,last' per line")
-        found = [_span(line, defects) for line in lines]
+        spans = [_span(line, defects) for line in lines]
         defects.raise_any()
-        return found
+        return spans
 
 
 def _span(line: Line, defects: Defects) -> Span:

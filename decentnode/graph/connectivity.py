@@ -12,12 +12,12 @@ SHOWN = 5
 
 def reached(adjacency: Adjacency, start: int) -> set[int]:
     """Every rank that a message from `start` reaches, itself included."""
-    found = {start}
+    seen = {start}
     frontier = {start}
     while frontier:
-        frontier = {j for i in frontier for j in adjacency[i]} - found
-        found |= frontier
-    return found
+        frontier = {j for i in frontier for j in adjacency[i]} - seen
+        seen |= frontier
+    return seen
 
 
 def components(adjacency: Adjacency) -> list[set[int]]:
@@ -53,15 +53,15 @@ def why_disconnected(adjacency: Adjacency) -> list[str]:
     parts = components(adjacency)
     if len(parts) <= 1:
         return []
-    heard = set().union(*adjacency)
-    lonely = {i for i, targets in enumerate(adjacency) if not targets and i not in heard}
+    with_sources = set().union(*adjacency)
+    lonely = {i for i, targets in enumerate(adjacency) if not targets and i not in with_sources}
     reasons = []
     if lonely:
         shown = ", ".join(map(str, sorted(lonely)[:SHOWN])) + (", .." if len(lonely) > SHOWN else "")
         reasons.append(f"{len(lonely)} of {len(adjacency)} nodes have no neighbor ({shown})")
-    rest = [min(part) for part in parts if not part <= lonely]
-    if len(rest) > 1:
-        apart = f"nodes {rest[0]} and {rest[1]} do not reach each other"
+    first_nodes = [min(part) for part in parts if not part <= lonely]
+    if len(first_nodes) > 1:
+        apart = f"nodes {first_nodes[0]} and {first_nodes[1]} do not reach each other"
         reasons.append(f"the graph falls into {len(parts)} components, {apart}")
     return reasons
 
@@ -71,15 +71,15 @@ def rounds_to_reach(rounds: Sequence[Adjacency]) -> int | None:
 
     Bit j of `known[i]` is set when i has information from j: one integer operation updates all j at once.
     """
-    heard = [transpose(adjacency) for adjacency in rounds]
+    sources_by_round = [transpose(adjacency) for adjacency in rounds]
     everyone = (1 << len(rounds[0])) - 1
     known, passed = [1 << i for i in range(len(rounds[0]))], 0
     while True:
         before = known
-        for sources in heard:
+        for sources in sources_by_round:
             if all(bits == everyone for bits in known):
                 return passed
-            known = [reduce(or_, (known[j] for j in met), known[i]) for i, met in enumerate(sources)]
+            known = [reduce(or_, (known[j] for j in senders), known[i]) for i, senders in enumerate(sources)]
             passed += 1
         if known == before:
             return None

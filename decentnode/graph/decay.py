@@ -56,11 +56,11 @@ class MeasuredDecay:
     """Factors of the disagreement of random models that are only mixed; None: not measured."""
 
     round: float | None
-    """In the long run of a graph that repeats; otherwise the root mean square of one round."""
+    """The factor of a round: in the long run where the graph repeats, else the root mean square."""
     period: float | None
-    """Over the first period of a graph that repeats."""
+    """The factor over the first period of a graph that repeats."""
     expected_period: float | None = None
-    """Its root mean square over a period, |P - J|_F / sqrt(n - 1); P: the product of all its W."""
+    """The root mean square over a period, |P - J|_F / sqrt(n - 1); P: the product of all its W."""
     worst_period: float | None = None
     """The decay over a period for the models for which it is largest: the spectral norm of P - J."""
 
@@ -114,8 +114,8 @@ def known_decay(weighted: WeightedGraph) -> KnownDecay | None:
         return None
     if isinstance(graph, RedrawnGraph) and graph.period is None and graph.expected_factor is not None:
         return KnownDecay("round", sqrt(graph.expected_factor), _EXPECTED[name_of(graph)], "expected ")
-    found = KNOWN.get(type(graph))
-    return None if found is None else found(graph)
+    formula = KNOWN.get(type(graph))
+    return None if formula is None else formula(graph)
 
 
 _EXPECTED = {

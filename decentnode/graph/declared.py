@@ -45,14 +45,14 @@ def _check_period(graph: Graph, period: int) -> None:
             earlier, later = (_targets(graph, rank, r) for r in (round, round + period))
             if earlier == later:
                 continue
-            found = f"targets({rank}, {round}) is {earlier}, targets({rank}, {round + period}) is {later}"
+            change = f"targets({rank}, {round}) is {earlier}, targets({rank}, {round + period}) is {later}"
             if period == 1:
-                says, remedy = "declares static, but changes", "set static = False, or give its period"
+                defect, remedy = "declares static, but changes", "set static = False, or give its period"
             else:
-                says = f"declares that it repeats after {period} rounds, but does not"
+                defect = f"declares that it repeats after {period} rounds, but does not"
                 remedy = "correct period"
             bases = "AperiodicGraph or PeriodicGraph of decentnode.graph"
-            raise GraphError(f"{name_of(graph)} {says}: {found}; {remedy} ({bases})")
+            raise GraphError(f"{name_of(graph)} {defect}: {change}; {remedy} ({bases})")
 
 
 def _rifts(graph: Graph, rounds: Iterable[int]) -> list[str]:
@@ -74,21 +74,21 @@ def _union(graph: Graph, rounds: Iterable[int]) -> Adjacency:
 def _check_both_ways(graph: Graph, adjacency: Adjacency, round: int) -> None:
     for rank, (targets, sources) in enumerate(zip(adjacency, transpose(adjacency), strict=True)):
         for one_way in set(targets) - set(sources):
-            what = f"targets({rank}, {round}) has {one_way}, but targets({one_way}, {round}) lacks {rank}"
-            raise GraphError(f"{name_of(graph)}: {what}; correct that, or set directed = True")
+            lack = f"targets({rank}, {round}) has {one_way}, but targets({one_way}, {round}) lacks {rank}"
+            raise GraphError(f"{name_of(graph)}: {lack}; correct that, or set directed = True")
 
 
 def _targets(graph: Graph, rank: int, round: int) -> tuple[int, ...]:
     """The targets that the graph returns; raises GraphError unless they are other ranks, ascending."""
     nodes, call = graph.num_nodes, f"{name_of(graph)}: targets({rank}, {round})"
     try:
-        found = tuple(graph.targets(rank, round))
-        right = list(found) == sorted({*found} & {*range(nodes)} - {rank})
+        targets = tuple(graph.targets(rank, round))
+        right = list(targets) == sorted({*targets} & {*range(nodes)} - {rank})
     except DecentnodeError:
         raise
     except Exception as error:  # code from outside the package may raise anything
         raise GraphError(f"{call} fails: {type(error).__name__}: {error}") from error
     if not right:
         others = f"ranks 0..{nodes - 1} other than {rank}, ascending"
-        raise GraphError(f"{call} must be {others}, not {found}")
-    return found
+        raise GraphError(f"{call} must be {others}, not {targets}")
+    return targets

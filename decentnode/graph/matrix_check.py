@@ -12,7 +12,7 @@ from decentnode.graph.spectrum import Array
 
 TOLERANCE = 1e-9
 MOST_NODES = 2000
-"""Of a graph whose whole matrices are checked."""
+"""Nodes of a graph, at most, whose whole matrices are checked."""
 UNENDING = 200
 """Rounds that are checked of a graph that never repeats."""
 MOST_ROUNDS = 2000
@@ -55,12 +55,12 @@ def _fault(weighted: WeightedGraph, round: int, needs: MatrixNeeds) -> str:
     W = weighted.matrix(round)
     if not np.isfinite(W).all():
         return "a weight is not a finite number"
-    if found := _strays(weighted.graph, W, round):
-        return found
-    if found := _sums(W, 1, "row"):
-        return found
-    if needs.columns and (found := _sums(W, 0, "column")):
-        return f"{found}; {needs.scheme} keeps the mean of all models only where columns sum to 1"
+    if fault := _strays(weighted.graph, W, round):
+        return fault
+    if fault := _sums(W, 1, "row"):
+        return fault
+    if needs.columns and (fault := _sums(W, 0, "column")):
+        return f"{fault}; {needs.scheme} keeps the mean of all models only where columns sum to 1"
     if needs.symmetric and np.abs(W - W.T).max() > TOLERANCE:
         i, j = np.unravel_index(np.abs(W - W.T).argmax(), W.shape)
         return f"w_{i},{j} is {W[i, j]:g}, w_{j},{i} is {W[j, i]:g}; {needs.scheme} expects W = W^T"
@@ -88,5 +88,5 @@ def _apart(graph: Graph, adjacencies: list[Adjacency]) -> str:
     if graph.allow_disconnected:
         return ""
     ranks = range(graph.num_nodes)
-    union = tuple(tuple(sorted({j for one in adjacencies for j in one[i]})) for i in ranks)
+    union = tuple(tuple(sorted({j for adjacency in adjacencies for j in adjacency[i]})) for i in ranks)
     return "; ".join(why_disconnected(union))

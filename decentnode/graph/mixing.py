@@ -55,8 +55,8 @@ class MetropolisHastings(Mixing):
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
         neighbors = graph.sources(rank, round)
         degree = len(neighbors)
-        given = {j: 1 / (1 + max(degree, graph.in_degree(j, round))) for j in neighbors}
-        return complete(given, rank)
+        weights = {j: 1 / (1 + max(degree, graph.in_degree(j, round))) for j in neighbors}
+        return complete(weights, rank)
 
 
 @MIXINGS.register("uniform")
@@ -194,7 +194,7 @@ class WeightedGraph:
 
     def foreseen(self, rank: int, round: int, rounds: int) -> set[int]:
         """The peers of `rank` in `round` and the next ones, of so many rounds in the run."""
-        return self.graph.met_in(rank, range(round, min(round + 1 + FORESEEN_ROUNDS, rounds)))
+        return self.graph.peers_in(rank, range(round, min(round + 1 + FORESEEN_ROUNDS, rounds)))
 
     def matrix(self, round: int = 0) -> NDArray[np.float64]:
         """W of one round, float64, shape (n, n)."""
@@ -225,22 +225,22 @@ class WeightedGraph:
         )
 
 
-def complete(given: Mapping[int, float], rank: int) -> Weights:
+def complete(weights: Mapping[int, float], rank: int) -> Weights:
     """Adds the node's own weight, 1 minus all others, in its place by rank."""
-    own = 1 - fsum(given.values())
-    return {j: given[j] if j != rank else own for j in sorted((*given, rank))}
+    own_weight = 1 - fsum(weights.values())
+    return {j: weights[j] if j != rank else own_weight for j in sorted((*weights, rank))}
 
 
-def live_weights(weights: Weights, rank: int, heard: Container[int]) -> Weights:
-    """The weights of a round in which only `heard` arrived: the node itself gets those of the others.
+def live_weights(weights: Weights, rank: int, received: Container[int]) -> Weights:
+    """The weights of a round in which only `received` arrived: the node itself gets those of the others.
 
     W stays doubly stochastic when both ends of every lost edge do this (and symmetric where it was).
     """
-    lost = [j for j in weights if j != rank and j not in heard]
+    lost = [j for j in weights if j != rank and j not in received]
     if not lost:
         return weights
-    own = fsum([weights[rank], *(weights[j] for j in lost)])
-    return {j: own if j == rank else weight for j, weight in weights.items() if j == rank or j in heard}
+    own_weight = fsum([weights[rank], *(weights[j] for j in lost)])
+    return {j: own_weight if j == rank else w for j, w in weights.items() if j == rank or j in received}
 
 
 def _read_weights(lines: list[Line], defects: Defects) -> Entries:

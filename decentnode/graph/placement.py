@@ -52,32 +52,32 @@ def _of_edges(graph: Graph, neighbors: Adjacency) -> Places:
         around = iter(circle(n - 1))
         return np.array([(0.0, 0.0) if rank == hub else next(around) for rank in range(n)])
     if order := _line(neighbors):
-        found = np.empty((n, 2))
-        found[order] = circle(n)
-        return found
+        places = np.empty((n, 2))
+        places[order] = circle(n)
+        return places
     if n <= (FEW if graph.static else MANY_CHANGING) or 2 * sum(map(len, neighbors)) > n * n:
         return circle(n)
     return spring(neighbors)
 
 
 def circle(n: int) -> Places:
-    """On a circle, rank 0 at the top, clockwise."""
+    """Places on a circle, rank 0 at the top, clockwise."""
     angles = np.pi / 2 - 2 * np.pi * np.arange(n) / max(n, 1)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def lattice(rows: int, columns: int) -> Places:
-    """In rows, rank 0 at the top left."""
+    """Places in rows, rank 0 at the top left."""
     y, x = np.divmod(np.arange(rows * columns), columns)
     scale = 2 / max(rows - 1, columns - 1, 1)
     return np.stack([(x - (columns - 1) / 2) * scale, ((rows - 1) / 2 - y) * scale], axis=1)
 
 
 def spring(neighbors: Adjacency) -> Places:
-    """By forces between all nodes and along edges (Fruchterman and Reingold, 1991), then apart."""
+    """Places by forces between all nodes and along edges (Fruchterman and Reingold, 1991), then apart."""
     import networkx as nx  # type: ignore[import-untyped]
 
-    graph = nx.Graph([(i, j) for i, found in enumerate(neighbors) for j in found])
+    graph = nx.Graph([(i, j) for i, peers in enumerate(neighbors) for j in peers])
     graph.add_nodes_from(range(len(neighbors)))
     start = dict(enumerate(_spectral(neighbors)))
     layout = nx.spring_layout(graph, pos=start, iterations=ITERATIONS, seed=SEED)
@@ -85,34 +85,34 @@ def spring(neighbors: Adjacency) -> Places:
 
 
 def _spectral(neighbors: Adjacency) -> Places:
-    """By the two slowest eigenvectors of the Laplacian (Hall, 1970), a start that unfolds lattices."""
+    """Places by the two slowest eigenvectors of the Laplacian (Hall, 1970), a start that unfolds lattices."""
     n = len(neighbors)
-    laplacian = np.diag([float(len(found)) for found in neighbors])
+    laplacian = np.diag([float(len(peers)) for peers in neighbors])
     for i, others in enumerate(neighbors):
         laplacian[i, list(others)] = -1.0
     # Ranks on a circle, a little: equal entries would put nodes at one place.
-    found: Places = np.linalg.eigh(laplacian)[1][:, 1:3] * sqrt(n) + 0.1 * circle(n)
-    return found
+    places: Places = np.linalg.eigh(laplacian)[1][:, 1:3] * sqrt(n) + 0.1 * circle(n)
+    return places
 
 
-def _scaled(found: Places) -> Places:
-    middle = (found.max(0) + found.min(0)) / 2
-    scaled: Places = (found - middle) / max(float(np.ptp(found, axis=0).max()) / 2, 1e-9)
+def _scaled(places: Places) -> Places:
+    middle = (places.max(0) + places.min(0)) / 2
+    scaled: Places = (places - middle) / max(float(np.ptp(places, axis=0).max()) / 2, 1e-9)
     return scaled
 
 
-def _apart(found: Places) -> Places:
+def _apart(places: Places) -> Places:
     """Pushes nodes apart that stand nearer than their share of the square."""
-    least = NEAREST * 2 / ceil(sqrt(len(found)))
+    least = NEAREST * 2 / ceil(sqrt(len(places)))
     for _ in range(ITERATIONS):
-        offset = found[:, None] - found[None]
+        offset = places[:, None] - places[None]
         distance = np.linalg.norm(offset, axis=-1) + 1e-9
         push = np.clip(least - distance, 0, None) / distance
         np.fill_diagonal(push, 0.0)
         if not push.any():
             break
-        found = found + 0.25 * (push[..., None] * offset).sum(1)
-    return _scaled(found)
+        places = places + 0.25 * (push[..., None] * offset).sum(1)
+    return _scaled(places)
 
 
 def _hub(neighbors: Adjacency) -> int | None:

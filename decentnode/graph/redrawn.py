@@ -120,8 +120,8 @@ def random_regular(nodes: int, degree: int, random: np.random.Generator) -> Pair
             bad = np.concatenate([order[1:][is_repeated], np.flatnonzero(left == right)]).tolist()
             if not bad:
                 return pairs
-            for one, other in zip(bad, random.integers(len(pairs), size=len(bad)).tolist(), strict=True):
-                right[one], right[other] = right[other], right[one]
+            for index, other in zip(bad, random.integers(len(pairs), size=len(bad)).tolist(), strict=True):
+                right[index], right[other] = right[other], right[index]
 
 
 @GRAPHS.register("epidemic_local")

@@ -31,7 +31,7 @@ class Federated(Redrawn):
     rate: Fraction = 1.0
     """The share of the clients in a round."""
     clients: Positive | None = None
-    """Their number, instead of the rate."""
+    """The number of clients, instead of the rate."""
     standby: NonNegative | None = None
     """The rank that repeats the server's work and replaces it when it is lost."""
     down: Literal["next", "all"] = "next"
@@ -87,8 +87,8 @@ class Federated(Redrawn):
         if self.static:
             return self.all_clients
         random = generator(self.seed, name_of(self), round)
-        found: list[int] = random.choice(self.all_clients, self.per_round, replace=False).tolist()
-        return sorted(found)
+        clients: list[int] = random.choice(self.all_clients, self.per_round, replace=False).tolist()
+        return sorted(clients)
 
     def edges(self, round: int) -> Pairs:
         receivers = self.all_clients if self.down == "all" else self.chosen(round + 1)
@@ -120,13 +120,13 @@ class Grouped(PeriodicGraph):
 
     nodes: int
     base: Graph
-    """By place in a group; the same in every round."""
+    """The graph by places in a group; the same in every round."""
     groups: tuple[tuple[int, ...], ...]
     every: int = 1
     of_heads: tuple[tuple[int, ...], ...] = ()
     """The clusters of the ranks of a single group."""
     registered_name: str = "the level"
-    """Its name in messages."""
+    """The name of the level in messages."""
 
     @property
     def num_nodes(self) -> int:

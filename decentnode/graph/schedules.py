@@ -97,10 +97,10 @@ class FromFiles(Scheduled):
             files = sorted(
                 file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")
             )
-            found = [(str(file), 1) for file in files]
-            if not found:
+            paths = [(str(file), 1) for file in files]
+            if not paths:
                 raise GraphError(f"{path}: the folder is empty; it holds one graph file for each round")
-            return found
+            return paths
         lines, defects = filled(read_lines(self.path)), Defects(self.path)
         if not lines:
             raise defects.fail(1, "the schedule is empty; it has one 'FILE ROUNDS' per line")
@@ -135,7 +135,7 @@ class ContactTrace(Scheduled):
         lines = filled(read_lines(self.path))
         defects = Defects(self.path)
         nodes = self._node_count(lines, defects)
-        contacts = [found for line in lines[1:] if (found := _contact(line, nodes, defects))]
+        contacts = [contact for line in lines[1:] if (contact := _contact(line, nodes, defects))]
         defects.raise_any()
         seconds = max((end for *_, end in contacts), default=0.0)
         period = _rounds_in(seconds, self.seconds_per_round, self.path)
@@ -144,7 +144,7 @@ class ContactTrace(Scheduled):
             first = int(begin / self.seconds_per_round)
             for round in range(first, max(first + 1, ceil(end / self.seconds_per_round))):
                 edges[min(round, period - 1)].add((i, j))
-        return self._checked(tuple(neighbor_lists(nodes, found) for found in edges))
+        return self._checked(tuple(neighbor_lists(nodes, pairs) for pairs in edges))
 
     @staticmethod
     def _node_count(lines: list[Line], defects: Defects) -> int:
@@ -209,11 +209,11 @@ class AvailabilityTrace(Scheduled):
         lines = filled(read_lines(self.trace_path))
         if not lines:
             raise defects.fail(1, "the trace is empty; it has one 'rank,begin,end' per line")
-        found = [self._span(line, defects) for line in lines]
+        spans = [self._span(line, defects) for line in lines]
         defects.raise_any()
-        rounds = _rounds_in(max(end for *_, end in found), self.seconds_per_round, self.trace_path)
+        rounds = _rounds_in(max(end for *_, end in spans), self.seconds_per_round, self.trace_path)
         awake: list[set[int]] = [set() for _ in range(rounds)]
-        for rank, begin, end in found:
+        for rank, begin, end in spans:
             for round in range(ceil(begin / self.seconds_per_round), ceil(end / self.seconds_per_round)):
                 awake[round].add(rank)
         return awake

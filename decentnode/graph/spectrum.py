@@ -64,14 +64,14 @@ def measure(weighted: WeightedGraph) -> GraphFigures:
     graph, ranks = weighted.graph, range(weighted.num_nodes)
     rounds = [tuple(graph.targets(rank, round) for rank in ranks) for round in graph.cycle]
     degrees = [len(targets) for adjacency in rounds for targets in adjacency]
-    met = {(i, j) for adjacency in rounds for i, targets in enumerate(adjacency) for j in targets}
+    edges = {(i, j) for adjacency in rounds for i, targets in enumerate(adjacency) for j in targets}
     waited = rounds_to_reach(rounds)
     exact, factor = convergence(weighted)
     within = rounds_to(TARGET, factor) if factor is not None else None
     return GraphFigures(
         nodes=len(ranks),
         period=graph.period,
-        edges=len(met) if weighted.directed else len(met) // 2,
+        edges=len(edges) if weighted.directed else len(edges) // 2,
         directed=weighted.directed,
         degree_min=min(degrees),
         degree_mean=sum(degrees) / len(degrees),

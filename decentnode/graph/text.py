@@ -72,7 +72,7 @@ def filled(lines: Sequence[Line]) -> list[Line]:
 
 def ranks(line: Line, words: Sequence[str], nodes: int, defects: Defects) -> list[int]:
     """The words as ranks below `nodes`; every other word is a defect and left out."""
-    found = []
+    ranks = []
     for word in words:
         if not INTEGER.fullmatch(word):
             defects.add(line.number, f"{quoted(word)} is not an integer; expected a rank 0..{nodes - 1}")
@@ -82,5 +82,5 @@ def ranks(line: Line, words: Sequence[str], nodes: int, defects: Defects) -> lis
                 f"rank {word} is out of range; with {counted(nodes, 'node')} it is 0..{nodes - 1}",
             )
         else:
-            found.append(int(word))
-    return found
+            ranks.append(int(word))
+    return ranks

@@ -151,13 +151,13 @@ class AlternatingExponentialRing(Alternating):
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
         k = self.per_machine
         machine, local = divmod(rank, k)
-        other = self._met(machine, round % self.period)
+        other = self._partner_of(machine, round % self.period)
         if other is not None and self.between == "one":
             return (other * k + local,)
         machines = [machine] if other is None else sorted((machine, other))
         return tuple(j for m in machines for j in range(m * k, m * k + k) if j != rank)
 
-    def _met(self, machine: int, phase: int) -> int | None:
+    def _partner_of(self, machine: int, phase: int) -> int | None:
         """The machine that this one exchanges with; None while it averages within itself."""
         if self.nodes == self.per_machine:
             return None

@@ -37,13 +37,13 @@ class Stepwise(Redrawn):
         done = max((earlier for earlier in kept if earlier <= round), default=-1)
         if done < 0:
             done, kept[0] = 0, self.first()
-        found = kept[done]
+        state = kept[done]
         for later in range(done, round):
-            found = self.following(found, generator(self.seed, name_of(self), later))
-        kept[round] = found
+            state = self.following(state, generator(self.seed, name_of(self), later))
+        kept[round] = state
         while len(kept) > KEPT_ROUNDS:
             del kept[min(kept)]
-        return found
+        return state
 
     @cached_property
     def _kept(self) -> dict[int, Any]:
@@ -88,7 +88,7 @@ class Walk(NamedTuple):
     goals: NDArray[np.float64]
 
     def step(self, length: float, random: np.random.Generator) -> "Walk":
-        """After a step of at most this length; nodes that arrive take new goals."""
+        """The walk after a step of at most this length; nodes that arrive take new goals."""
         way = self.goals - self.places
         far = np.maximum(np.linalg.norm(way, axis=1, keepdims=True), length)
         arrived = far <= length
@@ -136,14 +136,14 @@ class TokenWalk(Stepwise):
 
     def places(self, round: int) -> list[int]:
         """The node of each token."""
-        found: list[int] = self.state(round)
-        return found
+        places: list[int] = self.state(round)
+        return places
 
     def first(self) -> list[int]:
-        found: list[int] = (
+        places: list[int] = (
             generator(self.seed, "token_walk_start").integers(self.nodes, size=self.tokens).tolist()
         )
-        return found
+        return places
 
     def following(self, state: list[int], random: np.random.Generator) -> list[int]:
         draws = random.random((self.tokens, 2)).tolist()

@@ -37,8 +37,8 @@ def _results(run: Run, rank: int) -> dict[str, dict[int, float | None]]:
     }  # fmt: skip
 
     def metric(name: str, scale: float = 1.0) -> dict[int, float | None]:
-        found = {round: row.metrics[name].get(rank) for round, row in rows.items() if name in row.metrics}
-        return {round: None if value is None else scale * value for round, value in found.items()}
+        values = {round: row.metrics[name].get(rank) for round, row in rows.items() if name in row.metrics}
+        return {round: None if value is None else scale * value for round, value in values.items()}
 
     return {
         "train_loss": {round: row.train_loss.get(rank) for round, row in rows.items()},

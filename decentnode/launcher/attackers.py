@@ -18,7 +18,7 @@ from decentnode.results.attack_results import AttackResult, best, read_results, 
 from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.buffers import BuffersBeside
 
-LOOK_INTERVAL = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two looks at growing transcripts."""
 NICENESS = 19
 
@@ -47,8 +47,8 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
 
 def passive(experiment: Experiment) -> list[PassiveAttack]:
     """The passive adversaries of a run."""
-    made = (one.make() for one in experiment.settings.adversaries)
-    return [one for one in made if isinstance(one, PassiveAttack)]
+    made = (plugin.make() for plugin in experiment.settings.adversaries)
+    return [adversary for adversary in made if isinstance(adversary, PassiveAttack)]
 
 
 def attacked(experiment: Experiment, run: Path, attacks: Sequence[PassiveAttack]) -> Iterator[AttackResult]:
@@ -65,23 +65,27 @@ class AttackProcess:
     """The process of attacks that run beside the nodes; without any, every method does nothing."""
 
     def __init__(
-        self, experiment: Experiment, local: Collection[int], run_dir: Path, say: Callable[[str, str], object]
+        self,
+        experiment: Experiment,
+        local: Collection[int],
+        run_dir: Path,
+        log_event: Callable[[str, str], object],
     ) -> None:
-        """`local`: the ranks of this machine; `say` gets the kind and the text of an event.
+        """`local`: the ranks of this machine; `log_event` gets the kind and the text of an event.
 
         Raises BadInput for a party with ranks on several machines. Nothing runs before `start`.
         """
-        online = [one for one in passive(experiment) if one.online]
+        online = [attack for attack in passive(experiment) if attack.online]
         for attack in online:
             here = {rank in local for rank in attack.listeners}
             if len(here) > 1:
                 raise BadInput.at(
                     "adversaries", f"{attack.who} are on several machines; attack afterwards (online: false)"
                 )
-        self._attacks = [one for one in online if set(one.listeners) <= set(local)]
+        self._attacks = [attack for attack in online if set(attack.listeners) <= set(local)]
         self._experiment = experiment
         self._run_dir = run_dir
-        self._say = say
+        self._log_event = log_event
         self._stop = -1
         """An eventfd that asks for the last look."""
         self._child: ChildProcess | None = None
@@ -107,9 +111,11 @@ class AttackProcess:
         if self._child is None:
             return None
         if self.is_busy():
-            self._say("attacks", f"attacks are not complete; make them: decentnode attack {self._run_dir}")
+            self._log_event(
+                "attacks", f"attacks are not complete; make them: decentnode attack {self._run_dir}"
+            )
         if self._child.close() > 0:
-            self._say("attacks", f"an attack has failed; its log: {self._child.log}")
+            self._log_event("attacks", f"an attack has failed; its log: {self._child.log}")
         os.close(self._stop)
         self._child = None
         return best(read_results(self._run_dir))
@@ -121,13 +127,13 @@ class AttackProcess:
         torch.set_num_threads(1)
         scene = scene_of(self._experiment, self._run_dir)
         attackers = [Attacker(scene, attack, self._run_dir) for attack in self._attacks]
-        found: list[list[AttackResult]] = [[] for _ in attackers]
+        by_attack: list[list[AttackResult]] = [[] for _ in attackers]
         is_last = False
         while not is_last:
-            is_last = bool(ready([self._stop], seconds=LOOK_INTERVAL))
-            before = sum(map(len, found))
-            for results, attacker in zip(found, attackers, strict=True):
+            is_last = bool(ready([self._stop], seconds=CHECK_INTERVAL))
+            before = sum(map(len, by_attack))
+            for results, attacker in zip(by_attack, attackers, strict=True):
                 results += attacker.advance()
-            if sum(map(len, found)) > before:
+            if sum(map(len, by_attack)) > before:
                 # In the order of `decentnode attack`, so the file is the same.
-                write_results(self._run_dir, [one for results in found for one in results])
+                write_results(self._run_dir, [result for results in by_attack for result in results])

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from decentnode.communication.base import folder_for_sockets
-from decentnode.communication.launcher_link.heartbeats import GO_ON, Activity
+from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, Activity
 from decentnode.communication.launcher_link.reports import Exited, Failed, Restarted
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import end_thread_pools
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, ExitCode, RunFailed, StartError
-from decentnode.node.host_process import TELL_STACKS, ForkContext, run_host
+from decentnode.node.host_process import PRINT_STACKS, ForkContext, run_host
 
 _PR_SET_PDEATHSIG = 1
 INCARNATIONS = 16
@@ -74,7 +74,7 @@ class ForkServer:
         with contextlib.suppress(OSError):
             os.write(self._lifeline, KILL)
 
-    def start_again(self, position: int, incarnation: int) -> None:
+    def restart(self, position: int, incarnation: int) -> None:
         """Replaces the host process at this position, or starts one there; raises RunFailed.
 
         The server has ended if no process of this machine lives. The first process of a late machine is not
@@ -103,7 +103,7 @@ class ForkServer:
 
 def end_hung(pids: Sequence[int]) -> None:
     """Kills host processes; each first writes its stacks to its log."""
-    for word, pause in ((TELL_STACKS, Timeouts.stack_dump), (signal.SIGKILL, 0.0)) if pids else ():
+    for word, pause in ((PRINT_STACKS, Timeouts.stack_dump), (signal.SIGKILL, 0.0)) if pids else ():
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, word)
@@ -193,7 +193,7 @@ class ForkServerProcess:
         if not command:
             self._lifeline = None
         if command == START and self._lifeline is not None:
-            self._start_again(*_WHICH.unpack(os.read(self._lifeline, _WHICH.size)))
+            self._restart(*_WHICH.unpack(os.read(self._lifeline, _WHICH.size)))
         else:
             # First: the exits that follow must not lead to restarts.
             self._is_over = True
@@ -201,7 +201,7 @@ class ForkServerProcess:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def _start_again(self, position: int, incarnation: int) -> None:
+    def _restart(self, position: int, incarnation: int) -> None:
         # A repeated or delayed request must not replace a newer process.
         if self._is_over or incarnation <= self._restarts[position]:
             return
@@ -240,7 +240,11 @@ class ForkServerProcess:
         # A failure before the start cancels the run, and a graceful stop ends it.
         has_begun = bool(fork_context.identity.message_id) and not self._is_over
         # A node that has finished cannot repeat its rounds with neighbors that have left.
-        return has_begun and fork_context.heartbeats.last_round == GO_ON and Activity.END not in activities
+        return (
+            has_begun
+            and fork_context.heartbeats.last_round == NO_LAST_ROUND
+            and Activity.END not in activities
+        )
 
 
 def die_with(parent: int) -> None:

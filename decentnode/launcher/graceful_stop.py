@@ -9,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from signal import Signals
 
-from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, UNDECIDED, HeartbeatBoard
 from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
 from decentnode.launcher.cluster.messages import Note, Pause, StopRequest
 
-ASK_INTERVAL = 0.5
-LOOK_INTERVAL = 0.1
+REQUEST_INTERVAL = 0.5
+CHECK_INTERVAL = 0.1
 
 
 @dataclass
 class GracefulStop:
-    """One machine's part in the stop; inactive until `ask`."""
+    """One machine's part in the stop; inactive until `request`."""
 
     heartbeats: HeartbeatBoard
     machine: int
@@ -35,17 +35,17 @@ class GracefulStop:
     """The signal that stopped the run, here or on another machine."""
     is_urgent: bool = False
     """Whether all is killed without waiting."""
-    _clock: AwakeClock = field(default_factory=lambda: AwakeClock(LOOK_INTERVAL))
+    _clock: AwakeClock = field(default_factory=lambda: AwakeClock(CHECK_INTERVAL))
     """Nodes that ended while this launcher was suspended are not killed before it has read their reports."""
-    _asked: float = 0.0
+    _requested_at: float = 0.0
     _next_word: float = 0.0
     _announced: dict[int, int] = field(default_factory=dict)
 
-    def ask(self, signum: Signals) -> None:
+    def request(self, signum: Signals) -> None:
         """Makes all local nodes wait before their next round; safe in a signal handler."""
         # A repeated request must not extend the time of the nodes.
         if self.signal is None:
-            self._asked = self._clock.now()
+            self._requested_at = self._clock.now()
             # Before `signal` is set, so the nodes wait by the time the main loop sees the request.
             self.heartbeats.last_round = UNDECIDED
             self.signal = signum
@@ -59,14 +59,14 @@ class GracefulStop:
     def _waited(self) -> float:
         """Seconds since the request; 0 without one."""
         # Not read before the request: its signal handler reads the clock, too, and must not interrupt that.
-        return 0.0 if self.signal is None else self._clock.now() - self._asked
+        return 0.0 if self.signal is None else self._clock.now() - self._requested_at
 
     def take(self, note: Note) -> None:
         """Processes a message of another machine."""
         if not isinstance(note, StopRequest | Pause):
             return
         # Of an unknown number only that it stops is known.
-        self.ask(Signals(note.signal) if note.signal in STOPPED_BY else Signals.SIGTERM)
+        self.request(Signals(note.signal) if note.signal in STOPPED_BY else Signals.SIGTERM)
         if isinstance(note, StopRequest):
             self._announced[note.machine] = note.round
             # The decision may have been lost, or dropped on a full connection.
@@ -82,27 +82,27 @@ class GracefulStop:
         if self.signal is None or self._is_decided or waited < Timeouts.announced_round:
             return
         # After `Timeouts.announced_round` no local node can announce a higher round.
-        own = self._announced[self.machine] = self.heartbeats.highest_round
+        announced = self._announced[self.machine] = self.heartbeats.highest_round
         if self.machine == 0:
             if self.present() <= self._announced.keys() or waited > Timeouts.announcements:
                 last = self.heartbeats.last_round = max(self._announced.values())
                 # A machine that had no part in the decision may learn of the stop only now.
                 self.send(Pause(self.signal, last), None)
             else:
-                self._say(Pause(self.signal))
+                self._send_repeatedly(Pause(self.signal))
         elif waited > Timeouts.decision:
             # Machine 0 does not answer, so this machine stops by itself.
-            self.heartbeats.last_round = own
+            self.heartbeats.last_round = announced
         else:
-            self._say(StopRequest(self.machine, self.signal, own))
+            self._send_repeatedly(StopRequest(self.machine, self.signal, announced))
 
     @property
     def _is_decided(self) -> bool:
-        return self.heartbeats.last_round not in (GO_ON, UNDECIDED)
+        return self.heartbeats.last_round not in (NO_LAST_ROUND, UNDECIDED)
 
-    def _say(self, note: Note) -> None:
+    def _send_repeatedly(self, note: Note) -> None:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""
         now = self._clock.now()
         if now >= self._next_word:
-            self._next_word = now + ASK_INTERVAL
+            self._next_word = now + REQUEST_INTERVAL
             self.send(note, None)

@@ -70,10 +70,10 @@ class Launcher:
         torch in each process, where the code of a plug-in has set a number.
         """
         self.experiment, self.machine = experiment, machine
-        given, here = experiment.settings.training.threads, len(experiment.mapping.ranks_of(machine))
+        wanted, here = experiment.settings.training.threads, len(experiment.mapping.ranks_of(machine))
         # In this order: the configuration, the number that the run began with, code, environment, processors.
         kept = resume_plan.threads if resume_plan else None
-        self.threads = given if given != "auto" else kept or threads or default_threads(here)
+        self.threads = wanted if wanted != "auto" else kept or threads or default_threads(here)
         self.console = console
         self._credentials = preflight.credentials(experiment.settings, machine)
         self.run_dir = resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine)
@@ -89,20 +89,20 @@ class Launcher:
             experiment, machine, self.run_dir, self._heartbeats, self.membership, self._event_log
         )
         self.evaluations = EvaluationLog(
-            self.run_dir / "evaluations.jsonl", warn=partial(self._event_log.say, "disk")
+            self.run_dir / "evaluations.jsonl", warn=partial(self._event_log.log, "disk")
         )
-        self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.say)
-        self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.say)
+        self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.log)
+        self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.log)
         self._peer_service_process: ChildProcess | None = None
         writers = () if machine else experiment.settings.records.writers
-        self._writers = RowWriters(writers, self._event_log.say)
+        self._writers = RowWriters(writers, self._event_log.log)
         self._rendezvous = Rendezvous(
-            experiment.mapping, machine, self._run_state.greeting(), self._credentials,
+            experiment.mapping, machine, self._run_state.join_message(), self._credentials,
             experiment.settings.failures,
         )  # fmt: skip
         self._vector_sender = VectorSender(machine, 8 * experiment.layout.numel, self._rendezvous.send)
         self._remote_machines = RemoteMachines(
-            experiment, machine, self.membership, self._rendezvous.last_heard, self._event_log.say
+            experiment, machine, self.membership, self._rendezvous.last_received, self._event_log.log
         )
         self._graceful_stop = GracefulStop(
             self._heartbeats, machine, self._remote_machines.present, self._rendezvous.send,
@@ -146,7 +146,7 @@ class Launcher:
                 until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
                 self._watch(min(self._remote_machines.pause, until_exit, self.console.interval))
             if self._is_stopping():
-                self._let_go()
+                self._stop_nodes()
             wall = time.monotonic() - self._began if self.run_id else 0.0
             self._complete_observations()
             self._complete_attacks()
@@ -194,7 +194,7 @@ class Launcher:
         fork_context = ForkContext(
             snapshots=self._evaluators.snapshots,
             evaluators=self._evaluators.board,
-            patience=self.experiment.settings.failures.timeouts.evaluator,
+            evaluator_timeout=self.experiment.settings.failures.timeouts.evaluator,
             reporter=Reporter(write, read),
             records=self.run_dir / "records",
             heartbeats=self._heartbeats,
@@ -206,15 +206,15 @@ class Launcher:
             threads=self.threads,
             credentials=self._credentials,
         )
-        heard = signals_that_stop()
+        stop_signals = signals_that_stop()
         # A signal between fork and handler would kill this process without its clean-up.
-        signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+        signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals)
         try:
             self.server = ForkServer(fork_context, [*self.membership.here])
-            for signum in heard:
+            for signum in stop_signals:
                 signal.signal(signum, lambda number, _: self._interrupt(signal.Signals(number)))
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals)
         # The pipe must end when the last node process does.
         os.close(write)
         self._run_monitor.open(self._socket_dir, {RESTART: self._late_join.restart})
@@ -224,7 +224,7 @@ class Launcher:
         self._run_monitor.ring()
         # A closed terminal may send SIGHUP twice, and a session that ends sends it after SIGTERM.
         self._signals += not (self._signals and signum is signal.SIGHUP)
-        self._graceful_stop.ask(signum)
+        self._graceful_stop.request(signum)
         if self._signals > 1 or not self.run_id:
             self._end_at_once()
 
@@ -300,7 +300,7 @@ class Launcher:
     def _log_differences(self) -> None:
         """Logs which machines run other code than this one, and may."""
         while self._rendezvous.news:
-            self._event_log.say("code", self._rendezvous.news.pop(0))
+            self._event_log.log("code", self._rendezvous.news.pop(0))
 
     # While the nodes run.
 
@@ -327,10 +327,10 @@ class Launcher:
             self._peer_service_process.close()
             log, self._peer_service_process = self._peer_service_process.log, None
             text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {log}"
-            self._event_log.say("communication", text)
+            self._event_log.log("communication", text)
         # The nodes first: they publish what is evaluated.
-        found = [*self._report_reader.read(), *self._evaluators.reports()]
-        self._reports.take_own([*found, *self._run_monitor.watchdog.check(time.monotonic())])
+        reports = [*self._report_reader.read(), *self._evaluators.reports()]
+        self._reports.take_own([*reports, *self._run_monitor.watchdog.check(time.monotonic())])
         if self._report_reader.closed:
             # The fork server died without a report: its children died with it.
             active = self.membership.local.intersection(self.membership.active)
@@ -341,10 +341,10 @@ class Launcher:
             self._graceful_stop.advance()
             is_alone = self._remote_machines.is_left_alone(Timeouts.machine_gone)
             if problem := self._run_state.tend(self._remote_machines.lost, is_alone, self._rendezvous.send):
-                self._event_log.say("checkpoint", problem)
+                self._event_log.log("checkpoint", problem)
             self._end_hung_nodes()
             if not self._is_stopping():
-                self._run_monitor.stragglers.tell(self._event_log, time.monotonic())
+                self._run_monitor.stragglers.report(self._event_log, time.monotonic())
             self._show_progress()
 
     def _exchange_with_machines(self) -> None:
@@ -355,7 +355,7 @@ class Launcher:
             self._rendezvous.send(messages.RelayedReports(self.machine, unsent))
         self._reports.unsent = []
         notes = self._rendezvous.receive()
-        self._remote_machines.hear(notes)
+        self._remote_machines.receive(notes)
         # Checked before use: another launcher may be faulty or of another run.
         notes = list(filter(self._remote_machines.admits, notes))
         for note in self._vector_sender.exchange(notes, self._remote_machines.listening):
@@ -406,17 +406,17 @@ class Launcher:
 
     # After the last round.
 
-    def _let_go(self) -> None:
+    def _stop_nodes(self) -> None:
         """Ends the nodes of all machines after one round; kills those that take too long."""
         # Taken before the stop, to report how many of them were killed.
         here = self.membership.local.intersection(self.membership.active)
         if not self._graceful_stop.is_urgent:
             saved = self._run_state.saved_by_all
-            rest = "No checkpoint exists yet: if nodes are killed, the run is lost."
-            rest = rest if saved is None else f"After a kill, resume continues at round {saved + 2}."
+            outlook = "No checkpoint exists yet: if nodes are killed, the run is lost."
+            outlook = outlook if saved is None else f"After a kill, resume continues at round {saved + 2}."
             most = f"Nodes that need more than {self._graceful_stop.deadline:g} s are killed"
-            text = f"stopping after the current round. {most}; a second Ctrl-C kills all at once. {rest}"
-            self._event_log.say("stop", text)
+            text = f"stopping after the current round. {most}; a second Ctrl-C kills all at once. {outlook}"
+            self._event_log.log("stop", text)
         while self._unresolved() and not self._graceful_stop.is_urgent:
             self._watch(STOP_POLL_INTERVAL)
             if self._graceful_stop.is_overdue:
@@ -427,10 +427,10 @@ class Launcher:
         killed = here.difference(self.membership.ranks(MemberState.FINISHED, MemberState.STOPPED))
         if killed and self._graceful_stop.is_urgent and self.run_id:
             saved = self._run_state.saved_by_all
-            rest = "no checkpoint of all nodes to resume from (checkpoint.every)"
-            rest = rest if saved is None else f"resume continues at round {saved + 2}"
-            text = f"killed {counted(len(killed), 'node')} that did not finish in time; {rest}"
-            self._event_log.say("stop", text)
+            outlook = "no checkpoint of all nodes to resume from (checkpoint.every)"
+            outlook = outlook if saved is None else f"resume continues at round {saved + 2}"
+            text = f"killed {counted(len(killed), 'node')} that did not finish in time; {outlook}"
+            self._event_log.log("stop", text)
 
     def _complete_observations(self) -> None:
         """Completes the observations of all machines; a signal shortens the wait."""

@@ -49,8 +49,8 @@ def bytes_needed(experiment: Experiment, machine: int) -> int:
     vector = experiment.layout.nbytes
     node = NODE_BYTES + vector * copies + _bytes_of(sharing.state_dict())
     process = PROCESS_BYTES + vector * TEMPORARY_COPIES
-    beside = evaluators * (EVALUATOR_BYTES + vector)
-    return processes * process + len(ranks) * node + received + staging + beside
+    evaluation = evaluators * (EVALUATOR_BYTES + vector)
+    return processes * process + len(ranks) * node + received + staging + evaluation
 
 
 def _optimizer_copies(experiment: Experiment) -> int:

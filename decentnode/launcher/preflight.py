@@ -17,7 +17,7 @@ from decentnode.launcher.control_groups import room_for_processes
 
 FILES_PER_PROCESS = 64
 THREADS_PER_PROCESS, THREADS_BESIDE = 4, 6
-"""Of a host process: the loop, the socket thread and two of ZeroMQ; of the launcher and what it starts."""
+"""Threads of a host process (the loop, the socket thread and two of ZeroMQ), and of all else on a machine."""
 
 
 def check_group(settings: Settings, machine: int) -> None:
@@ -45,7 +45,7 @@ def files_needed(graph: Graph, ranks: Sequence[int], communication: Communicatio
     here, size, most = {*ranks}, communication.nodes_in_one_process(len(ranks)), graph.num_nodes**2
     if not graph.static:
         # Links to peers that no coming round needs are closed.
-        foreseen = max(len(graph.met_in(rank, range(1 + FORESEEN_ROUNDS))) for rank in ranks)
+        foreseen = max(len(graph.peers_in(rank, range(1 + FORESEEN_ROUNDS))) for rank in ranks)
         most = max(kept_links(), LINK_MULTIPLE * size * foreseen)
 
     def files(group: Sequence[int]) -> int:

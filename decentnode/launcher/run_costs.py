@@ -25,7 +25,7 @@ class Costs:
     test_seconds: float
     """An evaluation on all test samples."""
     sent_bytes: float
-    """To one neighbor in a round, with headers."""
+    """Bytes sent to one neighbor in a round, with headers."""
 
 
 def measure(experiment: Experiment) -> Costs:

@@ -53,10 +53,10 @@ def run_here(
         experiment = Experiment.from_settings(settings, dataset)
         import_for_nodes(settings)
         if dry_round.is_needed(settings):
-            found = dry_round.check(experiment, saves=resume_plan is not None)
-            for line in found.notices:
+            findings = dry_round.check(experiment, saves=resume_plan is not None)
+            for line in findings.notices:
                 print(line, file=sys.stderr)
-            if found.uses_compiler:
+            if findings.uses_compiler:
                 import_compiler()
         if dry_round.is_on_cpu(settings):
             # After the dry round, which has a time limit and reports a compiler that fails.

@@ -32,10 +32,10 @@ Resolve = Callable[[Sequence[str]], dict[str, list[str]]]
 
 def check_address(address: str) -> str:
     """The address itself when it is an IPv4 or IPv6 address or a host name; otherwise raises ValueError."""
-    found = _ip(address)
-    if found is None:
+    ip = _ip(address)
+    if ip is None:
         _check_name(address)
-    elif found.is_unspecified or found.is_multicast:
+    elif ip.is_unspecified or ip.is_multicast:
         raise ValueError(f"'{address}' is not the address of one machine; give the one that the others reach")
     return address
 
@@ -66,20 +66,20 @@ def _ip(address: str) -> _IP | None:
 
 def normal(address: str) -> str:
     """One spelling for addresses that mean the same."""
-    found = _ip(address)
-    return str(found) if found else address.lower().removesuffix(".")
+    ip = _ip(address)
+    return str(ip) if ip else address.lower().removesuffix(".")
 
 
 def is_loopback(address: str) -> bool:
     """Whether the address means this host on every host."""
-    found = _ip(address)
-    return found.is_loopback if found else normal(address) == "localhost"
+    ip = _ip(address)
+    return ip.is_loopback if ip else normal(address) == "localhost"
 
 
 def is_unspecified(address: str) -> bool:
     """Whether the address stands for all of a host."""
-    found = _ip(address)
-    return found is not None and found.is_unspecified
+    ip = _ip(address)
+    return ip is not None and ip.is_unspecified
 
 
 Address = Annotated[str, AfterValidator(check_address)]
@@ -158,23 +158,23 @@ class Mapping(ABC):
             return 0
         # A machine behind NAT has the address that it listens at; one that does not say which is not found.
         names = [machine.bound for machine in self.machines]
-        own, found = is_own or is_own_address, (resolve or resolve_names)(names)
-        self._refuse_unresolved(found)
+        is_local, resolved = is_own or is_own_address, (resolve or resolve_names)(names)
+        self._refuse_unresolved(resolved)
         fitting = [
             i
             for i, machine in enumerate(self.machines)
-            if any(own(ip) for ip in found[machine.bound] if not is_unspecified(ip))
+            if any(is_local(ip) for ip in resolved[machine.bound] if not is_unspecified(ip))
         ]
         if len(fitting) == 1:
             return fitting[0]
-        raise MappingError(self._not_one(fitting, found))
+        raise MappingError(self._not_one(fitting, resolved))
 
     def check_reachable(self, resolve: Resolve | None = None) -> None:
         """Raises MappingError for a loopback address among those of other hosts."""
         if len(self.machines) == 1:
             return
-        found = (resolve or resolve_names)([machine.address for machine in self.machines])
-        known = [found[machine.address] for machine in self.machines]
+        resolved = (resolve or resolve_names)([machine.address for machine in self.machines])
+        known = [resolved[machine.address] for machine in self.machines]
         remote = next((i for i, ips in enumerate(known) if ips and not all(map(is_loopback, ips))), None)
         if remote is None:
             return
@@ -190,7 +190,7 @@ class Mapping(ABC):
         )
         refuse(unreachable, MappingError)
 
-    def _refuse_unresolved(self, found: dict[str, list[str]]) -> None:
+    def _refuse_unresolved(self, resolved: dict[str, list[str]]) -> None:
         unknown = (
             Defect(
                 ("mapping", "machines", i, "listen" if machine.listen else "address"),
@@ -198,14 +198,14 @@ class Mapping(ABC):
                 "correct it, or give an IP address",
             )
             for i, machine in enumerate(self.machines)
-            if not found[machine.bound]
+            if not resolved[machine.bound]
         )
         refuse(unknown, MappingError)
 
-    def _not_one(self, fitting: list[int], found: dict[str, list[str]]) -> Defect:
+    def _not_one(self, fitting: list[int], resolved: dict[str, list[str]]) -> Defect:
         shown = fitting or range(len(self.machines))
         bound = {i: self.machines[i].bound for i in shown}
-        listed = ", ".join(f"{i}: {_with_ip(address, found[address])}" for i, address in bound.items())
+        listed = ", ".join(f"{i}: {_with_ip(address, resolved[address])}" for i, address in bound.items())
         if fitting:
             what, remedy = "several machines have", "name one: machine=K"
         else:
@@ -270,21 +270,22 @@ def is_own_address(ip: str) -> bool:
 
 def resolve_names(names: Sequence[str], seconds: float = Timeouts.name_lookup) -> dict[str, list[str]]:
     """The IP addresses of all names, looked up in parallel; empty for names not resolved in time."""
-    found: dict[str, list[str]] = {name: [name] if _ip(name) else [] for name in names}
+    resolved: dict[str, list[str]] = {name: [name] if _ip(name) else [] for name in names}
     arrived: dict[str, list[str]] = {}
 
-    def look_up(name: str) -> None:
+    def resolve(name: str) -> None:
         arrived[name] = _addresses(name)
 
     # Daemon threads, because a resolver that hangs cannot be interrupted and must not delay the exit.
-    threads = [threading.Thread(target=look_up, args=(name,), daemon=True) for name in found if not _ip(name)]
+    unknown = [name for name in resolved if not _ip(name)]
+    threads = [threading.Thread(target=resolve, args=(name,), daemon=True) for name in unknown]
     for thread in threads:
         thread.start()
     clock = Clock()
     deadline = clock.now() + seconds
     for thread in threads:
         thread.join(max(0.0, deadline - clock.now()))
-    return found | arrived.copy()
+    return resolved | arrived.copy()
 
 
 def _addresses(name: str) -> list[str]:

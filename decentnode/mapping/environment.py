@@ -33,12 +33,12 @@ class Environment(Consecutive):
     @cached_property
     def job(self) -> SchedulerJob:
         """The job of this process; raises MappingError outside of torchrun and srun."""
-        found = find_job()
-        if found is None:
+        scheduler_job = find_job()
+        if scheduler_job is None:
             raise MappingError(
                 "environment: neither torchrun nor srun has started this; do that, or list mapping.machines"
             )
-        return found
+        return scheduler_job
 
     @cached_property
     def machines(self) -> tuple[Machine, ...]:  # type: ignore[override]
@@ -61,7 +61,7 @@ def known_addresses(job: SchedulerJob) -> list[str]:
         return [LOOPBACK]
     if job.hosts:
         return list(job.hosts)
-    if is_loopback(job.meeting[0]) and count <= MOST_ON_LOOPBACK:
+    if is_loopback(job.rendezvous[0]) and count <= MOST_ON_LOOPBACK:
         return [f"127.0.0.{1 + machine}" for machine in range(count)]
     return []
 

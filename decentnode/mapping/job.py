@@ -50,7 +50,7 @@ class SchedulerJob:
     """Chooses the ports; consecutive jobs of Slurm have consecutive ones."""
     hosts: tuple[str, ...] = ()
     """The machines' names; empty where they are unknown."""
-    meeting: tuple[str, int] = ("", 0)
+    rendezvous: tuple[str, int] = ("", 0)
     """Host and port of torchrun's store, which machine 0 has."""
     hosts_store: bool = False
     """Whether the first process of machine 0 must open that store itself."""
@@ -64,8 +64,8 @@ class SchedulerJob:
 
     def port(self, default: int) -> int:
         """The port that this job uses where the user names none, so that jobs can share a machine."""
-        own = default - PORT_BLOCK * (self.number % PORT_BLOCKS)
-        return own if own >= FIRST_PORT else default
+        job_port = default - PORT_BLOCK * (self.number % PORT_BLOCKS)
+        return job_port if job_port >= FIRST_PORT else default
 
     def __str__(self) -> str:
         counts = " + ".join(map(str, self.processes))
@@ -86,7 +86,10 @@ def find_job(environ: Environ = os.environ) -> SchedulerJob | None:
 
 
 def job_of_one_task() -> SchedulerJob | None:
-    """As `find_job`; raises MappingError where a machine has several processes: one forks all nodes."""
+    """The job of this process, whose one task on a machine forks all nodes; None outside of jobs.
+
+    Raises MappingError where a machine has several processes.
+    """
     job = find_job()
     if job is not None and job.is_started and max(job.processes) > 1:
         raise MappingError(
@@ -117,7 +120,7 @@ def _of_torchrun(environ: Environ) -> SchedulerJob:
     name = f"torchrun job {run} of {host}:{port}"
     return SchedulerJob(
         "torchrun", f"{run}/{restarts}/{host}/{port}", (local_size,) * machines, machine,
-        name=name, number=zlib.crc32(name.encode()), meeting=(host, port),
+        name=name, number=zlib.crc32(name.encode()), rendezvous=(host, port),
         hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
     )  # fmt: skip
 
@@ -156,10 +159,10 @@ def _job_number(job: str, step: str) -> int:
 
 
 def _first(environ: Environ, *names: str) -> str:
-    found = next((environ[name] for name in names if environ.get(name)), None)
-    if found is None:
+    value = next((environ[name] for name in names if environ.get(name)), None)
+    if value is None:
         raise MappingError(f"SLURM sets none of {' or '.join(names)}; start with srun in an allocation")
-    return found
+    return value
 
 
 def _number(environ: Environ, name: str) -> int:

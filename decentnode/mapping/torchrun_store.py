@@ -18,29 +18,29 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
 
     Raises StartError when one is missing after `seconds`, MappingError when two are the same.
     """
-    host, port = job.meeting
+    host, port = job.rendezvous
     keys = [f"address/{machine}" for machine in range(len(job.processes))]
     is_master = job.hosts_store and job.machine == 0
     try:
         store = PrefixStore(f"decentnode/{job.identity}", stores.join(host, port, seconds, is_master))
-        for machine, address in _what_to_say(job).items():
+        for machine, address in _own_addresses(job).items():
             store.set(keys[machine], address)
         store.wait(keys, timedelta(seconds=seconds))
-        found = [store.get(key).decode("ascii", "replace") for key in keys]
+        addresses = [store.get(key).decode("ascii", "replace") for key in keys]
         stores.part(store, len(keys), is_master, seconds)
     except (RuntimeError, OSError, StartError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
         raise StartError(f"torchrun: not all machines published their addresses {where}: {reason}") from error
-    return _checked(found)
+    return _checked(addresses)
 
 
-def _what_to_say(job: SchedulerJob) -> dict[int, str]:
+def _own_addresses(job: SchedulerJob) -> dict[int, str]:
     """The addresses that this machine publishes; machine 0 does not know which of its own the others use."""
     if job.machine == 0:
         return {}
-    own, other = both_ends(*job.meeting)
-    return {job.machine: own} | ({0: other} if job.machine == 1 else {})
+    address, other = both_ends(*job.rendezvous)
+    return {job.machine: address} | ({0: other} if job.machine == 1 else {})
 
 
 def both_ends(host: str, port: int) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from decentnode.models.module_state import all_buffers, check_extra_state, set_b
 from decentnode.models.pretrained import load_weights
 
 MOST_CHANGE = 0.1
-"""Of scores by padding, in standard deviations; half precision rounds to less."""
+"""How much padding may change scores, in standard deviations; half precision rounds to less."""
 ONE_VALUE = "more than 1 value per channel"
 """Part of the error of torch's batch norm for a batch that it cannot normalize."""
 
@@ -70,9 +70,9 @@ def model_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Model:
     if isinstance(cls, type) and issubclass(cls, Model):
         return cls(**options)
     if isfunction(cls) or (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        own = dict(options)
-        path = None if "pretrained" in signature(cls).parameters else own.pop("pretrained", None)
-        return NetworkOf(cls, own, pretrained=path)
+        network_options = dict(options)
+        path = None if "pretrained" in signature(cls).parameters else network_options.pop("pretrained", None)
+        return NetworkOf(cls, network_options, pretrained=path)
     raise BadInput.at("model", f"{cls.__name__} is neither a decentnode Model nor a torch.nn.Module")
 
 
@@ -153,10 +153,10 @@ def check_scores(
             scores = tried(*zeros)
     except Exception as error:  # the user's own class may raise anything
         raise _of_user(error, f"{name} does not take {_described(zeros)}") from error
-    given = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     wanted = (count, num_classes, *labels)
-    if given != wanted:
-        raise BadInput.at("model", f"{name} gives {given} for {count} samples; it must give {wanted}")
+    if shape != wanted:
+        raise BadInput.at("model", f"{name} gives {shape} for {count} samples; it must give {wanted}")
 
 
 def check_ids(network: nn.Module, largest: tuple[torch.Tensor, ...]) -> None:
@@ -172,8 +172,8 @@ def check_ids(network: nn.Module, largest: tuple[torch.Tensor, ...]) -> None:
             copied(network).eval()(*largest)
     except Exception as error:  # the user's own class may raise anything
         most = max(int(field.max()) for field in ids)
-        what = f"{type(network).__name__} does not take the ids of the samples, which go up to {most}"
-        raise _of_user(error, what) from error
+        defect = f"{type(network).__name__} does not take the ids of the samples, which go up to {most}"
+        raise _of_user(error, defect) from error
 
 
 def check_padding(
@@ -213,13 +213,13 @@ def least_batch(network: nn.Module, fields: tuple[torch.Tensor, ...]) -> int:
     return 1
 
 
-def _of_user(error: Exception, what: str) -> Exception:
+def _of_user(error: Exception, problem: str) -> Exception:
     """The exception to raise for an error in code that may be a user's."""
     if isinstance(error, BadInput) or is_out_of_memory(error):
         return error
     reason = (str(error) or "no reason given").splitlines()[0]
     expected = isinstance(error, RuntimeError | ValueError | TypeError)
-    return BadInput.at("model", f"{what}: {reason if expected else f'{type(error).__name__}: {reason}'}")
+    return BadInput.at("model", f"{problem}: {reason if expected else f'{type(error).__name__}: {reason}'}")
 
 
 def image_shape(shape: tuple[int, ...], model: str, smallest: int) -> tuple[int, int, int]:

@@ -58,7 +58,7 @@ class Gpt2(Model):
     context: Positive | None = None
     """The longest text in tokens; null: that of the samples."""
     dropout: Probability = 0.1
-    """Of embeddings, attention and the result of each part."""
+    """The dropout of embeddings, attention and the result of each part."""
     gradient_checkpointing: bool = False
     """Whether the backward pass computes each block again, which takes time and saves memory."""
 

@@ -27,7 +27,7 @@ class Lstm(Model):
     scores: Literal["each", "last"] = "each"
     """The tokens whose states are scored."""
     dropout: Probability = 0.0
-    """Of the states between two layers."""
+    """The dropout of the states between two layers."""
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         ids_shape(shape, "lstm")

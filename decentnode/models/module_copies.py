@@ -102,9 +102,9 @@ def _rebound(function: Any, memo: Memo) -> Any:
     memo[id(function)] = made
     # `copy.deepcopy` keeps what it has copied alive in this way, so that no id is used again.
     memo.setdefault(id(memo), []).append(function)
-    for cell, given in zip(cells, function.__closure__, strict=True):
+    for cell, original in zip(cells, function.__closure__, strict=True):
         try:
-            content = given.cell_contents
+            content = original.cell_contents
         except ValueError:  # not assigned yet
             continue
         if isinstance(content, types.FunctionType | types.MethodType):

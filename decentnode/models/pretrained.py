@@ -35,18 +35,20 @@ def load_weights(network: nn.Module, path: Path) -> None:
     """
     state = network.state_dict(keep_vars=True)
     wanted = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
-    found = content_of(path)
-    extra = {name: value for name, value in found.items() if name in state and name not in wanted}
-    extra |= {name: found[name] for name in found if name.endswith(EXTRA) and name in state}
+    tensors = content_of(path)
+    extra = {name: value for name, value in tensors.items() if name in state and name not in wanted}
+    extra |= {name: tensors[name] for name in tensors if name.endswith(EXTRA) and name in state}
     changing = _changing_buffers(network)
-    buffers = {name: value for name, value in found.items() if name in changing and name not in extra}
-    rest = {name: value for name, value in found.items() if name not in extra and name not in buffers}
-    if other := next((name for name, value in rest.items() if not isinstance(value, Tensor)), None):
+    buffers = {name: value for name, value in tensors.items() if name in changing and name not in extra}
+    others = tensors.keys() - extra.keys() - buffers.keys()
+    parameters = {name: value for name, value in tensors.items() if name in others}
+    if other := next((name for name, value in parameters.items() if not isinstance(value, Tensor)), None):
         raise BadInput.at("model.pretrained", f"{path}: the model has no '{other}'")
-    if defect := first_defect({n: t for n, t in wanted.items() if n not in changing | extra.keys()}, rest):
+    needed = {name: tensor for name, tensor in wanted.items() if name not in changing | extra.keys()}
+    if defect := first_defect(needed, parameters):
         raise BadInput.at("model.pretrained", f"{path}: {defect}")
     with torch.no_grad():
-        for name, tensor in rest.items():
+        for name, tensor in parameters.items():
             wanted[name].copy_(tensor)
         for name, buffer in buffers.items():
             present = wanted.get(name)
@@ -56,8 +58,8 @@ def load_weights(network: nn.Module, path: Path) -> None:
             try:
                 owner.set_extra_state(value)
             except Exception as error:  # the user's own class may raise anything
-                what = f"the model does not take its '{name}': {first_line(error)}"
-                raise BadInput.at("model.pretrained", f"{path}: {what}") from error
+                problem = f"the model does not take its '{name}': {first_line(error)}"
+                raise BadInput.at("model.pretrained", f"{path}: {problem}") from error
 
 
 def _changing_buffers(network: nn.Module) -> set[str]:
@@ -75,7 +77,7 @@ def content_of(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == SAFETENSORS:
             return _with_others(path, load_file(path))
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except BadInput:
         raise
     except (OSError, SafetensorError) as error:
@@ -87,16 +89,16 @@ def content_of(path: Path) -> dict[str, Any]:
             "model.pretrained",
             f"{path}: neither a {SAFETENSORS} file nor a state_dict of tensors alone, written by torch.save",
         ) from error
-    is_state = isinstance(found, Mapping) and all(
-        isinstance(value, Tensor) or str(name).endswith(EXTRA) for name, value in found.items()
+    is_state = isinstance(content, Mapping) and all(
+        isinstance(value, Tensor) or str(name).endswith(EXTRA) for name, value in content.items()
     )
     if not is_state:
         raise BadInput.at(
             "model.pretrained",
             f"{path}: must hold the tensors of a state_dict, by name; it holds "
-            f"a {type(found).__name__} with other things",
+            f"a {type(content).__name__} with other things",
         )
-    return {str(name): value for name, value in found.items()}
+    return {str(name): value for name, value in content.items()}
 
 
 def _with_others(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -105,8 +107,8 @@ def _with_others(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
         metadata: Mapping[str, str] = file.metadata() or {}
     if METADATA not in metadata:
         return tensors
-    inner = {name.removeprefix(OTHERS): one for name, one in tensors.items() if name.startswith(OTHERS)}
-    plain = {name: one for name, one in tensors.items() if not name.startswith(OTHERS)}
+    inner = {name.removeprefix(OTHERS): tensor for name, tensor in tensors.items() if name.startswith(OTHERS)}
+    plain = {name: tensor for name, tensor in tensors.items() if not name.startswith(OTHERS)}
     try:
         content = msgspec.json.decode(metadata[METADATA], type=dict[str, Any])
         if content.get("schema") != SCHEMA:
@@ -117,13 +119,14 @@ def _with_others(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
     return plain | others if isinstance(others, dict) else plain
 
 
-def first_defect(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+def first_defect(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
     """The first tensor that does not fit, in the network's order, in words; empty if all fit."""
-    given = {id(wanted[name]) for name in found if name in wanted}
+    filled = {id(wanted[name]) for name in tensors if name in wanted}
     for name, tensor in wanted.items():
-        if name in found and found[name].shape != tensor.shape:
-            return f"'{name}' has the shape {tuple(found[name].shape)}; the model needs {tuple(tensor.shape)}"
-        if name not in found and id(tensor) not in given:
+        if name in tensors and tensors[name].shape != tensor.shape:
+            shape = tuple(tensors[name].shape)
+            return f"'{name}' has the shape {shape}; the model needs {tuple(tensor.shape)}"
+        if name not in tensors and id(tensor) not in filled:
             return f"it has no '{name}', which the model needs, of the shape {tuple(tensor.shape)}"
-    extra = next((name for name in found if name not in wanted), None)
+    extra = next((name for name in tensors if name not in wanted), None)
     return "" if extra is None else f"the model has no '{extra}'"

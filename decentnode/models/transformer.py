@@ -37,10 +37,10 @@ class EncoderBlock(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """As EncoderBlock, with causal attention and, after it, attention to the source (section 3.1)."""
+    """An EncoderBlock with causal attention and, after it, attention to the source (section 3.1)."""
 
     def __init__(self, width: int, heads: int, hidden: int, drop: float) -> None:
-        """As of EncoderBlock."""
+        """The arguments are those of EncoderBlock."""
         super().__init__()
         self.drop = drop
         self.attention = Attention(width, heads, causal=True)
@@ -132,14 +132,14 @@ class Transformer(Model):
     """
 
     layers: Positive = 6
-    """Of the encoder, and of the decoder."""
+    """Layers of the encoder, and of the decoder."""
     heads: Positive = 8
     """Must divide `width`."""
     width: Positive = 512
     hidden: Positive = 2048
     """The width between the two layers of the feed-forward networks."""
     dropout: Probability = 0.1
-    """Of embeddings and the result of each part (section 5.4)."""
+    """The dropout of embeddings and of the result of each part (section 5.4)."""
     padding: NonNegative | None = None
     """The id of source tokens that only fill up, 0 in dataset `parallel`; the target's are after all others
     and need none. Null: there is no such id.

@@ -61,7 +61,7 @@ class Vit(Model):
     """Must divide `width`."""
     width: Positive = 384
     dropout: Probability = 0.0
-    """Of embeddings and the result of each part; 0.1 in Dosovitskiy et al. for training on ImageNet alone."""
+    """The dropout of embeddings and results; Dosovitskiy et al. take 0.1 to train on ImageNet alone."""
     gradient_checkpointing: bool = False
     """Whether the backward pass computes each block again, which takes time and saves memory."""
 

@@ -34,16 +34,16 @@ def answer_of(work: Callable[[], bytes], seconds: float) -> ChildAnswer:
     child.start()
     # Only the child writes: with its end the answer ends, too.
     pipe.close()
-    is_heard, content = False, b""
+    has_answer, content = False, b""
     try:
-        is_heard = answers.poll(seconds)
+        has_answer = answers.poll(seconds)
         with contextlib.suppress(EOFError):
-            content = answers.recv_bytes() if is_heard else b""
+            content = answers.recv_bytes() if has_answer else b""
     finally:
         # Also where a Ctrl-C ends the wait.
         child.kill()
         child.join()
-    return ChildAnswer(content, not is_heard, "" if content else how_it_ended(child.exitcode or 0))
+    return ChildAnswer(content, not has_answer, "" if content else how_it_ended(child.exitcode or 0))
 
 
 def _answer(work: Callable[[], bytes], pipe: Connection) -> NoReturn:

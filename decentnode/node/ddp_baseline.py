@@ -56,7 +56,7 @@ class DDPBaseline(GradientSync):
     bucket_mb: PositiveFloat = 25.0
     """Size of the buckets in which gradients are sent, in MB."""
     find_unused_parameters: bool = False
-    """For networks that do not use all parameters in every step."""
+    """Needed by networks that do not use all parameters in every step."""
 
     def crosses_network(self, addresses: Sequence[str]) -> bool:
         reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
@@ -75,9 +75,9 @@ class DDPBaseline(GradientSync):
             return Reshuffled(samples, everything, seed, rank, nodes=len(parts))
         sizes = list(map(len, parts))
         if not min(sizes):
-            what = f"rank {sizes.index(0)} has no samples, and all must make the same steps"
+            why = f"rank {sizes.index(0)} has no samples, and all must make the same steps"
             raise BadInput.at(
-                "training", f"{NAME}: {what}; correct dataset.partition, or use samples: reshuffled"
+                "training", f"{NAME}: {why}; correct dataset.partition, or use samples: reshuffled"
             )
         return Shard(samples, parts[rank], seed, rank, epoch_size=min(sizes))
 
@@ -133,7 +133,7 @@ class DDPReducer(Reducer):
 
     def wrap(self, module: nn.Module, rehearsed: Rehearsed) -> nn.Module:
         # Those of one shape alone can be sent; the others stay with their nodes.
-        kept = {*rehearsed.varying} | {name for name, one, _ in all_buffers(module) if not _is_sent(one)}
+        kept = {*rehearsed.varying} | {name for name, part, _ in all_buffers(module) if not _is_sent(part)}
         # Collectives, in the constructor, too: a missing rank is named here.
         with self.step(-1, -1):
             kept = self._of_any(kept)
@@ -156,9 +156,9 @@ class DDPReducer(Reducer):
         self.group.allreduce([length], most).wait()
         capabilities = torch.zeros(int(length), dtype=torch.uint8, device=device)
         capabilities[: len(content)].copy_(content)
-        found = [torch.zeros_like(capabilities) for _ in range(self.group.size())]
-        self.group.allgather([found], [capabilities]).wait()
-        texts = (bytes(one.tolist()).rstrip(b"\0") for one in found)
+        gathered = [torch.zeros_like(capabilities) for _ in range(self.group.size())]
+        self.group.allgather([gathered], [capabilities]).wait()
+        texts = (bytes(row.tolist()).rstrip(b"\0") for row in gathered)
         return set(chain.from_iterable(msgspec.json.decode(text, type=list[str]) for text in texts))
 
     @contextmanager

@@ -27,6 +27,7 @@ from decentnode.node.child_answers import answer_of
 from decentnode.node.experiment import Experiment
 from decentnode.node.late_imports import COMPILER
 from decentnode.node.model_trial import ModelTrial
+from decentnode.sharing import renamed
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import BuffersBeside
@@ -38,7 +39,7 @@ MOST_NODES = 3
 LEARNING_RATE = 0.01
 """Used if the optimizer's options name none."""
 HALF = "'Half'"
-"""In torch's error about an operation that a device does not have in float16."""
+"""A part of torch's error about an operation that a device does not have in float16."""
 
 
 def is_on_cpu(settings: Settings) -> bool:
@@ -72,8 +73,8 @@ def check(experiment: Experiment, saves: bool = False) -> Findings:
     limit = Timeouts.compile if compiles else experiment.settings.failures.start_deadline
 
     def answered() -> bytes:
-        found = findings(experiment, saves)
-        return msgspec.json.encode(msgspec.structs.replace(found, uses_compiler=COMPILER in sys.modules))
+        result = findings(experiment, saves)
+        return msgspec.json.encode(msgspec.structs.replace(result, uses_compiler=COMPILER in sys.modules))
 
     answer = answer_of(answered, limit)
     if answer.is_late:
@@ -82,32 +83,41 @@ def check(experiment: Experiment, saves: bool = False) -> Findings:
     # The child ended without an answer: a crash, or `os._exit` in a plug-in.
     if not answer.content:
         raise BadInput(f"a dry round of one batch did not end: {answer.end}")
-    found = msgspec.json.decode(answer.content, type=Findings)
-    refuse(found.defects)
-    return found
+    result = msgspec.json.decode(answer.content, type=Findings)
+    refuse(result.defects)
+    return result
 
 
 def findings(experiment: Experiment, saves: bool = False) -> Findings:
     """Everything up to the first error; changes global state of plug-ins."""
-    found = Findings()
+    result = Findings()
     try:
         nodes = DryNodes(experiment)
         nodes.train()
-        found.defects += nodes.code()
-        if not found.defects:
+        result.defects += nodes.code()
+        if not result.defects:
             asynchronous = experiment.settings.time_model.is_asynchronous
-            found.defects += nodes.converse() if asynchronous else nodes.share()
+            result.defects += nodes.converse() if asynchronous else nodes.share()
         # The suite tries what is shipped.
-        is_tried = experiment.settings.has_foreign_plugins and not found.defects
+        is_tried = experiment.settings.has_foreign_plugins and not result.defects
         if is_tried and (rank := nodes.trained) is not None:
             saves = saves or experiment.settings.checkpoint.every > 0
-            trial = ModelTrial(experiment, rank, saves, found.notices)
+            trial = ModelTrial(experiment, rank, saves, result.notices)
             trial.run()
     except DecentnodeError as error:
-        found.defects += error.defects
+        result.defects += error.defects
     except Exception as error:  # whatever a plug-in raises
-        found.defects.append(defect_of(error))
-    return found
+        defect = defect_of(error)
+        result.defects.append(replace(defect, suggestion=_renamed(error)))
+    return result
+
+
+def _renamed(error: Exception) -> str:
+    """What an attribute is called that a scheme for an earlier version uses."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, SharingBase):
+        return ""
+    today = renamed.ATTRIBUTES.get(error.name or "")
+    return f"since version 0.2 it is {today}" if today else ""
 
 
 def defects(experiment: Experiment) -> list[str]:
@@ -147,7 +157,7 @@ class DryNodes:
     trained: int | None = field(default=None, init=False)
     """The rank that has made a step."""
     receivers: int = field(default=0, init=False)
-    """Of the payloads of the first exchange of each round."""
+    """How many nodes receive a payload in the first exchange of each round, added up."""
 
     def __post_init__(self) -> None:
         experiment = self.experiment
@@ -157,7 +167,7 @@ class DryNodes:
         self.vector = Vector(network, experiment.layout, experiment.memory(self.ranks[0]).slots())
         handshakes = {rank: scheme.handshake() for rank, scheme in self.schemes.items()}
         for scheme in self.schemes.values():
-            scheme.receive_handshakes({rank: said for rank, said in handshakes.items() if said})
+            scheme.receive_handshakes({rank: content for rank, content in handshakes.items() if content})
             scheme.begin(self.vector.values)
         self.models = {rank: self.vector.values.clone() for rank in self.ranks}
         training, layout = experiment.settings.training, experiment.layout
@@ -202,11 +212,11 @@ class DryNodes:
             loss = self.objective(batch)[1]
         except RuntimeError as error:
             if training.compile:
-                what = f"torch.compile fails here: {first_line(error)}; leave it out"
-                raise BadInput.at("training.compile", what) from error
+                defect = f"torch.compile fails here: {first_line(error)}; leave it out"
+                raise BadInput.at("training.compile", defect) from error
             if training.amp == "float16" and HALF in str(error):
-                what = f"float16 does not work on this CPU: {first_line(error)}; use bfloat16"
-                raise BadInput.at("training.amp", what) from error
+                defect = f"float16 does not work on this CPU: {first_line(error)}; use bfloat16"
+                raise BadInput.at("training.amp", defect) from error
             raise
         return loss
 
@@ -216,15 +226,15 @@ class DryNodes:
         # Buffers after the parameters may bypass the chain.
         vector = self.models[self.ranks[0]][: chain.layouts[0].fields[0].elements]
         chain.begin(vector)
-        own = len(chain.stages) - len(self.experiment.settings.sharing.transforms)
+        num_added = len(chain.stages) - len(self.experiment.settings.sharing.transforms)
         sender, receiver = self.ranks[0], self.ranks[-1]
         context = Context(self.experiment.settings.seed, 0, sender, receiver if chain.per_receiver else None)
         payload = Payload.dense(vector)
         for index, transform in enumerate(chain.transforms):
-            key, before = ("sharing", "transforms", index - own), payload.buffer.clone()
-            given, payload = payload, transform.encode(payload, context)
+            key, before = ("sharing", "transforms", index - num_added), payload.buffer.clone()
+            signal, payload = payload, transform.encode(payload, context)
             name = type(transform).__name__
-            if not torch.equal(given.buffer, before):
+            if not torch.equal(signal.buffer, before):
                 yield Defect(key, f"{name}.encode changes the memory that it was given; make a copy")
             if not isinstance(payload, Payload) or payload.layout.hash != chain.layouts[index + 1].hash:
                 yield Defect(key, f"{name}.encode gives another payload than its layout() declares")
@@ -256,7 +266,7 @@ class DryNodes:
 
     def converse(self) -> Iterator[Defect]:
         """Lets each node make a step and use what the others send, twice, and checks models and messages."""
-        schemes = {rank: one for rank, one in self.schemes.items() if isinstance(one, AsyncSharing)}
+        schemes = {rank: scheme for rank, scheme in self.schemes.items() if isinstance(scheme, AsyncSharing)}
         views = {rank: within(self.experiment.graph.view(rank, 0), self.ranks) for rank in self.ranks}
         for rank, scheme in [*schemes.items()] * 2:
             name, model = type(scheme).__name__, self.models[rank]
@@ -304,8 +314,8 @@ class DryNodes:
             )
         for payload in outgoing.values():
             if layout is None or not isinstance(payload, Payload) or payload.layout.hash != layout.hash:
-                what = f"payload_layout({self.phase})"
-                yield Defect.at("sharing", f"{name}.outgoing gives another payload than {what} declares")
+                method = f"payload_layout({self.phase})"
+                yield Defect.at("sharing", f"{name}.outgoing gives another payload than {method} declares")
 
     def _misdeeds(self, rank: int, scheme: Sharing, out: Tensor) -> Iterator[Defect]:
         """Defects of a node's result."""
@@ -317,8 +327,8 @@ class DryNodes:
             yield Defect.at("sharing.transforms", f"what a node sends cannot be decoded: {error}")
         unwritten = int(out.isnan().sum())
         if unwritten and not scheme.refusals:
-            what = f"leaves {unwritten:,} of {out.numel():,} elements of out unwritten, or makes them NaN"
-            yield Defect.at("sharing", f"{method} {what}; write the new model into all of out")
+            effect = f"leaves {unwritten:,} of {out.numel():,} elements of out unwritten, or makes them NaN"
+            yield Defect.at("sharing", f"{method} {effect}; write the new model into all of out")
 
     def _is_changed(self, rank: int) -> bool:
         """Whether a node's vector has changed; reports each change once."""

@@ -67,10 +67,10 @@ class EvaluationPlan:
 
         `test`: the metrics of a model on some samples.
         """
-        found = test(self.samples_after(round))
+        scores = test(self.samples_after(round))
         if self.validation is not None:
-            found |= {VALIDATION + name: value for name, value in test(self.validation).items()}
-        return found
+            scores |= {VALIDATION + name: value for name, value in test(self.validation).items()}
+        return scores
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class NodeResources:
     snapshots: SnapshotBuffers
     """What the observer reads of their vectors."""
     evaluators: EvaluatorBoard
-    patience: float
+    evaluator_timeout: float
     """Seconds that a node waits for evaluators that have not read its last vector."""
     reporter: Reporter
     """The pipe to the launcher."""
@@ -105,9 +105,9 @@ class NodeEvaluation:
     clock: Clock
     records: Records
     scores: dict[str, float] = field(default_factory=dict, init=False)
-    """Of the last evaluation in this process, by metric."""
+    """The scores of the last evaluation in this process, by metric."""
     round: int = field(default=-1, init=False)
-    """That of the last evaluation since this process began, here or in the background."""
+    """The round of the last evaluation since this process began, here or in the background."""
     peak_memory_mb: float = field(default=0.0, init=False)
 
     async def after(self, record: RoundRecord) -> None:
@@ -160,10 +160,15 @@ class NodeEvaluation:
         if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
             return False
         try:
-            beside = packed(training.module_state.state_dict())
+            module_state = packed(training.module_state.state_dict())
         except (UnknownKind, BadTensors):
             # The node has what no other process can have.
             return False
         return await evaluators.snapshots.publish(
-            record.rank, record.round, training.vector.values, self.clock, beside, self.resources.patience
+            record.rank,
+            record.round,
+            training.vector.values,
+            self.clock,
+            module_state,
+            self.resources.evaluator_timeout,
         )

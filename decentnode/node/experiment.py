@@ -70,9 +70,9 @@ from decentnode.training.settings import BATCH_SIZE
 from decentnode.training.training import Hooks, Training
 
 REPORT_BYTES = 300
-"""Of the report of a node's end, without its metrics."""
+"""Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
-"""Of a number in it, with what stands around it and its name."""
+"""Bytes of a number in that report, with its name and punctuation."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Experiment:
     """The initial model of every node."""
     layout: ParameterLayout
     planned_rounds: int
-    """Of the settings that were asked for; private steps may have spent their budget before."""
+    """The rounds that the settings ask for; private steps may have spent their budget before."""
     plan: EvaluationPlan
     """When models are evaluated, which ones, and on which samples."""
     privacy: tuple[PrivacyPlan, ...] = ()
@@ -180,23 +180,23 @@ class Experiment:
     def metrics(self) -> tuple[Metric, ...]:
         """What an evaluation measures, the headline first; those on validation samples last."""
         task = self.settings.task.make()
-        found = tuple(Metric(*metric) for metric in task.metrics(self.samples.dataset.num_classes))
+        metrics = tuple(Metric(*metric) for metric in task.metrics(self.samples.dataset.num_classes))
         held_out = self.samples.dataset.validation is not None
-        return found + tuple(metric.of_validation for metric in found if held_out)
+        return metrics + tuple(metric.of_validation for metric in metrics if held_out)
 
     @cached_property
     def processes(self) -> tuple[HostProcess, ...]:
         """All host processes of the run, by machine, with their ranks."""
         communication: Communication = self.settings.communication.make()
-        found = []
+        processes = []
         for machine in range(len(self.mapping.machines)):
             ranks = self.mapping.ranks_of(machine)
             size = communication.nodes_in_one_process(len(ranks))
             host = self.mapping.machines[machine]
             for index, first in enumerate(range(0, len(ranks), size)):
                 part = tuple(ranks[first : first + size])
-                found.append(HostProcess(machine, index, part, host.address, host.bound, host.own))
-        return tuple(found)
+                processes.append(HostProcess(machine, index, part, host.address, host.bound, host.own))
+        return tuple(processes)
 
     @cached_property
     def home(self) -> dict[int, int]:
@@ -309,14 +309,14 @@ class Experiment:
         )
         return replace(shard, least_batch=self.least_batch)
 
-    def met_first(self, ranks: Sequence[int]) -> set[int]:
+    def first_peers(self, ranks: Sequence[int]) -> set[int]:
         """Peers to connect to before the first round: all future ones if few, otherwise those of round 0."""
         graph = self.graph.graph
         everybody = range(graph.num_nodes) if graph.period is not None and not graph.static else ()
         most = max((len(graph.partners(rank)) for rank in everybody), default=0)
         if graph.static or 0 < most <= kept_links():
             return {peer for rank in ranks for peer in graph.partners(rank)}
-        return {peer for rank in ranks for peer in graph.met_in(rank, [0])}
+        return {peer for rank in ranks for peer in graph.peers_in(rank, [0])}
 
     def build(
         self, rank: int, resources: NodeResources, communication: Communication, shares_process: bool
@@ -358,14 +358,14 @@ class Experiment:
             exchange.may_fetch = self.graph.graph.partners(rank).__contains__
         warn = partial(resources.report_disk, rank)
         transcript = writer_for(run, rank, settings, self.mapping, sharing, warn)
-        beside: list[KeptBeside] = [journal]
+        kept_beside: list[KeptBeside] = [journal]
         if transcript is not None:
             exchange.tap = transcript.take
-            beside.append(transcript)
+            kept_beside.append(transcript)
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
-            beside.append(ModelRecords(run, rank, network, due, warn))
-        records = Records(resources.records, rank, warn, beside)
+            kept_beside.append(ModelRecords(run, rank, network, due, warn))
+        records = Records(resources.records, rank, warn, kept_beside)
         evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources, clock, records)
         checkpoints = NodeCheckpoints(
             resources.identity, settings.checkpoint.every, reporter, rank, scheduler, records
@@ -409,9 +409,9 @@ class Experiment:
         if isinstance(sharing, AsyncSharing):
             # A message owns its memory until it is sent, so no slot of an exchange is needed.
             return BufferSpec(self.layout.numel, self.layout.dtype, parts=sharing.burst, peers=peers)
-        one = sharing.promises.sends_one_payload and not sharing.chain.per_receiver
+        is_shared = sharing.promises.sends_one_payload and not sharing.chain.per_receiver
         # A payload per receiver needs room for each of them.
-        several = 1 if one else self.graph.most_targets(rank)
+        several = 1 if is_shared else self.graph.most_targets(rank)
         return BufferSpec(
             self.layout.numel, self.layout.dtype, several * (self.most_payload_bytes + STAGING_ALIGNMENT),
             # Early payloads of other ranks would wait in memory without ever being read.

@@ -37,7 +37,7 @@ from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.results.records import private_megabytes
 from decentnode.training.gradient_sync import SyncContext
 
-TELL_STACKS = signal.SIGUSR1
+PRINT_STACKS = signal.SIGUSR1
 """Makes a process write the stacks of all threads to its log, whatever it is doing."""
 
 
@@ -63,7 +63,7 @@ def run_host(fork_context: ForkContext, position: int, incarnation: int) -> NoRe
         # First: what fails below must reach the log of the node.
         first = fork_context.experiment.processes[position].ranks[0]
         redirect_output(fork_context.records.parent / log_name(first))
-        faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
+        faulthandler.register(PRINT_STACKS, file=sys.stderr.fileno())
         torch.set_num_threads(fork_context.threads)
         keep_freed_memory()
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -100,15 +100,15 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         fork_context.reporter.send(reports.Ready(position, os.getpid()))
     else:
         _start_together(fork_context, position, nodes)
-    _ask_for_views(fork_context, position)
+    _request_views(fork_context, position)
     absent = fork_context.identity.absent
-    met_first = sorted(experiment.met_first(ranks) - absent)
+    first_peers = sorted(experiment.first_peers(ranks) - absent)
     run_id = fork_context.identity.message_id
     # The run id is known only now: the machines agree on it at the rendezvous.
-    communication.open(met_first, run_id, deadline, absent)
+    communication.open(first_peers, run_id, deadline, absent)
     if communication.news:
         fork_context.reporter.send(reports.Notice(ranks[0], communication.news))
-    patience = Timeouts.least_farewell
+    farewell_timeout = Timeouts.least_farewell
     try:
         if incarnation:
             others, seed = {*ranks, *absent}, experiment.settings.seed
@@ -125,22 +125,22 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         codes = asyncio.run(_run_nodes(nodes, fork_context))
         if ExitCode.OK in codes:
             # A node that finished may still have slower readers; after a failure no peer counts on it.
-            patience = experiment.settings.failures.timeouts.farewell
+            farewell_timeout = experiment.settings.failures.timeouts.farewell
     finally:
         # Also after a failure: peers may still read what this process has sent.
-        communication.close(patience)
+        communication.close(farewell_timeout)
     # The codes are ordered by severity.
     return max(codes)
 
 
-def _ask_for_views(fork_context: ForkContext, position: int) -> None:
+def _request_views(fork_context: ForkContext, position: int) -> None:
     """Has a graph that asks a service ask it, and fetches the first views; raises StartError."""
     experiment = fork_context.experiment
     graph, mapping, limits = experiment.graph.graph, experiment.mapping, experiment.settings.failures.timeouts
     if not isinstance(graph, PeerSampler):
         return
 
-    def tell(text: str) -> None:
+    def log(text: str) -> None:
         print(text, flush=True)
         # One line for the launcher, because all processes say the same.
         if 0 in experiment.processes[position].ranks:
@@ -148,7 +148,7 @@ def _ask_for_views(fork_context: ForkContext, position: int) -> None:
 
     host = mapping.machines[0].own if experiment.processes[position].machine == 0 else ""
     endpoint = endpoint_of(mapping, graph.address, graph.port, fork_context.socket_dir, host)
-    graph.connect(SamplingClient(endpoint, position, limits, tell, fork_context.credentials).start())
+    graph.connect(SamplingClient(endpoint, position, limits, log, fork_context.credentials).start())
 
 
 def sync_context(

@@ -29,9 +29,9 @@ from decentnode.training.evaluation import evaluate
 from decentnode.training.training import Training
 
 STEPS = 2
-"""In each of two rounds: what a first step keeps shows in the second."""
+"""Steps of each of two rounds: what a first step keeps shows in the second."""
 SECOND_BACKWARD = "backward through the graph a second time"
-"""In torch's error about a graph whose values are freed."""
+"""A part of torch's error about a graph whose values are freed."""
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 ADVICE = "make it a buffer, or return it from get_extra_state (docs/your_model.md)"
 _NO_DATA = "_", "training"
@@ -196,8 +196,8 @@ class ModelTrial:
         test.module_state.load_state_dict(saved["training"]["module"])
         self._new().seed_evaluation(0)
         if not equal(test.run(tests, experiment.plan.batch_size), scores):
-            what = "scores of the model are others in another process, which lacks a plain attribute"
-            raise BadInput.at("evaluation.background", f"the {what}; {ADVICE}")
+            difference = "scores of the model are others in another process, which lacks a plain attribute"
+            raise BadInput.at("evaluation.background", f"the {difference}; {ADVICE}")
 
     def _report(self, defect: Defect) -> None:
         if self.saves:
@@ -206,7 +206,7 @@ class ModelTrial:
 
 
 @contextmanager
-def doing(what: str) -> Iterator[None]:
+def doing(activity: str) -> Iterator[None]:
     """Explains in one line what a network cannot do; errors of this package have their own."""
     try:
         yield
@@ -218,9 +218,9 @@ def doing(what: str) -> Iterator[None]:
         if SECOND_BACKWARD in str(error):
             why = "it keeps tensors with their graph from one step to the next; detach them"
         else:
-            found = defect_of(error)
-            why = found.what if found.key == ("model",) else str(found)
-        raise BadInput.at("model", f"it cannot {what}: {why}") from error
+            defect = defect_of(error)
+            why = defect.what if defect.key == ("model",) else str(defect)
+        raise BadInput.at("model", f"it cannot {activity}: {why}") from error
 
 
 def _is_same(training: Training, other_training: Training) -> bool:
@@ -229,10 +229,10 @@ def _is_same(training: Training, other_training: Training) -> bool:
     )
 
 
-def _differing(one: nn.Module, other: nn.Module) -> tuple[str, bool]:
+def _differing(module: nn.Module, other: nn.Module) -> tuple[str, bool]:
     """The first attribute with other data, by its path, and whether it is a generator; empty without one."""
     parts = dict(other.named_modules())
-    for path, part in one.named_modules():
+    for path, part in module.named_modules():
         for name, value in vars(part).items():
             if name.startswith(_NO_DATA) or path not in parts:
                 continue
@@ -241,22 +241,22 @@ def _differing(one: nn.Module, other: nn.Module) -> tuple[str, bool]:
     return "", False
 
 
-def _alike(one: object, other: object) -> bool:
+def _alike(value: object, other: object) -> bool:
     """Whether two attributes have the same data, as far as that can be seen."""
-    if isinstance(one, np.random.Generator) and isinstance(other, np.random.Generator):
-        return str(one.bit_generator.state) == str(other.bit_generator.state)
-    if isinstance(one, np.random.RandomState) and isinstance(other, np.random.RandomState):
-        return str(one.get_state()) == str(other.get_state())
-    if isinstance(one, random.Random) and isinstance(other, random.Random):
-        return one.getstate() == other.getstate()
-    if isinstance(one, torch.Generator) and isinstance(other, torch.Generator):
-        return torch.equal(one.get_state(), other.get_state())
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(value, np.random.Generator) and isinstance(other, np.random.Generator):
+        return str(value.bit_generator.state) == str(other.bit_generator.state)
+    if isinstance(value, np.random.RandomState) and isinstance(other, np.random.RandomState):
+        return str(value.get_state()) == str(other.get_state())
+    if isinstance(value, random.Random) and isinstance(other, random.Random):
+        return value.getstate() == other.getstate()
+    if isinstance(value, torch.Generator) and isinstance(other, torch.Generator):
+        return torch.equal(value.get_state(), other.get_state())
+    if isinstance(value, np.ndarray) and isinstance(other, np.ndarray):
+        return value.shape == other.shape and value.tobytes() == other.tobytes()
     plain = (Tensor, int, float, str, bytes, list, tuple, dict, type(None))
-    if isinstance(one, plain) and isinstance(other, plain):
+    if isinstance(value, plain) and isinstance(other, plain):
         try:
-            return equal(one, other)
+            return equal(value, other)
         except (RuntimeError, TypeError, ValueError):  # lists of things that cannot be compared
             return True
     return True

@@ -169,8 +169,8 @@ class RoundExchange:
         self.refused: Counter[str] = Counter()
         """Messages and payloads refused up to the end of the last round, by reason."""
         self._taken: Counter[str] = Counter()
-        """Those of the endpoint that are counted already."""
-        self._unsound: set[int] = set()
+        """The refusals of the endpoint that are counted already."""
+        self._invalid_peers: set[int] = set()
         self._sharing = sharing
         self._reporter = reporter
         self._heartbeat = heartbeat
@@ -190,12 +190,12 @@ class RoundExchange:
         """
         self._round, self._phase, self._seconds = round, 0, 0.0
         self._meanwhile = meanwhile
-        self._heard: set[int] = set()
+        self._received: set[int] = set()
         self._peer_errors: dict[int, PeerError] = {}
         self._inbox: Inbox | None = None
-        self._sound = True
+        self._is_valid = True
         for peer in self.endpoint.admit(round):
-            self.note_back(peer)
+            self.note_rejoined(peer)
         # Before the first exchange: from here on the vector is not written until the mix.
         self.endpoint.offer(model, self.may_fetch)
 
@@ -206,12 +206,12 @@ class RoundExchange:
         discarded. Raises RunFailed if the scheme tolerates no loss.
         """
         self._release()
-        if not self._sound:
+        if not self._is_valid:
             where, why = f"round {self._round + 1}", "neighbors timed out on this node while it was suspended"
             if not self._sharing.promises.tolerates_loss:
                 raise RunFailed(f"rank {self.endpoint.rank}, {where}: {why}")
             print(f"{where}: discarding this mix: {why}", flush=True)
-        return self._sound
+        return self._is_valid
 
     async def __call__(self, outgoing: Mapping[int, Payload], sources: Sequence[int]) -> Inbox:
         """One neighborhood collective; the payloads of this round's previous exchange become invalid."""
@@ -239,7 +239,7 @@ class RoundExchange:
         if self.tap is not None:
             self.tap(self._round, self._phase, inbox, handle.messages)
         self._phase += 1
-        self._heard.update(inbox)
+        self._received.update(inbox)
         for error in inbox.missing.values():
             self.continue_without(error)
         self._seconds += self.clock.now() - began
@@ -255,17 +255,17 @@ class RoundExchange:
         self._release()
         record.exchange_seconds = self._seconds
         record.mix_seconds = seconds - self._seconds
-        record.heard = len(self._heard)
+        record.heard = len(self._received)
         record.late = [peer for peer, error in self._peer_errors.items() if isinstance(error, PeerTimeout)]
         record.lost = [peer for peer in self._peer_errors if peer not in record.late]
         record.refused = self._take_refusals()
         record.attacker_weight = weight = self._sharing.watched_weight
         if weight is not None:
             self._attacker_weights.append(weight)
-        for peer in self._heard - self._peer_errors.keys():
+        for peer in self._received - self._peer_errors.keys():
             # A refused payload does not drop the edge, so no agreement announces that the peer rejoins.
             if isinstance(self.missing.get(peer), ProtocolError):
-                self.note_back(peer)
+                self.note_rejoined(peer)
 
     def remember(self, seconds: float, record: RoundRecord) -> None:
         """Updates the usual duration of a round, and reports progress to the launcher from time to time."""
@@ -287,8 +287,8 @@ class RoundExchange:
         new, self._taken = total - self._taken, total
         for peer, error in self._sharing.refusals:
             new[error.counted_as] += 1
-            if peer not in self._unsound:
-                self._unsound.add(peer)
+            if peer not in self._invalid_peers:
+                self._invalid_peers.add(peer)
                 rank, round = self.endpoint.rank, self._round
                 self._reporter.send(Rejected(rank, round, peer, str(error)[:500]))
         self._sharing.refusals.clear()
@@ -297,10 +297,10 @@ class RoundExchange:
 
     def _release(self) -> None:
         if self._inbox is not None:
-            self._sound = self._inbox.release() and self._sound
+            self._is_valid = self._inbox.release() and self._is_valid
             self._inbox = None
 
-    def note_back(self, peer: int) -> None:
+    def note_rejoined(self, peer: int) -> None:
         """Continues with a peer that was lost."""
         if self.missing.pop(peer, None) is not None:
             print(f"round {self._round + 1}: rank {peer} is back", flush=True)

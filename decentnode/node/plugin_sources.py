@@ -26,7 +26,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.results.reader import CodeVersion
 
 FOLDER = "code"
-"""In the run directory."""
+"""The folder of the copies, in the run directory."""
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
 """Folders of installed modules, whose imports are not followed."""
 PACKAGE = Path(__file__).parents[1]
@@ -134,15 +134,15 @@ def files_of(module: str) -> dict[str, Path]:
     file = Path(origin).absolute()
     start = file.parent if file.stem == "__init__" else file
     root = start.parents[module.count(".")]
-    found, waiting = {module: file}, [] if INSTALLED & {*root.parts} else [module]
+    file_of, waiting = {module: file}, [] if INSTALLED & {*root.parts} else [module]
     while waiting:
         name = waiting.pop()
-        for imported in _imports(found[name], name):
-            path = _beside(root, imported) if imported not in found else None
+        for imported in _imports(file_of[name], name):
+            path = _beside(root, imported) if imported not in file_of else None
             if path is not None:
-                found[imported] = path
+                file_of[imported] = path
                 waiting.append(imported)
-    return {path.relative_to(root).as_posix(): path for path in found.values()}
+    return {path.relative_to(root).as_posix(): path for path in file_of.values()}
 
 
 def _imports(file: Path, module: str) -> Iterator[str]:
@@ -190,9 +190,9 @@ def git_state(files: Sequence[Path]) -> tuple[str | None, bool | None]:
 def _git(folder: Path, *words: str) -> str | None:
     # Without locks: another git command of the user may run in the same repository.
     command = ["git", "--no-optional-locks", "-C", str(folder), *words]
-    given, most = subprocess.DEVNULL, Timeouts.git
+    stdin, most = subprocess.DEVNULL, Timeouts.git
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=most, stdin=given, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=most, stdin=stdin, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -14,7 +14,7 @@ from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdent
 from decentnode.node.checkpoint.store import BadCheckpoint, Checkpoint
 from decentnode.node.node import Node
 
-ASKED_AGAIN = 32
+MOST_REJOIN_PEERS = 32
 """Peers that a restarted node asks where the graph changes: enough that some of them live."""
 PASSES = 10
 """Requests to each neighbor for its model."""
@@ -26,10 +26,10 @@ def rejoin_peers(graph: Graph, rank: int, others: set[int], seed: int, incarnati
     With the rest it agrees on a round when a round needs them.
     """
     peers = sorted(graph.partners(rank) - others)
-    if graph.static or len(peers) <= ASKED_AGAIN:
+    if graph.static or len(peers) <= MOST_REJOIN_PEERS:
         return set(peers)
     random = generator(seed, "met_again", rank, incarnation)
-    return set(random.choice(peers, ASKED_AGAIN, replace=False).tolist())
+    return set(random.choice(peers, MOST_REJOIN_PEERS, replace=False).tolist())
 
 
 def rejoin_nodes(
@@ -42,12 +42,12 @@ def rejoin_nodes(
     nodes continue as in a resumed run. `deadline` is the timeout of each wait for all nodes together, in
     seconds.
     """
-    own = {node.rank for node in nodes}
-    elsewhere = {node.rank: sorted(set(peers[node.rank]) - own) for node in nodes}
+    local_ranks = {node.rank for node in nodes}
+    elsewhere = {node.rank: sorted(set(peers[node.rank]) - local_ranks) for node in nodes}
     if any(elsewhere.values()):
         _find_models(nodes, elsewhere, communication, identity, deadline)
         # Models first, the round last: peers wait for this node from the agreed round on.
-        round = communication.come_back(elsewhere, deadline)
+        round = communication.rejoin(elsewhere, deadline)
     else:
         round = _resume(nodes, identity) + 1
         communication.start_at(round)
@@ -65,12 +65,12 @@ def _resume(nodes: Sequence[Node], identity: RunIdentity) -> int:
     for round in sorted(set.intersection(*saved), reverse=True):
         try:
             # All are read before any node is restored: all must continue after one round.
-            found = [_read(node, identity, round) for node in nodes]
+            checkpoints = [_read(node, identity, round) for node in nodes]
         except BadCheckpoint as error:
             print(f"{error}; the round before it is tried", flush=True)
             continue
-        for node, one in zip(nodes, found, strict=True):
-            _go_on(node, one)
+        for node, newest in zip(nodes, checkpoints, strict=True):
+            _continue(node, newest)
         return round
     for node in nodes:
         print(
@@ -82,10 +82,10 @@ def _resume(nodes: Sequence[Node], identity: RunIdentity) -> int:
 
 def _read(node: Node, identity: RunIdentity, round: int) -> Checkpoint:
     """One checkpoint; raises BadCheckpoint, also for a checkpoint of another run."""
-    found = checkpoint.read(identity.directory, node.rank, round, node.exchange.endpoint.device)
-    if found.stamp.run_id != identity.stamp.run_id:
+    saved = checkpoint.read(identity.directory, node.rank, round, node.exchange.endpoint.device)
+    if saved.stamp.run_id != identity.stamp.run_id:
         raise BadCheckpoint(f"rank {node.rank}: its checkpoint of round {round + 1} is of another run")
-    return found
+    return saved
 
 
 def _find_models(
@@ -145,18 +145,18 @@ def _restored(node: Node, identity: RunIdentity, before: int) -> bool:
     """Whether a checkpoint of this run from before round `before` was loaded."""
     device = node.exchange.endpoint.device
     try:
-        found = checkpoint.newest(identity.directory, node.rank, device, before=before)
+        saved = checkpoint.newest(identity.directory, node.rank, device, before=before)
     except BadInput as error:
         print(f"{error}; a neighbor's model is taken", flush=True)
         return False
     # Only the run must match: its checkpoints outlive restarts.
-    if found is None or found.stamp.run_id != identity.stamp.run_id:
+    if saved is None or saved.stamp.run_id != identity.stamp.run_id:
         return False
-    _go_on(node, found)
+    _continue(node, saved)
     return True
 
 
-def _go_on(node: Node, checkpoint: Checkpoint) -> None:
+def _continue(node: Node, checkpoint: Checkpoint) -> None:
     node.restore(checkpoint.state)
     print(f"rank {node.rank} has its checkpoint of round {checkpoint.round + 1}", flush=True)
 

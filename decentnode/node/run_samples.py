@@ -55,14 +55,16 @@ class RunSamples:
             raise BadInput.at("dataset", "the test set is empty, so no model can be evaluated")
         settings.task.make().check(dataset, settings.training.loss.cls)
         parts = split_rows(settings.dataset.partition.make(), dataset.train, rows, nodes, seed)
-        changed, levels = skew.apply([one.make() for one in settings.dataset.skew], dataset, parts, seed)
-        adversaries = [one.make() for one in settings.adversaries]
-        flips = [found for one in adversaries if (found := one.skew()) is not None]
+        changed, levels = skew.apply(
+            [plugin.make() for plugin in settings.dataset.skew], dataset, parts, seed
+        )
+        adversaries = [plugin.make() for plugin in settings.adversaries]
+        flips = [flip for adversary in adversaries if (flip := adversary.skew()) is not None]
         changed, _ = skew.apply(flips, changed, parts, seed)
         assigned = parts
-        for one in adversaries:
-            one.check(changed, parts)
-            parts = one.parts(parts, seed)
+        for adversary in adversaries:
+            adversary.check(changed, parts)
+            parts = adversary.parts(parts, seed)
         return cls(changed, parts, levels, assigned)
 
     @cached_property
@@ -109,10 +111,10 @@ class RunSamples:
     @property
     def sizes(self) -> str:
         """How many samples there are for what, as text."""
-        found = f"{sum(map(len, self.parts)):,} training"
+        sizes = f"{sum(map(len, self.parts)):,} training"
         if self.dataset.validation is not None:
-            found += f", {len(self.dataset.validation):,} validation"
-        return f"{found} and {len(self.dataset.test):,} test samples"
+            sizes += f", {len(self.dataset.validation):,} validation"
+        return f"{sizes} and {len(self.dataset.test):,} test samples"
 
     def table(self, settings: Settings) -> PartitionTable:
         """The training samples of each rank in numbers, with labels as the skews have left them."""

@@ -1,1 +1,1 @@
-"""For your own training loop: a module that is averaged with its neighbors' modules (docs/library.md)."""
+"""A wrapper for your own training loop: it averages a module with the neighbors' (docs/library.md)."""

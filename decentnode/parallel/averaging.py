@@ -91,17 +91,18 @@ def average_all(engine: MixingEngine) -> float:
 
 def check_finite(buckets: Sequence[BucketMemory], exchanges: ExchangeQueue, living: Sequence[int]) -> None:
     """Raises RunFailed, with the name, on all ranks if the model of any live rank is not finite."""
-    own = torch.zeros(3, dtype=torch.float64)  # the block, the element, and its value if it is not finite
+    verdict = torch.zeros(3, dtype=torch.float64)  # the block, the element, and its value if it is not finite
     for number, block in enumerate(buckets):
-        if found := first_not_finite(block.values):
-            own = torch.tensor([number, *found], dtype=torch.float64)
+        if defect := first_not_finite(block.values):
+            verdict = torch.tensor([number, *defect], dtype=torch.float64)
             break
-    own = own.to(exchanges.endpoint.device)
-    inbox = exchanges.with_all(exchanges.to_others(own), None, VERDICT)
-    said = {j: payload["vector"].tolist() for j, payload in inbox.items()} | {exchanges.rank: own.tolist()}
+    verdict = verdict.to(exchanges.endpoint.device)
+    inbox = exchanges.with_all(exchanges.to_others(verdict), None, VERDICT)
+    verdicts = {j: payload["vector"].tolist() for j, payload in inbox.items()}
+    verdicts[exchanges.rank] = verdict.tolist()
     inbox.release()
     for j in living:
-        place, index, value = said.get(j, (0.0, 0.0, 0.0))
+        place, index, value = verdicts.get(j, (0.0, 0.0, 0.0))
         if not math.isfinite(value):
             name = buckets[int(place)].name_at(int(index))
             raise exchanges.failure(ValueError(not_finite(j, value, name)))
@@ -113,22 +114,22 @@ def average(bucket: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int
     Each rank sums its share of the elements and sends the means to all: 2 (n - 1) / n vectors are sent. If a
     rank is lost meanwhile, its share keeps this rank's own values, with a warning.
     """
-    own, means = _shares(bucket.values, living), _shares(bucket.spare, living)
-    layout = dense_layout(own[living[0]].numel(), bucket.bucket.dtype)
+    shares, means = _shares(bucket.values, living), _shares(bucket.spare, living)
+    layout = dense_layout(shares[living[0]].numel(), bucket.bucket.dtype)
     rank, others = exchanges.rank, [j for j in living if j != exchanges.rank]
-    takes_part = rank in own
-    outgoing = {j: Payload.dense(own[j]) for j in others} if takes_part else {}
+    takes_part = rank in shares
+    outgoing = {j: Payload.dense(shares[j]) for j in others} if takes_part else {}
     inbox = exchanges.with_all(outgoing, others if takes_part else [], layout)
     if takes_part:
         received = {j: payload["vector"] for j, payload in inbox.items()}
         weights = dict.fromkeys(sorted((*received, rank)), 1 / (1 + len(received)))
-        start = int(own[rank].storage_offset() - bucket.values.storage_offset())
+        start = int(shares[rank].storage_offset() - bucket.values.storage_offset())
         try:
             MixInput(
                 step=exchanges.step,
                 rank=rank,
                 weights=weights,
-                own=own[rank],
+                own=shares[rank],
                 received=received,
                 bucket=bucket,
                 start=start,
@@ -138,7 +139,7 @@ def average(bucket: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int
     inbox.release()
     inbox = exchanges.with_all(exchanges.to_others(means[rank]) if takes_part else {}, others, layout)
     for j in others:
-        means[j].copy_(inbox[j]["vector"] if j in inbox else own[j])
+        means[j].copy_(inbox[j]["vector"] if j in inbox else shares[j])
     lost = [j for j in others if j not in inbox]
     inbox.release()
     if lost:

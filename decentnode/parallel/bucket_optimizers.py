@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from decentnode.errors import BadInput
 from decentnode.parallel.buckets import BucketMemory
-from decentnode.parallel.options import told
+from decentnode.parallel.options import in_python
 
 Factory = Callable[[list[tuple[str, nn.Parameter]]], Optimizer]
 """Makes the optimizer of some parameters, given with their names; called once for each bucket."""
@@ -70,7 +70,7 @@ class BucketOptimizer:
         if self.scheduler is None or not self.names:
             return
         first = next(iter(self.names.values()))
-        state: dict[str, Any] = next((one["state"] for one in saved if first in one["names"]), {})
+        state: dict[str, Any] = next((part["state"] for part in saved if first in part["names"]), {})
         self.scheduler.load_state_dict(_fitted(copied(state), self.scheduler.state_dict()))
 
     def clear(self) -> None:
@@ -80,13 +80,13 @@ class BucketOptimizer:
 
     def by_name(self) -> dict[str, dict[str, Any]]:
         """State and options of each parameter; copies, which later steps do not change."""
-        found = {}
+        states = {}
         for group in self.optimizer.param_groups:
             options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
             for p in group["params"]:
                 state = self.optimizer.state.get(p, {})
-                found[self.names[id(p)]] = copied({"state": state, "options": options})
-        return found
+                states[self.names[id(p)]] = copied({"state": state, "options": options})
+        return states
 
     def load_by_name(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """The inverse of `by_name`, for these or more parameters, from any buckets."""
@@ -95,11 +95,11 @@ class BucketOptimizer:
         state, groups = self.optimizer.state_dict(), self.optimizer.param_groups
         for group, numbered in zip(groups, state["param_groups"], strict=True):
             for p, number in zip(group["params"], numbered["params"], strict=True):
-                found = copied(saved[self.names[id(p)]])  # or steps would change what was saved
-                numbered.update(found["options"])
+                restored = copied(saved[self.names[id(p)]])  # or steps would change what was saved
+                numbered.update(restored["options"])
                 state["state"].pop(number, None)
-                if found["state"]:
-                    state["state"][number] = found["state"]
+                if restored["state"]:
+                    state["state"][number] = restored["state"]
         self.optimizer.load_state_dict(state)
         # Torch makes new groups, but schedules and `AllBuckets` keep references to these.
         for group, loaded in zip(groups, self.optimizer.param_groups, strict=True):
@@ -110,23 +110,25 @@ class BucketOptimizer:
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the state with containers and tensors of its own."""
-    found: dict[str, Any] = tree_map_only(Tensor, Tensor.clone, dict(state))
-    return found
+    copy: dict[str, Any] = tree_map_only(Tensor, Tensor.clone, dict(state))
+    return copy
 
 
 def _made(factory: Factory, named: list[tuple[str, nn.Parameter]]) -> Optimizer:
     if not callable(factory):
-        raise BadInput(f"optimizer: must be a function that makes one of parameters, not {told(factory)}")
+        raise BadInput(
+            f"optimizer: must be a function that makes one of parameters, not {in_python(factory)}"
+        )
     try:
         optimizer = factory(named)
     except ValueError as error:
         last = f" to '{named[-1][0]}'" if len(named) > 1 else ""
         raise BadInput(f"the optimizer factory, given '{named[0][0]}'{last}: {error}") from error
     if not isinstance(optimizer, Optimizer):
-        raise BadInput(f"the optimizer factory must return an Optimizer, not {told(optimizer)}")
+        raise BadInput(f"the optimizer factory must return an Optimizer, not {in_python(optimizer)}")
     if _needs_closure(optimizer):
-        what = f"gives {type(optimizer).__name__}, whose step needs a closure that computes the loss"
-        raise BadInput(f"the optimizer factory {what}; use one that needs none")
+        defect = f"gives {type(optimizer).__name__}, whose step needs a closure that computes the loss"
+        raise BadInput(f"the optimizer factory {defect}; use one that needs none")
     return optimizer
 
 
@@ -138,19 +140,19 @@ def _needs_closure(optimizer: Optimizer) -> bool:
     return False
 
 
-def _fitted(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _fitted(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
     """A schedule's saved state, except lists of another length: they belong to another number of groups."""
-    found = dict(own)
+    fitted = dict(current)
     for key, value in saved.items():
-        mine = own.get(key)
+        mine = current.get(key)
         if isinstance(value, list) and isinstance(mine, list):
             if len(value) == len(mine):
                 # Schedules that consist of schedules keep the states of these in a list.
                 pairs = zip(value, mine, strict=True)
-                found[key] = [_fitted(v, m) if isinstance(m, Mapping) else v for v, m in pairs]
+                fitted[key] = [_fitted(v, m) if isinstance(m, Mapping) else v for v, m in pairs]
         else:
-            found[key] = value
-    return found
+            fitted[key] = value
+    return fitted
 
 
 class AllBuckets(Optimizer):

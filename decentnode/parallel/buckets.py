@@ -29,7 +29,7 @@ class Bucket:
 
     dtype: torch.dtype
     start: int
-    """Its first byte in a slot."""
+    """The first byte of the bucket in a slot."""
     entries: tuple[Entry, ...]
     numel: int
     """Includes the gaps between the tensors, which are zero on all ranks and stay zero."""
@@ -38,7 +38,7 @@ class Bucket:
 
     @property
     def nbytes(self) -> int:
-        """Its length in a slot."""
+        """The bytes of the bucket in a slot."""
         return self.numel * self.dtype.itemsize
 
 

@@ -138,7 +138,7 @@ class MixingEngine:
             self.exchanges.drop_all()
         self._end_step()
 
-    def go_on_at(self, step: int) -> None:
+    def continue_at(self, step: int) -> None:
         """Continues with this step; nothing may be in flight."""
         self.step = self.exchanges.step = step
         self._view = self._graph.view(self.exchanges.rank, step)

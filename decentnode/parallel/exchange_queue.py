@@ -95,9 +95,9 @@ class ExchangeQueue:
 
     def release(self, inbox: Inbox) -> bool:
         """Releases payloads as `Inbox.release` does, and starts waiting exchanges."""
-        is_sound = inbox.release()
+        is_valid = inbox.release()
         self._begin_waiting()
-        return is_sound
+        return is_valid
 
     def drop(self, part: int) -> None:
         """Receives the next part and discards it; does nothing where it was collected."""
@@ -176,8 +176,8 @@ class ExchangeQueue:
         # sources of i: if there is one, r = 3 leaves no rank; otherwise r = 2 covers all. So 4 exchanges
         # suffice for any number of ranks.
         for _ in range(4):
-            said = present.clone()
-            inbox = self.with_all(self.to_others(said), None, layout)
+            views = present.clone()
+            inbox = self.with_all(self.to_others(views), None, layout)
             for j in self._others:
                 if j not in inbox:
                     present[j] = 0

@@ -22,11 +22,11 @@ class MixInput:
     step: int
     rank: int
     weights: dict[int, float]
-    """By rank, ascending, including the own one."""
+    """The weights by rank, ascending, including the own one."""
     own: Tensor
     """x_i of this bucket, as the neighbors received it."""
     received: dict[int, Tensor]
-    """By rank; in memory of the neighbors."""
+    """What each neighbor sent, by rank; in memory of the neighbors."""
     bucket: BucketMemory
     start: int = 0
     """The offset of these values in the block."""
@@ -71,9 +71,9 @@ class MixInput:
         """Raises ValueError for inputs that are not finite; large sums of finite values pass."""
         for j in self.weights:
             values = self._of(j)
-            if found := first_not_finite(values):
-                where = self.bucket.name_at(self.start + found[0])
-                raise ValueError(not_finite(j, found[1], where))
+            if defect := first_not_finite(values):
+                where = self.bucket.name_at(self.start + defect[0])
+                raise ValueError(not_finite(j, defect[1], where))
 
 
 def first_not_finite(values: Tensor) -> tuple[int, float] | None:

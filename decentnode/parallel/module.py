@@ -27,11 +27,11 @@ from decentnode.parallel.buckets import BucketMemory, Plan
 from decentnode.parallel.engine import MixingEngine
 from decentnode.parallel.exchange_queue import ExchangeQueue
 from decentnode.parallel.options import Options
-from decentnode.parallel.rendezvous import Link, RankRendezvous, StoreMeeting
+from decentnode.parallel.rendezvous import Link, RankRendezvous, RankStoreRendezvous
 from decentnode.parallel.topology import Topology, digest, made, weighted_graph
 
 STATE_VERSION = 2
-"""Of the extra state; version 1 has no buffers that torch's `state_dict` leaves out."""
+"""The version of the extra state; version 1 has no buffers that torch's `state_dict` leaves out."""
 READ_VERSIONS = (1, STATE_VERSION)
 
 
@@ -87,7 +87,7 @@ class DecentralizedDataParallel(nn.Module):
         chosen = Options.read(options)
         if chosen.keep_freed_memory:
             keep_freed_memory()
-        rendezvous = rendezvous or StoreMeeting.from_environment(chosen.deadline)
+        rendezvous = rendezvous or RankStoreRendezvous.from_environment(chosen.deadline)
         graph = weighted_graph(topology, weights, rendezvous.size)
         plan = Plan.of(module, int(chosen.bucket_mb * 1e6), chosen.buffers != "local")
         link, endpoint = joined(rendezvous, plan, graph, chosen, module)
@@ -129,12 +129,12 @@ class DecentralizedDataParallel(nn.Module):
         with torch.no_grad():
             self._engine.start()
         self._backward.is_open = True
-        found = self.module(*args, **kwargs)
+        output = self.module(*args, **kwargs)
         self._backward.is_open = False
-        for tensor in [found] if isinstance(found, Tensor) else tree_leaves(found):
+        for tensor in [output] if isinstance(output, Tensor) else tree_leaves(output):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 tensor.register_hook(self._note_backward)  # type: ignore[no-untyped-call]
-        return found
+        return output
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -165,10 +165,10 @@ class DecentralizedDataParallel(nn.Module):
         finally:
             self._engine.joint = False
 
-    def _refuse_in_join(self, what: str) -> None:
+    def _refuse_in_join(self, call: str) -> None:
         if self._engine.joint:
             raise RunFailed(
-                f"rank {self.rank}, step {self.step}: {what} is for all ranks, but inside join() some may "
+                f"rank {self.rank}, step {self.step}: {call} is for all ranks, but inside join() some may "
                 "have no batches any more; call it after join()"
             )
 
@@ -295,7 +295,7 @@ class DecentralizedDataParallel(nn.Module):
             self.mixing_strength = strength
         if self.options.scaler is not None and state["scaler"]:
             self.options.scaler.load_state_dict(state["scaler"])
-        self._engine.go_on_at(state["step"])
+        self._engine.continue_at(state["step"])
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -457,8 +457,8 @@ def joined(
 ) -> tuple[Link, Endpoint]:
     """Connects this rank to all others; returns the link, and its endpoint on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    said = max(averaging.VERDICT.max_bytes, rendezvous.size)  # or the live ranks: see ExchangeQueue.living
-    memory = BufferSpec(plan.nbytes, torch.uint8, said, len(plan.buckets) + 1, device)
+    most_bytes = max(averaging.VERDICT.max_bytes, rendezvous.size)  # or live ranks: ExchangeQueue.living
+    memory = BufferSpec(plan.nbytes, torch.uint8, most_bytes, len(plan.buckets) + 1, device)
     parameters = xxhash.xxh3_64_hexdigest(plan.describe().encode())
     terms = {"version": __version__, "topology": digest(graph), "parameters": parameters}
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):

@@ -104,7 +104,7 @@ class Options:
         """a in this step."""
         a = self.mixing_strength(step) if callable(self.mixing_strength) else self.mixing_strength
         if not _is_share(a):
-            raise BadInput(f"mixing_strength: gives {told(a)} for step {step}; it must be from 0 to 1")
+            raise BadInput(f"mixing_strength: gives {in_python(a)} for step {step}; it must be from 0 to 1")
         return float(a)
 
 
@@ -115,10 +115,10 @@ def _is_share(a: Any) -> bool:
 
 
 def _unfit(name: str, wanted: str, value: Any) -> BadInput:
-    return BadInput(f"{name}: must be {wanted}, not {told(value)}")
+    return BadInput(f"{name}: must be {wanted}, not {in_python(value)}")
 
 
-def told(value: Any) -> str:
+def in_python(value: Any) -> str:
     """A value in Python notation."""
     if isinstance(value, Real | NoneType):
         return str(value)

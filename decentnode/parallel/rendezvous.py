@@ -54,7 +54,7 @@ class Link:
     endpoint: Endpoint
     communication: Communication | None = None
     """Closed at the end."""
-    patience: float = 0.0
+    farewell_timeout: float = 0.0
     """Seconds that slower ranks have, after this one is closed, to read its payloads."""
     left: ExitStack = field(default_factory=ExitStack)
     """Removes what this rank made on its machine."""
@@ -63,7 +63,7 @@ class Link:
         """Reports to the others that this rank sends nothing more."""
         self.endpoint.leave()
         if self.communication is not None:
-            self.communication.close(self.patience)
+            self.communication.close(self.farewell_timeout)
         self.left.close()
 
 
@@ -83,7 +83,7 @@ class RankRendezvous(ABC):
         """
 
 
-class Hall:
+class ThreadRendezvous:
     """A rendezvous of ranks that are threads of one process, for tests and simulations."""
 
     def __init__(self, size: int) -> None:
@@ -92,32 +92,32 @@ class Hall:
         self.terms: dict[int, Terms] = {}
         self.barrier = threading.Barrier(size)
 
-    def seat(self, rank: int) -> "ThreadRanks":
+    def join(self, rank: int) -> "ThreadRank":
         """The rendezvous of one of the threads."""
-        return ThreadRanks(rank, self.size, self)
+        return ThreadRank(rank, self.size, self)
 
 
 @dataclass
-class ThreadRanks(RankRendezvous):
+class ThreadRank(RankRendezvous):
     """A rank that is a thread."""
 
     rank: int
     size: int
-    hall: Hall
+    rendezvous: ThreadRendezvous
 
     def join(
         self, communication: Communication, terms: Terms, buffer_spec: BufferSpec, timeout: float
     ) -> Link:
-        endpoint = self.hall.communication.endpoint(self.rank, buffer_spec)
-        self.hall.terms[self.rank] = terms
+        endpoint = self.rendezvous.communication.endpoint(self.rank, buffer_spec)
+        self.rendezvous.terms[self.rank] = terms
         try:
-            self.hall.barrier.wait(timeout)
+            self.rendezvous.barrier.wait(timeout)
         except threading.BrokenBarrierError:
-            missing = sorted(set(range(self.size)) - self.hall.terms.keys())
+            missing = sorted(set(range(self.size)) - self.rendezvous.terms.keys())
             raise StartError(
                 f"rank {self.rank}: ranks {missing} did not arrive within {timeout:.0f} s"
             ) from None
-        compare(self.hall.terms, self.rank)
+        compare(self.rendezvous.terms, self.rank)
         return Link(endpoint)
 
 
@@ -136,7 +136,7 @@ class RankRecord:
 
 
 @dataclass
-class StoreMeeting(RankRendezvous):
+class RankStoreRendezvous(RankRendezvous):
     """Ranks that are processes and share a torch.distributed store, as torchrun provides it."""
 
     rank: int
@@ -147,7 +147,7 @@ class StoreMeeting(RankRendezvous):
     prefix: str = field(default_factory=lambda: f"decentnode/{_restarts()}/{next(_made)}")
 
     @classmethod
-    def from_environment(cls, timeout: float) -> "StoreMeeting":
+    def from_environment(cls, timeout: float) -> "RankStoreRendezvous":
         """From torchrun or an initialized torch.distributed; a single rank where there is neither."""
         if dist.is_available() and dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()
@@ -173,11 +173,11 @@ class StoreMeeting(RankRendezvous):
         self, communication: Communication, terms: Terms, buffer_spec: BufferSpec, timeout: float
     ) -> Link:
         means = {**terms, "communication": name_of(communication)}
-        own = RankRecord(means, machine_id(), *self._addresses(), secrets.randbits(63))
+        record = RankRecord(means, machine_id(), *self._addresses(), secrets.randbits(63))
         if self.size == 1:
             communication = InProcess()
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
-        notes = [own] if store is None else self._exchange_notes(store, own, communication, timeout)
+        notes = [record] if store is None else self._exchange_notes(store, record, communication, timeout)
         with ExitStack() as left:
             directory = self._directory(store, notes, timeout, left)
             most = buffer_spec.vector_elements * buffer_spec.vector_dtype.itemsize + buffer_spec.payload_bytes
@@ -211,8 +211,8 @@ class StoreMeeting(RankRendezvous):
             notes = [RankRecord(**json.loads(store.get(key))) for key in keys]
             compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
             if communication.one_process:  # raised here: the store stays until all ranks can raise it
-                what = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
-                raise BadInput(f"communication: {own_record.terms['communication']} {what}")
+                defect = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
+                raise BadInput(f"communication: {own_record.terms['communication']} {defect}")
             return notes
         except RuntimeError as error:
             missing = [rank for rank, key in enumerate(keys) if not _is_there(store, key)]
@@ -257,12 +257,12 @@ class StoreMeeting(RankRendezvous):
 def _remove_orphan(directory: Path) -> None:
     """Removes the folder of a process that has died, whose lock ended with it."""
     with contextlib.suppress(OSError):
-        found = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(directory, ignore_errors=True)
         finally:
-            os.close(found)
+            os.close(handle)
 
 
 def _store_at(address: str, port: int, rank: int, timeout: float) -> TCPStore:
@@ -277,12 +277,12 @@ def _store_at(address: str, port: int, rank: int, timeout: float) -> TCPStore:
 
 def compare(terms: Mapping[int, Terms], rank: int) -> None:
     """Raises StartError with the ranks whose terms differ from those of rank 0."""
-    for what, expected in terms[0].items():
-        others = [j for j in sorted(terms) if terms[j].get(what) != expected]
+    for name, expected in terms[0].items():
+        others = [j for j in sorted(terms) if terms[j].get(name) != expected]
         if others:
-            found = terms[others[0]].get(what)
+            value = terms[others[0]].get(name)
             raise StartError(
-                f"rank {rank}: {what} differs: {expected} on rank 0, {found} on rank {others[0]}"
+                f"rank {rank}: {name} differs: {expected} on rank 0, {value} on rank {others[0]}"
                 + (f" (so do ranks {others[1:]})" if others[1:] else "")
             )
 
@@ -314,10 +314,10 @@ def _processes(records: list[RankRecord]) -> tuple[HostProcess, ...]:
 
 def _store_of_default_group() -> tuple[Any, tuple[str, int]]:
     """The store of an initialized torch.distributed, and its address."""
-    found = store = dist.distributed_c10d._get_default_store()
+    default_store = store = dist.distributed_c10d._get_default_store()
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    return found, (store.host, store.port) if isinstance(store, TCPStore) else ("127.0.0.1", 0)
+    return default_store, (store.host, store.port) if isinstance(store, TCPStore) else ("127.0.0.1", 0)
 
 
 def _refuse_tasks_of_srun() -> None:

@@ -61,7 +61,7 @@ def weighted_graph(
         raise BadInput(f"topology: nodes of {name_of(topology)} rest in some rounds; here your loop trains")
     if topology.needs_labels:
         raise BadInput(f"topology: {name_of(topology)} needs the labels of all ranks; your loop has them")
-    if topology.asks_service:
+    if topology.needs_service:
         raise BadInput(f"topology: {name_of(topology)} asks a service, and here is none; use epidemic_oracle")
     if topology.is_negotiated:
         raise BadInput(f"topology: nodes of {name_of(topology)} agree on edges by messages; here are none")
@@ -88,8 +88,8 @@ def digest(graph: WeightedGraph) -> str:
     return state.hexdigest()
 
 
-def made(registry: Registry, named: str | Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """The plug-in of that name; `given` are options for plug-ins that have them."""
+def made(registry: Registry, named: str | Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
+    """The plug-in of that name; `defaults` are options for plug-ins that have them."""
     options = {"name": named} if isinstance(named, str) else dict(named)
     name = options.pop("name", None)
     if not isinstance(name, str):
@@ -99,7 +99,7 @@ def made(registry: Registry, named: str | Mapping[str, Any], given: Mapping[str,
     for option in options:
         if option not in parameters:
             raise BadInput(f"{registry.kind} {name}: {option}: {unknown('option', option, list(parameters))}")
-    usual = {option: value for option, value in given.items() if option in parameters}
+    usual = {option: value for option, value in defaults.items() if option in parameters}
     for option, (hint, default) in parameters.items():
         if default is REQUIRED and option not in {**usual, **options}:
             raise BadInput(f"{registry.kind} {name}: {option}: missing; it must be {describe(hint)}")
@@ -122,8 +122,8 @@ def _matrix(content: Any, size: int) -> NDArray[np.float64]:
     try:
         matrix = np.asarray(content.tolist() if isinstance(content, Tensor) else content, dtype=np.float64)
     except (ValueError, TypeError) as error:
-        what = "must be a name, a mapping, a Graph, or a matrix of numbers whose rows are of one length"
-        raise BadInput(f"topology: {what}") from error
+        wanted = "must be a name, a mapping, a Graph, or a matrix of numbers whose rows are of one length"
+        raise BadInput(f"topology: {wanted}") from error
     if matrix.shape != (size, size):
         raise BadInput(
             f"topology: a matrix of weights for {size} ranks is {size} x {size}, not {matrix.shape}"

@@ -19,19 +19,19 @@ class AttackResult(msgspec.Struct, kw_only=True):
 
     attack: str
     adversary: str
-    """As text: `ranks 3,5` or `links 0-1`."""
+    """The party as text: `ranks 3,5` or `links 0-1`."""
     victim: int | None
-    """None: about all victims together."""
+    """The rank that the result is about; None: all victims together."""
     round: int
     auc: float | None = None
-    """Of membership: the probability that a member scores higher than another sample."""
+    """For membership: the probability that a member scores higher than another sample."""
     tpr_at_1_percent: float | None = None
     """The share of members that are found where 1 % of the other samples are taken for members."""
     epsilon_lower: float | None = None
     """With 95 % confidence, epsilon is at least this."""
     ssim: float | None = None
     psnr: float | None = None
-    """In decibels."""
+    """The peak signal-to-noise ratio in decibels."""
     accuracy: float | None = None
     chance: float | None = None
     """The accuracy of guessing."""
@@ -63,14 +63,14 @@ def best(results: Sequence[AttackResult]) -> dict[str, dict[str, float]]:
 
     Where an attack has judged all victims together, this counts: the best of many victims is high by chance.
     """
-    found: dict[str, dict[str, float]] = {}
-    together = {(one.attack, one.adversary) for one in results if one.victim is None}
+    best_values: dict[str, dict[str, float]] = {}
+    together = {(result.attack, result.adversary) for result in results if result.victim is None}
     for result in results:
         if result.victim is not None and (result.attack, result.adversary) in together:
             continue
-        values = found.setdefault(result.attack, {})
+        values = best_values.setdefault(result.attack, {})
         for name in MEASURES:
             value = getattr(result, name)
             if value is not None:
                 values[name] = max(value, values.get(name, value))
-    return found
+    return best_values

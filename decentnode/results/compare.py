@@ -54,7 +54,7 @@ def compare(runs: Sequence[RunCurves], target: float | None = None) -> Iterator[
 
 def _reached_by_all(reached: Sequence[Sequence["Reached"]], metric: Metric) -> float | None:
     """The best value that every curve reaches, rounded to one that is easier to reach."""
-    finite = [[one.value for one in curve if isfinite(one.value)] for curve in reached]
+    finite = [[point.value for point in curve if isfinite(point.value)] for curve in reached]
     best = [metric.best(values) for values in finite if values]
     return metric.easier(metric.worst(best)) if best else None
 
@@ -88,7 +88,7 @@ def _cells(
             *unknown[:FROM_START],
         )
     last, reaches = reached[-1], run.headline.reaches
-    there = next((one for one in reached if wanted is not None and reaches(one.value, wanted)), None)
+    there = next((point for point in reached if wanted is not None and reaches(point.value, wanted)), None)
     at_most = AT_MOST if there is reached[0] and there.rounds > 1 else ""
     to_target = ("-",) * FROM_START
     if there is not None:

@@ -53,13 +53,13 @@ def read_model(run: StrPath, rank: int, round: int) -> dict[str, NDArray[Any]]:
     path = path_of(run, rank, round)
     try:
         content = path.read_bytes()
-        found = dict(deserialize(content))  # type: ignore[no-untyped-call]
+        tensors = dict(deserialize(content))  # type: ignore[no-untyped-call]
         # The library returns them in any order.
         names = msgspec.json.decode(
             content[8 : 8 + int.from_bytes(content[:8], "little")], type=dict[str, Any]
         )
-        plain = (name for name in names if name in found and not name.startswith(OTHERS))
-        return {name: _array(*map(found[name].get, PARTS)) for name in plain}
+        plain = (name for name in names if name in tensors and not name.startswith(OTHERS))
+        return {name: _array(*map(tensors[name].get, PARTS)) for name in plain}
     except OSError as error:
         kept = counted(len(rounds_of(run, rank)), "other round")
         raise BadInput(f"{path}: {error.strerror}; of this rank there are models of {kept}") from error

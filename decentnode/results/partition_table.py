@@ -18,9 +18,9 @@ class PartitionTable:
     """The training samples of each rank in numbers."""
 
     samples: Sequence[int]
-    """By rank."""
+    """The number of training samples by rank."""
     labels: Sequence[Sequence[int]] = ()
-    """By rank and label; empty where samples have no labels to count, or too many."""
+    """The samples by rank and label; empty where samples have no labels to count, or too many."""
     groups: Sequence[int] = ()
     """The number of groups of each rank; empty where samples have none."""
     skew: Sequence[dict[str, Any]] = ()
@@ -80,7 +80,7 @@ def read_partition(run_dir: StrPath) -> PartitionTable | None:
     if len(set(map(len, labels))) > 1 or [] in labels:
         raise BadInput(f"{path}: {NOT_OURS}: {LABELS} has one number per label for each rank")
     # Earlier versions counted numbers as one label, and kept neither sizes nor groups at first.
-    found = read_object(path)
-    samples = read_value(path, SAMPLES, list[int]) if SAMPLES in found else [sum(row) for row in labels]
-    groups = read_value(path, GROUPS, list[int]) if GROUPS in found else []
+    keys = read_object(path)
+    samples = read_value(path, SAMPLES, list[int]) if SAMPLES in keys else [sum(row) for row in labels]
+    groups = read_value(path, GROUPS, list[int]) if GROUPS in keys else []
     return PartitionTable(samples, labels if labels and len(labels[0]) > 1 else [], groups)

@@ -30,10 +30,10 @@ class EvaluationRow(msgspec.Struct):
     seconds: float
     """Mean over nodes of the time since the start of the run."""
     metrics: dict[str, dict[int, float | None]]
-    """By name and rank, of the nodes' models on the test samples; None: not a finite number."""
+    """Scores by name and rank, of the nodes' models on the test samples; None: not a finite number."""
     train_loss: dict[int, float]
     bytes_sent: dict[int, int]
-    """Since the start, by rank."""
+    """Bytes sent since the start, by rank."""
     consensus_distance: float | None = None
     average_model: dict[str, float | None] | None = None
     """The metrics of the mean model, by name; None where they are not known."""
@@ -70,7 +70,7 @@ class Event(msgspec.Struct, omit_defaults=True):
     """One event of a run; one line of `events.jsonl`."""
 
     seconds: float
-    """Since the command started to make the run directory."""
+    """Seconds since the command started to make the run directory."""
     kind: str
     text: str = ""
     rank: int | None = None
@@ -121,11 +121,11 @@ def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None
     """
     decode = decode or msgspec.json.Decoder(kind).decode
     content = _read(path)
-    found = []
+    decoded = []
     defects = []
     for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
-            found.append(decode(line))
+            decoded.append(decode(line))
         except UNDECODABLE as error:
             defects.append(f"{path}:{number}: {NOT_OURS}: {error}")
     if len(defects) > MOST_SHOWN:
@@ -133,7 +133,7 @@ def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None
         defects[MOST_SHOWN:] = [f"{path}: and {more} more that cannot be read; is this the right file?"]
     if defects:
         raise BadInput(*defects)
-    return found
+    return decoded
 
 
 def read_evaluations(path: StrPath) -> list[EvaluationRow]:

@@ -41,7 +41,7 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     rank: int
     round: int
     seconds: float = 0.0
-    """Since the start of the run, the same instant for all nodes of a machine."""
+    """Seconds since the start of the run, which is the same instant for all nodes of a machine."""
     loss: float | None = None
     epsilon: float | None = None
     """What the node's private steps have spent so far, where that is a claim (docs/privacy.md)."""
@@ -65,7 +65,7 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     """The weight that the models of adversaries had in the mix, together; None without adversaries."""
     memory_mb: float | None = None
     metrics: Values = msgspec.field(default_factory=dict)
-    """Of the model after an evaluation, by name; None: not a finite number."""
+    """The scores of the model after an evaluation, by name; None: not a finite number."""
 
 
 class Records:
@@ -90,12 +90,12 @@ class Records:
             setattr(record, name, total - self._before.get(name, 0))
         self._before = dict(vars(counters))
         self._file.append(msgspec.json.encode(record))
-        for one in self._beside:
-            one.after(record.round)
+        for kept in self._beside:
+            kept.after(record.round)
 
     @property
     def seconds(self) -> float:
-        """Since the start of the run."""
+        """Seconds since the start of the run."""
         return time.monotonic() - self._began
 
     def resume(self, seconds: float, counters: "ByteCounters") -> None:
@@ -109,21 +109,21 @@ class Records:
         Raises BadInput and OSError.
         """
         cut_back(self._file.path, round)
-        for one in self._beside:
-            one.cut_back(round)
+        for kept in self._beside:
+            kept.cut_back(round)
 
     def sync(self) -> str:
         """Syncs the records so far to disk; returns in one line what is missing, empty where nothing is."""
-        return first_problem([self._file.sync(), *(one.sync() for one in self._beside)])
+        return first_problem([self._file.sync(), *(kept.sync() for kept in self._beside)])
 
     def close(self) -> str:
         """Closes the file; returns in one line what could not be written, empty where all was."""
-        return first_problem([self._file.close(), *(one.close() for one in self._beside)])
+        return first_problem([self._file.close(), *(kept.close() for kept in self._beside)])
 
 
-def first_problem(found: Sequence[str]) -> str:
+def first_problem(problems: Sequence[str]) -> str:
     """The first text that is not empty, or an empty one."""
-    return next(filter(None, found), "")
+    return next(filter(None, problems), "")
 
 
 class _Line(msgspec.Struct):

@@ -44,11 +44,11 @@ class RunEntry(msgspec.Struct):
     alone: bool = False
     """Whether no other run of the sweep had the machine meanwhile; otherwise its seconds mean little."""
     wall_seconds: float | None = None
-    """Of the whole process, with start and end; None before it."""
+    """Seconds of the whole process, with start and end; None before it has ended."""
     cpu_seconds: float | None = None
     """Processor time of all its processes; None before the end."""
     exit_code: int | None = None
-    """None before the end."""
+    """The exit code of the run; None before the end."""
 
     def save(self, run_dir: Path) -> None:
         """Writes the file; raises OSError."""
@@ -194,7 +194,7 @@ class Run:
 
     @property
     def seconds(self) -> list[float]:
-        """Since the start of the run, at each evaluation."""
+        """Seconds since the start of the run, at each evaluation."""
         return [row.seconds for row in self.rows]
 
     def to_frame(self) -> "DataFrame":

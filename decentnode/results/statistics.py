@@ -53,7 +53,7 @@ class Comparison:
     t_test: float
     """The p-value of the paired t-test; nan for fewer than two pairs."""
     rank_test: float
-    """That of Wilcoxon's signed-rank test; nan for fewer than six pairs."""
+    """The p-value of Wilcoxon's signed-rank test; nan for fewer than six pairs."""
     adjusted_t: float = nan
     """The p-values after Holm's correction over all comparisons."""
     adjusted_rank: float = nan
@@ -61,11 +61,11 @@ class Comparison:
 
 def compare_pairs(values: Mapping[str, Mapping[int, float]]) -> list[Comparison]:
     """All pairs of variants; `values`: by variant and seed. Seeds that one of two lacks do not count."""
-    found = [_compare(a, values[a], b, values[b]) for a, b in combinations(values, 2)]
-    by_t, by_rank = holm([one.t_test for one in found]), holm([one.rank_test for one in found])
+    pairs = [_compare(a, values[a], b, values[b]) for a, b in combinations(values, 2)]
+    by_t, by_rank = holm([pair.t_test for pair in pairs]), holm([pair.rank_test for pair in pairs])
     return [
-        replace(one, adjusted_t=t, adjusted_rank=rank)
-        for one, t, rank in zip(found, by_t, by_rank, strict=True)
+        replace(pair, adjusted_t=t, adjusted_rank=rank)
+        for pair, t, rank in zip(pairs, by_t, by_rank, strict=True)
     ]
 
 

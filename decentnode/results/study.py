@@ -47,7 +47,7 @@ class Variant:
     axes: dict[str, str]
     """What makes it differ from the other variants: labels by axis, or values by key."""
     runs: list[Run]
-    """By seed. Only those that finished count in tables."""
+    """The runs by seed. Only those that finished count in tables."""
 
     @property
     def finished(self) -> list[Run]:
@@ -80,11 +80,11 @@ class Study:
     def __init__(self, *directories: str | Path) -> None:
         """Raises BadInput if there is no run, or if runs are judged by different metrics."""
         self.directories = [Path(directory) for directory in directories]
-        found: dict[Path, Run] = {}
+        by_directory: dict[Path, Run] = {}
         for run in (run for directory in self.directories for run in _runs_in(directory)):
             # A run below two of the directories is still one run.
-            found.setdefault(run.directory.resolve(), run)
-        self.runs = [*found.values()]
+            by_directory.setdefault(run.directory.resolve(), run)
+        self.runs = [*by_directory.values()]
         judged = {run.headline.name: run for run in self.runs}
         if len(judged) > 1:
             by = ", ".join(f"{run.directory} by {name}" for name, run in judged.items())
@@ -109,13 +109,13 @@ class Study:
             groups.setdefault(_identity(run), []).append(run)
         together = [sorted(runs, key=lambda run: run.seed) for runs in groups.values()]
         axes = _axes([runs[0] for runs in together])
-        names = [_name(runs[0], found) for runs, found in zip(together, axes, strict=True)]
+        names = [_name(runs[0], labels) for runs, labels in zip(together, axes, strict=True)]
         taken = Counter(names)
         names = [
             name if taken[name] == 1 else f"{name} ({runs[0].directory})"
             for name, runs in zip(names, together, strict=True)
         ]
-        return [Variant(*one) for one in zip(names, axes, together, strict=True)]
+        return [Variant(*parts) for parts in zip(names, axes, together, strict=True)]
 
     @property
     def compared(self) -> list[Variant]:
@@ -155,7 +155,7 @@ class Study:
         headline = self.headline
         rising = headline.higher_is_better
         bytes_limit, seconds_limit = self.equal_bytes, self.equal_seconds
-        found: dict[str, Measure] = {
+        measures: dict[str, Measure] = {
             "end": lambda run: run.curve()[-1],
             "best": lambda run: run.best,
             # Without communication no budget is a limit.
@@ -169,11 +169,13 @@ class Study:
             "seconds": lambda run: run.seconds[-1],
         }
         if target is not None:
-            found["bytes_to_target"] = lambda run: first_crossing(
+            measures["bytes_to_target"] = lambda run: first_crossing(
                 target, run.bytes_per_node, run.curve(), rising
             )
-            found["seconds_to_target"] = lambda run: first_crossing(target, run.seconds, run.curve(), rising)
-        return found
+            measures["seconds_to_target"] = lambda run: first_crossing(
+                target, run.seconds, run.curve(), rising
+            )
+        return measures
 
     def is_bound(self, variant: Variant, target: float) -> bool:
         """Whether the costs of a variant up to the target are upper bounds, as a run begins beyond it."""
@@ -192,11 +194,11 @@ class Study:
         measures = self.measures(wanted)
         rows = []
         for variant in self.compared:
-            found = {name: variant.over_seeds(measure) for name, measure in measures.items()}
+            values = {name: variant.over_seeds(measure) for name, measure in measures.items()}
             figures = {
                 key: value
-                for name, one in found.items()
-                for key, value in ((name, one.mean), (f"{name}_half", one.half))
+                for name, interval in values.items()
+                for key, value in ((name, interval.mean), (f"{name}_half", interval.half))
             }
             seeds, alone = len(variant.finished), variant.had_the_machine_alone
             row = {"variant": variant.name, **variant.axes, "seeds": seeds, **figures, "alone": alone}
@@ -238,17 +240,17 @@ def read_variants(paths: Sequence[Path]) -> list[RunCurves]:
     directories = [
         run for path in paths for run in ([path] if _is_run(path) else _directories_in(path) or [path])
     ]
-    found = dict(zip(directories, read_runs(directories), strict=True))
-    if len(found) < len(directories) or not all((path / "config.yaml").exists() for path in found):
+    run_of = dict(zip(directories, read_runs(directories), strict=True))
+    if len(run_of) < len(directories) or not all((path / "config.yaml").exists() for path in run_of):
         return read_runs(directories)
     variants = Study(*directories).variants
     seeds = [[run.seed for run in variant.runs] for variant in variants]
     if len(variants) < 2 or any(len(set(each)) < len(each) for each in seeds):
-        return [*found.values()]
+        return [*run_of.values()]
     return [
-        together(variant.name, [found[run.directory] for run in variant.runs])
+        together(variant.name, [run_of[run.directory] for run in variant.runs])
         if len(variant.runs) > 1
-        else found[variant.runs[0].directory]
+        else run_of[variant.runs[0].directory]
         for variant in variants
     ]
 
@@ -284,10 +286,10 @@ def _directories_in(directory: Path) -> list[Path]:
 
 def _runs_in(directory: Path) -> Iterator[Run]:
     """The runs in a directory and below; raises BadInput if there is none."""
-    found = _directories_in(directory)
-    if not found:
+    directories = _directories_in(directory)
+    if not directories:
         raise BadInput(f"{directory}: holds no run; name the directory of a run or of a study")
-    yield from map(Run, found)
+    yield from map(Run, directories)
 
 
 def _identity(run: Run) -> str:

@@ -29,9 +29,9 @@ class TranscriptLine(msgspec.Struct, omit_defaults=True):
     source: int = -1
     target: int = -1
     order: int = 0
-    """Its place among the arrivals of the exchange, from 0."""
+    """The place of the payload among the arrivals of the exchange, from 0."""
     seconds: float = 0.0
-    """When it arrived, by the receiver's monotonic clock."""
+    """The time of its arrival, by the receiver's monotonic clock."""
     bytes: int = 0
     layout: int = 0
     """The hash of the payload's layout, which both ends compute from the settings."""
@@ -134,5 +134,5 @@ def cut_back(run: Path, rank: int, round: int) -> None:
     write_durably(lines_path(run, rank), [encode(line) + b"\n" for line in [*kept, *marks]])
     if bytes_path(run, rank).exists():
         os.truncate(
-            bytes_path(run, rank), max((one.offset + one.bytes for one in kept if one.offset >= 0), default=0)
+            bytes_path(run, rank), max((at.offset + at.bytes for at in kept if at.offset >= 0), default=0)
         )

@@ -2,7 +2,7 @@
 
 from decentnode.sharing import asynchronous
 from decentnode.sharing.all_reduce import AllReduce
-from decentnode.sharing.base import Sharing
+from decentnode.sharing.base import Promises, Requirements, Setup, Sharing
 from decentnode.sharing.beer import Beer
 from decentnode.sharing.beer_per_edge import BeerPerEdge
 from decentnode.sharing.cesar import Cesar
@@ -44,6 +44,7 @@ from decentnode.sharing.scaffold import Scaffold
 from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.shatter import Shatter
 from decentnode.sharing.stc import Stc
+from decentnode.sharing.wrapper import SchemeWrapper
 from decentnode.sharing.zip_dl import ZipDl
 
 __all__ = [
@@ -51,6 +52,6 @@ __all__ = [
     "ConsensusControl", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
     "FedStc", "FedYogi", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
     "Median", "Moniqua", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",
-    "PushSum", "QuasiGlobal", "RelaySum", "Rfa", "Scaffold", "SecureAggregation", "Sharing", "Shatter", "Stc",
-    "TrimmedMean", "Ubar", "ZipDl", "asynchronous",
+    "Promises", "PushSum", "QuasiGlobal", "RelaySum", "Requirements", "Rfa", "Scaffold", "SchemeWrapper",
+    "SecureAggregation", "Setup", "Sharing", "Shatter", "Stc", "TrimmedMean", "Ubar", "ZipDl", "asynchronous",
 ]  # fmt: skip

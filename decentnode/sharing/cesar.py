@@ -67,8 +67,8 @@ class Cesar(MaskedSums):
         if values.variable:
             raise BadInput(f"{remedy}; this chain sends another number of values in each round")
         if chain.corrects:
-            what = f"{name_of(self)} sends fewer values than the chain selects"
-            raise BadInput(f"{what}; leave out error_feedback")
+            reason = f"{name_of(self)} sends fewer values than the chain selects"
+            raise BadInput(f"{reason}; leave out error_feedback")
 
     def preserves_mean(self, chain: Chain) -> bool:
         return chain.same_coordinates and not chain.protects
@@ -94,14 +94,14 @@ class Cesar(MaskedSums):
         payload = next(iter(self.encode(vector, view).values()), None)
         others: dict[int, dict[int, Selection]] = {}
         if payload is None:
-            own, self._source_selections = np.zeros(0, np.bool_), {}
+            own_selection, self._source_selections = np.zeros(0, np.bool_), {}
         elif self.promises.phases == 1:
-            own, others = self._drawn(view)
+            own_selection, others = self._drawn(view)
         else:
-            own = self._selection(payload, view, view.rank)
-            others = await self._selections(payload, own, view, exchange)
+            own_selection = self._selection(payload, view, view.rank)
+            others = await self._selections(payload, own_selection, view, exchange)
         values = torch.zeros(0) if payload is None else payload[VALUES].cpu()
-        sent = {r: self._masked(values, own, others.get(r, {}), r, view) for r in view.targets}
+        sent = {r: self._masked(values, own_selection, others.get(r, {}), r, view) for r in view.targets}
         self.mix(vector, await exchange(sent, view.sources), view, out)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
@@ -118,8 +118,10 @@ class Cesar(MaskedSums):
         """What the indices of a payload select, or the seed: the signal that the chain decodes from ones."""
         layout = self.chain.layout
         ones = torch.ones(next(f.elements for f in layout.fields if f.name == VALUES), dtype=self.chain.dtype)
-        given = {} if payload is None else {f.name: payload[f.name].cpu() for f in payload.layout.fields}
-        filled = Payload.of(layout, {**given, VALUES: ones})
+        sent_fields = (
+            {} if payload is None else {f.name: payload[f.name].cpu() for f in payload.layout.fields}
+        )
+        filled = Payload.of(layout, {**sent_fields, VALUES: ones})
         decoded = self.chain.decode_coefficients(filled, view.context(sender, view.rank))
         selection: Selection = decoded.numpy() != 0
         return selection
@@ -127,7 +129,7 @@ class Cesar(MaskedSums):
     async def _selections(
         self, payload: Payload, own_selection: Selection, view: View, exchange: Exchange
     ) -> dict[int, dict[int, Selection]]:
-        """By target what each of those that it has heard selects of `own`."""
+        """By target what each of the senders that it knows selects of `own_selection`."""
         selected, marks = self._layouts[:2]
         indices = Payload.of(selected, {f.name: payload[f.name].cpu() for f in selected.fields})
         incoming = await exchange(dict.fromkeys(view.targets, indices), view.sources)
@@ -158,7 +160,7 @@ class Cesar(MaskedSums):
     ) -> dict[int, Selection]:
         """The selections behind `_notice`, within the own one."""
         received, count, position = marks.cpu().numpy(), int(own_selection.sum()), 0
-        found = {view.rank: own_selection}
+        selections = {view.rank: own_selection}
         for c in view.co_senders[receiver]:
             if c == view.rank:
                 continue
@@ -171,9 +173,9 @@ class Cesar(MaskedSums):
             position += bits.size
             if bits.size != -(-count // 8):
                 raise PayloadError(f"{received.size} bytes are too few for the selections of others")
-            found[c] = np.zeros_like(own_selection)
-            found[c][own_selection] = np.unpackbits(bits, count=count).astype(np.bool_)
-        return found
+            selections[c] = np.zeros_like(own_selection)
+            selections[c][own_selection] = np.unpackbits(bits, count=count).astype(np.bool_)
+        return selections
 
     def _masked(
         self,
@@ -206,8 +208,8 @@ class Cesar(MaskedSums):
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         """Adds the sums on the coordinates at which all that selected them have arrived."""
         selections = self._source_selections
-        own = self.chain.to_basis(vector)
-        n = own.numel()
+        local = self.chain.to_basis(vector)
+        n = local.numel()
         number = sum((chosen.astype(np.int32) for chosen in selections.values()), np.zeros(n, np.int32))
         shared, weight = number >= self.least_senders, np.zeros(n)
         total = torch.zeros(n, dtype=self._fixed.dtype)
@@ -222,11 +224,11 @@ class Cesar(MaskedSums):
             total[torch.from_numpy(here)] += y
             weight[here] += view.weights[a]
         at = torch.from_numpy(np.flatnonzero(intact))
-        summed = self._fixed.sum([total[at]], own.dtype).to(own.device)
-        kept = (1 - torch.from_numpy(weight)[at]).to(own.device, own.dtype)
-        at = at.to(own.device)
-        mixed = own.clone()
-        mixed[at] = kept * own[at] + summed
+        summed = self._fixed.sum([total[at]], local.dtype).to(local.device)
+        kept = (1 - torch.from_numpy(weight)[at]).to(local.device, local.dtype)
+        at = at.to(local.device)
+        mixed = local.clone()
+        mixed[at] = kept * local[at] + summed
         context = view.context(view.rank)
         out.copy_(self.chain.from_basis(mixed, context) if self.chain.basis else mixed)
 

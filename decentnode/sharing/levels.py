@@ -190,32 +190,34 @@ class Levels(SchemeWrapper):
         self.outer_scheme.load_state_dict(state["_outer"])
 
 
-def _scheme(level: str, given: Mapping[str, Any] | str) -> Sharing:
+def _scheme(level: str, level_options: Mapping[str, Any] | str) -> Sharing:
     """The scheme of a level; raises BadInput."""
-    options = {"name": given} if isinstance(given, str) else dict(given)
+    options = {"name": level_options} if isinstance(level_options, str) else dict(level_options)
     options.pop("transforms", None)
-    found: Sharing = _made(level, SHARINGS, options)
-    promises = found.promises
+    scheme: Sharing = _made(level, SHARINGS, options)
+    promises = scheme.promises
     if (
         promises.protects
         or promises.sends == "nothing"
-        or isinstance(found, Levels)
-        or found.requirements.tree
+        or isinstance(scheme, Levels)
+        or scheme.requirements.tree
     ):
-        raise BadInput.at(level, f"{name_of(found)} does not work in a level; use gossip or fed_avg")
-    return found
+        raise BadInput.at(level, f"{name_of(scheme)} does not work in a level; use gossip or fed_avg")
+    return scheme
 
 
-def _transforms(level: str, given: Mapping[str, Any] | str) -> list[Transform]:
-    listed = [] if isinstance(given, str) else given.get("transforms") or []
+def _transforms(level: str, level_options: Mapping[str, Any] | str) -> list[Transform]:
+    listed = [] if isinstance(level_options, str) else level_options.get("transforms") or []
     if not isinstance(listed, list):
         raise BadInput.at(f"{level}.transforms", "must be a list of transforms")
-    return [_made(f"{level}.transforms[{index}]", TRANSFORMS, one) for index, one in enumerate(listed)]
+    return [
+        _made(f"{level}.transforms[{index}]", TRANSFORMS, transform) for index, transform in enumerate(listed)
+    ]
 
 
-def _made(where: str, registry: Registry, given: Mapping[str, Any] | str) -> Any:
+def _made(where: str, registry: Registry, plugin_options: Mapping[str, Any] | str) -> Any:
     """The plug-in with its options; raises BadInput with a line for each defect."""
-    options = {"name": given} if isinstance(given, str) else dict(given)
+    options = {"name": plugin_options} if isinstance(plugin_options, str) else dict(plugin_options)
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise BadInput.at(f"{where}.name", f"missing; name one of: {registry.names}")

@@ -106,27 +106,27 @@ class Moniqua(Sharing):
         """The whole steps of the sender: of all with these codes, those nearest to the own model."""
         codes = unpack(payload["codes"].cpu(), self.bits, steps.numel()).to(steps.device)
         turns = (steps - codes).mul_(2.0**-self.bits).round_().to(torch.int32)
-        found = turns.mul_(1 << self.bits).add_(codes)
-        if int(digest(found)) != int(payload["hash"]):
+        whole_steps = turns.mul_(1 << self.bits).add_(codes)
+        if int(digest(whole_steps)) != int(payload["hash"]):
             raise PayloadError(
                 f"in some coordinate it is {self.theta:g} or more from the own model; let the models "
                 "differ less, or raise sharing.theta"
             )
-        return found
+        return whole_steps
 
     def _check_range(self, vector: Tensor, steps: Tensor, view: View) -> None:
         # One pass; a number that is not finite makes the larger of the two so.
         if not steps.numel() or float(torch.stack(steps.aminmax()).abs().max()) < MOST_STEPS:
             return
         index = int(torch.argmax(steps.abs()))
-        found = f"{float(vector[index])}, found in {self.setup.layout.name_at(index)}"
+        value = f"{float(vector[index])}, found in {self.setup.layout.name_at(index)}"
         raise RunFailed(
-            f"rank {view.rank}, round {view.round + 1}: moniqua cannot encode {found}; with this theta and "
+            f"rank {view.rank}, round {view.round + 1}: moniqua cannot encode {value}; with this theta and "
             f"these bits it reaches {MOST_STEPS * self.step:g}"
         )
 
 
 def digest(steps: Tensor) -> Tensor:
     """63 bits that differ, except by chance, if two nodes have different numbers (int32), shape (1,)."""
-    found = xxhash.xxh3_64_intdigest(steps.cpu().numpy().data) >> 1
-    return torch.tensor([found], dtype=torch.int64)
+    hash_value = xxhash.xxh3_64_intdigest(steps.cpu().numpy().data) >> 1
+    return torch.tensor([hash_value], dtype=torch.int64)

@@ -131,8 +131,10 @@ class PowerGossip(Sharing):
 
     def _apply(self, j: int, payload: Payload, view: View, out: Tensor) -> None:
         left, sign = is_left(view), 1.0 if view.rank < j else -1.0
-        own, other = (self._parts(one, left) for one in (self._sent[j], payload))
-        for index, (block, mine, theirs) in enumerate(zip(self._blocks, own, other, strict=True)):
+        products, their_products = self._parts(self._sent[j], left), self._parts(payload, left)
+        for index, (block, mine, theirs) in enumerate(
+            zip(self._blocks, products, their_products, strict=True)
+        ):
             # Always the lower rank less the higher, so that both ends compute the same numbers.
             D = (mine.to(out.device) - theirs.to(out.device)).mul_(sign)
             step, p = -sign * view.weights[j], self._p[j][index]

@@ -171,14 +171,14 @@ class SecureAggregation(MaskedSums):
 
         incoming = await exchange(self._for_each(vector, view, masked), view.sources)
         # Payloads of one exchange are invalid in the next.
-        own = ReceiverGroup(view.sources, self._least(view.sources), sealed_shares(incoming, view.sources))
-        total = self._total([incoming[a]["values"] for a in own.arrived])
-        notices = await exchange({a: own.notice(a) for a in view.sources}, view.targets)
+        sums = ReceiverGroup(view.sources, self._least(view.sources), sealed_shares(incoming, view.sources))
+        total = self._total([incoming[a]["values"] for a in sums.arrived])
+        notices = await exchange({a: sums.notice(a) for a in view.sources}, view.targets)
         answers = {r: group.reveal(notices[r]) if r in notices else b"" for r, group in groups.items()}
         revealed = {r: payload_of(REVEALED, shares=shares) for r, shares in answers.items()}
         reveals = await exchange(revealed, view.sources)
         rows = {a: content(payload["shares"]) for a, payload in reveals.items()}
-        self._open(own, rows, total, vector, view, out)
+        self._open(sums, rows, total, vector, view, out)
 
     def _least(self, senders: Sequence[int]) -> int:
         assert self.threshold is not None
@@ -256,14 +256,14 @@ class SecureAggregation(MaskedSums):
         """x_r <- w_rr x_r + the sum, where something was sent; the rest of x_r stays as it is."""
         chain, context = self.chain, view.context(view.rank, view.rank)
         others = chain.decode_coefficients(Payload(chain.layout, summed.view(torch.uint8)), context)
-        own = chain.to_basis(vector)
-        mixed = out if not chain.basis else torch.empty_like(own)
+        local = chain.to_basis(vector)
+        mixed = out if not chain.basis else torch.empty_like(local)
         if chain.layout.form is Form.DENSE:
-            weighted_sum([(weight, own), (1.0, others)], mixed)
+            weighted_sum([(weight, local), (1.0, others)], mixed)
         else:
-            sent = _selecting(chain).coordinates(context, own.device)
-            mixed.copy_(own)
-            mixed[sent] = weight * own[sent] + others[sent]
+            sent = _selecting(chain).coordinates(context, local.device)
+            mixed.copy_(local)
+            mixed[sent] = weight * local[sent] + others[sent]
         if chain.basis:
             out.copy_(chain.from_basis(mixed, context))
 

@@ -143,9 +143,9 @@ class Shatter(Sharing):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         """Averages what the relay has passed on, each coordinate with as many as arrived."""
-        own = vector.cpu()
+        local = vector.cpu()
         total = torch.zeros(self.chunks * self._size, dtype=vector.dtype)
-        total[: own.numel()] = own
+        total[: local.numel()] = local
         number = torch.ones(self.chunks, dtype=vector.dtype)
         for relay, payload in incoming.items():
             for packet in self._split(bytes(payload["packets"].cpu().numpy())):
@@ -156,9 +156,9 @@ class Shatter(Sharing):
                     continue
                 total[chunk * self._size : (chunk + 1) * self._size] += values
                 number[chunk] += 1
-        mixed = total.view(self.chunks, self._size).div_(number.unsqueeze(1)).view(-1)[: own.numel()]
+        mixed = total.view(self.chunks, self._size).div_(number.unsqueeze(1)).view(-1)[: local.numel()]
         if not is_finite(mixed):
-            raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self.flaw_of(own)}")
+            raise RunFailed(f"rank {view.rank}, round {view.round + 1}: its own {self.flaw_of(local)}")
         out.copy_(mixed)
 
     def _source(self, view: View) -> RandomSource:

@@ -66,13 +66,13 @@ class ZipDl(Gossip):
         return {v: Payload.dense(y) for v, y in self._sent_models.items()}
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        own = vector if self._own is None else self._own
+        local = vector if self._own is None else self._own
         if incoming.keys() < self._sent_models.keys():
             weight = self.weights(dict.fromkeys(incoming, vector), view)[view.rank]
-            own = vector.clone()
+            local = vector.clone()
             for v in incoming:
-                own.sub_(self._sent_models[v] - vector, alpha=view.outgoing_weights[v] / weight)
-        super().mix(own, incoming, view, out)
+                local.sub_(self._sent_models[v] - vector, alpha=view.outgoing_weights[v] / weight)
+        super().mix(local, incoming, view, out)
         self._own = None
 
     def _noise(self, vector: Tensor, view: View) -> dict[int, Tensor]:

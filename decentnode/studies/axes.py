@@ -14,7 +14,7 @@ from decentnode.config.yaml_source import SourceLocation
 MOST_VALUES = 10_000
 """Values of one range; a longer one is a mistake."""
 MOST_LETTERS, KEPT_LETTERS = 40, 32
-"""Of a label that is made from a value."""
+"""Letters of a label that is made from a value: at most, and those kept of a longer one."""
 GRAPH_FILES = {".edges", ".adj", ".adjacency", ".txt"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -59,7 +59,7 @@ class PlannedVariant:
     """One combination of levels; its runs differ in the seed."""
 
     levels: Mapping[str, Level]
-    """By the name of the axis."""
+    """The level on each axis, by the name of the axis."""
 
     @property
     def name(self) -> str:
@@ -79,13 +79,13 @@ def combine(axes: Sequence[StudyAxis], zipped: Sequence[Sequence[str]]) -> list[
     groups = dict.fromkeys(tuple(partners.get(axis.name, (axis.name,))) for axis in axes)
     choices = [list(zip(*(by_name[name].levels for name in group), strict=True)) for group in groups]
     variants = []
-    for chosen in product(*choices):
-        found = {
+    for combination in product(*choices):
+        chosen = {
             name: level
-            for group, levels in zip(groups, chosen, strict=True)
+            for group, levels in zip(groups, combination, strict=True)
             for name, level in zip(group, levels, strict=True)
         }
-        variants.append(PlannedVariant({axis.name: found[axis.name] for axis in axes}))
+        variants.append(PlannedVariant({axis.name: chosen[axis.name] for axis in axes}))
     return variants
 
 

@@ -34,12 +34,12 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Its directory in that of the study."""
+        """The name of the run: its directory in that of the study."""
         return f"{self.variant.name}/seed-{self.seed}"
 
     @property
     def directory(self) -> Path:
-        """Its run directory."""
+        """The run directory."""
         assert self.settings.run_dir is not None, "every planned run has one"
         return Path(self.settings.run_dir)
 
@@ -49,22 +49,22 @@ def planned_runs(study: PlannedStudy) -> list[PlannedRun]:
     base = extends.read(study.base)
     if "base" in base.value:
         raise _wrong(study, "base", f"{study.base} is a study, too; name a configuration")
-    found: dict[str, Settings] = {}
+    settings_of: dict[str, Settings] = {}
     defects: dict[str, list[str]] = {}
     for variant in study.variants:
         document = _document(base, (*study.changes, *variant.changes))
         try:
             with plugin_errors_as_bad_input():
-                found[variant.name] = config.understand(document)
+                settings_of[variant.name] = config.understand(document)
         except BadInput as error:
             for line in error.lines:
                 defects.setdefault(line, []).append(variant.name)
     if defects:
-        raise ConfigError(*_told(defects, len(study.variants)))
-    _check_different(study, found)
-    _check_one_machine(study, found)
+        raise ConfigError(*_with_variants(defects, len(study.variants)))
+    _check_different(study, settings_of)
+    _check_one_machine(study, settings_of)
     return [
-        _planned(study, variant, seed, found[variant.name])
+        _planned(study, variant, seed, settings_of[variant.name])
         for seed in study.seeds
         for variant in study.variants
     ]
@@ -73,8 +73,8 @@ def planned_runs(study: PlannedStudy) -> list[PlannedRun]:
 def _planned(study: PlannedStudy, variant: PlannedVariant, seed: int, settings: Settings) -> PlannedRun:
     directory = study.out / variant.name / f"seed-{seed}"
     name = f"{study.name}-{variant.name}"[: LONGEST_NAME - 20] + f"-{seed}"
-    own = replace(settings, seed=seed, run_dir=str(directory), name=name)
-    return PlannedRun(variant, seed, own, study.base)
+    own_settings = replace(settings, seed=seed, run_dir=str(directory), name=name)
+    return PlannedRun(variant, seed, own_settings, study.base)
 
 
 def _document(base_document: Document, changes: Iterable[Change]) -> Document:
@@ -88,7 +88,7 @@ def _document(base_document: Document, changes: Iterable[Change]) -> Document:
     return document
 
 
-def _told(defects: dict[str, list[str]], variants: int) -> list[str]:
+def _with_variants(defects: dict[str, list[str]], variants: int) -> list[str]:
     """The lines, each with the variants that have the defect, unless all have it."""
     lines = []
     for line, names in defects.items():
@@ -106,18 +106,18 @@ def _check_different(study: PlannedStudy, all_settings: dict[str, Settings]) -> 
     for name, settings in all_settings.items():
         key = json.dumps(config.resolved(replace(settings, name="run")), sort_keys=True)
         if key in seen:
-            what = f"the variants '{seen[key]}' and '{name}' have the same settings; leave one out"
-            raise _wrong(study, "axes", what)
+            defect = f"the variants '{seen[key]}' and '{name}' have the same settings; leave one out"
+            raise _wrong(study, "axes", defect)
         seen[key] = name
 
 
 def _check_one_machine(study: PlannedStudy, all_settings: dict[str, Settings]) -> None:
     for name, settings in all_settings.items():
         if (machines := len(settings.mapping.make().machines)) > 1:
-            what = f"a sweep runs on one machine, and {name} is for {machines}; list one in mapping.machines"
-            raise _wrong(study, "base", what)
+            why = f"a sweep runs on one machine, and {name} is for {machines}; list one in mapping.machines"
+            raise _wrong(study, "base", why)
 
 
-def _wrong(study: PlannedStudy, key: str, what: str) -> ConfigError:
+def _wrong(study: PlannedStudy, key: str, defect: str) -> ConfigError:
     place = study.document.location((key,))
-    return ConfigError(LocatedDefect(place, Defect((key,), what)).render(study.document.file))
+    return ConfigError(LocatedDefect(place, Defect((key,), defect)).render(study.document.file))

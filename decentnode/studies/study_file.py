@@ -32,7 +32,7 @@ RANGE: dict[str, tuple[Any, Any]] = {
     "count": (Positive | None, None), "log": (bool, False),
 }  # fmt: skip
 MOST_RUNS = 100_000
-"""Of one study; more are a mistake."""
+"""Runs of one study, at most; more are a mistake."""
 TAKEN = {"study.yaml", "report.html", "lock"}
 """Names in the directory of a study that a variant cannot have."""
 KINDS = (
@@ -48,7 +48,7 @@ class StudyKeys:
     base: Path
     """The configuration that all runs start from; relative to the study's file."""
     name: Name | None = None
-    """None: that of the file."""
+    """The name of the study; None: that of the file."""
     set: dict[str, Any] = field(default_factory=dict)
     """Values of the configuration that are different in all runs, by dotted key."""
     axes: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class PlannedStudy:
     name: str
     base: Path
     changes: tuple[Change, ...]
-    """Those of all runs."""
+    """The changes of all runs."""
     axes: tuple[StudyAxis, ...]
     variants: tuple[PlannedVariant, ...]
     """All combinations that are not excluded."""
@@ -103,7 +103,7 @@ def read_study(path: str | Path, overrides: Sequence[str] = ()) -> PlannedStudy:
 
 
 def _apply(document: Document, override: str) -> None:
-    """As for a configuration, but `set.KEY` is one entry of `set`, whatever dots the key has."""
+    """Applies an override; `set.KEY` is one entry of `set`, whatever dots the key has."""
     name, sign, text = override.partition("=")
     section = document.value.setdefault("set", {}) if name.startswith("set.") else None
     if sign and isinstance(section, dict):
@@ -123,15 +123,15 @@ class _StudyParser:
 
     def read(self) -> PlannedStudy:
         parameters = parameters_of(StudyKeys)
-        given = {name: value for name, value in self.document.value.items() if value is not None}
-        for name in given.keys() & BELOW_SET:
-            what = f"a key of the configuration; a study changes it below set (command line: set.{name}=...)"
-            self.document.add((name,), what)
-            del given[name]
-        found = self.parser.options((), given, parameters, "key", list(parameters))
+        content = {name: value for name, value in self.document.value.items() if value is not None}
+        for name in content.keys() & BELOW_SET:
+            why = f"a key of the configuration; a study changes it below set (command line: set.{name}=...)"
+            self.document.add((name,), why)
+            del content[name]
+        parsed = self.parser.options((), content, parameters, "key", list(parameters))
         self.document.raise_any()
-        assert found is not None, "otherwise there was a defect"
-        keys = StudyKeys(**found)
+        assert parsed is not None, "otherwise there was a defect"
+        keys = StudyKeys(**parsed)
         name = keys.name or Path(self.document.file).stem
         if not keys.name:
             self._check_file_name(name)
@@ -187,16 +187,19 @@ class _StudyParser:
         key: Key = ("axes", name)
         if isinstance(value, dict) and _is_range(value):
             values = self._range(key, value)
-            levels = [self._level(label_of(name, one), {name: one}, key) for one in values]
-        elif isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
+            levels = [self._level(label_of(name, level), {name: level}, key) for level in values]
+        elif isinstance(value, dict) and value and all(isinstance(level, dict) for level in value.values()):
             levels = [self._level(label, changes, (*key, label)) for label, changes in value.items()]
         elif isinstance(value, list) and value:
-            levels = [self._level(label_of(name, one), {name: one}, (*key, i)) for i, one in enumerate(value)]
-        elif isinstance(value, dict) and any(isinstance(one, dict) for one in value.values()):
-            for label, one in value.items():
-                if not isinstance(one, dict):
-                    what = f"a named variant is a mapping from keys to values, {{}} for none, not {show(one)}"
-                    self.document.add((*key, label), what)
+            levels = [
+                self._level(label_of(name, item), {name: item}, (*key, i)) for i, item in enumerate(value)
+            ]
+        elif isinstance(value, dict) and any(isinstance(level, dict) for level in value.values()):
+            for label, changes in value.items():
+                if not isinstance(changes, dict):
+                    shown = show(changes)
+                    why = f"a named variant is a mapping from keys to values, {{}} for none, not {shown}"
+                    self.document.add((*key, label), why)
             return None
         else:
             self.document.add(key, KINDS.replace("{shown}", "an empty one" if value == [] else show(value)))
@@ -207,22 +210,22 @@ class _StudyParser:
         return StudyAxis(name, tuple(levels)) if levels else None
 
     def _range(self, key: Key, section: dict[str, Any]) -> list[float]:
-        found = self.parser.options(key, section, RANGE, "key", list(RANGE))
-        if found is None:
+        parsed = self.parser.options(key, section, RANGE, "key", list(RANGE))
+        if parsed is None:
             return []
         try:
-            return spread_out(found["from"], found["to"], found["step"], found["count"], found["log"])
+            return spread_out(parsed["from"], parsed["to"], parsed["step"], parsed["count"], parsed["log"])
         except ValueError as error:
             self.document.add(key, str(error))
             return []
 
     def _level(self, label: str, changes: dict[str, Any], place: Key) -> Level:
         if not _LABEL.fullmatch(label):
-            what = "a label is made of letters, digits, '_', '-', '+' and '.', at most 60"
-            self.document.add(place, what)
+            defect = "a label is made of letters, digits, '_', '-', '+' and '.', at most 60"
+            self.document.add(place, defect)
         is_named = len(place) > 2 and isinstance(place[2], str)
-        own = {key: (*place, key) if is_named else place for key in changes}
-        return Level(label, tuple(self._change(own[key], key, value) for key, value in changes.items()))
+        place_of = {key: (*place, key) if is_named else place for key in changes}
+        return Level(label, tuple(self._change(place_of[key], key, value) for key, value in changes.items()))
 
     def _change(self, place: Key, key: str, value: Any) -> Change:
         return Change(key, value, replace(self.document.location(place), file=self.document.file))
@@ -237,8 +240,8 @@ class _StudyParser:
             for key, lost in sorted(
                 (key, user) for key in changed for user in users if user.startswith(f"{key}.")
             ):
-                what = f"{key} replaces {lost} of the axis '{users[lost]}'; put this axis before that one"
-                self.document.add(("axes", axis.name), what)
+                defect = f"{key} replaces {lost} of the axis '{users[lost]}'; put this axis before that one"
+                self.document.add(("axes", axis.name), defect)
             users |= dict.fromkeys(changed, axis.name)
         places = {**{key: ("set", key) for key in keys.set}, **{key: ("axes", users[key]) for key in users}}
         for key, instead in (("seed", "seeds: [...]"), ("run_dir", "out: ..."), ("name", "name: ...")):
@@ -275,7 +278,7 @@ class _StudyParser:
     def _without(
         self, variants: list[PlannedVariant], axes: dict[str, StudyAxis], conditions: Sequence[dict[str, Any]]
     ) -> list[PlannedVariant]:
-        """Without those that a condition leaves out."""
+        """The variants without those that a condition leaves out."""
         for index, condition in enumerate(conditions):
             chosen = dict(self._chosen(("exclude", index), axes, condition))
             variants = [
@@ -295,8 +298,8 @@ class _StudyParser:
             self.document.add(key, "names no axis; write a condition such as {rounds: 5}, or leave it out")
         for name, wanted in condition.items():
             if name not in axes:
-                what = unknown("axis", name, list(axes)) if axes else "the study has no axes"
-                self.document.add((*key, name), what)
+                defect = unknown("axis", name, list(axes)) if axes else "the study has no axes"
+                self.document.add((*key, name), defect)
                 continue
             if wanted == []:
                 self.document.add((*key, name), "an empty list; name a value of the axis, or several")
@@ -322,8 +325,8 @@ class _StudyParser:
                     ("axes",), f"a variant cannot be named '{name}'; the sweep writes that file"
                 )
             if (other := by_case.setdefault(name.lower(), name)) != name:
-                what = f"the variants '{other}' and '{name}' differ in case alone, which some disks ignore"
-                self.document.add(("axes",), what)
+                defect = f"the variants '{other}' and '{name}' differ in case alone, which some disks ignore"
+                self.document.add(("axes",), defect)
         if names and len(max(names, key=len)) > 200:
             self.document.add(("axes",), "names of variants are too long for a directory; use named variants")
 

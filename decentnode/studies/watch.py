@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from decentnode.core.streams import say
+from decentnode.core.streams import print_line
 from decentnode.errors import BadInput
 from decentnode.results import Study
 from decentnode.results.extra import need
@@ -55,7 +55,7 @@ def serve(directories: Sequence[Path], host: str, port: int, token: str, target:
     listening = _listen(host, port)
     port = listening.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
-    say(f"http://{shown}:{port}/{f'?token={token}' if is_guarded else ''} (Ctrl-C ends it)")
+    print_line(f"http://{shown}:{port}/{f'?token={token}' if is_guarded else ''} (Ctrl-C ends it)")
     uvicorn = need("uvicorn")
     names = [] if is_guarded else [host, "localhost", "127.0.0.1", "[::1]"]
     server = uvicorn.Server(uvicorn.Config(application(page, token, names), log_level="warning"))
@@ -94,8 +94,8 @@ def application(page: LivePage, token: str, names: Sequence[str]) -> Any:
     )
 
     def answer(request: Any, content: Any, kind: Any) -> Any:
-        given = request.query_params.get("token") or request.cookies.get(COOKIE) or ""
-        if token and not hmac.compare_digest(given.encode(), token.encode()):
+        presented = request.query_params.get("token") or request.cookies.get(COOKIE) or ""
+        if token and not hmac.compare_digest(presented.encode(), token.encode()):
             return responses.PlainTextResponse("this page needs its token: /?token=...", status_code=403)
         try:
             response = kind(content())

@@ -89,7 +89,7 @@ class Lockstep:
         ]  # fmt: skip
         handshakes = {i: scheme.handshake() for i, scheme in enumerate(self.schemes)}
         for scheme, model in zip(self.schemes, self.models, strict=True):
-            scheme.receive_handshakes({i: said for i, said in handshakes.items() if said})
+            scheme.receive_handshakes({i: handshake for i, handshake in handshakes.items() if handshake})
             scheme.begin(model)
         self._views: dict[int, View] = {}
         self._phase = 0
@@ -151,9 +151,9 @@ class Lockstep:
         """One exchange of all nodes that take part in it; each receiver gets copies."""
         self._scribble()
         copies = {i: self._posted(i, request.outgoing) for i, request in requests.items()}
-        found = {i: self._received(i, request.sources, copies) for i, request in requests.items()}
+        received = {i: self._received(i, request.sources, copies) for i, request in requests.items()}
         self._phase += bool(requests)
-        return found
+        return received
 
     def _posted(self, i: int, outgoing: Mapping[int, Payload]) -> dict[int, Payload]:
         scheme = self.schemes[i]
@@ -175,16 +175,16 @@ class Lockstep:
     def _received(
         self, i: int, sources: Sequence[int], posted: Mapping[int, Mapping[int, Payload]]
     ) -> dict[int, Payload]:
-        layout, found = self.schemes[i].payload_layout(self._phase), {}
+        layout, payloads = self.schemes[i].payload_layout(self._phase), {}
         for j in sources:
             payload = posted.get(j, {}).get(i)
             if payload is None or not self.is_live(i, j):
                 continue
             assert layout is not None and payload.layout.hash == layout.hash, "not the layout declared"
             assert payload.nbytes <= layout.max_bytes, "larger than the layout allows"
-            found[j] = Payload.parse(layout, payload.buffer.clone()).to(self.models.device)
-            self._arrived.append(found[j].buffer)
-        return found
+            payloads[j] = Payload.parse(layout, payload.buffer.clone()).to(self.models.device)
+            self._arrived.append(payloads[j].buffer)
+        return payloads
 
     def _scribble(self) -> None:
         for buffer in self._arrived if self.scribbles else ():

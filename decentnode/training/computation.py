@@ -41,8 +41,8 @@ class Computation:
 
     def __post_init__(self) -> None:
         if self.amp is not None and self.dtype != "float32":
-            what = "computes the same without amp" if self.dtype == "bfloat16" else "would lose its digits"
-            raise BadInput.at("training.amp", f"needs training.dtype: float32; {self.dtype} {what}")
+            effect = "computes the same without amp" if self.dtype == "bfloat16" else "would lose its digits"
+            raise BadInput.at("training.amp", f"needs training.dtype: float32; {self.dtype} {effect}")
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """The context of forward passes and losses on a device."""
@@ -74,10 +74,10 @@ class Computation:
         made: Network = torch.compile(network, **how)  # type: ignore[call-overload]
 
         def call(*fields: Tensor) -> Tensor:
-            for one in fields:
+            for field in fields:
                 # Otherwise the code depends on which sizes of batches came first, and a resumed node could
                 # round differently.
-                torch._dynamo.maybe_mark_dynamic(one, 0)
+                torch._dynamo.maybe_mark_dynamic(field, 0)
             return made(*fields)
 
         return call

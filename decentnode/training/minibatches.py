@@ -110,7 +110,7 @@ class Minibatches:
         """A minibatch of each shape that an epoch has; `next` still gives their samples."""
         batches = self._split(self._shard.indices[: self._shard.size])
         longest = None if self._tokens is None else self._shard.samples.tokens
-        shapes = {(len(one), 0 if longest is None else int(longest[one].max())): one for one in batches}
+        shapes = {(len(b), 0 if longest is None else int(longest[b].max())): b for b in batches}
         return [self._shard.samples.batch(indices) for indices in shapes.values()]
 
     def _begin(self, epoch: int) -> None:

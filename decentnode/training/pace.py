@@ -19,7 +19,7 @@ from decentnode.errors import BadInput
 from decentnode.options import Fraction, PositiveFloat
 
 MOST_SECONDS = 3600.0
-"""Of a step, however slow it is: every run ends."""
+"""Seconds of a step, at most, however slow the node is: every run ends."""
 BEAT_INTERVAL = 0.25
 """Seconds between two heartbeats of a node that sleeps."""
 
@@ -41,10 +41,10 @@ class RandomSlowdown:
     def __post_init__(self) -> None:
         read = {"lognormal": ("sigma", "drawn"), "exponential": ("drawn",), "stragglers": ("share", "factor")}
         known = ("distribution", *read[self.distribution])
-        for one in fields(self):
-            if one.name not in known and getattr(self, one.name) != one.default:
+        for field in fields(self):
+            if field.name not in known and getattr(self, field.name) != field.default:
                 raise ValueError(
-                    f"{one.name} is no option of {self.distribution} (known: {', '.join(known[1:])})"
+                    f"{field.name} is no option of {self.distribution} (known: {', '.join(known[1:])})"
                 )
 
     def of(self, seed: int, rank: int, nodes: int, *step: int) -> float:
@@ -53,8 +53,8 @@ class RandomSlowdown:
             slow = generator(seed, "stragglers").permutation(nodes)[: round(self.share * nodes)]
             return self.factor if rank in slow else 1.0
         draw = generator(seed, "slowdown", rank, *(step if self.drawn == "step" else ()))
-        found = draw.exponential() if self.distribution == "exponential" else draw.lognormal(0, self.sigma)
-        return float(found)
+        factor = draw.exponential() if self.distribution == "exponential" else draw.lognormal(0, self.sigma)
+        return float(factor)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PaceSettings:
         key = "training.pace.trace_path"
         try:
             lines = Path(self.trace_path).read_text("utf-8").splitlines()
-            found = [
+            factors = [
                 [float(word) for word in line.replace(",", " ").split()] for line in lines if line.strip(" ,")
             ]
         except OSError as error:
@@ -88,9 +88,9 @@ class PaceSettings:
             ) from None
         except ValueError as error:
             raise BadInput.at(key, f"{self.trace_path}: {error}") from None
-        if not all(0 < number < inf for line in found for number in line):
+        if not all(0 < number < inf for line in factors for number in line):
             raise BadInput.at(key, f"{self.trace_path}: factors must be finite and > 0")
-        return found
+        return factors
 
     def of_rank(self, rank: int, nodes: int, seed: int, clock: Clock) -> "Pace":
         """The pace of one node."""

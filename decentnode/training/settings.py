@@ -129,7 +129,7 @@ class TrainingSettings(Computation):
                 "training.schedule_step", "ReduceLROnPlateau needs the mean loss of a round; use round"
             )
 
-        if sum(one.cls is Mixup for one in self.augmentation) > 1:
+        if sum(plugin.cls is Mixup for plugin in self.augmentation) > 1:
             raise BadInput.at("training.augmentation", "mixup mixes a batch once; name it once")
         if self.privacy is not None:
             refuse(one.below(("training",)) for one in self._defects_of_private())
@@ -154,7 +154,7 @@ class TrainingSettings(Computation):
             yield Defect(("optimizer",), "LBFGS takes several gradients in a step, and each spends; use SGD")
         if self.scheduler and self.scheduler.cls is ReduceLROnPlateau:
             yield Defect(("scheduler",), "ReduceLROnPlateau reads training losses, which are not private")
-        if any(one.cls is Mixup for one in self.augmentation):
+        if any(plugin.cls is Mixup for plugin in self.augmentation):
             yield Defect(
                 ("augmentation",), f"mixup mixes samples, and {name} bounds what each adds; leave it out"
             )
@@ -176,7 +176,7 @@ class TrainingSettings(Computation):
 
     def augmented(self, batch: Batch, seed: int, *counters: int) -> Batch:
         """A batch as training has it; the counters are those of its randomness."""
-        return augmented(batch, [one.make() for one in self.augmentation], seed, *counters)
+        return augmented(batch, [plugin.make() for plugin in self.augmentation], seed, *counters)
 
     def steps(self, rank: int, round: int, steps_per_epoch: int) -> int:
         """The number of steps of `rank` in `round`; 0 when it has no samples, or the round only mixes."""
@@ -195,22 +195,22 @@ class TrainingSettings(Computation):
         the same number of steps.
         """
         if self.batch_size is not None and self.batch_size < least:
-            what = f"batch norm needs {least} samples or more at once, not {self.batch_size}"
-            raise BadInput.at("training.batch_size", f"{what}")
+            defect = f"batch norm needs {least} samples or more at once, not {self.batch_size}"
+            raise BadInput.at("training.batch_size", f"{defect}")
         if self.batch_tokens is None:
             return
         longest = int(samples.tokens.max())
         if not samples.has_ids:
-            what = "the samples of the dataset are no tokens; use batch_size"
+            defect = "the samples of the dataset are no tokens; use batch_size"
         elif longest > self.batch_tokens:
-            what = f"must be at least {longest}, the length of the longest training sample"
+            defect = f"must be at least {longest}, the length of the longest training sample"
         elif least > 1:
-            what = f"batch norm needs {least} samples at once; use batch_size"
+            defect = f"batch norm needs {least} samples at once; use batch_size"
         elif in_step and self.steps_per_round is None:
-            what = "ranks would make unequal numbers of steps in an epoch; use steps_per_round"
+            defect = "ranks would make unequal numbers of steps in an epoch; use steps_per_round"
         else:
             return
-        raise BadInput.at("training.batch_tokens", f"{what}")
+        raise BadInput.at("training.batch_tokens", f"{defect}")
 
     def make_minibatches(self, shard: Shard) -> Minibatches:
         """The minibatches of a shard."""

@@ -77,7 +77,7 @@ class Tally:
 
     round: int
     learning_rate: float
-    """Of the first step."""
+    """The learning rate of the first step."""
     steps: int = 0
     skipped: int = 0
     samples: int = 0
@@ -92,7 +92,7 @@ class TrainReport:
     loss: float | None
     """The mean over the samples used, of all nodes that the reducer joins; None when there was no step."""
     steps: int
-    """Without those that mixed precision skipped, because a gradient was not finite."""
+    """Steps, without those that mixed precision skipped because a gradient was not finite."""
     samples: int
     learning_rate: float
     """The rate of the first step, as in `Training.rate_in`; `Training.learning_rate` is that of the next
@@ -134,7 +134,7 @@ class Training:
         if self.private is not None:
             self.minibatches = self.private.minibatches
         self.scaler = settings.scaler()
-        self.augmentation: list[Augmentation] = [one.make() for one in settings.augmentation]
+        self.augmentation: list[Augmentation] = [plugin.make() for plugin in settings.augmentation]
         self.module_state = ModuleState(module, [entry.name for entry in vector.layout.entries])
         """What the network has beside the vector."""
         self._loss_state = ModuleState(self.objective.loss)
@@ -201,14 +201,14 @@ class Training:
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """A context in which the network trains, and which it leaves as it was."""
-        beside, vector = copied_state(self.module_state), self.vector.trained.clone()
+        state, vector = copied_state(self.module_state), self.vector.trained.clone()
         self.module.train()
         yield
         # Buffers that are mixed are in the vector.
         self.vector.take_in()
         self.vector.trained.copy_(vector)
         self.vector.gradient.zero_()
-        self.module_state.load_state_dict(beside)
+        self.module_state.load_state_dict(state)
 
     def rehearse(self) -> None:
         """Computes two gradients, because some defects only appear in the second; restores the network.

@@ -49,8 +49,8 @@ class Chain(Stateful):
         for behind in self.stages[len(self.transforms) :]:
             if behind.follows_mixing:
                 before = name_of(self.transforms[-1])
-                what = f"follows the mix of models; {before} before it sends something else"
-                raise BadInput(f"{name_of(behind)} {what}")
+                reason = f"follows the mix of models; {before} before it sends something else"
+                raise BadInput(f"{name_of(behind)} {reason}")
         self.basis = next(
             (i for i, t in enumerate(self.transforms) if not t.changes_basis), len(self.transforms)
         )
@@ -66,8 +66,8 @@ class Chain(Stateful):
             transform.selects_all = selects_all
             if isinstance(transform, Wrapper):
                 elements = self.layouts[-1].fields[0].elements
-                rest = transforms[len(bound) + 1 :]
-                transform.rest_of_chain = Chain(rest, elements, dtype, parameters, index + 1)
+                behind = transforms[len(bound) + 1 :]
+                transform.rest_of_chain = Chain(behind, elements, dtype, parameters, index + 1)
             where, name = f"transforms[{index}]", name_of(transform)
             if transform.needs_float32 and dtype in HALVES:
                 raise BadInput.at(where, f"{name} {needs_float32(dtype)}")
@@ -207,12 +207,12 @@ class Chain(Stateful):
         stages, device = self.transforms[first:], payload.buffer.device
         if not stages:
             return payload["vector"]
-        owns: list[Tensor | None] = [context.fill]
+        fills: list[Tensor | None] = [context.fill]
         for transform in stages:
-            owns.append(None if owns[-1] is None else transform.in_basis(owns[-1]))
-        for transform, own in zip(reversed(stages), reversed(owns[:-1]), strict=True):
+            fills.append(None if fills[-1] is None else transform.in_basis(fills[-1]))
+        for transform, fill in zip(reversed(stages), reversed(fills[:-1]), strict=True):
             # Many transforms compute in host memory; the next one, and `own`, may be elsewhere.
-            payload = transform.decode(payload, context.filled_with(own)).to(device)
+            payload = transform.decode(payload, context.filled_with(fill)).to(device)
         return payload["vector"]
 
     def _refuse_nonfinite(self, signal: Tensor, context: Context, parameters: ParameterLayout | None) -> None:
@@ -249,25 +249,21 @@ def check_order(transforms: Sequence[Transform]) -> None:
         if forms[-1] not in transform.accepts:
             before = name_of(transforms[index - 1]) if index else "the signal"
             allowed = " or ".join(sorted(transform.accepts))
-            what = f"{name_of(transform)} takes {allowed} but {before} gives {forms[-1]}"
-            raise BadInput.at(f"transforms[{index}]", f"{what}; {_remedy(transforms, index, forms)}")
+            reason = f"{name_of(transform)} takes {allowed} but {before} gives {forms[-1]}"
+            raise BadInput.at(f"transforms[{index}]", f"{reason}; {_remedy(transforms, index, forms)}")
         forms.append(transform.emits or forms[-1])
-    _check_memory(transforms)
+    remembering = next((transform for transform in transforms if transform.remembers), None)
+    if remembering is not None:
+        refuse_own_payloads(transforms, f"{name_of(remembering)} remembers one thing that was sent to all")
 
 
 def _remedy(transforms: Sequence[Transform], index: int, forms: Sequence[Form]) -> str:
     """The remedy where the transform at `index` cannot encode the last of the forms before it."""
     if not index:
         return "put one that selects or rounds before it, such as top_k"
-    before, given = transforms[index - 1], forms[-2]
-    swapped = given in transforms[index].accepts and (transforms[index].emits or given) in before.accepts
+    before, form = transforms[index - 1], forms[-2]
+    swapped = form in transforms[index].accepts and (transforms[index].emits or form) in before.accepts
     return f"put it before {name_of(before)}" if swapped else "leave one of them out"
-
-
-def _check_memory(transforms: Sequence[Transform]) -> None:
-    remembering = next((transform for transform in transforms if transform.remembers), None)
-    if remembering is not None:
-        refuse_own_payloads(transforms, f"{name_of(remembering)} remembers one thing that was sent to all")
 
 
 def refuse_own_payloads(transforms: Sequence[Transform], why: str) -> None:

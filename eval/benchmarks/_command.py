@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs" / "benchmarks"
 LIMIT = 900.0
 """Seconds that one command may take."""
-LOOK_EVERY = 0.1
+CHECK_INTERVAL = 0.1
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class MemoryWatch(threading.Thread):
         return self._before - self._least
 
     def run(self) -> None:
-        while not self._ended.wait(LOOK_EVERY):
+        while not self._ended.wait(CHECK_INTERVAL):
             self._least = min(self._least, available_mb())
 
     def __enter__(self) -> "MemoryWatch":

@@ -35,7 +35,7 @@ from decentnode.training.training import Training
 from decentnode.transforms.chain import Chain
 
 RUN_ID = 1
-PATIENCE = 60.0
+TIMEOUT = 60.0
 NO_SAMPLES = Samples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
 
 
@@ -99,10 +99,10 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     board = EvaluatorBoard(SnapshotBuffers([], 1), 0)
     heartbeats, identity = HeartbeatBoard([rank]), RunIdentity(case.directory, "")
     resources = NodeResources(
-        SnapshotBuffers([rank], 1), board, PATIENCE, reporter, case.directory, heartbeats, identity
+        SnapshotBuffers([rank], 1), board, TIMEOUT, reporter, case.directory, heartbeats, identity
     )
     course = RoundScheduler(case.rounds, endpoint, heartbeats, clock)
-    exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[PATIENCE] * 4))
+    exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[TIMEOUT] * 4))
     records = Records(case.directory, rank)
     evaluation = NodeEvaluation(never, training, endpoint.counters, resources, clock, records)
     checkpoints = NodeCheckpoints(identity, 0, reporter, rank, course, records)

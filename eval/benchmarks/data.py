@@ -38,7 +38,7 @@ SAMPLE_BYTES = LENGTH + 8 + 8
 """Characters, label and group."""
 PUBLISHED_ROUNDS, PUBLISHED_STEPS = 630, 10
 STEPS = 2
-LOOK_EVERY = 0.3
+CHECK_INTERVAL = 0.3
 FIELDS = ("Pss", "Private_Clean", "Private_Dirty")
 
 
@@ -97,7 +97,7 @@ class SharedMemoryWatch(threading.Thread):
         return median(self._private.values())
 
     def run(self) -> None:
-        while not self._ended.wait(LOOK_EVERY):
+        while not self._ended.wait(CHECK_INTERVAL):
             found = {pid: fields for pid in descendants(os.getpid()) if (fields := memory_mb(pid))}
             self.pss_mb = max(self.pss_mb, sum(fields[0] for fields in found.values()))
             for pid, fields in found.items():

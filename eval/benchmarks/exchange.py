@@ -23,7 +23,7 @@ import torch
 from _forked import run_forked
 from _raw_exchange import RawCase, RawLoop, batch_loop, eventfd_loop, frames_loop, shared_memory_loop
 from _report import Target, conclude, median, median_ratio, parser, show
-from _untrained_node import PATIENCE, RUN_ID, NodeCase, build_node, open_communication, run_rounds
+from _untrained_node import RUN_ID, TIMEOUT, NodeCase, build_node, open_communication, run_rounds
 
 from decentnode.communication.security.curve import Credentials, KeyPair
 
@@ -85,8 +85,8 @@ def node_run(case: Case, directory: Path) -> list[dict[str, float]]:
         communication, endpoint = open_communication(spec, rank)
         node = build_node(spec, rank, endpoint)
         # As a launcher does: to a peer, a process that refuses connections is lost.
-        listening.wait(PATIENCE)
-        communication.open([j for j in range(NODES) if j != rank], RUN_ID, PATIENCE)
+        listening.wait(TIMEOUT)
+        communication.open([j for j in range(NODES) if j != rank], RUN_ID, TIMEOUT)
         measured = asyncio.run(run_rounds(node, spec))
         endpoint.leave()
         communication.close(5.0)

@@ -20,7 +20,7 @@ CASES = {
     "gloo-16": (16, ["communication={name: torch_distributed, backend: gloo}"]),
 }
 SMALL, SMALL_NODES, SMALL_SECONDS = "shared_memory-5", 5, 3.0
-SMALL_PATIENCE = {"warm_up": 0.5, "settled": 4.0}
+SMALL_PAUSES = {"warm_up": 0.5, "settled": 4.0}
 SECONDS = 60.0
 LEAST_PERCENT = 0.001
 NODE_WAKEUPS, NODE_PERCENT = 2.0, 0.02
@@ -28,9 +28,9 @@ LAUNCHER_WAKEUPS, LAUNCHER_PERCENT = 4.0, 0.02
 """In a second; and of a processor, for a node, and of the launcher for each 100 nodes or less."""
 
 
-def measure(name: str, seconds: float, nodes: int, overrides: list[str], **patience: float) -> dict[str, Any]:
+def measure(name: str, seconds: float, nodes: int, overrides: list[str], **pauses: float) -> dict[str, Any]:
     """One case; of the nodes the mean of all that wait, and the one that does most."""
-    with waiting_run(nodes, *overrides, **patience) as run:
+    with waiting_run(nodes, *overrides, **pauses) as run:
         pids = [run.launcher, run.server, *run.nodes]
         began, before = time.monotonic(), {pid: idle(pid) for pid in pids}
         time.sleep(seconds)
@@ -81,13 +81,13 @@ def main() -> None:
     options.add_argument("--case", action="append", choices=CASES, help="default: all of them")
     arguments = options.parse_args()
     seconds = arguments.seconds or (SMALL_SECONDS if arguments.small else SECONDS)
-    cases, patience = CASES, dict[str, float]()
+    cases, pauses = CASES, dict[str, float]()
     if arguments.small:
-        cases, patience = CASES | {SMALL: (SMALL_NODES, [])}, SMALL_PATIENCE
+        cases, pauses = CASES | {SMALL: (SMALL_NODES, [])}, SMALL_PAUSES
     table, wanted = [], list[Target]()
     for name in arguments.case or ([SMALL] if arguments.small else CASES):
         nodes, overrides = cases[name]
-        table.append(measure(name, seconds, nodes, overrides, **patience))
+        table.append(measure(name, seconds, nodes, overrides, **pauses))
         show(table[-1])
         wanted += targets(table[-1], nodes)
     # There is nothing beside it: how far below the limit the nodes stay.

@@ -30,7 +30,7 @@ from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.interceptor import MessageInterceptor, Received
 from decentnode.communication.wire import Header, Kind
 from decentnode.communication.zeromq.receiver import header_bytes
-from decentnode.parallel.rendezvous import StoreMeeting
+from decentnode.parallel.rendezvous import RankStoreRendezvous
 
 NODES = 4
 WIDTHS = {1_000_000: 500, 10_000_000: 1000}
@@ -227,7 +227,7 @@ class Wire(MessageInterceptor):
         return due
 
 
-class SlowMeeting(StoreMeeting):
+class SlowRendezvous(RankStoreRendezvous):
     """Ranks between which there is such a wire."""
 
     wire: Wire
@@ -242,15 +242,15 @@ def overlap(case: Case, rank: int) -> dict[str, list[float]]:
     join(rank, 2, case.port)
     alone, together = slow_network(case.elements), slow_network(case.elements)
     inputs = batch_of(alone, rank)
-    meeting = SlowMeeting.from_environment(LIMIT)
+    rendezvous = SlowRendezvous.from_environment(LIMIT)
     model = DecentralizedDataParallel(
-        together, plain_sgd, "ring", rendezvous=meeting, bucket_mb=4e-6 * case.elements / 4, deadline=LIMIT
+        together, plain_sgd, "ring", rendezvous=rendezvous, bucket_mb=4e-6 * case.elements / 4, deadline=LIMIT
     )
     found: dict[str, list[float]] = {"alone": [], "together": []}
     for _ in range(case.repeats):
         optimizer = plain_sgd(alone.parameters())
         found["alone"].append(time_steps(alone, inputs, optimizer, case.steps).seconds)
-        meeting.wire.seconds_per_byte = WIRE * found["alone"][-1] / (4 * case.elements)
+        rendezvous.wire.seconds_per_byte = WIRE * found["alone"][-1] / (4 * case.elements)
         found["together"].append(time_steps(model, inputs, None, case.steps).seconds)
     model.close()
     dist.destroy_process_group()

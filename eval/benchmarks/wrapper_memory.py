@@ -64,7 +64,7 @@ def peak(case: Case, port: int, has_neighbors: bool, rank: int) -> int:
     network = nn.Sequential(*(nn.Linear(case.width, case.width) for _ in range(LAYERS)))
     found = [0]
 
-    def look(mixture: Any) -> None:
+    def keep_most(mixture: Any) -> None:
         if mixture.step > 2:
             found.append(own_bytes())
 
@@ -79,7 +79,7 @@ def peak(case: Case, port: int, has_neighbors: bool, rank: int) -> int:
         "ring" if has_neighbors else [[float(i == j) for j in range(NODES)] for i in range(NODES)],
         bucket_mb=bucket_bytes(case) / 1e6,
         in_flight=case.in_flight,
-        before_mixing=look,
+        before_mixing=keep_most,
         communication=ways[case.transport],
         deadline=60.0,
         keep_freed_memory=False,

@@ -31,7 +31,7 @@ from decentnode.graph.mixing import MetropolisHastings, Mixing, Uniform, Weighte
 from decentnode.sharing.blocks.weighted_sum import weighted_sum
 
 RUN_ID = 7
-PATIENCE = 20.0
+TIMEOUT = 20.0
 MOST_SECONDS = 120.0
 
 
@@ -65,7 +65,7 @@ class Peer:
             self.inbox.release()
         outgoing = dict.fromkeys(graph.targets(self.rank, round), payload)
         handle = await self.endpoint.exchange(
-            outgoing, graph.sources(self.rank, round), (round, 0, 0), PATIENCE, layout
+            outgoing, graph.sources(self.rank, round), (round, 0, 0), TIMEOUT, layout
         )
         self.inbox = Inbox(handle, layout, self.endpoint)
         return self.inbox

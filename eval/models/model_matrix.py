@@ -31,7 +31,7 @@ from torch import Tensor, nn  # noqa: E402
 from decentnode import DecentralizedDataParallel  # noqa: E402
 from decentnode.cli.app import main as command  # noqa: E402
 from decentnode.errors import ExitCode  # noqa: E402
-from decentnode.parallel.rendezvous import Hall, RankRendezvous  # noqa: E402
+from decentnode.parallel.rendezvous import RankRendezvous, ThreadRendezvous  # noqa: E402
 
 CONFIG = """
 name: matrix
@@ -146,7 +146,7 @@ def wrapped(name: str, folder: Path) -> None:
 
 def ranks(name: str, folder: Path, resumes: bool) -> list[Tensor]:
     """The parameters of two ranks after six steps, or after the last three from a saved state."""
-    hall, found, errors = Hall(2), dict[int, list[Tensor]](), list[BaseException]()
+    rendezvous, found, errors = ThreadRendezvous(2), dict[int, list[Tensor]](), list[BaseException]()
     modules = []
     for _ in range(2):
         torch.manual_seed(1)
@@ -156,7 +156,7 @@ def ranks(name: str, folder: Path, resumes: bool) -> list[Tensor]:
 
     def rank(number: int) -> None:
         try:
-            found[number] = train(modules[number], hall.seat(number), folder / f"{number}.pt", resumes)
+            found[number] = train(modules[number], rendezvous.join(number), folder / f"{number}.pt", resumes)
         except BaseException as error:
             errors.append(error)
 
@@ -170,12 +170,16 @@ def ranks(name: str, folder: Path, resumes: bool) -> list[Tensor]:
     return [*found[0], *found[1]]
 
 
-def train(module: nn.Module, seat: RankRendezvous, path: Path, resumes: bool) -> list[Tensor]:
+def train(module: nn.Module, rendezvous: RankRendezvous, path: Path, resumes: bool) -> list[Tensor]:
     """One rank."""
-    draw = torch.Generator().manual_seed(seat.rank)
+    draw = torch.Generator().manual_seed(rendezvous.rank)
     batches = [torch.rand(6 - step % 3, 1, 8, 8, generator=draw) for step in range(6)]
     model = DecentralizedDataParallel(
-        module, lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), "ring", rendezvous=seat, deadline=20.0
+        module,
+        lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+        "ring",
+        rendezvous=rendezvous,
+        deadline=20.0,
     )
     if resumes:
         model.load_state_dict(torch.load(path, weights_only=True))

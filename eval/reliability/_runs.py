@@ -42,7 +42,7 @@ from decentnode.results.records import RoundRecord, read_records
 
 TINY = Path(__file__).with_name("tiny.yaml")
 ROOT = Path(__file__).parents[2]
-LOOK_EVERY = 0.01
+CHECK_INTERVAL = 0.01
 AFTERLIFE = 5.0
 """Seconds that the processes of a run have to end after its launcher."""
 
@@ -142,7 +142,7 @@ def run_all(trials: Sequence[Trial], jobs: int = 1) -> Iterator[Outcome]:
             for one in [one for one in running if one.has_ended()]:
                 running.remove(one)
                 yield one.outcome()
-            time.sleep(LOOK_EVERY)
+            time.sleep(CHECK_INTERVAL)
     finally:
         for one in running:
             one.kill()
@@ -192,7 +192,7 @@ class _Running:
         seconds = time.monotonic() - self.began
         limit = time.monotonic() + AFTERLIFE
         while (living := session_of(self.pid)) and time.monotonic() < limit:
-            time.sleep(LOOK_EVERY)
+            time.sleep(CHECK_INTERVAL)
         _kill_session(self.pid)
         files = [path.name for path in (self.folder / "tmp").glob("decentnode*")]
         try:

@@ -136,7 +136,7 @@ class Pair:
         self.started.append(process)
         return process
 
-    def ask(self, *asked: tuple[int, tuple[str, ...]]) -> list[tuple[int, str]]:
+    def run_all(self, *asked: tuple[int, tuple[str, ...]]) -> list[tuple[int, str]]:
         """Commands, each on a machine, all at the same time; their exit codes, and what they said."""
         environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
         running = [
@@ -220,7 +220,7 @@ class Pair:
     def check_commands(self, name: str) -> None:
         """What is asked during a run is answered on both machines, and times in it make sense."""
         asked = [(i, (verb, str(self.path(name, i)))) for i in range(2) for verb in ("status", "resume")]
-        for (machine, (verb, _)), (code, said) in zip(asked, self.ask(*asked), strict=True):
+        for (machine, (verb, _)), (code, said) in zip(asked, self.run_all(*asked), strict=True):
             if verb == "resume":
                 good = code == 2 and "in progress" in said
             else:
@@ -236,7 +236,7 @@ class Pair:
         for machine, page in enumerate(pages):
             path = str(self.path(name, machine))
             asked += [(machine, ("report", path, "--out", str(page))), (machine, ("status", path))]
-        for (machine, (verb, *_)), (code, said) in zip(asked, self.ask(*asked), strict=True):
+        for (machine, (verb, *_)), (code, said) in zip(asked, self.run_all(*asked), strict=True):
             good = code == 0 and (verb != "report" or pages[machine].exists())
             self.check(f"{name}: {verb} of its end on machine {machine}", good, said[-400:])
 

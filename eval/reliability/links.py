@@ -19,8 +19,8 @@ from pathlib import Path
 
 from _runs import TINY
 
-LOOK_INTERVAL = 0.5
-PATIENCE = 1500.0
+CHECK_INTERVAL = 0.5
+TIMEOUT = 1500.0
 """Seconds that the run may take."""
 
 
@@ -80,10 +80,10 @@ def start(folder: Path, machine: int, options: argparse.Namespace) -> subprocess
 
 def watch(runs: list[subprocess.Popen[bytes]]) -> int:
     """The most descriptors that any process has until all runs have ended."""
-    most, end = 0, time.monotonic() + PATIENCE
+    most, end = 0, time.monotonic() + TIMEOUT
     while any(run.poll() is None for run in runs) and time.monotonic() < end:
         most = max([most, *(descriptors(pid) for run in runs for pid in descendants(run.pid))])
-        time.sleep(LOOK_INTERVAL)
+        time.sleep(CHECK_INTERVAL)
     return most
 
 

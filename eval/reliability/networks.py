@@ -31,7 +31,7 @@ from decentnode.results.records import RoundRecord, read_records
 NAMESPACES = ("decentnode-east", "decentnode-west")
 ADDRESSES = ("10.77.32.1", "10.77.32.2")
 FIRST, ROUNDS_APART = 20, 20
-PATIENCE = 180.0
+TIMEOUT = 180.0
 """Seconds that the run may take to get to a round; most of them on a machine that starts it slowly."""
 BORDER = (0, NODES // 2 - 1, NODES // 2, NODES - 1)
 """The ranks whose edges the cut goes through."""
@@ -96,10 +96,10 @@ def records(folder: Path, rank: int) -> list[RoundRecord]:
 
 def wait_for_rounds(folder: Path, ranks: tuple[int, ...], count: int) -> None:
     """Until all these ranks have made so many rounds; raises RuntimeError when that takes too long."""
-    limit = time.monotonic() + PATIENCE
+    limit = time.monotonic() + TIMEOUT
     while min(len(records(folder, rank)) for rank in ranks) < count:
         if time.monotonic() > limit:
-            raise RuntimeError(f"ranks {ranks} did not get to round {count} within {PATIENCE:.0f} s")
+            raise RuntimeError(f"ranks {ranks} did not get to round {count} within {TIMEOUT:.0f} s")
         time.sleep(0.05)
 
 
@@ -142,7 +142,7 @@ def main() -> int:
             lay_cable()
             runs = start(folder, overrides(options))
             first, last = cut(folder, options.seconds)
-            codes = [run.wait(options.rounds * options.pace * 4 + 20 * PATIENCE) for run in runs]
+            codes = [run.wait(options.rounds * options.pace * 4 + 20 * TIMEOUT) for run in runs]
         finally:
             for run in runs:
                 run.kill()

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from _runs import LOOK_EVERY, Trial, _Running, session_of
+from _runs import CHECK_INTERVAL, Trial, _Running, session_of
 
 from decentnode.errors import BadInput
 from decentnode.results.reader import read_events
@@ -189,7 +189,7 @@ def run_all(ways: Sequence[Way], runs: int, jobs: int, minutes: float, seed: int
                 ending.judge()
                 done.append(ending)
                 show(ending)
-        time.sleep(LOOK_EVERY)
+        time.sleep(CHECK_INTERVAL)
     return done
 
 

@@ -72,7 +72,7 @@ class Trial:
             words, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, text=True
         )
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Fails if a finished run has changed; remembers those that are finished now."""
         for summary in (self.folder / "killed").glob("*/seed-?/summary.json"):
             run = summary.parent
@@ -123,7 +123,7 @@ def kill_once(trial: Trial, chance: random.Random) -> int | None:
     while left := [pid for pid in tree if is_alive(pid)]:
         assert time.monotonic() < limit, f"{number.name} left the processes {left}"
         time.sleep(0.05)
-    trial.look()
+    trial.check()
     done = len(trial.seen)
     print(f"{number.name}: {len(tree)} processes ended, {done} runs are done", flush=True)
     return None
@@ -159,7 +159,7 @@ def main() -> None:
         # What the kills have left.
         code = trial.start("killed").wait(LIMIT) if code is None else code
         assert code == 0, (trial.folder / "killed.out").read_text()[-3000:]
-        trial.look()
+        trial.check()
         assert trial.start("straight").wait(LIMIT) == 0
         found, expected = (hashes(trial.folder / name) for name in ("killed", "straight"))
         assert found == expected and len(found) == 12, f"{found}\n{expected}"

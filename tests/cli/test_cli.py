@@ -468,10 +468,10 @@ def test_the_doctor_prints_the_time_limits_of_a_configuration(call, monkeypatch)
 
 @pytest.mark.slow
 def test_the_doctor_examines_this_machine():
-    findings = {finding.what: finding for check in doctor.CHECKS for finding in check()}
+    findings = {finding.subject: finding for check in doctor.CHECKS for finding in check()}
     for what in ("Python", "torch", "libzmq", "shared memory", "CPU cores"):
         assert findings[what].level == "ok", findings[what]
-    assert findings["torch"].found == version("torch")
+    assert findings["torch"].value == version("torch")
     assert {"GPU", "open files", "/dev/shm", "addresses", "memory"} <= findings.keys()
     import torch
 
@@ -479,10 +479,10 @@ def test_the_doctor_examines_this_machine():
 
 
 def test_the_doctor_says_why_torch_does_not_load(monkeypatch):
-    monkeypatch.setattr(doctor, "_ASK_TORCH", "import tooorch")
+    monkeypatch.setattr(doctor, "_TORCH_FACTS", "import tooorch")
     (finding,) = doctor.torch()
     assert finding.level == "fail"
-    assert finding.found == "ModuleNotFoundError: No module named 'tooorch'"
+    assert finding.value == "ModuleNotFoundError: No module named 'tooorch'"
 
 
 def test_versions_compare_as_numbers():

@@ -24,7 +24,7 @@ from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.errors import StartError
 from decentnode.graph.families import Chain, FullyConnected, Ring
-from tests.support.troupe import (
+from tests.support.processes import (
     GLOO,
     GLOO_MACHINES,
     GROUPED,
@@ -34,9 +34,9 @@ from tests.support.troupe import (
     SHARED,
     SHARED_SIBLINGS,
     TCP,
-    Actor,
+    RunningNode,
     free_ports,
-    play,
+    run_nodes,
 )
 
 LAYOUT = dense_layout(1000)
@@ -47,22 +47,22 @@ PATIENT = dict.fromkeys(range(5), 20.0)
 APART = (SHARED, IPC, TCP, MACHINES, *GROUPED)
 
 
-def in_rounds(graph, rounds, timeout, before_round=lambda rank, round: None):
-    """A part that makes plain exchanges and returns (reason by missing peer, slowest round in seconds).
+def in_rounds(graph, rounds, timeouts, before_round=lambda rank, round: None):
+    """Work that makes plain exchanges and returns (reason by missing peer, slowest round in seconds).
 
-    `timeout` is by rank; those that are not named have the short one.
+    `timeouts` is by rank; those that are not named have the short one.
     """
 
-    async def part(actor: Actor):
+    async def work(node: RunningNode):
         missing, slowest = {}, 0.0
         for round in range(rounds):
-            before_round(actor.rank, round)
+            before_round(node.rank, round)
             began = time.monotonic()
-            slot = actor.endpoint.slots[round % 2].fill_(actor.rank + round)
-            outgoing = dict.fromkeys(graph.targets(actor.rank, round), Payload.dense(slot))
-            sources = graph.sources(actor.rank, round)
-            patience = timeout.get(actor.rank, SHORT)
-            inbox = await actor.exchange(outgoing, sources, (round, 0, 0), LAYOUT, patience)
+            slot = node.endpoint.slots[round % 2].fill_(node.rank + round)
+            outgoing = dict.fromkeys(graph.targets(node.rank, round), Payload.dense(slot))
+            sources = graph.sources(node.rank, round)
+            timeout = timeouts.get(node.rank, SHORT)
+            inbox = await node.exchange(outgoing, sources, (round, 0, 0), LAYOUT, timeout)
             for j, payload in inbox.items():
                 assert payload["vector"].unique().tolist() == [j + round]
             for j, error in inbox.missing.items():
@@ -70,7 +70,7 @@ def in_rounds(graph, rounds, timeout, before_round=lambda rank, round: None):
             slowest = max(slowest, time.monotonic() - began)
         return missing, slowest
 
-    return part
+    return work
 
 
 def signal_oneself(victim, at_round, signum):
@@ -82,47 +82,47 @@ def signal_oneself(victim, at_round, signum):
     return act
 
 
-@pytest.mark.parametrize("stage", APART, ids=lambda stage: stage.name)
-def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(stage):
-    part = in_rounds(Ring(4), 6, PATIENT, signal_oneself(3, 2, signal.SIGKILL))
-    performance = play(stage, 4, part, MEMORY, absent=[3])
-    assert {r: missing for r, (missing, _) in performance.results.items()} == {
+@pytest.mark.parametrize("case", APART, ids=lambda case: case.name)
+def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(case):
+    work = in_rounds(Ring(4), 6, PATIENT, signal_oneself(3, 2, signal.SIGKILL))
+    outcomes = run_nodes(case, 4, work, MEMORY, absent=[3])
+    assert {r: missing for r, (missing, _) in outcomes.results.items()} == {
         0: {3: (2, "PeerLost: connection lost")},
         1: {},
         2: {3: (2, "PeerLost: connection lost")},
     }
-    assert max(slowest for _, slowest in performance.results.values()) < 2.0
-    assert max(performance.close_seconds) < 3.5
+    assert max(slowest for _, slowest in outcomes.results.values()) < 2.0
+    assert max(outcomes.close_seconds) < 3.5
 
 
 def test_a_group_is_one_communicator_and_one_buffer_per_source_however_many_edges():
-    async def part(actor: Actor):
-        await in_rounds(FullyConnected(4), 5, PATIENT)(actor)
-        actor.release()
+    async def work(node: RunningNode):
+        await in_rounds(FullyConnected(4), 5, PATIENT)(node)
+        node.release()
         groups = [one for one in gc.get_objects() if isinstance(one, Group)]
-        return len(groups), sum(buffer.nbytes for buffer in actor.endpoint.transfer_queue.pool._free)
+        return len(groups), sum(buffer.nbytes for buffer in node.endpoint.transfer_queue.pool._free)
 
-    assert set(play(GLOO, 4, part, MEMORY).results.values()) == {(1, 3 * 4000)}
+    assert set(run_nodes(GLOO, 4, work, MEMORY).results.values()) == {(1, 3 * 4000)}
 
 
-@pytest.mark.parametrize("stage", [GLOO, GLOO_MACHINES], ids=lambda stage: stage.name)
-def test_survivors_of_a_group_continue_over_zeromq(stage):
+@pytest.mark.parametrize("case", [GLOO, GLOO_MACHINES], ids=lambda case: case.name)
+def test_survivors_of_a_group_continue_over_zeromq(case):
     """What carries an exchange is noted before the loss of rank 0, who led, and at the end."""
     rounds = in_rounds(Ring(4), 40, PATIENT, signal_oneself(0, 2, signal.SIGKILL))
 
-    async def part(actor: Actor):
-        before = actor.endpoint.group_membership.group
-        missing, _ = await rounds(actor)
-        carried = [list(by_target) for by_target in actor.endpoint._unconfirmed.values()]
+    async def work(node: RunningNode):
+        before = node.endpoint.group_membership.group
+        missing, _ = await rounds(node)
+        carried = [list(by_target) for by_target in node.endpoint._unconfirmed.values()]
         return (
             before.members,
             sorted(missing),
-            actor.endpoint.group_membership.group,
+            node.endpoint.group_membership.group,
             carried[-1],
             before.is_broken,
         )
 
-    results = play(stage, 4, part, MEMORY, absent=[0]).results
+    results = run_nodes(case, 4, work, MEMORY, absent=[0]).results
     everybody = (0, 1, 2, 3)
     assert results == {
         1: (everybody, [0], None, [], True),
@@ -132,67 +132,67 @@ def test_survivors_of_a_group_continue_over_zeromq(stage):
 
 
 def one_way(rounds, before_round):
-    """A part in which rank 0 sends to rank 1 and hears nothing; returns what rank 1 gets in each round."""
+    """Work in which rank 0 sends to rank 1 and hears nothing; returns what rank 1 gets in each round."""
 
-    async def part(actor: Actor):
+    async def work(node: RunningNode):
         found = []
         for round in range(rounds):
-            actor.release()
-            slot, sources = actor.endpoint.slots[round % 2].fill_(round), [0] * actor.rank
-            outgoing = {} if actor.rank else {1: Payload.dense(slot)}
-            handle = actor.endpoint.exchange(outgoing, sources, (round, 0, 0), 5.0, LAYOUT)
-            before_round(actor, round)
-            inbox = actor.inbox = Inbox(await handle, LAYOUT, actor.endpoint)
+            node.release()
+            slot, sources = node.endpoint.slots[round % 2].fill_(round), [0] * node.rank
+            outgoing = {} if node.rank else {1: Payload.dense(slot)}
+            handle = node.endpoint.exchange(outgoing, sources, (round, 0, 0), 5.0, LAYOUT)
+            before_round(node, round)
+            inbox = node.inbox = Inbox(await handle, LAYOUT, node.endpoint)
             found += [inbox[j]["vector"].unique().tolist() for j in inbox]
         return found
 
-    return part
+    return work
 
 
 @pytest.mark.parametrize("rounds", [1, 4], ids=["the last one", "one of several"])
 def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_sent_again(rounds):
     """It lies in the reader's memory, and the sender, who is not answered, has nothing left to send."""
 
-    def break_up(actor, round):
-        formation = actor.endpoint.group_membership
-        if actor.rank == 1 and round == 0:
+    def break_up(node, round):
+        formation = node.endpoint.group_membership
+        if node.rank == 1 and round == 0:
             time.sleep(0.5)
             formation.break_up(formation.group, "a wire fell out")
 
-    results = play(GLOO, 2, one_way(rounds, break_up), MEMORY).results
+    results = run_nodes(GLOO, 2, one_way(rounds, break_up), MEMORY).results
     assert results == {0: [], 1: [[float(round)] for round in range(rounds)]}
 
 
 def test_a_reader_that_was_not_heard_says_again_what_it_has_read():
-    async def part(actor: Actor):
-        endpoint, sockets = actor.endpoint, actor.endpoint._io_thread
-        outgoing = {} if actor.rank else {1: Payload.dense(endpoint.slots[0])}
-        if actor.rank == 1:
+    async def work(node: RunningNode):
+        endpoint, sockets = node.endpoint, node.endpoint._io_thread
+        outgoing = {} if node.rank else {1: Payload.dense(endpoint.slots[0])}
+        if node.rank == 1:
             sockets.dispatch = lambda messages: None
-        await actor.exchange(outgoing, [0] * actor.rank, (0, 0, 0), LAYOUT)
+        await node.exchange(outgoing, [0] * node.rank, (0, 0, 0), LAYOUT)
         sockets.__dict__.pop("dispatch", None)
-        await actor.exchange({}, [], (1, 0, 0), LAYOUT, LONG)
-        await asyncio.sleep(actor.rank * 1.5 * LONG)  # whoever leaves is not waited for
+        await node.exchange({}, [], (1, 0, 0), LAYOUT, LONG)
+        await asyncio.sleep(node.rank * 1.5 * LONG)  # whoever leaves is not waited for
         return set(endpoint.mailbox.lost())
 
-    assert play(GLOO, 2, part, MEMORY, tick=0.05).results == {0: set(), 1: set()}
+    assert run_nodes(GLOO, 2, work, MEMORY, tick=0.05).results == {0: set(), 1: set()}
 
 
 @pytest.mark.parametrize(
-    ("stage", "nodes"),
+    ("case", "nodes"),
     [(SHARED, 4), (TCP, 4), (SHARED_SIBLINGS, 5), (GLOO, 4)],
     ids=["shared", "tcp", "siblings", "gloo"],
 )
-def test_a_node_that_stands_still_is_accused_by_its_neighbor_alone(stage, nodes):
+def test_a_node_that_stands_still_is_accused_by_its_neighbor_alone(case, nodes):
     """The last of a chain stops; the others wait thrice as long as their deadline, and accuse nobody."""
     last = nodes - 1
-    part = in_rounds(Chain(nodes), nodes + 2, {last - 1: LONG}, signal_oneself(last, 2, signal.SIGSTOP))
-    performance = play(stage, nodes, part, MEMORY, tick=0.05, absent=[last])
-    missing = {rank: missing for rank, (missing, _) in performance.results.items()}
+    work = in_rounds(Chain(nodes), nodes + 2, {last - 1: LONG}, signal_oneself(last, 2, signal.SIGSTOP))
+    outcomes = run_nodes(case, nodes, work, MEMORY, tick=0.05, absent=[last])
+    missing = {rank: missing for rank, (missing, _) in outcomes.results.items()}
     accusation = {last: (2, "PeerTimeout: silent for 1 s in exchange 2/0/0")}
     assert missing == {rank: accusation if rank == last - 1 else {} for rank in range(last)}
     # A group ends in the meantime, where there was one.
-    assert LONG < performance.results[last - 1][1] < (6.0 if stage.grouped else 2.5)
+    assert LONG < outcomes.results[last - 1][1] < (6.0 if case.grouped else 2.5)
 
 
 def test_a_node_that_was_stopped_learns_that_it_was_given_up():
@@ -205,7 +205,7 @@ def test_a_node_that_was_stopped_learns_that_it_was_given_up():
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    results = play(
+    results = run_nodes(
         IPC, 3, in_rounds(Ring(3), 4, dict.fromkeys(range(3), 0.6), act), MEMORY, tick=0.05
     ).results
     for rank in (0, 1):
@@ -259,21 +259,21 @@ JUNK = [
 ]
 
 
-async def attacked(actor: Actor):
+async def attacked(node: RunningNode):
     """Rank 0 is sent junk by a stranger who stands beside rank 1, between two honest exchanges."""
     exchanges = in_rounds(Ring(2), 3, PATIENT)
-    sockets = actor.communication._io_thread
-    first = await exchanges(actor)
-    if actor.rank == 1:
+    sockets = node.communication._io_thread
+    first = await exchanges(node)
+    if node.rank == 1:
         await asyncio.to_thread(send_junk, sockets._links._endpoint_of(0))
     else:
         limit = time.monotonic() + 5.0
-        while actor.refused.total() < len(JUNK) and time.monotonic() < limit:
+        while node.refused.total() < len(JUNK) and time.monotonic() < limit:
             await asyncio.sleep(0.01)
-    other = 1 - actor.rank
+    other = 1 - node.rank
     outgoing = {other: Payload.dense(torch.full((1000,), 5.0))}
-    last = await actor.exchange(outgoing, [other], (9, 0, 0), LAYOUT)
-    return first[0], last[other]["vector"].unique().tolist(), actor.refused
+    last = await node.exchange(outgoing, [other], (9, 0, 0), LAYOUT)
+    return first[0], last[other]["vector"].unique().tolist(), node.refused
 
 
 def send_junk(endpoint):
@@ -290,9 +290,9 @@ def send_junk(endpoint):
     context.term()
 
 
-@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
-def test_junk_is_counted_by_its_reason_and_disturbs_nothing(stage):
-    results = play(stage, 2, attacked, MEMORY).results
+@pytest.mark.parametrize("case", [IPC, TCP], ids=lambda case: case.name)
+def test_junk_is_counted_by_its_reason_and_disturbs_nothing(case):
+    results = run_nodes(case, 2, attacked, MEMORY).results
     assert results[0] == ({}, [5.0], Counter(reason for reason, _ in JUNK))
     assert results[1] == ({}, [5.0], Counter())
 
@@ -309,109 +309,109 @@ while time.monotonic() < limit:
 """
 
 
-async def flooded(actor: Actor):
+async def flooded(node: RunningNode):
     """Somebody sends rank 0 messages without a pause while rank 1 owes it a payload."""
-    sockets = actor.communication._io_thread
-    await in_rounds(Ring(2), 2, PATIENT)(actor)
-    if actor.rank == 1:
+    sockets = node.communication._io_thread
+    await in_rounds(Ring(2), 2, PATIENT)(node)
+    if node.rank == 1:
         flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets._links._endpoint_of(0)])
         limit = time.monotonic() + 7.0
         while not sockets.mailboxes[1].lost() and time.monotonic() < limit:
             await asyncio.sleep(0.05)
         flood.kill()
         return flood.wait()
-    while actor.refused["header length"] < 1000:
+    while node.refused["header length"] < 1000:
         await asyncio.sleep(0.01)
     began = time.monotonic()
-    inbox = await actor.exchange({}, [1], (9, 0, 0), LAYOUT, 1.0)
+    inbox = await node.exchange({}, [1], (9, 0, 0), LAYOUT, 1.0)
     return list(inbox.missing), time.monotonic() - began
 
 
 def test_who_sends_without_a_pause_does_not_put_off_the_deadlines():
-    missing, seconds = play(TCP, 2, flooded, MEMORY).results[0]
+    missing, seconds = run_nodes(TCP, 2, flooded, MEMORY).results[0]
     assert missing == [1]
     assert seconds < 5.5
 
 
-async def uninvited(actor: Actor):
+async def uninvited(node: RunningNode):
     """Rank 2, which is no neighbor of rank 0, sends it payloads of rounds that are far away."""
-    sockets = actor.communication._io_thread
-    if actor.rank == 0:
+    sockets = node.communication._io_thread
+    if node.rank == 0:
         sockets._receiver.peers[0] = frozenset({1})
-    missing, _ = await in_rounds(Chain(3), 2, PATIENT)(actor)
+    missing, _ = await in_rounds(Chain(3), 2, PATIENT)(node)
     body, limit = bytes(4000), time.monotonic() + 5.0
-    for round in range(4) if actor.rank == 2 else ():
+    for round in range(4) if node.rank == 2 else ():
         header = sockets.header(wire.Kind.PAYLOAD, 2, 0, (1_000_000 + round, 0, 0), 1, len(body))
         sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
-    while actor.rank == 0 and actor.refused.total() < 4 and time.monotonic() < limit:
+    while node.rank == 0 and node.refused.total() < 4 and time.monotonic() < limit:
         await asyncio.sleep(0.01)
-    return missing, actor.refused, len(sockets.mailboxes[actor.rank]._early._messages)
+    return missing, node.refused, len(sockets.mailboxes[node.rank]._early._messages)
 
 
-@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
-def test_what_a_node_sends_that_is_no_neighbor_is_not_kept(stage):
-    results = play(stage, 3, uninvited, MEMORY).results
+@pytest.mark.parametrize("case", [IPC, TCP], ids=lambda case: case.name)
+def test_what_a_node_sends_that_is_no_neighbor_is_not_kept(case):
+    results = run_nodes(case, 3, uninvited, MEMORY).results
     assert results[0] == ({}, Counter({"unexpected source": 4}), 0)
     assert results[1] == results[2] == ({}, Counter(), 0)
 
 
-async def pushy(actor: Actor):
+async def pushy(node: RunningNode):
     """Rank 0 asks rank 1 for its model, which sends an empty one first; and so does rank 2, unasked."""
-    sockets = actor.communication._io_thread
-    await in_rounds(Chain(3), 1, PATIENT)(actor)
-    if actor.rank == 0:
+    sockets = node.communication._io_thread
+    await in_rounds(Chain(3), 1, PATIENT)(node)
+    if node.rank == 0:
         assert sockets.fetch(0, 1, 0.01) is None
         # What comes too late for the first time is taken for the second.
         found, limit = await asyncio.to_thread(sockets.fetch, 0, 1, 10.0), time.monotonic() + 10.0
-        while actor.refused.total() < 3 and time.monotonic() < limit:
+        while node.refused.total() < 3 and time.monotonic() < limit:
             await asyncio.sleep(0.01)
-        return found.view(torch.float32).tolist(), actor.refused
-    await asyncio.sleep(0.2 * actor.rank)
-    for body in (b"", torch.full((3,), float(actor.rank)).numpy().tobytes()):
-        header = sockets.header(wire.Kind.MODEL, actor.rank, 0, length=len(body))
+        return found.view(torch.float32).tolist(), node.refused
+    await asyncio.sleep(0.2 * node.rank)
+    for body in (b"", torch.full((3,), float(node.rank)).numpy().tobytes()):
+        header = sockets.header(wire.Kind.MODEL, node.rank, 0, length=len(body))
         sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
     return None
 
 
-async def insatiable(actor: Actor):
+async def insatiable(node: RunningNode):
     """Rank 1 asks rank 0 for its model again and again."""
-    sockets, given = actor.communication._io_thread, []
-    mailbox = sockets.mailboxes[actor.rank]
+    sockets, given = node.communication._io_thread, []
+    mailbox = sockets.mailboxes[node.rank]
     mailbox.transport.give_model = lambda: given.extend(mailbox.take_wanting())
-    await in_rounds(Ring(2), 1, PATIENT)(actor)
-    for _ in range(2 * MOST_REQUESTS if actor.rank == 1 else 0):
+    await in_rounds(Ring(2), 1, PATIENT)(node)
+    for _ in range(2 * MOST_REQUESTS if node.rank == 1 else 0):
         sockets.dispatch([(0, sockets.header(wire.Kind.MODEL_REQUEST, 1, 0).pack(), b"")])
-    other = 1 - actor.rank
-    await actor.exchange({other: Payload.dense(torch.zeros(1000))}, [other], (9, 0, 0), LAYOUT)
+    other = 1 - node.rank
+    await node.exchange({other: Payload.dense(torch.zeros(1000))}, [other], (9, 0, 0), LAYOUT)
     limit = time.monotonic() + 5.0
-    while actor.rank == 0 and actor.refused.total() < MOST_REQUESTS and time.monotonic() < limit:
+    while node.rank == 0 and node.refused.total() < MOST_REQUESTS and time.monotonic() < limit:
         await asyncio.sleep(0.01)
-    return len(given), actor.refused
+    return len(given), node.refused
 
 
 def test_a_model_is_given_to_one_peer_so_often_and_no_more():
-    given, refused = play(IPC, 2, insatiable, MEMORY).results[0]
+    given, refused = run_nodes(IPC, 2, insatiable, MEMORY).results[0]
     assert given <= MOST_REQUESTS
     assert refused == {"fetch": MOST_REQUESTS}
 
 
 def test_a_model_is_taken_of_the_peer_that_was_asked_alone():
-    found, refused = play(IPC, 3, pushy, MEMORY).results[0]
+    found, refused = run_nodes(IPC, 3, pushy, MEMORY).results[0]
     assert found == [1.0] * 3
     assert refused == {"body length": 1, "unexpected model": 2}
 
 
-async def corrupted(actor: Actor):
+async def corrupted(node: RunningNode):
     """What rank 1 sends to rank 0 in round 0 has one wrong bit; in round 1 it has none."""
-    other, found = 1 - actor.rank, []
-    if actor.rank == 1:
-        links = actor.endpoint._io_thread._links
+    other, found = 1 - node.rank, []
+    if node.rank == 1:
+        links = node.endpoint._io_thread._links
         links.send = flip_first_payload(links.send)
     for round in range(2):
         outgoing = {other: Payload.dense(torch.ones(1000))}
-        inbox = await actor.exchange(outgoing, [other], (round, 0, 0), LAYOUT)
+        inbox = await node.exchange(outgoing, [other], (round, 0, 0), LAYOUT)
         found.append(inbox[other]["vector"].unique().tolist())
-    return found, actor.endpoint.refused
+    return found, node.endpoint.refused
 
 
 def flip_first_payload(send):
@@ -430,29 +430,29 @@ def flip_first_payload(send):
     return flip
 
 
-@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
-def test_a_corrupted_payload_is_refused_and_sent_again(stage):
-    results = play(stage, 2, corrupted, MEMORY).results
+@pytest.mark.parametrize("case", [IPC, TCP], ids=lambda case: case.name)
+def test_a_corrupted_payload_is_refused_and_sent_again(case):
+    results = run_nodes(case, 2, corrupted, MEMORY).results
     assert results[0] == ([[1.0], [1.0]], Counter(checksum=1))
     assert results[1] == ([[1.0], [1.0]], Counter())
 
 
-async def overwritten(actor: Actor):
+async def overwritten(node: RunningNode):
     """Rank 1 changes its model while it is sent, as one may who has all throw that exchange away."""
-    other, slot = 1 - actor.rank, actor.endpoint.slots[0].fill_(1.0)
-    if actor.rank == 1:
-        links = actor.endpoint._io_thread._links
+    other, slot = 1 - node.rank, node.endpoint.slots[0].fill_(1.0)
+    if node.rank == 1:
+        links = node.endpoint._io_thread._links
         links.send = flip_first_payload(links.send)
-    handle = actor.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG, LAYOUT)
-    if actor.rank == 1:
+    handle = node.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG, LAYOUT)
+    if node.rank == 1:
         slot.fill_(2.0)
-    inbox = actor.inbox = Inbox(await handle, LAYOUT, actor.endpoint)
-    return {source: inbox[source]["vector"].unique().tolist() for source in inbox}, actor.endpoint.refused
+    inbox = node.inbox = Inbox(await handle, LAYOUT, node.endpoint)
+    return {source: inbox[source]["vector"].unique().tolist() for source in inbox}, node.endpoint.refused
 
 
-@pytest.mark.parametrize("stage", [IPC, TCP], ids=lambda stage: stage.name)
-def test_a_payload_that_was_changed_on_its_way_arrives_as_it_is_by_now(stage):
-    results = play(stage, 2, overwritten, MEMORY, tick=0.05).results
+@pytest.mark.parametrize("case", [IPC, TCP], ids=lambda case: case.name)
+def test_a_payload_that_was_changed_on_its_way_arrives_as_it_is_by_now(case):
+    results = run_nodes(case, 2, overwritten, MEMORY, tick=0.05).results
     assert results == {0: ({1: [2.0]}, Counter(checksum=1)), 1: ({0: [1.0]}, Counter())}
 
 

@@ -17,7 +17,17 @@ from decentnode.core.byte_counters import HEADER_BYTES
 from decentnode.core.payload import Field, Form, Layout, Payload, Role, dense_layout
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Exponential, Ring
-from tests.support.troupe import INPROC, MACHINES, SHARED, SHARED_SIBLINGS, STAGES, TCP, Actor, Stage, play
+from tests.support.processes import (
+    INPROC,
+    MACHINES,
+    SHARED,
+    SHARED_SIBLINGS,
+    TCP,
+    TRANSPORT_CASES,
+    RunningNode,
+    TransportCase,
+    run_nodes,
+)
 
 NODES = 4
 ELEMENTS = 20_001
@@ -55,18 +65,18 @@ def mark(sender, round, phase=0, receiver=NODES):
 
 
 class Exchanges:
-    """The parts of the play; each returns what one node saw, by exchange."""
+    """The work of the nodes; each returns what one node saw, by exchange."""
 
-    def __init__(self, actor: Actor):
-        self.actor = actor
+    def __init__(self, node: RunningNode):
+        self.running = node
         self.turn = 0
 
     async def vectors(self, graph, first_round):
         """Slots take turns and are written again at once; some readers look only after a while."""
-        seen, rank = {}, self.actor.rank
+        seen, rank = {}, self.running.rank
         for round in range(first_round, first_round + ROUNDS):
             for phase in range(PHASES):
-                slot = self.actor.endpoint.slots[self.turn]
+                slot = self.running.endpoint.slots[self.turn]
                 self.turn = 1 - self.turn
                 slot.fill_(mark(rank, round, phase))
                 inbox = await self._swap(Payload.dense(slot), graph, (round, phase, 0), VECTOR)
@@ -77,14 +87,14 @@ class Exchanges:
 
     async def one_each(self, round):
         """Another payload for each neighbor."""
-        rank, targets = self.actor.rank, Ring(NODES).targets(self.actor.rank, 0)
+        rank, targets = self.running.rank, Ring(NODES).targets(self.running.rank, 0)
         outgoing = {j: Payload.dense(torch.full((100,), mark(rank, round, 0, j))) for j in targets}
-        inbox = await self.actor.exchange(outgoing, Ring(NODES).sources(rank, 0), (round, 0, 0), SMALL)
+        inbox = await self.running.exchange(outgoing, Ring(NODES).sources(rank, 0), (round, 0, 0), SMALL)
         return {source: inbox[source]["vector"].unique().tolist() for source in inbox}
 
     async def lists(self, round):
         """Payloads of another length from everybody, one of them of none."""
-        rank = self.actor.rank
+        rank = self.running.rank
         payload = Payload.empty(LISTS, indices=rank * 7, values=rank * 3)
         payload["indices"].copy_(torch.arange(rank * 7))
         payload["values"].fill_(rank + 0.5)
@@ -100,35 +110,35 @@ class Exchanges:
         return {source: inbox[source].nbytes for source in inbox}
 
     async def _swap(self, payload, graph, key, layout):
-        rank, round = self.actor.rank, key[0]
+        rank, round = self.running.rank, key[0]
         outgoing = dict.fromkeys(graph.targets(rank, round), payload)
-        return await self.actor.exchange(outgoing, graph.sources(rank, round), key, layout)
+        return await self.running.exchange(outgoing, graph.sources(rank, round), key, layout)
 
 
-async def everything(actor: Actor):
-    exchanges = Exchanges(actor)
+async def everything(node: RunningNode):
+    exchanges = Exchanges(node)
     seen = {name: await exchanges.vectors(*act) for name, act in ACTS.items()}
     seen["one each"] = await exchanges.one_each(30)
     seen["lists"] = await exchanges.lists(31)
     seen["nothing"] = await exchanges.nothing(32)
-    seen["alignment"] = [slot.data_ptr() % 64 for slot in actor.endpoint.slots]
-    return seen, actor.endpoint.counters
+    seen["alignment"] = [slot.data_ptr() % 64 for slot in node.endpoint.slots]
+    return seen, node.endpoint.counters
 
 
-@pytest.fixture(scope="module", params=STAGES, ids=lambda stage: stage.name)
-def performance(request):
-    return play(request.param, NODES, everything, MEMORY)
+@pytest.fixture(scope="module", params=TRANSPORT_CASES, ids=lambda case: case.name)
+def outcomes(request):
+    return run_nodes(request.param, NODES, everything, MEMORY)
 
 
-def seen(performance, what):
-    assert sorted(performance.results) == list(range(NODES))
-    return {rank: result[0][what] for rank, result in performance.results.items()}
+def seen(outcomes, what):
+    assert sorted(outcomes.results) == list(range(NODES))
+    return {rank: result[0][what] for rank, result in outcomes.results.items()}
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_every_exchange_brings_the_vectors_of_its_sources_unchanged(performance, act):
+def test_every_exchange_brings_the_vectors_of_its_sources_unchanged(outcomes, act):
     graph, first_round = ACTS[act]
-    for rank, exchanges in seen(performance, act).items():
+    for rank, exchanges in seen(outcomes, act).items():
         assert exchanges == {
             (round, phase): {j: [mark(j, round, phase)] for j in graph.sources(rank, round)}
             for round in range(first_round, first_round + ROUNDS)
@@ -136,24 +146,24 @@ def test_every_exchange_brings_the_vectors_of_its_sources_unchanged(performance,
         }
 
 
-def test_every_neighbor_can_get_its_own_payload(performance):
-    for rank, inbox in seen(performance, "one each").items():
+def test_every_neighbor_can_get_its_own_payload(outcomes):
+    for rank, inbox in seen(outcomes, "one each").items():
         assert inbox == {j: [mark(j, 30, 0, rank)] for j in Ring(NODES).sources(rank, 0)}
 
 
-def test_payloads_of_any_length_arrive(performance):
-    for rank, inbox in seen(performance, "lists").items():
+def test_payloads_of_any_length_arrive(outcomes):
+    for rank, inbox in seen(outcomes, "lists").items():
         assert inbox == {j: (list(range(j * 7)), [j + 0.5] * (j * 3)) for j in Ring(NODES).sources(rank, 0)}
 
 
-def test_a_payload_of_no_bytes_arrives(performance):
-    for rank, inbox in seen(performance, "nothing").items():
+def test_a_payload_of_no_bytes_arrives(outcomes):
+    for rank, inbox in seen(outcomes, "nothing").items():
         assert inbox == dict.fromkeys(Ring(NODES).sources(rank, 0), 0)
 
 
-def test_slots_are_aligned_alike(performance):
+def test_slots_are_aligned_alike(outcomes):
     """Products of matrices in a vector would otherwise differ in their last bits from slot to slot."""
-    assert all(found == [0, 0] for found in seen(performance, "alignment").values())
+    assert all(found == [0, 0] for found in seen(outcomes, "alignment").values())
 
 
 def list_bytes(ranks):
@@ -174,8 +184,8 @@ def booked(rank, peers_of):
     return vectors * 4 * ELEMENTS + degree * 400, (vectors + 3 * degree) * HEADER_BYTES
 
 
-def test_bytes_are_counted_by_the_formula_on_every_transport(performance):
-    for rank, (_, counters) in performance.results.items():
+def test_bytes_are_counted_by_the_formula_on_every_transport(outcomes):
+    for rank, (_, counters) in outcomes.results.items():
         neighbors = Ring(NODES).targets(rank, 0)
         index, rest = list_bytes([rank] * len(neighbors))
         payload, header = booked(rank, lambda graph, i, round: graph.targets(i, round))
@@ -187,34 +197,34 @@ def test_bytes_are_counted_by_the_formula_on_every_transport(performance):
         assert received == (payload + rest, index, header)
 
 
-def test_closing_is_quick_and_leaves_nothing_behind(performance):
-    assert max(performance.close_seconds) < 2.0
-    assert performance.left_behind == []
+def test_closing_is_quick_and_leaves_nothing_behind(outcomes):
+    assert max(outcomes.close_seconds) < 2.0
+    assert outcomes.left_behind == []
 
 
-async def look_twice(actor: Actor):
+async def read_twice(node: RunningNode):
     """Rank 0 breaks the rules: it writes to a slot that is being read, and says so in a second exchange."""
-    other, slot = 1 - actor.rank, actor.endpoint.slots[0]
+    other, slot = 1 - node.rank, node.endpoint.slots[0]
     slot.fill_(1.0)
-    first = await actor.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), VECTOR)
-    if actor.rank == 0:
-        actor.release()
+    first = await node.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), VECTOR)
+    if node.rank == 0:
+        node.release()
         slot.fill_(2.0)
-        await actor.exchange({other: Payload.dense(torch.ones(100))}, [other], (1, 0, 0), SMALL)
+        await node.exchange({other: Payload.dense(torch.ones(100))}, [other], (1, 0, 0), SMALL)
         return None
     small = Payload.dense(torch.ones(100))
-    await actor.endpoint.exchange({other: small}, [other], (1, 0, 0), 20.0, SMALL)
+    await node.endpoint.exchange({other: small}, [other], (1, 0, 0), 20.0, SMALL)
     return first[other]["vector"].unique().tolist()
 
 
-@pytest.mark.parametrize("stage", [INPROC, SHARED], ids=lambda stage: stage.name)
-def test_a_vector_in_a_slot_is_read_where_it_lies(stage):
-    assert play(stage, 2, look_twice, MEMORY).results[1] == [2.0]
+@pytest.mark.parametrize("case", [INPROC, SHARED], ids=lambda case: case.name)
+def test_a_vector_in_a_slot_is_read_where_it_lies(case):
+    assert run_nodes(case, 2, read_twice, MEMORY).results[1] == [2.0]
 
 
-async def what_links_carry(actor: Actor):
+async def what_links_carry(node: RunningNode):
     """The kinds of messages that wake socket threads in ten rounds after the first two."""
-    links, carried = actor.endpoint._io_thread._links, Counter()
+    links, carried = node.endpoint._io_thread._links, Counter()
     send = links.send
 
     def counting(messages, opens=True):
@@ -223,93 +233,93 @@ async def what_links_carry(actor: Actor):
         assert not links._dealers.processes, "no socket is opened"
         return send(messages, opens)
 
-    others = [rank for rank in range(3) if rank != actor.rank]
+    others = [rank for rank in range(3) if rank != node.rank]
     for round in range(12):
         if round == 2:
             links.send = counting
-        slot = actor.endpoint.slots[round % 2].fill_(actor.rank + round)
-        inbox = await actor.exchange(
-            dict.fromkeys(others, Payload.dense(slot)), others, (round, 0, 0), VECTOR
-        )
+        slot = node.endpoint.slots[round % 2].fill_(node.rank + round)
+        inbox = await node.exchange(dict.fromkeys(others, Payload.dense(slot)), others, (round, 0, 0), VECTOR)
         assert [inbox[j]["vector"][0] for j in others] == [j + round for j in others]
     links.send = send
     return carried
 
 
-@pytest.mark.parametrize("stage", [SHARED, SHARED_SIBLINGS], ids=lambda stage: stage.name)
-def test_where_memory_is_shared_links_carry_nothing_but_the_beginning(stage):
+@pytest.mark.parametrize("case", [SHARED, SHARED_SIBLINGS], ids=lambda case: case.name)
+def test_where_memory_is_shared_links_carry_nothing_but_the_beginning(case):
     questions = {
         Kind.RESEND.name,
         Kind.POSITION.name,
         Kind.WAITING.name,
     }  # of a busy machine, and their answers
-    for carried in play(stage, 3, what_links_carry, MEMORY).results.values():
+    for carried in run_nodes(case, 3, what_links_carry, MEMORY).results.values():
         assert carried.keys() <= questions
 
 
-RING, MANY = Ring(12), Stage("4 nodes per process", "shared_memory", 4)
+RING, MANY = Ring(12), TransportCase("4 nodes per process", "shared_memory", 4)
 
 
-async def a_long_wait(actor: Actor):
+async def a_long_wait(node: RunningNode):
     """The pairs of nodes that a node sent control messages to while it, and all others, waited for node 0."""
-    tell, said = IoThread.tell, set()
+    send_control, said = IoThread.send_control, set()
 
     def listening(thread, kind, sender, peer, key, seq=0):
         said.add((kind.name, sender, peer))
-        return tell(thread, kind, sender, peer, key, seq)
+        return send_control(thread, kind, sender, peer, key, seq)
 
-    actor.communication._io_thread.failure_detector._tell = partial(listening, actor.communication._io_thread)
-    IoThread.tell = listening
-    neighbors = RING.targets(actor.rank, 0)
-    actor.endpoint.foresee(neighbors)
+    node.communication._io_thread.failure_detector._send_control = partial(
+        listening, node.communication._io_thread
+    )
+    IoThread.send_control = listening
+    neighbors = RING.targets(node.rank, 0)
+    node.endpoint.foresee(neighbors)
     for round in range(4):
-        if round == 1 and not actor.rank:
+        if round == 1 and not node.rank:
             await asyncio.sleep(1.0)
-        sent = dict.fromkeys(neighbors, Payload.dense(actor.endpoint.slots[round % 2]))
-        inbox = await actor.exchange(sent, neighbors, (round, 0, 0), VECTOR, timeout=2.0)
+        sent = dict.fromkeys(neighbors, Payload.dense(node.endpoint.slots[round % 2]))
+        inbox = await node.exchange(sent, neighbors, (round, 0, 0), VECTOR, timeout=2.0)
         assert not inbox.missing
-    actor.release()
-    actor.endpoint.leave()
+    node.release()
+    node.endpoint.leave()
     return said
 
 
 def test_processes_with_many_nodes_do_not_send_a_message_for_each_pair_of_nodes():
-    said = set().union(*play(MANY, RING.num_nodes, a_long_wait, MEMORY).results.values())
+    said = set().union(*run_nodes(MANY, RING.num_nodes, a_long_wait, MEMORY).results.values())
     assert {kind for kind, _, _ in said} >= {"WAITING", "RESEND"}
     assert [one for one in sorted(said) if one[2] not in RING.targets(one[1], 0)] == []
 
 
-async def other_layout(actor: Actor):
-    other = 1 - actor.rank
-    elements = 100 if actor.rank else 101
+async def other_layout(node: RunningNode):
+    other = 1 - node.rank
+    elements = 100 if node.rank else 101
     outgoing = {other: Payload.dense(torch.ones(elements))}
-    inbox = await actor.exchange(outgoing, [other], (0, 0, 0), dense_layout(elements))
+    inbox = await node.exchange(outgoing, [other], (0, 0, 0), dense_layout(elements))
     return dict(inbox), {j: f"{type(e).__name__}: {e}" for j, e in inbox.missing.items()}
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
-def test_a_payload_of_another_layout_is_a_protocol_error(stage):
-    results = play(stage, 2, other_layout, MEMORY).results
+@pytest.mark.parametrize("case", TRANSPORT_CASES, ids=lambda case: case.name)
+def test_a_payload_of_another_layout_is_a_protocol_error(case):
+    results = run_nodes(case, 2, other_layout, MEMORY).results
     for rank in range(2):
         other = 1 - rank
         assert results[rank] == ({}, {other: f"ProtocolError: rank {other}: sent another payload layout"})
 
 
-async def leave_early(actor: Actor):
+async def leave_early(node: RunningNode):
     """Rank 3 leaves after two rounds; everybody else does five."""
     graph, missing = Ring(NODES), {}
-    for round in range(2 if actor.rank == 3 else 5):
+    for round in range(2 if node.rank == 3 else 5):
         began = time.monotonic()
-        outgoing = dict.fromkeys(graph.targets(actor.rank, round), Payload.dense(torch.ones(100)))
-        inbox = await actor.exchange(outgoing, graph.sources(actor.rank, round), (round, 0, 0), SMALL)
+        outgoing = dict.fromkeys(graph.targets(node.rank, round), Payload.dense(torch.ones(100)))
+        inbox = await node.exchange(outgoing, graph.sources(node.rank, round), (round, 0, 0), SMALL)
         missing[round] = {j: str(e) for j, e in inbox.missing.items()}
         assert time.monotonic() - began < 2.0
     return missing
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
-def test_a_node_that_leaves_is_missed_at_once_and_only_from_then_on(stage):
-    results = play(stage, NODES, leave_early, MEMORY).results
+@pytest.mark.parametrize("case", TRANSPORT_CASES, ids=lambda case: case.name)
+def test_a_node_that_leaves_is_missed_at_once_and_only_from_then_on(case):
+    results = run_nodes(case, NODES, leave_early, MEMORY).results
     gone = {3: "rank 3: left after round 2"}
     for rank in (0, 2):
         assert results[rank] == {0: {}, 1: {}, 2: gone, 3: gone, 4: gone}
@@ -327,36 +337,36 @@ PARTS, PART_ROUNDS = 3, 6
 IN_PARTS = BufferSpec(300, payload_bytes=400, parts=PARTS)
 
 
-async def exchange_in_parts(actor: Actor):
+async def exchange_in_parts(node: RunningNode):
     """Every round's parts are in flight together: two lie in a slot, and the last one is staged."""
     found = []
-    sources = Ring(NODES).sources(actor.rank, 0)
-    flying = {part: launch(actor, 0, part, sources) for part in range(PARTS)}
+    sources = Ring(NODES).sources(node.rank, 0)
+    flying = {work: launch(node, 0, work, sources) for work in range(PARTS)}
     for round in range(PART_ROUNDS):
-        for part in range(PARTS):
-            inbox = Inbox(await flying[part], SMALL, actor.endpoint)
+        for work in range(PARTS):
+            inbox = Inbox(await flying[work], SMALL, node.endpoint)
             found.append([(j, inbox[j]["vector"].unique().tolist()) for j in sources])
             inbox.release()
             if round + 1 < PART_ROUNDS:
-                flying[part] = launch(actor, round + 1, part, sources)
-    return found, dict(actor.endpoint.refused)
+                flying[work] = launch(node, round + 1, work, sources)
+    return found, dict(node.endpoint.refused)
 
 
-def launch(actor: Actor, round: int, part: int, sources):
-    content = actor.endpoint.slots[round % 2][100 * part :][:100]
-    content = torch.empty(100) if part == PARTS - 1 else content
-    payload = Payload.dense(content.fill_(100 * round + 10 * part + actor.rank))
-    return actor.endpoint.exchange(dict.fromkeys(sources, payload), sources, (round, 0, part), 20.0, SMALL)
+def launch(node: RunningNode, round: int, work: int, sources):
+    content = node.endpoint.slots[round % 2][100 * work :][:100]
+    content = torch.empty(100) if work == PARTS - 1 else content
+    payload = Payload.dense(content.fill_(100 * round + 10 * work + node.rank))
+    return node.endpoint.exchange(dict.fromkeys(sources, payload), sources, (round, 0, work), 20.0, SMALL)
 
 
-@pytest.mark.parametrize("stage", [INPROC, SHARED, TCP], ids=lambda stage: stage.name)
-def test_parts_of_a_vector_are_in_flight_together(stage):
-    performance = play(stage, NODES, exchange_in_parts, IN_PARTS)
-    assert performance.errors == {}
-    for rank, (found, refused) in performance.results.items():
+@pytest.mark.parametrize("case", [INPROC, SHARED, TCP], ids=lambda case: case.name)
+def test_parts_of_a_vector_are_in_flight_together(case):
+    outcomes = run_nodes(case, NODES, exchange_in_parts, IN_PARTS)
+    assert outcomes.errors == {}
+    for rank, (found, refused) in outcomes.results.items():
         assert refused == {}
         assert found == [
-            [(j, [100.0 * round + 10 * part + j]) for j in Ring(NODES).sources(rank, 0)]
+            [(j, [100.0 * round + 10 * work + j]) for j in Ring(NODES).sources(rank, 0)]
             for round in range(PART_ROUNDS)
-            for part in range(PARTS)
+            for work in range(PARTS)
         ]

@@ -280,8 +280,8 @@ def test_what_torch_says_is_told_in_one_line():
 
 
 def test_the_store_of_one_machine_is_a_file(tmp_path):
-    meeting = StoreRendezvous(place_of(0, 2, tmp_path), "test", 1, RUN_ID)
-    meeting.store(5).set("a", "b")
+    rendezvous = StoreRendezvous(place_of(0, 2, tmp_path), "test", 1, RUN_ID)
+    rendezvous.store(5).set("a", "b")
     assert [path.name for path in Path(tmp_path).iterdir()] == ["test.store"]
 
 

@@ -18,7 +18,7 @@ from tests.communication.test_communications import (  # noqa: F401
     test_every_neighbor_can_get_its_own_payload,
     test_payloads_of_any_length_arrive,
 )
-from tests.support.troupe import INPROC, MACHINES, Stage, play
+from tests.support.processes import INPROC, MACHINES, TransportCase, run_nodes
 
 
 class LateCopies(HostCopies):
@@ -43,8 +43,8 @@ class LateCopies(HostCopies):
         self._reading.clear()
 
 
-class Wrapped(Stage):
-    """A stage whose nodes have their vectors behind copies."""
+class Wrapped(TransportCase):
+    """A case whose nodes have their vectors behind copies."""
 
     def communication(self, base_port=29600):
         made = super().communication(base_port)
@@ -53,8 +53,8 @@ class Wrapped(Stage):
         return made
 
 
-class OnGpu(Stage):
-    """A stage whose nodes share a real GPU."""
+class OnGpu(TransportCase):
+    """A case whose nodes share a real GPU."""
 
     def communication(self, base_port=29600):
         made = super().communication(base_port)
@@ -65,7 +65,7 @@ class OnGpu(Stage):
 
 
 # Forked nodes first: a process that has used CUDA cannot fork nodes that use it.
-STAGES = [
+TRANSPORT_CASES = [
     pytest.param((OnGpu, MACHINES), marks=pytest.mark.gpu, id="two machines, on a GPU"),
     pytest.param((OnGpu, INPROC), marks=pytest.mark.gpu, id="inproc, on a GPU"),
     pytest.param((Wrapped, INPROC), id="inproc"),
@@ -73,9 +73,9 @@ STAGES = [
 ]
 
 
-@pytest.fixture(scope="module", params=STAGES)
-def performance(request):
-    kind, stage = request.param
-    return play(
-        kind(stage.name, stage.local, stage.nodes_per_process, stage.machines), NODES, everything, MEMORY
+@pytest.fixture(scope="module", params=TRANSPORT_CASES)
+def outcomes(request):
+    kind, case = request.param
+    return run_nodes(
+        kind(case.name, case.local, case.nodes_per_process, case.machines), NODES, everything, MEMORY
     )

@@ -25,27 +25,29 @@ from decentnode.core.process_setup import close_connections_in_children
 from decentnode.errors import StartError
 
 
-class Tower:
-    """The bell of one of two processes, and what it has heard."""
+class FakeProcess:
+    """One of two processes: its doorbell, and what it has received."""
 
     def __init__(self, directory, own, machines=(0, 0)):
         processes = tuple(HostProcess(m, i, (i,), "127.0.0.1") for i, m in enumerate(machines))
-        self.heard, self.refused = [], Counter()
+        self.received, self.refused = [], Counter()
         self.place = ProcessDirectory(processes, own, str(directory))
-        self.bell = DoorbellReader(self.place, self.take, lambda reason: self.refused.update([reason]))
+        self.doorbell = DoorbellReader(self.place, self.take, lambda reason: self.refused.update([reason]))
         owner = SimpleNamespace(note_link=lambda process: None, book_unsent=pytest.fail)
-        self.links = PeerLinks(zmq.Context.instance(), self.place, str, self.greeting, owner, self.pipe_of)
+        self.links = PeerLinks(
+            zmq.Context.instance(), self.place, str, self.hello_messages, owner, self.pipe_of
+        )
 
-    def greeting(self, process, rings):
-        return [(process, Header(Kind.HELLO, 7, self.place.own, process, seq=rings).pack(), b"")]
+    def hello_messages(self, process, is_doorbell):
+        return [(process, Header(Kind.HELLO, 7, self.place.own, process, seq=is_doorbell).pack(), b"")]
 
-    def pipe_of(self, process, rings):
-        return pipe_path(self.place, process, rings) if self.place.co_located(process) else None
+    def pipe_of(self, process, is_doorbell):
+        return pipe_path(self.place, process, is_doorbell) if self.place.co_located(process) else None
 
     def take(self, head, body):
         header = Header.unpack(head)
         if header.kind != Kind.HELLO:
-            self.heard.append((Kind(header.kind), header.seq, body))
+            self.received.append((Kind(header.kind), header.seq, body))
 
 
 def message(kind=Kind.NOTICE, seq=1, to=1):
@@ -54,70 +56,75 @@ def message(kind=Kind.NOTICE, seq=1, to=1):
 
 
 @pytest.fixture
-def towers(tmp_path):
-    both = [Tower(tmp_path, own) for own in range(2)]
+def processes(tmp_path):
+    both = [FakeProcess(tmp_path, own) for own in range(2)]
     yield both
-    for tower in both:
-        tower.bell.close()
-        tower.links.close(lambda process: 0)
+    for process in both:
+        process.doorbell.close()
+        process.links.close(lambda process: 0)
 
 
-def ring(tower, *messages):
-    return tower.links.send(messages, opens=False)
+def send(process, *messages):
+    return process.links.send(messages, opens=False)
 
 
-def test_who_is_rung_is_greeted_first(towers):
+def test_who_is_rung_is_greeted_first(processes):
     kinds = []
-    towers[1].bell._take = lambda head, body: kinds.append(Header.unpack(head).kind)
-    assert ring(towers[0], message()) == []
-    assert ring(towers[0], message()) == []
-    towers[1].bell.hear()
+    processes[1].doorbell._take = lambda head, body: kinds.append(Header.unpack(head).kind)
+    assert send(processes[0], message()) == []
+    assert send(processes[0], message()) == []
+    processes[1].doorbell.receive()
     assert kinds == [Kind.HELLO, Kind.NOTICE, Kind.NOTICE]
-    assert not stat.S_IMODE(Path(pipe_path(towers[0].place, 1, True)).stat().st_mode) & 0o077
+    assert not stat.S_IMODE(Path(pipe_path(processes[0].place, 1, True)).stat().st_mode) & 0o077
 
 
-def test_everything_is_heard_once_in_its_order_and_only_kinds_of_exchanges_are_rung(towers):
+def test_everything_is_heard_once_in_its_order_and_only_kinds_of_exchanges_are_rung(processes):
     sent = [message(Kind.NOTICE, 1), message(Kind.RESEND, 2), message(Kind.ACKNOWLEDGE, 3)]
-    assert ring(towers[0], *sent) == sent[1:2]
-    towers[1].bell.hear()
-    towers[1].bell.hear()
-    assert [(kind, seq) for kind, seq, _ in towers[1].heard] == [(Kind.NOTICE, 1), (Kind.ACKNOWLEDGE, 3)]
-    assert towers[1].heard[1][2] == b"", "the body is as over a link, where it is checked against its length"
-    assert not towers[1].refused
+    assert send(processes[0], *sent) == sent[1:2]
+    processes[1].doorbell.receive()
+    processes[1].doorbell.receive()
+    assert [(kind, seq) for kind, seq, _ in processes[1].received] == [
+        (Kind.NOTICE, 1),
+        (Kind.ACKNOWLEDGE, 3),
+    ]
+    assert processes[1].received[1][2] == b"", (
+        "the body is as over a link, where it is checked against its length"
+    )
+    assert not processes[1].refused
 
 
-def test_what_a_full_pipe_does_not_take_goes_another_way(towers):
+def test_what_a_full_pipe_does_not_take_goes_another_way(processes):
     rest, rung = [], 0
     while not rest:
         rung += 1
-        rest = ring(towers[0], message(seq=rung))
-    towers[1].bell.hear()
-    assert rung > 500 and [seq for _, seq, _ in towers[1].heard] == list(range(1, rung))
-    assert ring(towers[0], message(seq=rung)) == []
-    towers[1].bell.hear()
-    assert [seq for _, seq, _ in towers[1].heard] == list(range(1, rung + 1))
+        rest = send(processes[0], message(seq=rung))
+    processes[1].doorbell.receive()
+    assert rung > 500 and [seq for _, seq, _ in processes[1].received] == list(range(1, rung))
+    assert send(processes[0], message(seq=rung)) == []
+    processes[1].doorbell.receive()
+    assert [seq for _, seq, _ in processes[1].received] == list(range(1, rung + 1))
 
 
-def test_who_has_ended_is_lost_and_its_successor_is_rung_when_it_is_known(towers, tmp_path):
-    links = towers[0].links
-    assert ring(towers[0], message()) == []
-    towers[1].bell.close()
-    assert ring(towers[0], message()) == [], "nobody reads it, and no other way would change that"
-    towers[1].links.close(lambda process: 0)
-    towers[1] = Tower(tmp_path, 1)
-    assert ring(towers[0], message()) == [], "the pipe of the process before"
+def test_who_has_ended_is_lost_and_its_successor_is_rung_when_it_is_known(processes, tmp_path):
+    links = processes[0].links
+    assert send(processes[0], message()) == []
+    processes[1].doorbell.close()
+    assert send(processes[0], message()) == [], "nobody reads it, and no other way would change that"
+    processes[1].links.close(lambda process: 0)
+    processes[1] = FakeProcess(tmp_path, 1)
+    assert send(processes[0], message()) == [], "the pipe of the process before"
     links.watch()
     assert links.lose_broken(time.monotonic() + 1) == [1] and not links.holds(1)
     links.lost.discard(1)
-    assert ring(towers[0], message(seq=5)) == []
-    towers[1].bell.hear()
-    assert [seq for _, seq, _ in towers[1].heard] == [5]
+    assert send(processes[0], message(seq=5)) == []
+    processes[1].doorbell.receive()
+    assert [seq for _, seq, _ in processes[1].received] == [5]
 
 
-def test_a_forked_worker_does_not_hide_that_its_parent_has_ended(towers):
+def test_a_forked_worker_does_not_hide_that_its_parent_has_ended(processes):
     """As a worker of a DataLoader did, which had the pipe open."""
-    links = towers[0].links
-    assert ring(towers[0], message()) == []
+    links = processes[0].links
+    assert send(processes[0], message()) == []
     is_forked, hold = os.pipe(), os.pipe()
     worker = os.fork()
     if worker == 0:
@@ -126,13 +133,13 @@ def test_a_forked_worker_does_not_hide_that_its_parent_has_ended(towers):
         os._exit(0)
     try:
         assert os.read(is_forked[0], 1) == b"x"
-        towers[1].bell.close()
+        processes[1].doorbell.close()
         links.watch()
         assert links.lose_broken(time.monotonic() + 1) == [1]
     finally:
         os.write(hold[1], b"x")
         os.waitpid(worker, 0)
-        towers[1].bell = Tower(Path(towers[0].place.directory), 1).bell
+        processes[1].doorbell = FakeProcess(Path(processes[0].place.directory), 1).doorbell
         for fd in (*is_forked, *hold):
             os.close(fd)
 
@@ -170,61 +177,61 @@ def test_a_forked_worker_does_not_keep_connections_of_its_parent(address, tmp_pa
 
 
 def test_processes_of_other_machines_are_not_rung(tmp_path):
-    tower = Tower(tmp_path, 0, machines=(0, 1))
-    assert ring(tower, message()) == [message()]
-    tower.bell.close()
-    tower.links.close(lambda process: 0)
+    process = FakeProcess(tmp_path, 0, machines=(0, 1))
+    assert send(process, message()) == [message()]
+    process.doorbell.close()
+    process.links.close(lambda process: 0)
 
 
 @given(st.lists(st.binary(max_size=3 * wire.HEADER_BYTES), max_size=5))
 def test_junk_is_counted_and_the_next_record_is_heard(tmp_path_factory, junk):
-    tower = Tower(tmp_path_factory.mktemp("junk"), 1)
+    process = FakeProcess(tmp_path_factory.mktemp("junk"), 1)
 
     def take(head, body):
         try:
-            Tower.take(tower, head, body)
+            FakeProcess.take(process, head, body)
         except wire.WireError as error:
-            tower.refused[error.reason] += 1
+            process.refused[error.reason] += 1
 
-    tower.bell._take = take
-    pipe = os.open(pipe_path(tower.place, 1, True), os.O_WRONLY | os.O_NONBLOCK)
+    process.doorbell._take = take
+    pipe = os.open(pipe_path(process.place, 1, True), os.O_WRONLY | os.O_NONBLOCK)
     for content in junk:
         os.write(pipe, content)
-        tower.bell.hear()
+        process.doorbell.receive()
         os.write(pipe, b"".join(message(seq=9)[1:]))
-        tower.bell.hear()
+        process.doorbell.receive()
     os.close(pipe)
-    tower.bell.close()
-    tower.links.close(lambda process: 0)
-    assert tower.heard == [(Kind.NOTICE, 9, wire.REFERENCE.pack(72))] * len(junk)
-    assert bool(tower.refused) == any(junk)
+    process.doorbell.close()
+    process.links.close(lambda process: 0)
+    assert process.received == [(Kind.NOTICE, 9, wire.REFERENCE.pack(72))] * len(junk)
+    assert bool(process.refused) == any(junk)
 
 
-def mailbox_of(tower):
+def mailbox_of(process):
     """A mailbox that waits at the bell, and is delivered to by what is rung."""
     transport = Transport()
-    transport.attend = tower.bell.attend
+    transport.attend = process.doorbell.attend
     box = Mailbox(1, transport, alone=True)
 
     def take(head, body):
         if Header.unpack(head).kind == Kind.NOTICE:
             box.deliver(0, (0, 0, 0), None)
 
-    tower.bell._take = take
+    process.doorbell._take = take
     return box
 
 
-def test_who_waits_hears_the_bell_itself(towers):
-    handle = mailbox_of(towers[1]).open((0, 0, 0), 1, [], [0], 10.0)
+def test_who_waits_hears_the_bell_itself(processes):
+    handle = mailbox_of(processes[1]).open((0, 0, 0), 1, [], [0], 10.0)
     assert not handle.finish_within(0.05)
-    threading.Timer(0.1, lambda: ring(towers[0], message())).start()
+    threading.Timer(0.1, lambda: send(processes[0], message())).start()
     began = time.monotonic()
     assert handle.finish_within(10.0)
     assert time.monotonic() - began < 5
 
 
-def test_who_waits_is_woken_by_what_comes_another_way(towers):
-    box = mailbox_of(towers[1])
+def test_who_waits_is_woken_by_what_comes_another_way(processes):
+    box = mailbox_of(processes[1])
     handle = box.open((0, 0, 0), 1, [], [0], 10.0)
     threading.Timer(0.1, lambda: box.deliver(0, (0, 0, 0), None)).start()
     began = time.monotonic()
@@ -232,35 +239,35 @@ def test_who_waits_is_woken_by_what_comes_another_way(towers):
     assert time.monotonic() - began < 5
 
 
-def test_who_is_woken_wakes_although_another_thread_empties_the_pipe(towers):
+def test_who_is_woken_wakes_although_another_thread_empties_the_pipe(processes):
     """The thread of the sockets does so before every message; a round then lasted until the node asked."""
     began = time.monotonic()
 
-    def hear_and_hear_again(handle):
+    def receive_twice(handle):
         time.sleep(0.001)
-        ring(towers[0], message())
+        send(processes[0], message())
         while not handle.done:
-            towers[1].bell.hear()
-        towers[1].bell.hear()
+            processes[1].doorbell.receive()
+        processes[1].doorbell.receive()
 
     for _ in range(100):
-        handle = mailbox_of(towers[1]).open((0, 0, 0), 1, [], [0], 10.0)
-        hearing = threading.Thread(target=hear_and_hear_again, args=(handle,))
+        handle = mailbox_of(processes[1]).open((0, 0, 0), 1, [], [0], 10.0)
+        hearing = threading.Thread(target=receive_twice, args=(handle,))
         hearing.start()
         assert handle.finish_within(2.0)
         hearing.join()
     assert time.monotonic() - began < 10
 
 
-def test_of_two_that_wait_both_are_woken(towers):
-    box = mailbox_of(towers[1])
+def test_of_two_that_wait_both_are_woken(processes):
+    box = mailbox_of(processes[1])
     handle = box.open((0, 0, 0), 1, [], [0], 10.0)
     ends = []
     waiting = [threading.Thread(target=lambda: ends.append(handle.finish_within(10.0))) for _ in range(3)]
     for thread in waiting:
         thread.start()
     time.sleep(0.1)
-    ring(towers[0], message())
+    send(processes[0], message())
     for thread in waiting:
         thread.join(5.0)
     assert ends == [True, True, True]
@@ -270,4 +277,4 @@ def test_where_no_pipe_can_be_made_one_line_says_so(tmp_path):
     with pytest.raises(
         StartError, match=r"^no named pipe can be made: .* \(communication.local=ipc needs none\)$"
     ):
-        Tower(tmp_path / "nowhere", 0)
+        FakeProcess(tmp_path / "nowhere", 0)

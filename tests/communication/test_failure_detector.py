@@ -24,16 +24,16 @@ class Waiter:
         self.said = []
         self.box = Mailbox(0, Transport())
         boxes = {0: self.box}
-        edges = EdgeProtocol(boxes, self._tell, lambda peer: True)
-        self.detector = FailureDetector(boxes, self._tell, edges)
+        edges = EdgeProtocol(boxes, self._send_control, lambda peer: True)
+        self.detector = FailureDetector(boxes, self._send_control, edges)
 
-    def _tell(self, kind, rank, peer, key, seq):
+    def _send_control(self, kind, rank, peer, key, seq):
         self.said.append((round(self.now - self.began, 3), kind, peer))
 
     def wait(self, round, sources=(1,), targets=(), timeout=DEADLINE):
         self.handle = self.box.open((round, 0, 0), round + 1, targets, sources, timeout)
         self.began = self.now
-        self.due = self.now + self.handle.begin_to_wait()
+        self.due = self.now + self.handle.start_waiting()
         return self.due - self.now
 
     def pass_time(self, seconds, concerned=(1, 2)):

@@ -3,7 +3,12 @@
 import asyncio
 import os
 
-from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import (
+    NO_LAST_ROUND,
+    UNDECIDED,
+    Activity,
+    HeartbeatBoard,
+)
 from decentnode.core.clock import Clock
 from decentnode.node.round_scheduler import RoundScheduler
 
@@ -72,7 +77,7 @@ def test_no_round_begins_while_the_last_one_is_undecided():
         await asyncio.sleep(0.05)
         assert not waiting.done()
         assert heartbeats.of(0).read()[:2] == (6, Activity.BEGIN)  # announced, so it counts
-        heartbeats.last_round = GO_ON
+        heartbeats.last_round = NO_LAST_ROUND
         return await waiting
 
     heartbeats.last_round = UNDECIDED

@@ -30,7 +30,7 @@ def few(monkeypatch):
     monkeypatch.setattr("decentnode.communication.zeromq.link_budget.kept_links", lambda: KEPT)
 
 
-class Tie(Transport):
+class FakeTransport(Transport):
     """Stands for the endpoint of rank 0."""
 
     def __init__(self):
@@ -45,14 +45,14 @@ def made(tmp_path):
     """Rank 0's socket thread, which does not run, and its mailbox; every other process listens."""
     processes = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(NODES))
     place = ProcessDirectory(processes, 0, str(tmp_path))
-    context, tie = zmq.Context(), Tie()
+    context, tie = zmq.Context(), FakeTransport()
     routers = [context.socket(zmq.ROUTER) for _ in range(NODES)]
     for process, router in enumerate(routers):
         router.bind(f"ipc://{tmp_path}/{process}-")
     sockets = IoThread(place, lambda process: f"ipc://{tmp_path}/{process}-", 1000)
     tie.threads.append(sockets)
     box = Mailbox(0, tie)
-    sockets.carry(box, None, None)
+    sockets.add_node(box, None, None)
     yield sockets, box, routers
     sockets.stop(0.0)
     for router in routers:
@@ -183,14 +183,14 @@ def test_pipes_are_opened_by_the_first_message_and_closed_with_the_link(tmp_path
     notice, hello = (wire.Header(kind, 1, 0, 1).pack() for kind in (Kind.NOTICE, Kind.HELLO))
     owner = SimpleNamespace(note_link=lambda process: None, book_unsent=pytest.fail)
     links = PeerLinks(
-        zmq.Context.instance(), places[0], str, lambda process, rings: [(process, hello, b"")], owner,
-        lambda process, rings: pipe_path(places[0], process, rings),
+        zmq.Context.instance(), places[0], str, lambda process, is_doorbell: [(process, hello, b"")], owner,
+        lambda process, is_doorbell: pipe_path(places[0], process, is_doorbell),
     )  # fmt: skip
     before = open_files()
     for turn in range(2):
         for process in range(1, NODES):
             assert links.send([(process, notice, bytes(8))], opens=False) == []
-            readers[process].hear()
+            readers[process].receive()
             assert heard[process] == [Kind.HELLO, Kind.NOTICE] * (turn + 1)
         assert open_files() - before == NODES - 1
         links.close(lambda process: 0) if turn else [links.end(p, 0) for p in range(1, NODES)]

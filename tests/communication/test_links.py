@@ -39,7 +39,7 @@ def made(tmp_path):
     owner = SimpleNamespace(book_unsent=book, note_link=lambda process: None)
     hello = header("hello")
     links = PeerLinks(
-        context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, rings: [(p, hello, b"")], owner
+        context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, is_doorbell: [(p, hello, b"")], owner
     )
     yield links, booked, also
     links.close(lambda process: 0)
@@ -75,7 +75,7 @@ def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_come_back(t
         ProcessDirectory(PROCESSES, 0, str(tmp_path)), lambda process: f"ipc://{tmp_path}/{process}", 1000
     )
     box = Mailbox(0, Transport())
-    sockets.carry(box, None, None)
+    sockets.add_node(box, None, None)
     try:
         box.depart(1, None)
         assert box.lost() == []
@@ -107,7 +107,7 @@ def test_a_peer_that_reads_nothing_does_not_fill_the_memory_of_who_sends(made):
     body = memoryview(bytes(1 << 17))
     links.send([(1, header(f"{i}"), body) for i in range(100)])
     assert booked == [header(f"{i}") for i in range(MOST_UNREAD, 100)]
-    links.renew(1)
+    links.reconnect(1)
     links.send([(1, header("anew"), body)])
     assert header("anew") not in booked
 
@@ -119,8 +119,8 @@ def test_a_process_that_begins_to_listen_a_little_later_is_linked(tmp_path):
     place = ProcessDirectory(PROCESSES, 0, str(tmp_path))
     owner = SimpleNamespace(book_unsent=None, note_link=linked.append)
     links = PeerLinks(
-        context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, rings: [(p, hello, b"")], owner,
-        lambda p, rings: pipe_path(place, p, rings),
+        context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, is_doorbell: [(p, hello, b"")], owner,
+        lambda p, is_doorbell: pipe_path(place, p, is_doorbell),
     )  # fmt: skip
     links.make(1)
     assert linked == [] and links.next_verdict < time.monotonic() + Timeouts.unmade_link / 2
@@ -129,7 +129,7 @@ def test_a_process_that_begins_to_listen_a_little_later_is_linked(tmp_path):
         ProcessDirectory(PROCESSES, 1, str(tmp_path)), lambda *message: heard.append(message), None, False
     )
     assert links.lose_broken(time.monotonic()) == []
-    reader.hear()
+    reader.receive()
     assert linked == [1] and heard == [(hello, b"")]
     assert links.holds(1) and links.next_verdict == float("inf")
     links.close(lambda process: 0)

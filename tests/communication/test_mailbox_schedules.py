@@ -24,7 +24,7 @@ EVENTS = st.lists(
 
 
 @dataclass(frozen=True)
-class Letter:
+class FakeMessage:
     seq: int
 
     def read(self, layout):
@@ -77,7 +77,7 @@ def play(events):
                 elif round == ledger.round and not ledger.done and source in ledger.awaited:
                     ledger.awaited.discard(source)
                     ledger.arrived.add(source)
-                box.deliver(source, (round, 0, 0), Letter(1))
+                box.deliver(source, (round, 0, 0), FakeMessage(1))
             case ("acknowledge", reader, offset):
                 number = max(0, ledger.seq + offset)
                 if number <= ledger.seq:

@@ -70,9 +70,9 @@ def test_a_pool_has_all_of_a_large_piece_again_after_a_part_of_it_was_used():
     pool = Pool()
     whole = pool.take(3 * LARGE, CPU)
     start = whole.data_ptr()
-    pool.give_back(whole)
+    pool.return_buffer(whole)
     part = pool.take(LARGE, CPU)
     assert part.data_ptr() == start and part.numel() == LARGE
-    pool.give_back(part)
+    pool.return_buffer(part)
     again = pool.take(3 * LARGE, CPU)
     assert again.data_ptr() == start and again.numel() == 3 * LARGE

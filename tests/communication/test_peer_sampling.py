@@ -28,13 +28,13 @@ LIMITS = Timeouts(deadline=20.0, grace=0.3, start_deadline=20.0, stop_deadline=5
 def serving(tmp_path):
     """Starts services in threads; returns their endpoints."""
 
-    def start(processes, patience=20.0, credentials=None, where=f"ipc://{tmp_path}/peers"):
+    def start(processes, timeout=20.0, credentials=None, where=f"ipc://{tmp_path}/peers"):
         def answer(number):
             if number == 9:
                 raise SystemExit  # the end of the service
             return b"block %d" % number
 
-        service = SamplingService(answer, where, processes, patience, credentials)
+        service = SamplingService(answer, where, processes, timeout, credentials)
 
         def serve():
             with contextlib.suppress(SystemExit):
@@ -84,7 +84,7 @@ def test_a_block_goes_to_all_when_the_last_has_asked(serving, asking):
 
 
 def test_a_process_that_does_not_ask_is_not_expected_again(serving, asking):
-    endpoint = serving(processes=2, patience=0.2)
+    endpoint = serving(processes=2, timeout=0.2)
     one, late = asking(endpoint), asking(endpoint)
     for number in range(3):
         one.send(QUESTION.pack(0, number))
@@ -112,17 +112,17 @@ def test_a_client_fetches_ahead_and_notices_the_end(serving):
     client = SamplingClient(serving(processes=1), 0, LIMITS, told.append).start()
     try:
         assert client.block(0) == b"block 0"
-        client.ask(1)
+        client.request(1)
         asyncio.run(client.wait(1))
         assert client.block(1) == b"block 1"
-        client.ask(9)
+        client.request(9)
         asyncio.run(client.wait(9))
         assert client.is_lost
         client.repeats(9, 1)
         client.repeats(10, 1)
         assert told == ["no answer of the peer-sampling service: repeating its views number 2"]
         # From now on nobody waits.
-        client.ask(10)
+        client.request(10)
         assert client.is_lost
     finally:
         client.close()
@@ -168,7 +168,7 @@ class Blocks:
         self.answers = {number: graph.answer(number) for number in numbers}
         self.asked, self.waited, self.told = [], [], []
 
-    def ask(self, number):
+    def request(self, number):
         self.asked.append(number)
 
     def block(self, number):
@@ -216,9 +216,9 @@ def test_links_are_opened_for_the_views_that_are_here():
     source = Blocks(graph, 0)
     graph.connect(source)
     here = {*graph.drawn.targets(1, 0), *graph.drawn.targets(1, 1)}
-    assert graph.met_in(1, range(4)) == here
+    assert graph.peers_in(1, range(4)) == here
     source.answers[1] = PeerSampler(30, 3, block=2).answer(1)
-    assert graph.met_in(1, range(4)) > here
+    assert graph.peers_in(1, range(4)) > here
     assert source.told == []
 
 

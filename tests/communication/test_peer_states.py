@@ -18,11 +18,11 @@ from decentnode.errors import PeerLost, PeerTimeout
 TIMEOUT = 10.0
 DEPTH = 4
 """Events of the exhaustive check."""
-EVENTS = "begin", "ask", "time_out", "propose", "restart", "leave"
+EVENTS = "begin", "request_from", "time_out", "propose", "restart", "leave"
 COMPARED = "state", "round", "last", "fresh_from", "requested", "margin", "proposals"
 
 
-class Letter(Message):
+class FakeMessage(Message):
     def _parse(self, layout):
         raise AssertionError("nobody reads it")
 
@@ -34,9 +34,9 @@ class End(Transport):
         self.edge, self.rank, self.peer, self.incarnation = edge, rank, 1 - rank, incarnation
         self.box = Mailbox(rank, self)
         boxes = {rank: self.box}
-        self.protocol = EdgeProtocol(boxes, edge.tell, lambda peer: True)
+        self.protocol = EdgeProtocol(boxes, edge.send_control, lambda peer: True)
         if incarnation:
-            self.protocol.rejoining = RejoinProtocol(boxes, edge.tell)
+            self.protocol.rejoining = RejoinProtocol(boxes, edge.send_control)
         self.next, self.handle, self.sent, self.linked = 0, None, {}, True
 
     def is_linked(self, peer):
@@ -45,9 +45,9 @@ class End(Transport):
     def acknowledge(self, source, message):
         self.edge.ends[source].box.acknowledged(self.rank, message.seq)
 
-    def send_again(self, peer, key):
+    def resend(self, peer, key):
         if key in self.sent:
-            self.edge.tell(Kind.PAYLOAD, self.rank, peer, key, self.sent[key])
+            self.edge.send_control(Kind.PAYLOAD, self.rank, peer, key, self.sent[key])
         return key in self.sent
 
     @property
@@ -64,14 +64,14 @@ class End(Transport):
         if box.ahead > self.next:
             self.next = box.ahead
             for peer in box.skip_to(self.next, [self.peer]):
-                self.edge.tell(Kind.SKIP, self.rank, peer, first_of(self.next), 0)
+                self.edge.send_control(Kind.SKIP, self.rank, peer, first_of(self.next), 0)
         key = first_of(self.next)
         box.admit(self.next)
         self.handle = box.open(key, self.next + 1, [self.peer], [self.peer], TIMEOUT)
-        self.handle.begin_to_wait()
+        self.handle.start_waiting()
         if box.peers.error(self.peer) is None:
             self.sent[key] = self.next + 1
-            self.edge.tell(Kind.PAYLOAD, self.rank, self.peer, key, self.next + 1)
+            self.edge.send_control(Kind.PAYLOAD, self.rank, self.peer, key, self.next + 1)
         self.next += 1
 
     def mix(self):
@@ -104,14 +104,14 @@ class End(Transport):
 
     def receive(self, header):
         if header.kind == Kind.PAYLOAD:
-            self.box.deliver(header.sender, header.key, Letter(header.sender, header.seq, 0))
+            self.box.deliver(header.sender, header.key, FakeMessage(header.sender, header.seq, 0))
         elif header.kind == Kind.RESEND:
             self.box.note_waiting(header.sender, header.key, True)
             if not self.protocol.is_seeking:
-                end = SimpleNamespace(tell=self.edge.tell)
+                end = SimpleNamespace(send_control=self.edge.send_control)
                 Receiver._answer_missing(end, self.box, header.sender, header.key)
         else:
-            self.protocol.hear(self.box, header.kind, header)
+            self.protocol.receive(self.box, header.kind, header)
 
 
 class Edge:
@@ -121,7 +121,7 @@ class Edge:
         self.post, self.mixed, self.losses = [], [{}, {}], 0
         self.ends = [End(self, rank) for rank in (0, 1)]
 
-    def tell(self, kind, sender, peer, key, seq):
+    def send_control(self, kind, sender, peer, key, seq):
         end = self.ends[sender]
         if not end.linked:
             # A message opens the link that it needs.
@@ -147,10 +147,10 @@ class Edge:
     def begin(self, rank):
         self.ends[rank].begin()
 
-    def ask(self, rank):
+    def request_from(self, rank):
         end = self.ends[rank]
         if end.is_waiting:
-            self.tell(Kind.RESEND, rank, end.peer, end.handle.key, 0)
+            self.send_control(Kind.RESEND, rank, end.peer, end.handle.key, 0)
 
     def time_out(self, rank):
         end = self.ends[rank]
@@ -168,7 +168,7 @@ class Edge:
             end.mix()
             self.losses += 1
             end.box.ended = True
-            self.tell(Kind.LEAVE, rank, end.peer, *farewell(end.box))
+            self.send_control(Kind.LEAVE, rank, end.peer, *farewell(end.box))
 
     def unlink(self, rank):
         """Closes the link of this end if that is allowed; the other one does not notice."""
@@ -185,7 +185,7 @@ class Edge:
         # Messages from and to the old incarnation are refused.
         self.post = []
         self.ends[end.peer].box.replace(rank, PeerLost(rank, "connection lost"))
-        new.protocol.rejoining.ask([(rank, end.peer)])
+        new.protocol.rejoining.request_positions([(rank, end.peer)])
 
     def seek(self, rank):
         """Lets a restarted end ask again; of two that seek, both begin where the caller says."""
@@ -193,7 +193,7 @@ class Edge:
         if end.protocol.is_seeking and other.protocol.is_seeking:
             end.protocol.rejoining.settle(1 + max(end.next, other.next))
         elif end.protocol.is_seeking:
-            end.protocol.rejoining.ask([(rank, end.peer)])
+            end.protocol.rejoining.request_positions([(rank, end.peer)])
 
     def check(self):
         for end in self.ends:
@@ -220,7 +220,7 @@ class Edge:
                 self.ends[rank].begin()
             self.drain()
             for rank in (0, 1):
-                self.ask(rank)
+                self.request_from(rank)
             self.drain()
             for rank in (0, 1):
                 self.seek(rank)

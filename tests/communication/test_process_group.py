@@ -32,13 +32,13 @@ from decentnode.communication.torch_distributed.process_group import (
 )
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
 
 RANKS = (0, 1, 2)
 KEY = (1, 0, 0)
 
 
-class PretendedNccl:
+class FakeNccl:
     """What torch has for NCCL, the group and its backend in one: writes down what it is asked for."""
 
     def __init__(self):
@@ -63,7 +63,7 @@ class PretendedNccl:
         self.asked.append("abort")
 
 
-class PretendedNcclGroup(NcclGroup):
+class FakeNcclGroup(NcclGroup):
     """Rank 0's end of a group, without a GPU."""
 
     def __init__(self, nccl):
@@ -75,7 +75,7 @@ class PretendedNcclGroup(NcclGroup):
 @pytest.fixture
 def nccl(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    return PretendedNccl()
+    return FakeNccl()
 
 
 def gloo_groups():
@@ -130,7 +130,7 @@ def sending(*peers):
 
 
 def test_a_launch_that_fails_half_way_leaves_no_group_of_nccl_open(nccl):
-    group = PretendedNcclGroup(nccl)
+    group = FakeNcclGroup(nccl)
     nccl.lost = 2
     with pytest.raises(GroupBroken, match=r"^the communicator was aborted$"):
         group.post(KEY, sending(1, 2))
@@ -138,7 +138,7 @@ def test_a_launch_that_fails_half_way_leaves_no_group_of_nccl_open(nccl):
 
 
 def test_a_launch_that_failed_is_the_last_one_of_its_group(nccl):
-    group = PretendedNcclGroup(nccl)
+    group = FakeNcclGroup(nccl)
     nccl.lost = 1
     for _ in range(2):
         with pytest.raises(GroupBroken):
@@ -148,7 +148,7 @@ def test_a_launch_that_failed_is_the_last_one_of_its_group(nccl):
 
 @pytest.mark.slow
 def test_nccl_is_not_aborted_while_a_launch_is_queued_but_while_it_waits(nccl, monkeypatch):
-    group = PretendedNcclGroup(nccl)
+    group = FakeNcclGroup(nccl)
     giving_up = threading.Thread(target=group.abort)
 
     def send(buffers, peer, tag):
@@ -169,7 +169,7 @@ def waits_for(work, group, seconds=5.0):
 
 def test_nccl_is_asked_nothing_any_more_once_it_is_given_up(nccl):
     """In torch the question would wait for the giving up, and all threads of Python with it."""
-    group, asked = PretendedNcclGroup(nccl), []
+    group, asked = FakeNcclGroup(nccl), []
 
     def is_completed():
         asked.append(group.is_broken)
@@ -182,7 +182,7 @@ def test_nccl_is_asked_nothing_any_more_once_it_is_given_up(nccl):
 
 
 def test_nccl_is_not_asked_while_it_is_being_given_up(nccl):
-    group, is_over = PretendedNcclGroup(nccl), threading.Event()
+    group, is_over = FakeNcclGroup(nccl), threading.Event()
     nccl.abort = lambda: is_over.wait(10.0)
     giving_up = threading.Thread(target=group._abort)
     giving_up.start()
@@ -193,7 +193,7 @@ def test_nccl_is_not_asked_while_it_is_being_given_up(nccl):
 
 def test_whoever_waits_does_not_free_what_another_thread_is_queueing_for(nccl):
     """Torch gives NCCL up in `wait` when an operation has failed."""
-    group = PretendedNcclGroup(nccl)
+    group = FakeNcclGroup(nccl)
 
     def fail():
         nccl.asked.append("wait")
@@ -219,13 +219,13 @@ def test_nccl_that_hangs_when_it_is_given_up_is_left_alone(nccl, monkeypatch):
     monkeypatch.setattr(Timeouts, "nccl_abort", 0.2)
     is_over, began = threading.Event(), time.monotonic()
     nccl.abort = lambda: is_over.wait(20.0)
-    PretendedNcclGroup(nccl).abort()
+    FakeNcclGroup(nccl).abort()
     assert time.monotonic() - began < 5.0
     is_over.set()
 
 
 def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
-    given_up = weakref.ref(group := PretendedNcclGroup(nccl))
+    given_up = weakref.ref(group := FakeNcclGroup(nccl))
     group.abort()
     del group
     gc.collect()
@@ -233,7 +233,7 @@ def test_an_nccl_group_that_was_given_up_outlasts_whoever_used_it(nccl):
 
 
 def test_a_group_that_does_not_warm_up_is_given_up(nccl, monkeypatch):
-    group = PretendedNcclGroup(nccl)
+    group = FakeNcclGroup(nccl)
     monkeypatch.setattr(group, "_wait_for_all", lambda seconds: nccl.send([], nccl.lost, 0))
     monkeypatch.setattr(process_group, "NcclGroup", lambda *args: group)
     group_factory = GroupFactory(SimpleNamespace(rank=0), None, None, torch.device("cpu"))
@@ -267,7 +267,7 @@ def test_the_watchdog_of_the_baseline_does_not_sleep_before_it_ends_the_process(
 
 @pytest.mark.parametrize(("peers", "connected"), [(frozenset({2, 7}), [2]), (None, [1, 2])])
 def test_a_group_is_warmed_up_with_the_members_that_may_exchange(nccl, monkeypatch, peers, connected):
-    group, met = PretendedNcclGroup(nccl), []
+    group, met = FakeNcclGroup(nccl), []
     monkeypatch.setattr(group, "_wait_for_all", lambda seconds: None)
     monkeypatch.setattr(group, "post", lambda key, moved: met.extend(t.peer for t in moved if t.sends) or [])
     group.warm_up(peers, 1.0)

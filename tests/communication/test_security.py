@@ -25,12 +25,12 @@ from decentnode.core.payload import Payload, dense_layout
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
-from tests.support.troupe import RUN_ID, Actor, Stage, credentials, play
+from tests.support.processes import RUN_ID, RunningNode, TransportCase, credentials, run_nodes
 
 LAYOUT = dense_layout(1000)
 MEMORY = BufferSpec(1000, payload_bytes=4096)
-KEYS = Stage("three machines with keys", "ipc", 1, 3, guarded=True)
-PLAIN = Stage("three machines without", "ipc", 1, 3)
+KEYS = TransportCase("three machines with keys", "ipc", 1, 3, guarded=True)
+PLAIN = TransportCase("three machines without", "ipc", 1, 3)
 LAST = (9, 0, 0)
 """The exchange that forged payloads are for."""
 
@@ -117,28 +117,28 @@ COUNTED = Counter({"unknown key": 1, "identity": 2, "run id": 1, "handshake": 3,
 """A client that failed in the handshake comes again, so there may be more of those."""
 
 
-async def attacked(actor: Actor):
+async def attacked(node: RunningNode):
     """Machine 1 attacks rank 0 between two exchanges; what rank 0 gets in the last one, and has refused."""
-    rank, sockets = actor.rank, actor.communication._io_thread
+    rank, sockets = node.rank, node.communication._io_thread
     others = [other for other in range(3) if other != rank]
 
     async def swap(key):
         payload = Payload.dense(torch.full((1000,), float(rank)))
-        inbox = await actor.exchange(dict.fromkeys(others, payload), others, key, LAYOUT)
+        inbox = await node.exchange(dict.fromkeys(others, payload), others, key, LAYOUT)
         return {j: inbox[j]["vector"].unique().tolist() for j in inbox}
 
     await swap((0, 0, 0))
     if rank == 1:
-        endpoint = actor.communication.tcp_endpoint(sockets.directory, 0)
+        endpoint = node.communication.tcp_endpoint(sockets.directory, 0)
         act = attack if sockets.directory.credentials else attack_plain
         await asyncio.to_thread(act, endpoint, sockets.directory.credentials)
     elif rank == 0 and sockets.directory.credentials:
         limit = time.monotonic() + 8.0
-        while not actor.refused >= COUNTED and time.monotonic() < limit:
+        while not node.refused >= COUNTED and time.monotonic() < limit:
             await asyncio.sleep(0.02)
     # Nobody comes to the last exchange before the attack is over.
     await swap((8, 0, 0))
-    return await swap(LAST), actor.refused
+    return await swap(LAST), node.refused
 
 
 def attack_plain(endpoint, _):
@@ -148,7 +148,7 @@ def attack_plain(endpoint, _):
 def test_nothing_of_a_stranger_gets_through_and_each_is_counted_by_its_reason(monkeypatch):
     monkeypatch.setattr(Timeouts, "key_handshake", 0.5)
     monkeypatch.setattr(Timeouts, "silent_connection", 1.0)
-    results = play(KEYS, 3, attacked, MEMORY, tick=0.05).results
+    results = run_nodes(KEYS, 3, attacked, MEMORY, tick=0.05).results
     for rank in range(3):
         assert results[rank][0] == {other: [float(other)] for other in range(3) if other != rank}
     refused = results[0][1]
@@ -159,11 +159,11 @@ def test_nothing_of_a_stranger_gets_through_and_each_is_counted_by_its_reason(mo
 
 def test_a_plain_link_believes_what_a_guarded_one_refuses():
     """So the test before it would see a forged payload."""
-    results = play(PLAIN, 3, attacked, MEMORY, tick=0.05).results
+    results = run_nodes(PLAIN, 3, attacked, MEMORY, tick=0.05).results
     assert results[0][0] == {1: [1.0], 2: [666.0]}
 
 
-class TestGatekeeper:
+class TestAuthenticator:
     def deliver(self, server, client, machine=0, most=1000, seconds=5.0):
         """What comes out of a guarded socket with keys `server` when `client` sends; and who was refused."""
         context, refused = zmq.Context(), []

@@ -42,8 +42,8 @@ def posted(gathers, is_late):
     begun(transfer_queue, group, (5, 0, 2), is_known=not is_late)
     begun(transfer_queue, group, (6, 0, 0))
     if is_late:
-        transfer_queue.told(LATER, (5, 0, 2), SIZES[2])
-        transfer_queue.told(LATER, (5, 0, 1), SIZES[1])
+        transfer_queue.receive_size(LATER, (5, 0, 2), SIZES[2])
+        transfer_queue.receive_size(LATER, (5, 0, 1), SIZES[1])
     return group
 
 

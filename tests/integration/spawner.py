@@ -23,7 +23,7 @@ from pathlib import Path
 
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
-from tests.integration.warm_python import ask
+from tests.integration.warm_python import request
 
 ROOT = Path(__file__).parents[2]
 SHARED = "DECENTNODE_TESTS_SPAWNER"
@@ -107,7 +107,7 @@ class Spawner:
         status, end = os.pipe()
         try:
             wish = json.dumps([words, str(cwd), environment, namespace]).encode()
-            return Command(ask(self._door, wish, [output, output, end]), status)
+            return Command(request(self._door, wish, [output, output, end]), status)
         finally:
             os.close(end)
 

@@ -27,7 +27,7 @@ evaluation: {{every: 20}}
 failures: {{deadline: 20.0}}
 """
 PACED = "faults=[{name: 'eval.reliability.more_faults:Hang', seconds: 0.02, activity: begin}]"
-PATIENCE = 100
+TIMEOUT = 100
 MACHINES = [
     "mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 1}], "
     "rendezvous_port: 31300}",
@@ -45,12 +45,12 @@ def configured(tmp_path):
 def test_a_run_over_two_machines_goes_on_and_ends_as_one_on_one_machine(tmp_path):
     config = configured(tmp_path)
     runs = [Run(tmp_path / f"run{m}", [*MACHINES, PACED, f"machine={m}"], config=config) for m in (0, 1)]
-    runs[0].wait_for_round(10, PATIENCE)
+    runs[0].wait_for_round(10, TIMEOUT)
     os.kill(runs[1].process.pid, signal.SIGTERM)
-    assert [run.wait(PATIENCE) for run in runs] == [143, 143], runs[0].text + runs[1].text
+    assert [run.wait(TIMEOUT) for run in runs] == [143, 143], runs[0].text + runs[1].text
     assert runs[0].summary["resumable_round"] >= 10
     resumed = [Run(run.run_dir, verb="resume") for run in runs]
-    assert [run.wait(PATIENCE) for run in resumed] == [0, 0], resumed[0].text + resumed[1].text
+    assert [run.wait(TIMEOUT) for run in resumed] == [0, 0], resumed[0].text + resumed[1].text
     straight = Ranks(config, tmp_path / "straight", "evaluation.every=0").meet().run(0, ROUNDS)
     straight.close()
     models = {
@@ -67,9 +67,9 @@ def test_a_run_over_two_machines_goes_on_and_ends_as_one_on_one_machine(tmp_path
 
 def test_a_killed_node_ends_all_and_is_named(tmp_path):
     run = Run(tmp_path / "run", ["rounds=100000"], configured(tmp_path), limits={"baseline_answer": 1.0})
-    run.wait_for_round(5, PATIENCE)
+    run.wait_for_round(5, TIMEOUT)
     os.kill(run.pid_of(1), signal.SIGKILL)
-    assert run.wait(PATIENCE) == 4, run.text
+    assert run.wait(TIMEOUT) == 4, run.text
     lost = run.summary["lost_nodes"]
     assert lost["1"] == "killed by signal 9"
     for rank in ("0", "2"):

@@ -26,7 +26,7 @@ def kinds(run: Run) -> Counter:
     return Counter(event.kind for event in read_events(run.run_dir / "events.jsonl"))
 
 
-def ask(run: Run) -> subprocess.CompletedProcess:
+def query_status(run: Run) -> subprocess.CompletedProcess:
     """`decentnode status` of this run."""
     return call("status", str(run.run_dir))
 
@@ -98,8 +98,8 @@ def test_a_run_is_asked_while_it_runs_and_when_its_launcher_is_gone(tmp_path):
     run.wait_for_round(3)
     stopped = run.pid_of(2)
     os.kill(stopped, signal.SIGSTOP)
-    wait_until(lambda: "suspended" in ask(run).stdout, 30, lambda: ask(run).stdout)
-    answer = ask(run)
+    wait_until(lambda: "suspended" in query_status(run).stdout, 30, lambda: query_status(run).stdout)
+    answer = query_status(run)
     assert answer.returncode == 0
     lines = {line.split()[0]: line for line in answer.stdout.splitlines() if line.strip()[:1].isdigit()}
     assert set(lines) == {"0", "1", "2", "3"}
@@ -108,7 +108,7 @@ def test_a_run_is_asked_while_it_runs_and_when_its_launcher_is_gone(tmp_path):
     assert "slowest: rank 2" in answer.stdout
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.wait()
-    answer = ask(run)
+    answer = query_status(run)
     assert answer.returncode == 0
     assert f"its launcher (pid {run.process.pid}) not found" in answer.stdout
     wait_until(lambda: not run.leftovers(), 5)
@@ -125,7 +125,7 @@ def test_what_the_nodes_told_a_launcher_that_stood_still_is_not_lost(tmp_path):
     assert run.summary["finished_nodes"] == 4
     assert "node_lost" not in kinds(run) and "stuck" not in kinds(run)
     assert not (run.run_dir / "live.json").exists()
-    answer = ask(run)
+    answer = query_status(run)
     assert answer.stdout.strip() == (
         f"{run.run_dir}: has ended: quickstart: all 4 nodes finished 60 rounds (exit code 0)"
     )

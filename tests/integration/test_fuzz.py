@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from tests.integration.spawner import ROOT, Spawner
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
 
 LIMIT = 100.0
 REASONS = {

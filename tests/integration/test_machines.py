@@ -188,9 +188,9 @@ def test_a_machine_with_other_keys_is_turned_away(tmp_path):
     lists = [json.loads((folder / "machines.json").read_text()) for folder in (real[0], impostor)]
     lists[1]["machines"][0] = lists[0]["machines"][0]
     (impostor / "machines.json").write_text(json.dumps(lists[1]))
-    patience = "failures.start_deadline=4"
+    timeout = "failures.start_deadline=4"
     runs = start_on_loopback(
-        tmp_path, 30140, *([patience, f"security={{keys: {keys}}}"] for keys in (real[0], impostor))
+        tmp_path, 30140, *([timeout, f"security={{keys: {keys}}}"] for keys in (real[0], impostor))
     )
     assert [run.wait() for run in runs] == [4, 4]
     assert "machine 0 does not have this machine's key on its list" in runs[1].text

@@ -41,7 +41,7 @@ TOGETHER = ("consensus_distance", "average_model")
 """Machines add their sums in an order of their own."""
 PACED = "sharing.pace=0.01"
 """Of what is to be stopped or killed amid its rounds; models do not depend on it."""
-PATIENCE = 100
+TIMEOUT = 100
 """Seconds for what takes a few on a machine that is not busy."""
 TCP = "communication={name: zeromq, local: tcp, base_port: 30310}"
 TWO = "communication={name: zeromq, nodes_per_process: 2}"
@@ -79,7 +79,7 @@ def assert_same(runs, straight):
     assert found == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
 
 
-def resume(runs, seconds=PATIENCE):
+def resume(runs, seconds=TIMEOUT):
     """Goes on with a run on each of its machines, and waits for the end."""
     resumed = [Run(run.run_dir, verb="resume") for run in runs]
     return [run.wait(seconds) for run in resumed], resumed
@@ -96,11 +96,11 @@ def resume(runs, seconds=PATIENCE):
 def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, signum):
     every = 0 if signum != signal.SIGKILL else 9
     run = Run(tmp_path / "run", [PACED, communication, f"checkpoint.every={every}"], config=config)
-    run.wait_for_round(30, PATIENCE)
+    run.wait_for_round(30, TIMEOUT)
     # Ctrl-C reaches all processes of a terminal.
     os.killpg(run.process.pid, signum) if signum is signal.SIGINT else os.kill(run.process.pid, signum)
     expected = {signal.SIGTERM: 143, signal.SIGINT: 130}.get(signum, -signum)
-    assert run.wait(PATIENCE) == expected, run.text
+    assert run.wait(TIMEOUT) == expected, run.text
     if signum != signal.SIGKILL:
         assert run.summary["stopped_nodes"] == 4
         assert run.summary["resumable_round"] >= 30
@@ -122,7 +122,7 @@ def test_a_run_goes_on_bit_for_bit(tmp_path, config, straight, communication, si
 def whole(config):
     """A run that has ended, with checkpoints of its last round and of one before."""
     run = Run(config.parent / "whole", ["communication=inproc", "checkpoint.every=25"], config=config)
-    assert run.wait(PATIENCE) == 0, run.text
+    assert run.wait(TIMEOUT) == 0, run.text
     return run
 
 
@@ -136,7 +136,7 @@ def test_a_run_that_was_killed_after_its_last_checkpoints_ends_whole(tmp_path, w
         path = folder / "evaluations.jsonl"
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     resumed = Run(folder, verb="resume")
-    assert resumed.wait(PATIENCE) == 0, resumed.text
+    assert resumed.wait(TIMEOUT) == 0, resumed.text
     assert f"continues after round {ROUNDS}\n" in resumed.text
     assert_same([resumed], straight)
 
@@ -147,14 +147,14 @@ def test_a_run_whose_code_was_edited_goes_on_only_where_that_is_accepted(tmp_pat
     (tmp_path / "phd.py").write_text(scheme.format(1))
     own = ["sharing=phd:Mine", "communication=inproc", "rounds=10", "checkpoint.every=10"]
     run = Run(tmp_path / "run", own, config=config)
-    assert run.wait(PATIENCE) == 0, run.text
+    assert run.wait(TIMEOUT) == 0, run.text
     (tmp_path / "phd.py").write_text(scheme.format(2))
     resumed = Run(run.run_dir, ["rounds=20"], verb="resume")
-    assert resumed.wait(PATIENCE) == 2
+    assert resumed.wait(TIMEOUT) == 2
     assert f"{run.run_dir}: the code is not that of this run: phd.py; restore it from" in resumed.text
     assert resumed.text.count("\n") == 1
     accepted = Run(run.run_dir, ["rounds=20", "--accept-code-change"], verb="resume")
-    assert accepted.wait(PATIENCE) == 0, accepted.text
+    assert accepted.wait(TIMEOUT) == 0, accepted.text
     assert "continues after round 10, with other code: phd.py\n" in accepted.text
     versions = json.loads((run.run_dir / "run.json").read_text())["code"]
     assert [version["round"] for version in versions] == [0, 10]
@@ -177,10 +177,10 @@ SLOWLY = ["rounds=40", "training.batch_size=4", f"sharing={{name: 'faulty:Slow',
 
 def stop_amid_the_slow_round(runs, after=0.3):
     """The exit codes; stopped so many seconds after the round before it."""
-    runs[0].wait_for_round(SLOW - 1, PATIENCE)
+    runs[0].wait_for_round(SLOW - 1, TIMEOUT)
     time.sleep(after)
     runs[0].process.send_signal(signal.SIGTERM)
-    return [run.wait(PATIENCE) for run in runs]
+    return [run.wait(TIMEOUT) for run in runs]
 
 
 def test_a_run_without_checkpoints_has_the_time_for_a_slow_round(tmp_path, config):
@@ -222,9 +222,9 @@ def test_a_signal_to_one_machine_stops_all_after_the_same_round(tmp_path, config
         Run(tmp_path / f"machine{m}", [PACED, *two_machines(base), f"machine={m}"], config=config)
         for m in range(2)
     ]
-    runs[0].wait_for_round(30, PATIENCE)
+    runs[0].wait_for_round(30, TIMEOUT)
     os.kill(runs[asked].process.pid, signal.SIGTERM)
-    assert [run.wait(PATIENCE) for run in runs] == [143, 143], runs[0].text + runs[1].text
+    assert [run.wait(TIMEOUT) for run in runs] == [143, 143], runs[0].text + runs[1].text
     assert runs[0].summary["resumable_round"] >= 30
     assert [run.summary["stopped_nodes"] for run in runs] == [4, 2]
     codes, resumed = resume(runs)
@@ -244,13 +244,13 @@ def test_a_signal_before_a_run_has_gone_on_leaves_its_summary_as_it_was(tmp_path
         )
         for m in range(2)
     ]
-    assert [run.wait(PATIENCE) for run in runs] == [0, 0]
+    assert [run.wait(TIMEOUT) for run in runs] == [0, 0]
     before = (folder / "summary.json").read_bytes()
     again = Run(folder, ["rounds=20"], verb="resume")
     wait_until(lambda: (folder / "live.json").exists(), 60, lambda: again.story)
     time.sleep(0.3)
     os.kill(again.process.pid, signal.SIGTERM)
-    assert again.wait(PATIENCE) == 143
+    assert again.wait(TIMEOUT) == 143
     assert (folder / "summary.json").read_bytes() == before
 
 
@@ -280,7 +280,7 @@ def one_line(tmp_path):
 def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config, one_line):
     assert one_line(tmp_path)[0] == 2
     run = Run(tmp_path / "run", [PACED, "checkpoint.every=5", "rounds=100000"], config=config)
-    run.wait_for_round(20, PATIENCE)
+    run.wait_for_round(20, TIMEOUT)
     code, line = one_line(run.run_dir)
     assert code == 2 and "this run is in progress" in line
     os.kill(run.process.pid, signal.SIGKILL)
@@ -298,7 +298,7 @@ def test_what_cannot_go_on_is_refused_in_one_line(tmp_path, config, one_line):
 
 def test_a_corrupt_checkpoint_costs_one_interval(tmp_path, config, straight):
     run = Run(tmp_path / "run", [PACED, "checkpoint.every=5"], config=config)
-    run.wait_for_round(30, PATIENCE)
+    run.wait_for_round(30, TIMEOUT)
     os.kill(run.process.pid, signal.SIGKILL)
     run.wait()
     # The manifest comes last: without it, a checkpoint was on its way, and is none.

@@ -13,7 +13,7 @@ import sys
 SECONDS_TO_IMPORT = 100.0
 
 
-def ask(door: str, wish: bytes, fds: list[int]) -> int:
+def request(door: str, wish: bytes, fds: list[int]) -> int:
     """The process that was forked. The descriptors: its output, its errors, and a pipe for its exit code."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.settimeout(SECONDS_TO_IMPORT)
@@ -30,7 +30,7 @@ def main() -> None:
         os.execv(python, [python, *words])
     status, end = os.pipe()
     wish = json.dumps([words, os.path.realpath("."), dict(os.environ), ""]).encode()
-    pid = ask(door, wish, [1, 2, end])
+    pid = request(door, wish, [1, 2, end])
     os.close(end)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: os.kill(pid, number))

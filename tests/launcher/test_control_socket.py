@@ -22,7 +22,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, RunFailed
 from decentnode.launcher.monitoring import control_socket
 from decentnode.launcher.monitoring import control_socket as control
-from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Request, Status, ask
+from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Request, Status, query
 from decentnode.launcher.monitoring.event_log import EventLog
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.monitoring.monitor import RunMonitor
@@ -78,8 +78,8 @@ def served(tmp_path, **requests):
 
 def test_a_question_is_answered(tmp_path):
     with served(tmp_path, status=lambda _: STATUS, echo=lambda text: {"said": text}) as launcher:
-        assert msgspec.json.decode(ask(launcher.path, Request("status")), type=Status) == STATUS
-        assert msgspec.json.decode(ask(launcher.path, Request("echo", "x"))) == {"said": "x"}
+        assert msgspec.json.decode(query(launcher.path, Request("status")), type=Status) == STATUS
+        assert msgspec.json.decode(query(launcher.path, Request("echo", "x"))) == {"said": "x"}
         live = msgspec.json.decode((tmp_path / "live.json").read_bytes(), type=Live)
         assert live == Live(os.getpid(), 0, launcher.path)
     assert not (tmp_path / "live.json").exists()
@@ -91,11 +91,11 @@ def test_what_is_wrong_with_a_question_is_said(tmp_path):
 
     with served(tmp_path, restart=refuse, status=lambda _: STATUS, count=int) as launcher:
         with pytest.raises(RunFailed, match=r"^unknown request 'stats' \(known: count, restart, status\)$"):
-            ask(launcher.path, Request("stats"))
+            query(launcher.path, Request("stats"))
         with pytest.raises(RunFailed, match=r"^no rank 99$"):
-            ask(launcher.path, Request("restart", "99"))
+            query(launcher.path, Request("restart", "99"))
         with pytest.raises(RunFailed, match=r"^Exceeds the limit .* for integer string conversion"):
-            ask(launcher.path, Request("count", "9" * 5000))
+            query(launcher.path, Request("count", "9" * 5000))
         for junk in (
             b"\n",
             b"[]\n",
@@ -112,7 +112,7 @@ def test_what_is_wrong_with_a_question_is_said(tmp_path):
 
 def test_an_answer_larger_than_any_buffer_arrives(tmp_path):
     with served(tmp_path, status=lambda _: "x" * 3_000_000) as launcher:
-        assert len(ask(launcher.path, Request("status"))) == 3_000_002
+        assert len(query(launcher.path, Request("status"))) == 3_000_002
 
 
 def test_silent_slow_and_endless_clients_hold_up_nobody(tmp_path, monkeypatch):
@@ -130,7 +130,7 @@ def test_silent_slow_and_endless_clients_hold_up_nobody(tmp_path, monkeypatch):
         limit = time.monotonic() + 10
         while True:
             try:
-                assert bytes(ask(launcher.path, Request("ping"))) == b"1"
+                assert bytes(query(launcher.path, Request("ping"))) == b"1"
                 break
             except (RunFailed, OSError):
                 assert time.monotonic() < limit
@@ -224,7 +224,7 @@ def test_a_run_that_is_under_way(tmp_path):
 def test_a_run_that_was_killed_has_its_files(tmp_path):
     (tmp_path / "config.yaml").touch()
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
-    event_log.say("peer_lost", "rank 3, round 10: continuing without rank 5: killed", 3, 9, 5)
+    event_log.log("peer_lost", "rank 3, round 10: continuing without rank 5: killed", 3, 9, 5)
     event_log.close()
     (tmp_path / "live.json").write_bytes(msgspec.json.encode(Live(7, 0, str(tmp_path / "gone"))))
     (tmp_path / "checkpoints" / "00000").mkdir(parents=True)
@@ -240,9 +240,9 @@ def test_a_run_that_has_ended_says_how(tmp_path):
     (tmp_path / "config.yaml").touch()
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
     for kind, text in [("started", ""), ("ended", "by SIGTERM"), ("started", "")]:
-        event_log.say(kind, text)
+        event_log.log(kind, text)
     assert "no record of how it ended" in next(status.report(tmp_path))
-    event_log.say("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
+    event_log.log("ended", "trial: all 16 nodes finished 5 rounds (exit code 0)")
     event_log.close()
     assert list(status.report(tmp_path)) == [
         f"{tmp_path}: has ended: trial: all 16 nodes finished 5 rounds (exit code 0)"
@@ -270,7 +270,7 @@ def test_an_answer_that_cannot_be_read_is_said(tmp_path):
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(RunFailed, match=r"^the launcher's answer cannot be read"):
-            ask(f"{tmp_path}/control", Request("status"))
+            query(f"{tmp_path}/control", Request("status"))
         thread.join()
 
 
@@ -293,8 +293,8 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
     waiting = Waiting(3, 9, [5], 4.0, "training for 5 s")
     reports = PeerMissing(3, 9, 5, "silent for 2 s"), Stuck(5, 9, "training", 61.0), waiting
     report_to(members, *reports, **parts)
-    monitor.stragglers.tell(event_log, time.monotonic())
-    monitor.stragglers.tell(event_log, time.monotonic())
+    monitor.stragglers.report(event_log, time.monotonic())
+    monitor.stragglers.report(event_log, time.monotonic())
     parts["graceful_stop"] = SimpleNamespace(signal=signal.SIGTERM)
     report_to(members, PeerMissing(4, 9, 5, "left"), **parts)
     event_log.close()
@@ -312,7 +312,7 @@ def test_a_event_log_keeps_what_it_shows(tmp_path):
 
 def test_a_path_that_is_no_text_can_be_told(tmp_path):
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)
-    event_log.say("disk", "caf\udce9.log: é is text")
+    event_log.log("disk", "caf\udce9.log: é is text")
     event_log.close()
     (event,) = read_events(tmp_path / "events.jsonl")
     assert event.text == r"caf\udce9.log: é is text"
@@ -345,7 +345,7 @@ def test_a_event_log_that_cannot_be_written_says_so_once_and_at_the_end(tmp_path
     shown = []
     event_log = EventLog(tmp_path / "no" / "events.jsonl", shown.append)
     for _ in range(5):
-        event_log.say("started", "", shown=False)
+        event_log.log("started", "", shown=False)
     assert len(shown) == 1
     assert "No such file or directory" in shown[0]
     event_log.close()
@@ -368,5 +368,5 @@ def test_a_launcher_that_ends_while_it_is_asked_is_gone(tmp_path):
         ending = threading.Thread(target=end)
         ending.start()
         with pytest.raises(FileNotFoundError):
-            ask(str(path), Request("status"))
+            query(str(path), Request("status"))
         ending.join()

@@ -16,7 +16,7 @@ from decentnode.communication.launcher_link.reports import (
 from decentnode.errors import ExitCode
 from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import exit_code
-from tests.launcher.test_remote_machines import Desk
+from tests.launcher.test_remote_machines import IdleLauncher
 from tests.support.reported import report_to
 
 
@@ -29,7 +29,7 @@ def evaluated(rank, round, loss):
 
 
 @pytest.mark.parametrize(
-    ("reports", "asked_with", "code"),
+    ("reports", "stop_signal", "code"),
     [
         ([finished(0), finished(1)], None, ExitCode.OK),
         ([finished(0), Failed(1, "no")], None, ExitCode.NODES_LOST),
@@ -50,20 +50,20 @@ def evaluated(rank, round, loss):
         ([finished(0), finished(1)], signal.SIGINT, ExitCode.OK),
     ],
 )
-def test_the_exit_code_says_how_it_ended(reports, asked_with, code):
+def test_the_exit_code_says_how_it_ended(reports, stop_signal, code):
     membership = MembershipTable(range(2), {0: (0,), 1: (1,)}, local=[0])
     membership.start()
     report_to(membership, *reports)
-    assert exit_code(membership, asked_with) is code
+    assert exit_code(membership, stop_signal) is code
 
 
 @pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
 def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_path, last, code):
     """How the others end only machine 0 learns."""
-    desk = Desk(tmp_path, machine=1)
-    desk.launcher._reports.take(last)
-    desk.launcher._graceful_stop.ask(signal.SIGTERM)
-    assert exit_code(desk.launcher.membership, desk.launcher._graceful_stop.signal) is code
+    idle = IdleLauncher(tmp_path, machine=1)
+    idle.launcher._reports.take(last)
+    idle.launcher._graceful_stop.request(signal.SIGTERM)
+    assert exit_code(idle.launcher.membership, idle.launcher._graceful_stop.signal) is code
 
 
 def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():
@@ -91,11 +91,11 @@ NOWHERE = "no checkpoint of all nodes to resume from (checkpoint.every)"
 )  # fmt: skip
 def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
     """They have had all their time; of three machines' nodes two are here."""
-    desk = Desk(tmp_path)
-    launcher = desk.launcher
+    idle = IdleLauncher(tmp_path)
+    launcher = idle.launcher
     for report in [Checkpointed(rank, round) for round in saved for rank in range(6)]:
         launcher._reports.take(report)
-    launcher._graceful_stop.ask(signal.SIGTERM)
+    launcher._graceful_stop.request(signal.SIGTERM)
     launcher._graceful_stop.deadline = -1.0
     last_words = [Stopped(rank, 24) for rank in ended]
     launcher.server = SimpleNamespace(
@@ -107,7 +107,7 @@ def test_what_a_kill_costs_is_said(tmp_path, saved, ended, words):
             launcher._reports.take(last_words.pop(0))
 
     launcher._watch = watch
-    launcher._let_go()
+    launcher._stop_nodes()
     said = launcher.console.output.getvalue().splitlines()
     lost = "No checkpoint exists yet: if nodes are killed, the run is lost."
     rest = "After a kill, resume continues at round 23." if saved else lost

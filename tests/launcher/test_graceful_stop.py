@@ -4,7 +4,12 @@ import signal
 
 import pytest
 
-from decentnode.communication.launcher_link.heartbeats import GO_ON, UNDECIDED, Activity, HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import (
+    NO_LAST_ROUND,
+    UNDECIDED,
+    Activity,
+    HeartbeatBoard,
+)
 from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.messages import Pause, StopRequest
@@ -57,14 +62,14 @@ class Machines:
 def test_nothing_happens_before_somebody_asks():
     machines = Machines([[4], [5]])
     machines.advance()
-    assert machines.last_rounds == [GO_ON, GO_ON]
+    assert machines.last_rounds == [NO_LAST_ROUND, NO_LAST_ROUND]
     assert machines.all[0].signal is None
 
 
 @pytest.mark.parametrize("asked", [0, 1, 2])
 def test_all_machines_stop_after_the_highest_round_that_any_node_has_begun(clock, asked):
     machines = Machines([[4, 5], [7, 3], [6]])
-    machines.all[asked].ask(signal.SIGINT)
+    machines.all[asked].request(signal.SIGINT)
     assert machines.last_rounds[asked] == UNDECIDED
     for _ in range(8):
         clock[0] += 0.1
@@ -76,7 +81,7 @@ def test_all_machines_stop_after_the_highest_round_that_any_node_has_begun(clock
 def test_a_node_that_was_about_to_begin_is_counted(clock):
     """Nothing is read before every node has either announced its round or seen that it must wait."""
     machines = Machines([[4, 5]])
-    machines.all[0].ask(signal.SIGTERM)
+    machines.all[0].request(signal.SIGTERM)
     machines.advance()
     assert machines.last_rounds == [UNDECIDED]
     machines.heartbeats[0].of(1).mark(6, Activity.BEGIN)
@@ -88,42 +93,42 @@ def test_a_node_that_was_about_to_begin_is_counted(clock):
 def test_machine_0_does_not_wait_for_ever_for_another(clock):
     machines = Machines([[4], [9], [6]])
     machines.gone = {1}
-    machines.all[0].ask(signal.SIGTERM)
+    machines.all[0].request(signal.SIGTERM)
     for _ in range(8):
         clock[0] += Timeouts.announcements / 6
         machines.advance()
-    assert machines.last_rounds == [6, GO_ON, 6]
+    assert machines.last_rounds == [6, NO_LAST_ROUND, 6]
 
 
 def test_without_machine_0_a_machine_decides_for_its_own_nodes(clock):
     machines = Machines([[4], [9, 8]])
     machines.gone = {0}
-    machines.all[1].ask(signal.SIGTERM)
+    machines.all[1].request(signal.SIGTERM)
     clock[0] += 1.0
     machines.advance()
-    assert machines.last_rounds == [GO_ON, UNDECIDED]
+    assert machines.last_rounds == [NO_LAST_ROUND, UNDECIDED]
     clock[0] += Timeouts.decision
     machines.advance()
-    assert machines.last_rounds == [GO_ON, 9]
+    assert machines.last_rounds == [NO_LAST_ROUND, 9]
 
 
 def test_who_was_asked_before_machine_0_lets_it_decide_while_a_third_is_silent(clock):
     """Else its nodes would end after a round of its own, and machine 0 name a later one."""
     machines = Machines([[6], [4], [5], [9]])
     machines.gone = {3}
-    machines.all[1].ask(signal.SIGTERM)
+    machines.all[1].request(signal.SIGTERM)
     for _ in range(40):
         clock[0] += Timeouts.announcements / 30
         machines.advance()
-        assert set(machines.last_rounds[:3]) <= {GO_ON, UNDECIDED, 6}
-    assert machines.last_rounds == [6, 6, 6, GO_ON]
+        assert set(machines.last_rounds[:3]) <= {NO_LAST_ROUND, UNDECIDED, 6}
+    assert machines.last_rounds == [6, 6, 6, NO_LAST_ROUND]
 
 
 def test_a_machine_that_was_not_counted_on_learns_with_what_the_run_was_stopped(clock):
     """It was silent and is heard again; else it would take its nodes for failed."""
     machines = Machines([[4], [6]])
     machines.all[0].present = lambda: {0}
-    machines.all[0].ask(signal.SIGTERM)
+    machines.all[0].request(signal.SIGTERM)
     clock[0] += 2 * Timeouts.announced_round
     machines.advance()
     assert machines.last_rounds == [4, 4]
@@ -158,7 +163,7 @@ def test_nobody_is_overdue_before_somebody_asks():
 
 def test_nodes_have_the_stop_deadline(clock):
     stop = Machines([[4, 4]]).all[0]
-    stop.ask(signal.SIGTERM)
+    stop.request(signal.SIGTERM)
     clock[0] += DEADLINE
     assert not stop.is_overdue
     clock[0] += 0.1

@@ -41,7 +41,7 @@ class Recorded:
     def send(self, note, to=None):
         self.sent.append((note, to))
 
-    def start_again(self, position, incarnation):
+    def restart(self, position, incarnation):
         self.started.append((position, incarnation))
 
 
@@ -50,7 +50,7 @@ def experiment():
     return Experiment.from_yaml(QUICKSTART, ["graph=ring", "graph.nodes=6", MACHINES])
 
 
-class Desk:
+class IdleLauncher:
     def __init__(self, experiment, directory, machine=0):
         self.membership = MembershipTable(range(6), {i: (i,) for i in range(6)})
         self.membership.start()
@@ -71,87 +71,87 @@ class Desk:
 
 
 @pytest.fixture
-def desk(experiment, tmp_path):
-    return Desk(experiment, tmp_path)
+def idle(experiment, tmp_path):
+    return IdleLauncher(experiment, tmp_path)
 
 
-def test_a_machine_that_was_absent_comes_and_all_learn_it(desk):
-    desk.late.begin(Start(7, absent=[2]), desk.recorded, os_eventfd())
-    assert desk.identity.absent == {3, 4, 5}
-    desk.take(*(Failed(rank, "has not come yet") for rank in (3, 4, 5)))
-    reports = desk.late.answer(join(2))
+def test_a_machine_that_was_absent_comes_and_all_learn_it(idle):
+    idle.late.begin(Start(7, absent=[2]), idle.recorded, os_eventfd())
+    assert idle.identity.absent == {3, 4, 5}
+    idle.take(*(Failed(rank, "has not come yet") for rank in (3, 4, 5)))
+    reports = idle.late.answer(join(2))
     back = [Restarted(position, None, 16) for position in (3, 4, 5)]
-    assert reports == back and desk.recorded.admitted == [(2, 1, [])]
-    assert desk.recorded.sent == [(RelayedReports(0, back), 1)]
-    desk.take(*reports)
-    assert desk.identity.absent == set() and desk.membership.active == list(range(6))
+    assert reports == back and idle.recorded.admitted == [(2, 1, [])]
+    assert idle.recorded.sent == [(RelayedReports(0, back), 1)]
+    idle.take(*reports)
+    assert idle.identity.absent == set() and idle.membership.active == list(range(6))
 
 
-def test_a_machine_that_comes_again_first_loses_its_nodes(desk):
+def test_a_machine_that_comes_again_first_loses_its_nodes(idle):
     for times in (1, 2):
-        reports = desk.late.answer(join(2))
+        reports = idle.late.answer(join(2))
         assert reports[:3] == [Failed(rank, "its machine was started again") for rank in (3, 4, 5)]
         assert reports[3:] == [Restarted(position, None, 16 * times) for position in (3, 4, 5)]
-        desk.take(*reports)
-    assert desk.recorded.admitted == [(2, 1, []), (2, 2, [])]
+        idle.take(*reports)
+    assert idle.recorded.admitted == [(2, 1, []), (2, 2, [])]
 
 
-def test_others_that_are_not_here_are_named_and_the_launcher_that_is_here_gets_no_second_start(desk):
-    desk.take(Failed(2, "gone"))
-    desk.late.answer(join(2))
-    assert desk.recorded.admitted == [(2, 1, [1])]
-    assert desk.late.answer(join(1)) == []
+def test_others_that_are_not_here_are_named_and_the_launcher_that_is_here_gets_no_second_start(idle):
+    idle.take(Failed(2, "gone"))
+    idle.late.answer(join(2))
+    assert idle.recorded.admitted == [(2, 1, [1])]
+    assert idle.late.answer(join(1)) == []
 
 
-def test_a_machine_that_is_merely_silent_is_not_named_as_absent_before_it_counts_as_gone(desk, monkeypatch):
-    desk.membership.members[2].silent_since = time.monotonic()
-    desk.take(Failed(2, "machine 1 fell silent"))
-    desk.late.answer(join(2))
-    assert desk.recorded.admitted == [(2, 1, [])], "its nodes may run on, and are to be connected to"
+def test_a_machine_that_is_merely_silent_is_not_named_as_absent_before_it_counts_as_gone(idle, monkeypatch):
+    idle.membership.members[2].silent_since = time.monotonic()
+    idle.take(Failed(2, "machine 1 fell silent"))
+    idle.late.answer(join(2))
+    assert idle.recorded.admitted == [(2, 1, [])], "its nodes may run on, and are to be connected to"
     monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
-    desk.late.answer(join(2))
-    assert desk.recorded.admitted[1:] == [(2, 2, [1])]
+    idle.late.answer(join(2))
+    assert idle.recorded.admitted[1:] == [(2, 2, [1])]
 
 
-def test_who_cannot_take_part_any_more_is_told_why(desk, experiment, tmp_path):
-    desk.is_stopping = True
-    assert desk.late.answer(join(2)) == []
-    desk.is_stopping = False
-    desk.take(*(Finished(rank, 10, **FINISHED) for rank in (3, 4, 5)))
-    assert desk.late.answer(join(2)) == []
+def test_who_cannot_take_part_any_more_is_told_why(idle, experiment, tmp_path):
+    idle.is_stopping = True
+    assert idle.late.answer(join(2)) == []
+    idle.is_stopping = False
+    idle.take(*(Finished(rank, 10, **FINISHED) for rank in (3, 4, 5)))
+    assert idle.late.answer(join(2)) == []
     d2 = experiment.settings.sharing
     strict = replace(experiment, settings=replace(experiment.settings, sharing=other_scheme(d2)))
-    other = Desk(strict, tmp_path)
+    other = IdleLauncher(strict, tmp_path)
     assert other.late.answer(join(2)) == []
-    assert desk.recorded.objections == ["the run was asked to stop", "machine 2 has finished"]
+    assert idle.recorded.objections == ["the run was asked to stop", "machine 2 has finished"]
     assert other.recorded.objections == ["d2 does not let lost nodes rejoin"]
 
 
 def test_a_late_machine_begins_as_nodes_do_that_were_started_again(experiment, tmp_path):
-    desk = Desk(experiment, tmp_path, machine=2)
+    idle = IdleLauncher(experiment, tmp_path, machine=2)
     signal = os_eventfd()
-    desk.late.begin(Start(7, absent=[1], late=3), desk.recorded, signal)
-    assert desk.recorded.started == [(3, 48), (4, 48), (5, 48)]
+    idle.late.begin(Start(7, absent=[1], late=3), idle.recorded, signal)
+    assert idle.recorded.started == [(3, 48), (4, 48), (5, 48)]
     with pytest.raises(BlockingIOError):
         os.eventfd_read(signal)
-    desk.take(Exited(4, -9))
-    assert desk.late.restart("4") == "rank 4: started again"
-    assert desk.recorded.started[-1] == (4, 49)
+    idle.take(Exited(4, -9))
+    assert idle.late.restart("4") == "rank 4: started again"
+    assert idle.recorded.started[-1] == (4, 49)
 
 
-def test_a_node_is_only_started_again_where_that_makes_sense(desk):
-    assert desk.refusal("0") == "rank 0 is running"
-    assert desk.refusal("9") == "restart: must be a rank, 0..5, not '9'"
-    assert desk.refusal("4") == "rank 4 is on machine 2 (127.0.0.3); run the command there"
-    desk.take(Finished(1, 10, **FINISHED), Exited(0, -9))
-    assert desk.refusal("1") == "rank 1 has finished"
+def test_a_node_is_only_started_again_where_that_makes_sense(idle):
+    assert idle.refusal("0") == "rank 0 is running"
+    assert idle.refusal("9") == "restart: must be a rank, 0..5, not '9'"
+    assert idle.refusal("4") == "rank 4 is on machine 2 (127.0.0.3); run the command there"
+    idle.take(Finished(1, 10, **FINISHED), Exited(0, -9))
+    assert idle.refusal("1") == "rank 1 has finished"
     for times in range(1, 16):
-        assert desk.late.restart("0") == "rank 0: started again"
-        assert desk.recorded.started[-1] == (0, times)
-        desk.take(Restarted(0, None, times), Exited(0, -9))
-    assert desk.refusal("0") == "rank 0 was started again 15 times, the limit"
-    desk.is_stopping = True
-    assert desk.refusal("0").startswith("no node is started again before the first round")
+        assert idle.late.restart("0") == "rank 0: started again"
+        assert idle.recorded.started[-1] == (0, times)
+        idle.take(Restarted(0, None, times), Exited(0, -9))
+    assert idle.refusal("0") == "rank 0 was started again 15 times, the limit"
+    idle.is_stopping = True
+    assert idle.refusal("0").startswith("no node is started again before the first round")
 
 
 def join(machine):

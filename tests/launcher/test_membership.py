@@ -41,8 +41,8 @@ from decentnode.launcher.cluster.messages import (
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
+from tests.support.processes import free_ports
 from tests.support.reported import report_to
-from tests.support.troupe import free_ports
 
 FIVE = {0: [4], 1: [4]}
 FINISHED = Finished(2, 10, "ab" * 32, 700, 600, 12.5, {"accuracy": 0.9, "loss": 0.3})
@@ -56,7 +56,7 @@ def state(members, rank):
     return members.members[rank].state
 
 
-class TestRoster:
+class TestMembership:
     def test_nodes_start_run_and_finish(self):
         members = membership()
         assert members.active == [0, 1, 2, 3]
@@ -129,28 +129,28 @@ def mapping_of(count):
     return Linear(machines, free_ports(1))
 
 
-def greeting(machine, **changes):
+def join_of(machine, **changes):
     return msgspec.structs.replace(Join(machine, "0.1.0", "d" * 64, "e" * 64), **changes)
 
 
-class Meeting:
-    """The machines of a mapping, each in a thread, until one context ends."""
+class LauncherThreads:
+    """Launchers of the machines of a mapping, each in a thread, until one context ends."""
 
     def __init__(self, count, start="all", grace=0.0, allow_different_code=False):
         self.mapping = mapping_of(count)
         self.failures = FailureSettings(start=start, grace=grace, allow_different_code=allow_different_code)
-        self.assemblies = {}
+        self.rendezvous_of = {}
         self._pool = ThreadPoolExecutor(count)
 
-    def come(self, machine, deadline=10.0, is_stopped=lambda: False, handshakes=None, **changes):
-        """Has a machine come to the meeting; the future gives what was agreed on."""
-        assembly = Rendezvous(self.mapping, machine, greeting(machine, **changes), failures=self.failures)
-        self.assemblies[machine] = assembly
-        return self._pool.submit(assembly.meet, handshakes or {}, deadline, is_stopped)
+    def start(self, machine, deadline=10.0, is_stopped=lambda: False, handshakes=None, **changes):
+        """Starts the rendezvous of a machine; the future gives what was agreed on."""
+        rendezvous = Rendezvous(self.mapping, machine, join_of(machine, **changes), failures=self.failures)
+        self.rendezvous_of[machine] = rendezvous
+        return self._pool.submit(rendezvous.meet, handshakes or {}, deadline, is_stopped)
 
     def wait_for(self, machine):
         """Until machine 0 knows that this one has come."""
-        host, limit = self.assemblies[0], time.monotonic() + 10.0
+        host, limit = self.rendezvous_of[0], time.monotonic() + 10.0
         while machine not in host._joins and time.monotonic() < limit:
             time.sleep(0.01)
 
@@ -159,8 +159,8 @@ class Meeting:
 
     def __exit__(self, *_):
         self._pool.shutdown()
-        for assembly in self.assemblies.values():
-            assembly.close()
+        for rendezvous in self.rendezvous_of.values():
+            rendezvous.close()
 
 
 def refusal(future):
@@ -169,20 +169,20 @@ def refusal(future):
     return str(caught.value)
 
 
-class TestMeeting:
+class TestRendezvous:
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
     def test_all_get_the_same_run_id_whoever_comes_first(self, order):
-        with Meeting(3) as meeting:
+        with LauncherThreads(3) as launchers:
             came = []
             for machine in order:
-                came.append(meeting.come(machine))
+                came.append(launchers.start(machine))
                 time.sleep(0.05)
             ids = {future.result(10.0).run_id for future in came}
         assert len(ids) == 1
         assert 0 < ids.pop() < 2**63
 
     def test_run_ids_differ_and_one_machine_opens_no_socket(self):
-        alone = Rendezvous(mapping_of(1), 0, greeting(0))
+        alone = Rendezvous(mapping_of(1), 0, join_of(0))
         threads = threading.active_count()
         assert len({alone.meet({}, 0.0, lambda: False).run_id for _ in range(2)}) == 2
         assert alone.send(RelayedReports(0, [])) == 0
@@ -193,16 +193,16 @@ class TestMeeting:
     @pytest.mark.slow
     def test_who_is_missing_is_named_on_every_machine(self, monkeypatch):
         monkeypatch.setattr(Timeouts, "refusal", 0.3)
-        with Meeting(3) as meeting:
-            present = [meeting.come(0, 1.2), meeting.come(1, 6.0)]
+        with LauncherThreads(3) as launchers:
+            present = [launchers.start(0, 1.2), launchers.start(1, 6.0)]
             absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
             assert [refusal(future) for future in present] == [absent, f"machine 0: {absent}"]
 
     @pytest.mark.slow
     def test_a_machine_that_cannot_reach_the_first_names_it_and_where(self):
-        with Meeting(2) as meeting:
-            port = meeting.mapping.rendezvous_port
-            assert refusal(meeting.come(1, 0.3)) == (
+        with LauncherThreads(2) as launchers:
+            port = launchers.mapping.rendezvous_port
+            assert refusal(launchers.start(1, 0.3)) == (
                 f"timed out after 0 s waiting for machine 0 (127.0.0.1, ranks 0-1) at tcp://127.0.0.1:{port}"
             )
 
@@ -222,8 +222,8 @@ class TestMeeting:
         ids=["version", "digest", "run", "dataset"],
     )
     def test_what_differs_is_refused_on_both_sides(self, change, what):
-        with Meeting(2) as meeting:
-            both = meeting.come(0), meeting.come(1, **change)
+        with LauncherThreads(2) as launchers:
+            both = launchers.start(0), launchers.start(1, **change)
             reason = f"machine 1 (127.0.0.2, ranks 2-3) has another {what}"
             assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
 
@@ -242,14 +242,17 @@ class TestMeeting:
     def test_other_code_is_refused_on_both_sides_as_bad_input_unless_it_is_allowed(self, change, what):
         code = {"phd.py": "a", "lab/nets.py": "b"}
         machine = "machine 1 (127.0.0.2, ranks 2-3)"
-        with Meeting(2, allow_different_code=True) as meeting:
-            both = meeting.come(0, code=code), meeting.come(1, **{"code": code} | change)
+        with LauncherThreads(2, allow_different_code=True) as launchers:
+            both = launchers.start(0, code=code), launchers.start(1, **{"code": code} | change)
             assert both[0].result(10.0) == both[1].result(10.0)
-            assert meeting.assemblies[0].news == [
+            assert launchers.rendezvous_of[0].news == [
                 f"{machine} has {what}; failures.allow_different_code permits it"
             ]
-        with Meeting(2) as meeting:
-            both = meeting.come(0, code=code), meeting.come(1, **{"code": code, "digest": "f" * 64} | change)
+        with LauncherThreads(2) as launchers:
+            both = (
+                launchers.start(0, code=code),
+                launchers.start(1, **{"code": code, "digest": "f" * 64} | change),
+            )
             reason = (
                 f"{machine} has {what}; put the same files on all machines "
                 "(failures.allow_different_code: true permits others)"
@@ -261,96 +264,96 @@ class TestMeeting:
 
     def test_a_stop_ends_the_waiting_on_machine_0_and_is_told(self):
         stopped = threading.Event()
-        with Meeting(3) as meeting:
-            both = meeting.come(0, is_stopped=stopped.is_set), meeting.come(1)
+        with LauncherThreads(3) as launchers:
+            both = launchers.start(0, is_stopped=stopped.is_set), launchers.start(1)
             time.sleep(0.3)
             stopped.set()
             assert refusal(both[0]) == "stopped"
             assert refusal(both[1]) == "machine 0: the run was stopped on machine 0"
 
     def test_a_stop_ends_the_waiting_elsewhere(self):
-        with Meeting(2) as meeting:
+        with LauncherThreads(2) as launchers:
             began = time.monotonic()
-            assert refusal(meeting.come(1, is_stopped=lambda: True)) == "the run was stopped on machine 1"
+            assert refusal(launchers.start(1, is_stopped=lambda: True)) == "the run was stopped on machine 1"
         assert time.monotonic() - began < 3.0
 
     def test_a_machine_that_is_started_twice_is_refused_and_the_first_stays(self):
-        with Meeting(3) as meeting:
-            zero, first = meeting.come(0), meeting.come(1)
+        with LauncherThreads(3) as launchers:
+            zero, first = launchers.start(0), launchers.start(1)
             time.sleep(0.3)
-            twin = Rendezvous(meeting.mapping, 1, greeting(1))
+            twin = Rendezvous(launchers.mapping, 1, join_of(1))
             with pytest.raises(StartError, match=r"^machine 0: machine 1 is here already"):
                 twin.meet({}, 5.0, lambda: False)
             twin.close()
-            last = meeting.come(2)
+            last = launchers.start(2)
             assert zero.result(10.0) == first.result(10.0) == last.result(10.0)
 
     def test_a_machine_of_another_job_is_refused_and_the_own_one_awaited(self):
-        with Meeting(2) as meeting:
-            zero = meeting.come(0, job="Slurm job 5.0")
+        with LauncherThreads(2) as launchers:
+            zero = launchers.start(0, job="Slurm job 5.0")
             for job, named in (("Slurm job 6.0", "Slurm job 6.0"), ("", "no job of torchrun or Slurm")):
-                stranger = Rendezvous(meeting.mapping, 1, greeting(1, job=job))
+                stranger = Rendezvous(launchers.mapping, 1, join_of(1, job=job))
                 refused = (
                     f"^machine 0: machine 1 is of another job: {named}; this port has one of Slurm job 5.0$"
                 )
                 with pytest.raises(StartError, match=refused):
                     stranger.meet({}, 5.0, lambda: False)
                 stranger.close()
-            own = meeting.come(1, job="Slurm job 5.0")
+            own = launchers.start(1, job="Slurm job 5.0")
             assert zero.result(10.0) == own.result(10.0)
-            assert meeting.assemblies[0].refused["another job"] >= 2
+            assert launchers.rendezvous_of[0].refused["another job"] >= 2
 
-    def leave(self, meeting, machine, gone, future):
+    def leave(self, launchers, machine, gone, future):
         """Ends a machine that waits for the start, and lets the time pass until it counts as missing."""
         gone.set()
         refusal(future)
-        meeting.assemblies[machine].close()
-        host, limit = meeting.assemblies[0], time.monotonic() + 1.0
+        launchers.rendezvous_of[machine].close()
+        host, limit = launchers.rendezvous_of[0], time.monotonic() + 1.0
         while machine in host._joins and time.monotonic() < limit:
-            host.last_heard[machine] -= 10 * Timeouts.machine_left()
+            host.last_received[machine] -= 10 * Timeouts.machine_left()
             time.sleep(0.05)
 
     def test_nobody_begins_with_a_machine_that_has_left_again(self):
-        with Meeting(3) as meeting:
+        with LauncherThreads(3) as launchers:
             gone = threading.Event()
-            host, first = meeting.come(0), meeting.come(1, is_stopped=gone.is_set)
-            meeting.wait_for(1)
-            self.leave(meeting, 1, gone, first)
-            last = meeting.come(2)
-            meeting.wait_for(2)
+            host, first = launchers.start(0), launchers.start(1, is_stopped=gone.is_set)
+            launchers.wait_for(1)
+            self.leave(launchers, 1, gone, first)
+            last = launchers.start(2)
+            launchers.wait_for(2)
             time.sleep(0.2)
             assert not host.done(), "the run would start without machine 1, whose nodes all would wait for"
-            again = meeting.come(1)
+            again = launchers.start(1)
             assert host.result(10.0) == again.result(10.0) == last.result(10.0)
 
     def test_what_a_machine_has_said_that_has_left_again_does_not_count(self):
-        with Meeting(3, "at_least 4", grace=30.0) as meeting:
+        with LauncherThreads(3, "at_least 4", grace=30.0) as launchers:
             gone = threading.Event()
-            host = meeting.come(0, handshakes={0: b"zero"})
-            first = meeting.come(1, is_stopped=gone.is_set, handshakes={2: b"one"})
-            meeting.wait_for(1)
-            self.leave(meeting, 1, gone, first)
-            last = meeting.come(2, handshakes={4: b"two"})
-            meeting.wait_for(2)
-            host_failures = meeting.assemblies[0]._failures
-            meeting.assemblies[0]._failures = replace(host_failures, grace=0.0)
+            host = launchers.start(0, handshakes={0: b"zero"})
+            first = launchers.start(1, is_stopped=gone.is_set, handshakes={2: b"one"})
+            launchers.wait_for(1)
+            self.leave(launchers, 1, gone, first)
+            last = launchers.start(2, handshakes={4: b"two"})
+            launchers.wait_for(2)
+            host_failures = launchers.rendezvous_of[0]._failures
+            launchers.rendezvous_of[0]._failures = replace(host_failures, grace=0.0)
             assert host.result(10.0).absent == last.result(10.0).absent == [1]
             assert last.result().handshakes == {0: b"zero", 4: b"two"}
 
     def test_a_machine_that_is_slow_and_heard_again_begins_with_the_others(self):
-        with Meeting(3) as meeting:
-            host, slow = meeting.come(0), meeting.come(1)
-            meeting.wait_for(1)
-            meeting.assemblies[0].last_heard[1] -= 10 * Timeouts.machine_left()
-            last = meeting.come(2)
+        with LauncherThreads(3) as launchers:
+            host, slow = launchers.start(0), launchers.start(1)
+            launchers.wait_for(1)
+            launchers.rendezvous_of[0].last_received[1] -= 10 * Timeouts.machine_left()
+            last = launchers.start(2)
             assert host.result(10.0) == slow.result(10.0) == last.result(10.0)
             assert host.result().absent == []
 
     def test_every_machine_learns_what_all_nodes_say_of_themselves(self):
         said = {rank: bytes([rank]) * 32 for rank in range(6)}
-        with Meeting(3) as meeting:
+        with LauncherThreads(3) as launchers:
             futures = [
-                meeting.come(m, handshakes={rank: said[rank] for rank in meeting.mapping.ranks_of(m)})
+                launchers.start(m, handshakes={rank: said[rank] for rank in launchers.mapping.ranks_of(m)})
                 for m in (2, 0, 1)
             ]
             assert [future.result(10.0).handshakes for future in futures] == [said] * 3
@@ -358,45 +361,45 @@ class TestMeeting:
     def test_a_thousand_keys_fit_into_the_meeting(self):
         mapping = Linear((Machine("127.0.0.1", 1), Machine("127.0.0.2", 1023)), free_ports(1))
         said = {rank: secrets.token_bytes(32) for rank in range(1024)}
-        with Meeting(2) as meeting:
-            meeting.mapping = mapping
-            zero = meeting.come(0, handshakes={0: said[0]})
-            one = meeting.come(1, handshakes={rank: said[rank] for rank in range(1, 1024)})
+        with LauncherThreads(2) as launchers:
+            launchers.mapping = mapping
+            zero = launchers.start(0, handshakes={0: said[0]})
+            one = launchers.start(1, handshakes={rank: said[rank] for rank in range(1, 1024)})
             assert zero.result(10.0) == one.result(10.0)
             assert zero.result().handshakes == said
 
     def test_no_machine_speaks_for_the_nodes_of_another(self):
-        with Meeting(3) as meeting:
-            liar = meeting.come(1, handshakes={0: b"false", 2: b"true", 4: b"false", 9: b"none"})
-            others = [meeting.come(0, handshakes={0: b"zero"}), meeting.come(2)]
+        with LauncherThreads(3) as launchers:
+            liar = launchers.start(1, handshakes={0: b"false", 2: b"true", 4: b"false", 9: b"none"})
+            others = [launchers.start(0, handshakes={0: b"zero"}), launchers.start(2)]
             expected = {0: b"zero", 2: b"true"}
             assert [future.result(10.0).handshakes for future in (liar, *others)] == [expected] * 3
 
     def test_of_a_machine_that_starts_again_the_last_word_counts(self, monkeypatch):
         monkeypatch.setattr(Timeouts, "machine_twin", 0.0)
-        with Meeting(3) as meeting:
-            host, gone = meeting.come(0), threading.Event()
-            first = meeting.come(1, is_stopped=gone.is_set, handshakes={2: b"old", 3: b"old"})
+        with LauncherThreads(3) as launchers:
+            host, gone = launchers.start(0), threading.Event()
+            first = launchers.start(1, is_stopped=gone.is_set, handshakes={2: b"old", 3: b"old"})
             time.sleep(0.3)
             gone.set()
             assert refusal(first) == "the run was stopped on machine 1"
-            meeting.assemblies[1].close()
+            launchers.rendezvous_of[1].close()
             time.sleep(0.3)
-            second, limit = meeting.come(1, handshakes={2: b"new"}), time.monotonic() + 10
+            second, limit = launchers.start(1, handshakes={2: b"new"}), time.monotonic() + 10
             # Were the last one heard before it, the start would go to where the first one answered.
-            joins = meeting.assemblies[0]._joins
+            joins = launchers.rendezvous_of[0]._joins
             while joins[1].handshakes != {2: b"new"} and time.monotonic() < limit:
                 time.sleep(0.01)
-            last = meeting.come(2)
+            last = launchers.start(2)
             assert host.result(10.0) == second.result(10.0) == last.result(10.0)
             assert last.result().handshakes[2] == b"new"
 
     def test_a_run_goes_on_after_the_newest_round_that_all_ranks_have(self):
         """Whatever a machine says of the ranks of others."""
         offers = [{0: [4, 9], 1: [4, 9, 14], 2: [99]}, {2: [9, 4], 3: [9, 14], 0: [99]}]
-        with Meeting(2) as meeting:
+        with LauncherThreads(2) as launchers:
             both = [
-                meeting.come(m, run_id=f"{77:016x}", incarnation=3 * m, offers=offers[m]) for m in range(2)
+                launchers.start(m, run_id=f"{77:016x}", incarnation=3 * m, offers=offers[m]) for m in range(2)
             ]
             found = [future.result(10.0) for future in both]
         assert found[0] == found[1]
@@ -406,9 +409,9 @@ class TestMeeting:
     def test_rounds_that_others_have_undone_without_a_machine_do_not_count(self, known, round):
         """Machine 1 may have been away when the run went on after round 4, from an older one than its own."""
         offers, starts = [{0: [4, 9], 1: [4, 9]}, {2: [4, 9], 3: [4, 9]}], [[20, 4], known]
-        with Meeting(2) as meeting:
+        with LauncherThreads(2) as launchers:
             both = [
-                meeting.come(m, run_id="1", incarnation=2, offers=offers[m], starts=starts[m])
+                launchers.start(m, run_id="1", incarnation=2, offers=offers[m], starts=starts[m])
                 for m in range(2)
             ]
             found = [future.result(10.0) for future in both]
@@ -417,18 +420,18 @@ class TestMeeting:
 
     def test_a_run_that_was_started_as_often_as_can_be_written_is_refused(self):
         alone = Rendezvous(
-            mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE)
+            mapping_of(1), 0, join_of(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE)
         )
         with pytest.raises(StartError, match=r"started again 2147483647 times, the limit"):
             alone.meet({}, 0.0, lambda: False)
         alone = Rendezvous(
-            mapping_of(1), 0, greeting(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE)
+            mapping_of(1), 0, join_of(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE)
         )
         assert alone.meet({}, 0.0, lambda: False).incarnation == INCARNATIONS[-1]
 
     def test_no_number_of_starts_travels_that_cannot_be_written(self):
         for number, is_read in ((INCARNATIONS[-1], True), (INCARNATIONS.stop, False), (-1, False)):
-            for note in (greeting(1, incarnation=number), Start(1, incarnation=number)):
+            for note in (join_of(1, incarnation=number), Start(1, incarnation=number)):
                 content = msgspec.msgpack.encode(note)
                 if is_read:
                     assert DECODER.decode(content) == note
@@ -438,8 +441,8 @@ class TestMeeting:
 
     def test_without_a_common_round_all_machines_say_who_lacks_what(self):
         offers = [{0: [4, 9], 1: [4, 9]}, {2: [4], 3: [14]}]
-        with Meeting(2) as meeting:
-            both = [meeting.come(m, run_id="1", offers=offers[m]) for m in range(2)]
+        with LauncherThreads(2) as launchers:
+            both = [launchers.start(m, run_id="1", offers=offers[m]) for m in range(2)]
             reason = (
                 "there is no round that all ranks have a checkpoint of; round 15 is missing here: "
                 "rank 0 has round 5, 10; rank 1 has round 5, 10; rank 2 has round 5"
@@ -447,16 +450,16 @@ class TestMeeting:
             assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
 
     def test_one_machine_alone_keeps_what_its_nodes_say(self):
-        alone = Rendezvous(mapping_of(1), 0, greeting(0))
+        alone = Rendezvous(mapping_of(1), 0, join_of(0))
         assert alone.meet({0: b"zero"}, 0.0, lambda: False).handshakes == {0: b"zero"}
 
     def test_a_port_in_use_is_named_with_its_key(self):
-        with Meeting(2) as meeting:
-            endpoint = tcp_endpoint("127.0.0.1", meeting.mapping.rendezvous_port)
+        with LauncherThreads(2) as launchers:
+            endpoint = tcp_endpoint("127.0.0.1", launchers.mapping.rendezvous_port)
             context = zmq.Context()
             other = context.socket(zmq.ROUTER)
             other.bind(endpoint)
-            message = refusal(meeting.come(0))
+            message = refusal(launchers.start(0))
             other.close(0)
             context.term()
         assert message == f"{endpoint}: Address already in use (key mapping.rendezvous_port)"
@@ -467,10 +470,10 @@ class TestMeeting:
             VectorPiece(1, 4, 2, 0, b"\0" * 16),
             PartialDistance(1, 4, 2, 0.5),
         ]
-        with Meeting(2) as meeting:
-            for future in (meeting.come(0), meeting.come(1)):
+        with LauncherThreads(2) as launchers:
+            for future in (launchers.start(0), launchers.start(1)):
                 future.result(10.0)
-            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            first, second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
             for note in notes:
                 assert second.send(note) == len(msgspec.msgpack.encode(note))
             assert receive(first, len(notes)) == notes
@@ -478,10 +481,10 @@ class TestMeeting:
             assert receive(second, 1) == [VectorPiece(0, 4, 0, 0, b"\1" * 16)]
 
     def test_a_launcher_whose_connection_breaks_goes_on_where_it_was(self):
-        with Meeting(2) as meeting:
-            for future in (meeting.come(0), meeting.come(1)):
+        with LauncherThreads(2) as launchers:
+            for future in (launchers.start(0), launchers.start(1)):
                 future.result(10.0)
-            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            first, second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
             for turn in range(3):
                 second._channel._socket.disconnect(second._endpoint)
                 second._channel._socket.connect(second._endpoint)
@@ -491,10 +494,10 @@ class TestMeeting:
                 assert receive(second, 1) == [CheckpointsCommitted(turn, -1)]
 
     def test_nobody_but_machine_0_names_a_last_round_or_settles_checkpoints(self):
-        with Meeting(2) as meeting:
-            for future in (meeting.come(0), meeting.come(1)):
+        with LauncherThreads(2) as launchers:
+            for future in (launchers.start(0), launchers.start(1)):
                 future.result(10.0)
-            first, second = meeting.assemblies[0], meeting.assemblies[1]
+            first, second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
             for note in (
                 Pause(15, 3),
                 CheckpointsCommitted(3, 1),
@@ -507,20 +510,20 @@ class TestMeeting:
             assert first.refused == {"another start": 4}
 
     def test_junk_at_the_meeting_point_disturbs_nothing(self):
-        with Meeting(2) as meeting:
-            host = meeting.come(0)
+        with LauncherThreads(2) as launchers:
+            host = launchers.start(0)
             context = zmq.Context()
             stranger = context.socket(zmq.DEALER)
-            stranger.connect(tcp_endpoint("127.0.0.1", meeting.mapping.rendezvous_port))
+            stranger.connect(tcp_endpoint("127.0.0.1", launchers.mapping.rendezvous_port))
             nested = b"\x82\xa4type\xa4join\xa1x" + b"\x91" * 50_000 + b"\x00"
-            elsewhere = msgspec.msgpack.encode(greeting(7, digest="f" * 64))
-            itself = msgspec.msgpack.encode(greeting(0, digest="f" * 64))
+            elsewhere = msgspec.msgpack.encode(join_of(7, digest="f" * 64))
+            itself = msgspec.msgpack.encode(join_of(0, digest="f" * 64))
             no_text = msgspec.msgpack.encode(Refuse("no")).replace(b"no", b"n\xff")
             for content in (b"", b"\xc1", b"GET /", nested, elsewhere, itself, no_text):
                 stranger.send(content)
             stranger.send_multipart([b"a", b"b", b"\xc1"])
             time.sleep(0.2)
-            ids = {host.result(10.0).run_id for host in (host, meeting.come(1))}
+            ids = {host.result(10.0).run_id for host in (host, launchers.start(1))}
             stranger.close(0)
             context.term()
         assert len(ids) == 1
@@ -530,44 +533,44 @@ class TestAtLeast:
     """Machines that carry enough nodes begin without the others, which may come later."""
 
     def test_enough_nodes_begin_and_the_absent_are_named_to_all(self):
-        with Meeting(3, "at_least 4") as meeting:
-            starts = [future.result(10.0) for future in (meeting.come(0), meeting.come(2))]
+        with LauncherThreads(3, "at_least 4") as launchers:
+            starts = [future.result(10.0) for future in (launchers.start(0), launchers.start(2))]
         assert starts[0] == starts[1]
         assert starts[0].absent == [1] and not starts[0].late
 
     @pytest.mark.slow
     def test_with_less_nobody_begins(self, monkeypatch):
         monkeypatch.setattr(Timeouts, "refusal", 0.1)
-        with Meeting(3, "at_least 5") as meeting:
+        with LauncherThreads(3, "at_least 5") as launchers:
             absent = "timed out after 1 s waiting for machine 2 (127.0.0.3, ranks 4-5)"
-            assert [refusal(f) for f in (meeting.come(0, 1.0), meeting.come(1, 8.0))] == [
+            assert [refusal(f) for f in (launchers.start(0, 1.0), launchers.start(1, 8.0))] == [
                 absent,
                 f"machine 0: {absent}",
             ]
 
     def test_the_others_have_the_grace_time(self):
-        with Meeting(3, "at_least 4", grace=30.0) as meeting:
-            early = meeting.come(0), meeting.come(1)
+        with LauncherThreads(3, "at_least 4", grace=30.0) as launchers:
+            early = launchers.start(0), launchers.start(1)
             time.sleep(0.4)
             assert not early[0].done()
-            assert meeting.come(2).result(10.0).absent == early[0].result(10.0).absent == []
+            assert launchers.start(2).result(10.0).absent == early[0].result(10.0).absent == []
 
     def test_the_end_of_the_deadline_ends_the_grace_time(self):
-        with Meeting(2, "at_least 2", grace=30.0) as meeting:
-            assert meeting.come(0, 0.5).result(10.0).absent == [1]
+        with LauncherThreads(2, "at_least 2", grace=30.0) as launchers:
+            assert launchers.start(0, 0.5).result(10.0).absent == [1]
 
     def test_a_run_goes_on_after_a_round_of_those_that_are_here(self):
-        with Meeting(2, "at_least 2") as meeting:
-            start = meeting.come(0, run_id=f"{77:016x}", offers={0: [4, 9], 1: [9]}).result(10.0)
+        with LauncherThreads(2, "at_least 2") as launchers:
+            start = launchers.start(0, run_id=f"{77:016x}", offers={0: [4, 9], 1: [9]}).result(10.0)
         assert (start.run_id, start.round, start.absent) == (77, 9, [1])
 
 
 class TestLate:
     """A Join after the start."""
 
-    def welcome(self, meeting, objection="", count=1):
+    def welcome(self, launchers, objection="", count=1):
         """What machine 0 says to those that come; returns who was admitted."""
-        host, admitted, limit = meeting.assemblies[0], [], time.monotonic() + 10.0
+        host, admitted, limit = launchers.rendezvous_of[0], [], time.monotonic() + 10.0
         while len(admitted) < count and time.monotonic() < limit:
             for note in host.receive(timeout=0.1):
                 if isinstance(note, Join) and host.is_newcomer(note.machine):
@@ -575,20 +578,20 @@ class TestLate:
         return admitted
 
     def test_a_machine_gets_the_start_of_the_run_that_is_under_way(self):
-        with Meeting(3, "at_least 2") as meeting:
-            start = meeting.come(0, handshakes={0: b"zero"}).result(10.0)
-            late = meeting.come(1)
-            assert self.welcome(meeting) == [True]
+        with LauncherThreads(3, "at_least 2") as launchers:
+            start = launchers.start(0, handshakes={0: b"zero"}).result(10.0)
+            late = launchers.start(1)
+            assert self.welcome(launchers) == [True]
             found = late.result(10.0)
-            assert not meeting.assemblies[0].is_newcomer(1)
+            assert not launchers.rendezvous_of[0].is_newcomer(1)
         assert (found.run_id, found.late, found.absent, found.handshakes) == (start.run_id, 1, [2], {})
         assert (start.seconds, found.seconds) == (0.0, 12.5)
 
     def test_a_run_that_was_begun_on_another_machine_is_known_by_its_id(self):
-        with Meeting(2, "at_least 2") as meeting:
-            start = meeting.come(0).result(10.0)
-            late = meeting.come(1, run_id=f"{start.run_id:016x}", offers={2: [5], 3: [5]})
-            assert self.welcome(meeting) == [True]
+        with LauncherThreads(2, "at_least 2") as launchers:
+            start = launchers.start(0).result(10.0)
+            late = launchers.start(1, run_id=f"{start.run_id:016x}", offers={2: [5], 3: [5]})
+            assert self.welcome(launchers) == [True]
             assert (late.result(10.0).late, late.result(10.0).round) == (1, -1)
 
     @pytest.mark.parametrize(
@@ -601,65 +604,65 @@ class TestLate:
         ids=["version", "digest", "run"],
     )
     def test_what_differs_is_refused_to_that_machine_alone_and_another_try_counts(self, change, what):
-        with Meeting(3, "at_least 4") as meeting:
-            first, second = meeting.come(0), meeting.come(1)
+        with LauncherThreads(3, "at_least 4") as launchers:
+            first, second = launchers.start(0), launchers.start(1)
             first.result(10.0), second.result(10.0)
-            wrong = meeting.come(2, **change)
-            assert self.welcome(meeting) == [False]
+            wrong = launchers.start(2, **change)
+            assert self.welcome(launchers) == [False]
             assert refusal(wrong) == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) has another {what}"
-            meeting.assemblies[2].close()
-            right = meeting.come(2)
-            assert self.welcome(meeting) == [True]
+            launchers.rendezvous_of[2].close()
+            right = launchers.start(2)
+            assert self.welcome(launchers) == [True]
             assert right.result(10.0).late == 1
-            assert meeting.assemblies[1].receive(timeout=0.2) == []
+            assert launchers.rendezvous_of[1].receive(timeout=0.2) == []
 
     def test_it_learns_after_which_round_the_run_went_on(self):
         past = {"run_id": "0" * 15 + "7", "incarnation": 1}
-        with Meeting(2, "at_least 2") as meeting:
-            meeting.come(0, **past, offers={0: [4, 9], 1: [4]}).result(10.0)
-            late = meeting.come(1, **past, offers={2: [9], 3: [9]})
-            assert self.welcome(meeting) == [True]
+        with LauncherThreads(2, "at_least 2") as launchers:
+            launchers.start(0, **past, offers={0: [4, 9], 1: [4]}).result(10.0)
+            late = launchers.start(1, **past, offers={2: [9], 3: [9]})
+            assert self.welcome(launchers) == [True]
             found = late.result(10.0)
         assert (found.late, found.incarnation, found.round) == (1, 2, 4)
 
     def test_a_launcher_of_an_earlier_start_that_lives_on_is_not_heard_until_it_joins(self):
-        with Meeting(2, "at_least 2") as meeting:
-            meeting.come(0).result(10.0)
-            host = meeting.assemblies[0]
+        with LauncherThreads(2, "at_least 2") as launchers:
+            launchers.start(0).result(10.0)
+            host = launchers.rendezvous_of[0]
             wire = zmq.Context()
             old = wire.socket(zmq.DEALER)
-            old.connect(tcp_endpoint(meeting.mapping.address(0), meeting.mapping.rendezvous_port))
+            old.connect(tcp_endpoint(launchers.mapping.address(0), launchers.mapping.rendezvous_port))
             old.send(msgspec.msgpack.encode(RelayedReports(1, [])))
             limit = time.monotonic() + 5.0
             while not host.refused and time.monotonic() < limit:
                 assert host.receive(timeout=0.1) == []
             assert host.refused == {"another start": 1}
-            late = meeting.come(1)
-            assert self.welcome(meeting) == [True]
+            late = launchers.start(1)
+            assert self.welcome(launchers) == [True]
             assert late.result(10.0).late == 1
-            meeting.assemblies[1].send(RelayedReports(1, []))
+            launchers.rendezvous_of[1].send(RelayedReports(1, []))
             assert receive(host, 1) == [RelayedReports(1, [])]
             old.close(0)
             wire.term()
 
     def test_an_objection_is_told(self):
-        with Meeting(2, "at_least 2") as meeting:
-            meeting.come(0).result(10.0)
-            late = meeting.come(1)
-            assert self.welcome(meeting, "machine 1 has finished") == [False]
+        with LauncherThreads(2, "at_least 2") as launchers:
+            launchers.start(0).result(10.0)
+            late = launchers.start(1)
+            assert self.welcome(launchers, "machine 1 has finished") == [False]
             assert refusal(late) == "machine 0: machine 1 has finished"
 
     def test_those_that_were_there_from_the_start_are_none(self):
-        with Meeting(2) as meeting:
-            both = meeting.come(0), meeting.come(1)
+        with LauncherThreads(2) as launchers:
+            both = launchers.start(0), launchers.start(1)
             [future.result(10.0) for future in both]
-            assert not meeting.assemblies[0].is_newcomer(1)
+            assert not launchers.rendezvous_of[0].is_newcomer(1)
 
 
-def receive(assembly, count):
+def receive(rendezvous, count):
     notes, limit = [], time.monotonic() + 5.0
     while len(notes) < count and time.monotonic() < limit:
-        notes += assembly.receive(timeout=0.1)
+        notes += rendezvous.receive(timeout=0.1)
     return notes
 
 

@@ -208,11 +208,11 @@ def test_as_long_as_models_come_the_round_waits_for_all(monkeypatch):
         assert machine.next().nodes == 4
 
 
-class Pair:
+class ObserverPair:
     """Two machines with two nodes each; what they send each other is handed over at once."""
 
     def __enter__(self):
-        self.said, self.carry = [], lambda note: note
+        self.said, self.deliver = [], lambda note: note
         self.second = Machine((2, 3), 1, send=self._to_first)
         self.first = Machine((0, 1), 0, send=lambda note: self.second.observer.take(note))
         self.first.observer.machines = {0, 1}
@@ -225,7 +225,7 @@ class Pair:
         self.first.__exit__()
 
     def _to_first(self, note):
-        self.first.observer.take(self.carry(note))
+        self.first.observer.take(self.deliver(note))
         self.said.append(note)
 
     def show(self, round, models):
@@ -234,7 +234,7 @@ class Pair:
 
 
 def test_two_machines_put_their_sums_together():
-    with Pair() as pair:
+    with ObserverPair() as pair:
         for round in range(3):
             models = vectors(4, seed=round)
             pair.show(round, models)
@@ -246,7 +246,7 @@ def test_two_machines_put_their_sums_together():
 
 def test_rounds_that_few_or_none_published_hold_nothing_up():
     models = vectors(4)
-    with Pair() as pair:
+    with ObserverPair() as pair:
         for round, published in enumerate([(), (0, 1), (2,), ()]):
             for rank in range(4):
                 machine = pair.first if rank < 2 else pair.second
@@ -266,20 +266,20 @@ def test_rounds_that_few_or_none_published_hold_nothing_up():
 def test_models_that_had_no_part_in_the_mean_are_not_counted():
     """The sum of another machine was left out, while its distance to the mean of the rest comes."""
     models = vectors(4)
-    with Pair() as pair:
-        pair.carry = lambda note: (
+    with ObserverPair() as pair:
+        pair.deliver = lambda note: (
             replace(note, count=0, content=b"") if isinstance(note, PartialSum) else note
         )
         pair.show(0, models)
         assert pair.first.next().nodes == 2
-        pair.carry = lambda note: note
+        pair.deliver = lambda note: note
         pair.show(1, models)
         assert pair.first.next().nodes == 4
 
 
 def test_a_machine_that_is_gone_is_not_waited_for():
     models = vectors(4)
-    with Pair() as pair:
+    with ObserverPair() as pair:
         for rank in range(2):
             pair.first.show(rank, 0, models[rank])
         pair.first.observer.machines = {0}
@@ -291,7 +291,7 @@ def test_a_machine_that_is_gone_is_not_waited_for():
 
 def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
     models = vectors(4)
-    with Pair() as pair:
+    with ObserverPair() as pair:
         pair.second.observer.is_late = True
         pair.first.observer.machines = {0}
         pair.first.observer.expect({0, 1})
@@ -321,7 +321,7 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
 def test_rounds_that_another_machine_makes_up_are_kept_up_to_a_limit(monkeypatch):
     monkeypatch.setattr(module, "MOST_AHEAD_BYTES", 0)
     models, content = vectors(4), torch.zeros(ELEMENTS, dtype=torch.float64).numpy().tobytes()
-    with Pair() as pair:
+    with ObserverPair() as pair:
         for round in range(1000, 1100):
             pair.first.observer._book(PartialSum(1, round, 1, content))
         assert len(pair.first.observer._rounds) == module.MOST_AHEAD_ROUNDS
@@ -344,7 +344,7 @@ def test_without_machine_0_nodes_are_let_go_on():
 def test_what_is_observed_goes_on_when_machine_0_is_heard_again(monkeypatch):
     monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
-    with Pair() as pair:
+    with ObserverPair() as pair:
         pair.second.observer.is_alone = True
         pair.show(0, models)
         time.sleep(0.5)
@@ -406,9 +406,9 @@ def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
     """As over a slow link, where both together take longer than anything is waited for."""
     monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
-    with Pair() as pair:
+    with ObserverPair() as pair:
 
-        def carry_slowly(note):
+        def deliver_slowly(note):
             if isinstance(note, PartialSum):
                 time.sleep(0.7)
                 pair.second.observer.take(VectorAck(0, note.round, 0))
@@ -418,6 +418,6 @@ def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
             time.sleep(0.6)
             pair.second.observer.take(note)
 
-        pair.carry, pair.first.observer.send = carry_slowly, send_slowly
+        pair.deliver, pair.first.observer.send = deliver_slowly, send_slowly
         pair.show(0, models)
         assert pair.first.next().nodes == 4

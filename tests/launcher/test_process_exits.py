@@ -11,7 +11,7 @@ from decentnode.config.settings import FailureSettings
 from decentnode.launcher import launcher
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.watchdog import NEVER, Watchdog
-from tests.launcher.test_remote_machines import ROUNDS, Desk
+from tests.launcher.test_remote_machines import ROUNDS, IdleLauncher
 from tests.support.reported import report_to
 
 LAST_WORDS = {
@@ -22,68 +22,68 @@ LAST_WORDS = {
 
 
 @pytest.fixture
-def desk(tmp_path):
+def idle(tmp_path):
     """Of machine 1, which has rank 2 alone."""
-    return Desk(tmp_path, machine=1)
+    return IdleLauncher(tmp_path, machine=1)
 
 
 @pytest.mark.parametrize("word", LAST_WORDS.values(), ids=LAST_WORDS)
-def test_a_launcher_watches_on_until_the_process_of_its_last_node_is_gone(desk, word):
-    desk.launcher._reports.take(word)
-    assert desk.launcher.membership.active == [0, 1, 3, 4, 5]
-    assert desk.launcher._unresolved(), "what the node has sent may still be on its way"
-    desk.launcher._reports.take(Exited(desk.launcher.experiment.home[2], 0))
-    assert not desk.launcher._unresolved()
+def test_a_launcher_watches_on_until_the_process_of_its_last_node_is_gone(idle, word):
+    idle.launcher._reports.take(word)
+    assert idle.launcher.membership.active == [0, 1, 3, 4, 5]
+    assert idle.launcher._unresolved(), "what the node has sent may still be on its way"
+    idle.launcher._reports.take(Exited(idle.launcher.experiment.home[2], 0))
+    assert not idle.launcher._unresolved()
 
 
-def test_a_last_node_that_failed_is_there_again_when_its_process_is_started_again(desk):
-    desk.launcher._reports.take(LAST_WORDS["failed"])
-    position = desk.launcher.experiment.home[2]
-    desk.launcher._reports.take(Restarted(position, 4, 1))
-    assert desk.state(2) is MemberState.RUNNING and desk.launcher._unresolved()
-    desk.launcher._reports.take(Exited(position, 4))
-    assert desk.state(2) is MemberState.LOST and not desk.launcher._unresolved()
-    desk.launcher._reports.take(Restarted(position, None, 2))
-    assert desk.launcher._unresolved()
+def test_a_last_node_that_failed_is_there_again_when_its_process_is_started_again(idle):
+    idle.launcher._reports.take(LAST_WORDS["failed"])
+    position = idle.launcher.experiment.home[2]
+    idle.launcher._reports.take(Restarted(position, 4, 1))
+    assert idle.state(2) is MemberState.RUNNING and idle.launcher._unresolved()
+    idle.launcher._reports.take(Exited(position, 4))
+    assert idle.state(2) is MemberState.LOST and not idle.launcher._unresolved()
+    idle.launcher._reports.take(Restarted(position, None, 2))
+    assert idle.launcher._unresolved()
 
 
-def test_who_was_started_again_does_not_hang_for_what_its_process_did_before(desk):
-    position, watchdog = desk.launcher.experiment.home[2], desk.launcher._run_monitor.watchdog
+def test_who_was_started_again_does_not_hang_for_what_its_process_did_before(idle):
+    position, watchdog = idle.launcher.experiment.home[2], idle.launcher._run_monitor.watchdog
     watchdog._watched[position].stuck = True
     assert watchdog.is_stuck(2)
-    desk.launcher._reports.take(Restarted(position, -9, 1))
+    idle.launcher._reports.take(Restarted(position, -9, 1))
     assert not watchdog.is_stuck(2)
 
 
-def test_processes_that_ended_with_their_server_are_not_waited_for(desk):
+def test_processes_that_ended_with_their_server_are_not_waited_for(idle):
     read, write = os.pipe()
     os.close(write)
-    desk.launcher._report_reader = launcher.ReportReader(read)
-    desk.launcher._reports.take(LAST_WORDS["stopped"])
-    desk.launcher.run_id = 0
-    desk.launcher._watch(0.0)
+    idle.launcher._report_reader = launcher.ReportReader(read)
+    idle.launcher._reports.take(LAST_WORDS["stopped"])
+    idle.launcher.run_id = 0
+    idle.launcher._watch(0.0)
     os.close(read)
-    assert not desk.launcher._unresolved()
+    assert not idle.launcher._unresolved()
 
 
-def test_a_process_that_does_not_end_is_killed(desk, monkeypatch):
+def test_a_process_that_does_not_end_is_killed(idle, monkeypatch):
     killed = []
     monkeypatch.setattr(launcher, "end_hung", killed.extend)
-    position = desk.launcher.experiment.home[2]
-    desk.launcher.membership.pids = {position: 4321}
-    desk.launcher._reports.take(LAST_WORDS["failed"])
-    assert desk.launcher._unresolved()
-    desk.launcher._end_hung_nodes()
+    position = idle.launcher.experiment.home[2]
+    idle.launcher.membership.pids = {position: 4321}
+    idle.launcher._reports.take(LAST_WORDS["failed"])
+    assert idle.launcher._unresolved()
+    idle.launcher._end_hung_nodes()
     assert killed == []
     now = time.monotonic()
     monkeypatch.setattr(launcher.time, "monotonic", lambda: now + 1000)
-    assert not desk.launcher._unresolved(), "nobody is waited for without a limit"
+    assert not idle.launcher._unresolved(), "nobody is waited for without a limit"
     monkeypatch.setattr(
         launcher.time,
         "monotonic",
-        lambda: now + desk.launcher._run_monitor.watchdog._timeouts.process_exit + 1,
+        lambda: now + idle.launcher._run_monitor.watchdog._timeouts.process_exit + 1,
     )
-    desk.launcher._end_hung_nodes()
+    idle.launcher._end_hung_nodes()
     assert killed == [4321]
 
 

@@ -18,26 +18,26 @@ from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
 from decentnode.launcher.cluster.messages import Join, RelayedReports
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
-from tests.support.troupe import credentials, free_ports
+from tests.support.processes import credentials, free_ports
 
 
-class Meeting:
-    """Assemblies of a few machines with keys, each in a thread while they meet."""
+class LauncherThreads:
+    """The rendezvous of a few machines with keys, each in a thread."""
 
     def __init__(self, count):
         machines = tuple(Machine(f"127.0.0.{i + 1}", 1) for i in range(count))
         self.mapping = Linear(machines, free_ports(1))
         self.endpoint = tcp_endpoint("127.0.0.1", self.mapping.rendezvous_port)
         self.keys = credentials(count)
-        self.assemblies = {}
+        self.rendezvous_of = {}
         self._pool = ThreadPoolExecutor(count)
 
-    def come(self, machine, keys=None, deadline=10.0, endpoint=None):
-        """Has a machine come; the future gives its run id. `endpoint`: where it looks for machine 0."""
+    def start(self, machine, keys=None, deadline=10.0, endpoint=None):
+        """Starts a machine; the future gives its run id. `endpoint`: where it looks for machine 0."""
         guard = keys or self.keys[machine]
-        self.assemblies[machine] = Rendezvous(self.mapping, machine, join(machine), guard)
-        self.assemblies[machine]._endpoint = endpoint or self.assemblies[machine]._endpoint
-        meet, said = self.assemblies[machine].meet, {machine: bytes([machine])}
+        self.rendezvous_of[machine] = Rendezvous(self.mapping, machine, join(machine), guard)
+        self.rendezvous_of[machine]._endpoint = endpoint or self.rendezvous_of[machine]._endpoint
+        meet, said = self.rendezvous_of[machine].meet, {machine: bytes([machine])}
         return self._pool.submit(meet, said, deadline, lambda: False)
 
     def __enter__(self):
@@ -45,22 +45,22 @@ class Meeting:
 
     def __exit__(self, *_):
         self._pool.shutdown()
-        for assembly in self.assemblies.values():
-            assembly.close()
+        for rendezvous in self.rendezvous_of.values():
+            rendezvous.close()
 
 
 def join(machine):
     return Join(machine, "1", "d" * 64, "e" * 64)
 
 
-def refused(assembly):
-    return assembly._channel.refused
+def refused(rendezvous):
+    return rendezvous._channel.refused
 
 
-def receive(assembly, seconds=0.5):
+def receive(rendezvous, seconds=0.5):
     notes, limit = [], time.monotonic() + seconds
     while time.monotonic() < limit:
-        notes += assembly.receive(timeout=0.05)
+        notes += rendezvous.receive(timeout=0.05)
     return notes
 
 
@@ -70,39 +70,39 @@ def quick_refusals(monkeypatch):
 
 
 def test_machines_with_keys_meet():
-    with Meeting(3) as meeting:
-        futures = [meeting.come(machine) for machine in (1, 0, 2)]
+    with LauncherThreads(3) as launchers:
+        futures = [launchers.start(machine) for machine in (1, 0, 2)]
         assert len({future.result(10.0).run_id for future in futures}) == 1
         said = {rank: bytes([rank]) for rank in range(3)}
         assert [future.result().handshakes for future in futures] == [said] * 3
 
 
-def signed(meeting):
+def signed(launchers):
     """The keys of all machines with those for signatures, as they come from files."""
-    secrets = [Ed25519PrivateKey.generate() for _ in meeting.keys]
+    secrets = [Ed25519PrivateKey.generate() for _ in launchers.keys]
     signers = tuple(secret.public_key().public_bytes_raw() for secret in secrets)
     return [
         replace(keys, signing=secret.private_bytes_raw(), signers=signers)
-        for keys, secret in zip(meeting.keys, secrets, strict=True)
+        for keys, secret in zip(launchers.keys, secrets, strict=True)
     ]
 
 
 def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
-    with Meeting(3) as meeting:
-        futures = [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+    with LauncherThreads(3) as launchers:
+        futures = [launchers.start(machine, keys) for machine, keys in enumerate(signed(launchers))]
         assert len({future.result(10.0).run_id for future in futures}) == 1
         said = {rank: bytes([rank]) for rank in range(3)}
         assert [future.result().handshakes for future in futures] == [said] * 3
 
 
-def come_to_a_liar(meeting, monkeypatch, lie):
+def join_an_impostor(launchers, monkeypatch, lie):
     """All machines come, with signatures; machine 0 changes what they agreed on, and looks away itself."""
     agree, honest = Rendezvous._agree, Rendezvous._unsigned
     monkeypatch.setattr(Rendezvous, "_agree", lambda self, absent: lie(agree(self, absent)))
     monkeypatch.setattr(
         Rendezvous, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
     )
-    return [meeting.come(machine, keys) for machine, keys in enumerate(signed(meeting))]
+    return [launchers.start(machine, keys) for machine, keys in enumerate(signed(launchers))]
 
 
 @pytest.mark.parametrize("lie", [{2: b"another key"}, {}], ids=["changed", "left out"])
@@ -111,8 +111,8 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
         said = {rank: what for rank, what in start.handshakes.items() if rank != 2} | lie
         return msgspec.structs.replace(start, run_id=7, handshakes=said)
 
-    with Meeting(3) as meeting:
-        futures = come_to_a_liar(meeting, monkeypatch, change)
+    with LauncherThreads(3) as launchers:
+        futures = join_an_impostor(launchers, monkeypatch, change)
         assert futures[0].result(10.0).run_id == 7
         for future in futures[1:]:
             with pytest.raises(StartError, match=r"^machine 2 .* has not signed the handshakes of its nodes"):
@@ -139,8 +139,8 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
             false["handshakes"] = start.handshakes | false["handshakes"]
         return msgspec.structs.replace(start, **false)
 
-    with Meeting(3) as meeting:
-        futures = come_to_a_liar(meeting, monkeypatch, change)
+    with LauncherThreads(3) as launchers:
+        futures = join_an_impostor(launchers, monkeypatch, change)
         futures[0].result(10.0)
         with pytest.raises(StartError, match=f"^machine 0 .*{said}$"):
             futures[1].result(10.0)
@@ -148,32 +148,32 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
 
 @pytest.mark.slow
 def test_nobody_speaks_for_another_machine():
-    with Meeting(3) as meeting:
-        host, first = meeting.come(0, deadline=1.5), meeting.come(1, deadline=9.0)
-        liar = LauncherChannel(meeting.endpoint, 1, meeting.keys[1])
+    with LauncherThreads(3) as launchers:
+        host, first = launchers.start(0, deadline=1.5), launchers.start(1, deadline=9.0)
+        liar = LauncherChannel(launchers.endpoint, 1, launchers.keys[1])
         for note in (join(2), RelayedReports(2, []), RelayedReports(0, [])):
             liar.send(msgspec.msgpack.encode(note))
         for future in (host, first):
             with pytest.raises(StartError, match=r"timed out after 2 s waiting for machine 2"):
                 future.result(15.0)
-        assert refused(meeting.assemblies[0])["identity"] == 3
+        assert refused(launchers.rendezvous_of[0])["identity"] == 3
         liar.close()
 
 
 def test_a_stranger_is_not_heard():
-    with Meeting(2) as meeting:
-        futures = [meeting.come(machine) for machine in range(2)]
+    with LauncherThreads(2) as launchers:
+        futures = [launchers.start(machine) for machine in range(2)]
         for future in futures:
             future.result(10.0)
         plain = zmq.Context()
         dealer = plain.socket(zmq.DEALER)
-        dealer.connect(meeting.endpoint)
-        unknown = LauncherChannel(meeting.endpoint, 1, replace(meeting.keys[1], own_keys=KeyPair.make()))
+        dealer.connect(launchers.endpoint)
+        unknown = LauncherChannel(launchers.endpoint, 1, replace(launchers.keys[1], own_keys=KeyPair.make()))
         content = msgspec.msgpack.encode(RelayedReports(1, []))
         dealer.send(content)
         unknown.send(content)
-        assert receive(meeting.assemblies[0]) == []
-        counted = refused(meeting.assemblies[0])
+        assert receive(launchers.rendezvous_of[0]) == []
+        counted = refused(launchers.rendezvous_of[0])
         assert counted["unknown key"] == 1 and counted["handshake"] >= 1
         assert not unknown.wait(0.1) and unknown.is_turned_away
         dealer.close(0)
@@ -182,11 +182,11 @@ def test_a_stranger_is_not_heard():
 
 
 def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
-    with Meeting(2) as meeting:
-        futures = [meeting.come(machine) for machine in range(2)]
+    with LauncherThreads(2) as launchers:
+        futures = [launchers.start(machine) for machine in range(2)]
         for future in futures:
             future.result(10.0)
-        host, content = meeting.assemblies[0], msgspec.msgpack.encode(RelayedReports(1, []))
+        host, content = launchers.rendezvous_of[0], msgspec.msgpack.encode(RelayedReports(1, []))
         endless = Arrival(content, host._routes[1], 1)
         monkeypatch.setattr(host._channel, "wait", lambda timeout: True)
         monkeypatch.setattr(host._channel, "receive", lambda: endless)
@@ -194,10 +194,10 @@ def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
 
 
 def test_a_message_wakes_who_waits_for_the_descriptors():
-    with Meeting(2) as meeting:
-        for future in [meeting.come(machine) for machine in range(2)]:
+    with LauncherThreads(2) as launchers:
+        for future in [launchers.start(machine) for machine in range(2)]:
             future.result(10.0)
-        host, guest = meeting.assemblies[0], meeting.assemblies[1]
+        host, guest = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
         for number in range(3):
             while host.has_messages:
                 host.receive()
@@ -210,10 +210,10 @@ def test_a_message_wakes_who_waits_for_the_descriptors():
 
 @pytest.mark.slow
 def test_who_is_not_on_the_list_learns_it_before_the_deadline():
-    with Meeting(2) as meeting:
-        host = meeting.come(0, deadline=1.0)
+    with LauncherThreads(2) as launchers:
+        host = launchers.start(0, deadline=1.0)
         began = time.monotonic()
-        stranger = meeting.come(1, replace(meeting.keys[1], own_keys=KeyPair.make()), deadline=60.0)
+        stranger = launchers.start(1, replace(launchers.keys[1], own_keys=KeyPair.make()), deadline=60.0)
         with pytest.raises(StartError, match="does not have this machine's key on its list"):
             stranger.result(30.0)
         assert time.monotonic() - began < 30.0

@@ -7,10 +7,10 @@ import pytest
 from decentnode.launcher.cluster import channel
 from decentnode.launcher.cluster.channel import LauncherChannel
 from decentnode.mapping.base import tcp_endpoint
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
 
 MOST_BYTES = 1 << 16
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+JOIN = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 
 
@@ -31,7 +31,7 @@ def host(port, monkeypatch):
 def stranger(host, port):
     """A connection past ZeroMQ's handshake."""
     with socket.create_connection(("127.0.0.1", port), 5.0) as connection:
-        connection.sendall(GREETING + READY)
+        connection.sendall(JOIN + READY)
         answered = b""
         while not answered.endswith(b"Identity\0\0\0\0"):
             answered += connection.recv(1)

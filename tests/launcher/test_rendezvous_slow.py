@@ -10,7 +10,7 @@ from decentnode.launcher.cluster.messages import PartialSum, RelayedReports
 from decentnode.launcher.observer.observer import MeanVector
 from decentnode.launcher.observer.vector_sender import VectorSender
 from decentnode.mapping.base import tcp_endpoint
-from tests.launcher.test_rendezvous import Meeting, receive
+from tests.launcher.test_rendezvous import LauncherThreads, receive
 
 BYTES_PER_SECOND = 2_000_000
 PIECE = 1 << 14
@@ -36,9 +36,9 @@ class SlowLink:
                 return
             self._ends += ends
             for turn, (source, target) in zip(self._turns, (ends, ends[::-1]), strict=True):
-                threading.Thread(target=self._carry, args=(source, target, turn), daemon=True).start()
+                threading.Thread(target=self._forward, args=(source, target, turn), daemon=True).start()
 
-    def _carry(self, source, target, turn):
+    def _forward(self, source, target, turn):
         try:
             while piece := source.recv(PIECE):
                 with turn:
@@ -55,11 +55,11 @@ class SlowLink:
 @pytest.fixture
 def pair():
     """Machines 0 and 1 after the start, that meet over the link."""
-    with Meeting(2) as meeting:
-        link = SlowLink(meeting.mapping.rendezvous_port)
-        host, guest = meeting.come(0), meeting.come(1, endpoint=tcp_endpoint("127.0.0.1", link.port))
+    with LauncherThreads(2) as launchers:
+        link = SlowLink(launchers.mapping.rendezvous_port)
+        host, guest = launchers.start(0), launchers.start(1, endpoint=tcp_endpoint("127.0.0.1", link.port))
         host.result(20.0), guest.result(20.0)
-        yield meeting.assemblies[0], meeting.assemblies[1]
+        yield launchers.rendezvous_of[0], launchers.rendezvous_of[1]
         link.close()
 
 

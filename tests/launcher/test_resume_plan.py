@@ -126,7 +126,7 @@ def test_a_machine_offers_all_that_is_good(tmp_path):
         state = {"seconds": float(round)}
         checkpoint.save(tmp_path / checkpoint.FOLDER, rank, round, state, RunStamp(9, 0, "ab"))
     past = ResumePlan(tmp_path)
-    assert past.greeting(Join(0, "", "", ""), [0, 1], "ab").offers == {0: [9, 19], 1: [14, 19]}
+    assert past.with_checkpoints(Join(0, "", "", ""), [0, 1], "ab").offers == {0: [9, 19], 1: [14, 19]}
 
 
 def test_one_start_at_a_time_writes_to_a_directory(tmp_path, monkeypatch):
@@ -237,7 +237,7 @@ def saved(tmp_path):
 
 def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
     before = contents(saved.run_dir)
-    assert saved.greeting(Join(0, "", "", ""), [0], "ab").offers == {0: [9]}
+    assert saved.with_checkpoints(Join(0, "", "", ""), [0], "ab").offers == {0: [9]}
     assert contents(saved.run_dir) == before
 
 
@@ -245,13 +245,13 @@ def test_a_dataset_that_has_changed_is_told_before_the_others_count_on_the_machi
     write_state(saved.run_dir, Start(run_id=9), loaded("ab" * 16))
     saved.lock.release()
     past = ResumePlan(saved.run_dir)
-    assert past.greeting(Join(0, "", "", "ab" * 16), [0], "ab").offers == {0: [9]}
+    assert past.with_checkpoints(Join(0, "", "", "ab" * 16), [0], "ab").offers == {0: [9]}
     before = contents(saved.run_dir)
     line = (
         rf"^{saved.run_dir}: the dataset is not the one that this run began with; restore that one, [^\n]*$"
     )
     with pytest.raises(BadInput, match=line):
-        past.greeting(Join(0, "", "", "cd" * 16), [0], "ab")
+        past.with_checkpoints(Join(0, "", "", "cd" * 16), [0], "ab")
     assert contents(saved.run_dir) == before
 
 
@@ -270,10 +270,10 @@ def test_plugins_that_were_edited_are_told_by_file_unless_that_is_accepted(saved
         past.lock.release()
         if join is edited and not accepts:
             with pytest.raises(BadInput) as caught:
-                past.greeting(join, [0], "ab")
+                past.with_checkpoints(join, [0], "ab")
             assert str(caught.value) == line
         else:
-            assert past.greeting(join, [0], "ab").offers == {0: [9]}
+            assert past.with_checkpoints(join, [0], "ab").offers == {0: [9]}
             assert past.other_code == ("phd.py" if accepts else "")
     assert contents(saved.run_dir) == before
 
@@ -294,13 +294,13 @@ def test_damaged_records_are_told_before_the_others_count_on_the_machine(saved):
     path.write_bytes(b'{"rank":0,"round":0}\n{"rank":0,"ro\0\0\0\n{"rank":0,"round":2}\n')
     before = contents(saved.run_dir)
     with pytest.raises(BadInput, match=rf"^{path}:2: not written by [^\n]*$"):
-        saved.greeting(Join(0, "", "", ""), [0], "ab")
+        saved.with_checkpoints(Join(0, "", "", ""), [0], "ab")
     assert contents(saved.run_dir) == before
 
 
 def test_a_disk_that_takes_nothing_is_told_before_the_others_count_on_the_machine(saved, unwritable):
     with pytest.raises(BadInput, match=r"^\S+: this run cannot continue there: Read-only file system$"):
-        saved.greeting(Join(0, "", "", ""), [0], "ab")
+        saved.with_checkpoints(Join(0, "", "", ""), [0], "ab")
 
 
 def contents(directory):

@@ -54,7 +54,7 @@ def saved(found, rank):
 def test_a_machine_whose_own_nodes_have_finished_goes_back_with_the_others(late, tmp_path):
     summary = {"schema": SCHEMA, "finished_nodes": len(RANKS), "rounds": 20}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    assert late.greeting().offers == {rank: [1, 4, 9] for rank in RANKS}
+    assert late.join_message().offers == {rank: [1, 4, 9] for rank in RANKS}
 
 
 def past_of_machine_0(tmp_path, **files):
@@ -81,7 +81,7 @@ def test_machine_0_refuses_a_run_of_which_all_nodes_have_finished(tmp_path, fini
     found = past_of_machine_0(tmp_path, summary={"finished_nodes": finished, "rounds": 20})
     reason = "has finished all its 20 rounds" if is_over else "rank 0 has no checkpoint"
     with pytest.raises(BadInput, match=reason):
-        found.greeting()
+        found.join_message()
     found.lock.release()
 
 

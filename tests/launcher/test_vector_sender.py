@@ -48,7 +48,7 @@ def whole(machine, round):
     return arrived(machine, round, FIRST), arrived(machine, round, SECOND)
 
 
-class Desk:
+class SenderUnderTest:
     """A vector sender, what it has sent, and what it has passed on."""
 
     def __init__(self, machine=0):
@@ -69,21 +69,21 @@ class Desk:
 
 
 @pytest.fixture
-def desk():
-    return Desk()
+def sender():
+    return SenderUnderTest()
 
 
-def test_a_piece_is_sent_when_the_last_one_has_arrived(desk):
-    assert desk.exchange(put=[mean(0)], listening=[1]) == [(first(0), 1)]
-    assert desk.exchange(listening=[1]) == []
-    assert desk.exchange(arrived(1, 0, FIRST), listening=[1]) == [(second(0), 1)]
-    assert desk.passed == []
-    assert desk.exchange(arrived(1, 0, SECOND), listening=[1]) == []
-    assert desk.passed == [arrived(1, 0, SECOND)], "now the vector is there"
+def test_a_piece_is_sent_when_the_last_one_has_arrived(sender):
+    assert sender.exchange(put=[mean(0)], listening=[1]) == [(first(0), 1)]
+    assert sender.exchange(listening=[1]) == []
+    assert sender.exchange(arrived(1, 0, FIRST), listening=[1]) == [(second(0), 1)]
+    assert sender.passed == []
+    assert sender.exchange(arrived(1, 0, SECOND), listening=[1]) == []
+    assert sender.passed == [arrived(1, 0, SECOND)], "now the vector is there"
 
 
 def test_pieces_become_a_vector_again():
-    host, guest = Desk(), Desk(machine=1)
+    host, guest = SenderUnderTest(), SenderUnderTest(machine=1)
     assert host.exchange(first(5, 2, 3)) == [(arrived(0, 5, FIRST), 2)]
     assert host.passed == []
     assert host.exchange(second(5, 2, 3)) == [(arrived(0, 5, SECOND), 2)]
@@ -92,76 +92,79 @@ def test_pieces_become_a_vector_again():
     assert guest.passed == [mean(5)]
 
 
-def test_the_rest_of_a_vector_that_was_given_up_is_not_awaited(desk):
-    desk.exchange(first(5, 2, 3), first(6, 2, 3), second(6, 2, 3))
-    assert desk.passed == [PartialSum(2, 6, 3, CONTENT)]
-    desk.exchange(second(7, 2, 3), first(8, 2, 3), first(8, 1, 2), second(8, 1, 2), second(8, 2, 3))
-    assert desk.passed == [PartialSum(1, 8, 2, CONTENT), PartialSum(2, 8, 3, CONTENT)], "a part is none"
+def test_the_rest_of_a_vector_that_was_given_up_is_not_awaited(sender):
+    sender.exchange(first(5, 2, 3), first(6, 2, 3), second(6, 2, 3))
+    assert sender.passed == [PartialSum(2, 6, 3, CONTENT)]
+    sender.exchange(second(7, 2, 3), first(8, 2, 3), first(8, 1, 2), second(8, 1, 2), second(8, 2, 3))
+    assert sender.passed == [PartialSum(1, 8, 2, CONTENT), PartialSum(2, 8, 3, CONTENT)], "a part is none"
 
 
-def test_a_second_vector_is_sent_only_to_who_has_got_the_first(desk):
-    assert desk.exchange(put=[mean(0), mean(1)]) == [(first(0), 1), (first(0), 2)]
-    assert desk.exchange(*whole(2, 0), put=[mean(2)]) == [(second(0), 2), (first(2), 2)]
-    assert desk.exchange(*whole(2, 0), *whole(1, 1), put=[mean(3)]) == [], "these are of other rounds"
+def test_a_second_vector_is_sent_only_to_who_has_got_the_first(sender):
+    assert sender.exchange(put=[mean(0), mean(1)]) == [(first(0), 1), (first(0), 2)]
+    assert sender.exchange(*whole(2, 0), put=[mean(2)]) == [(second(0), 2), (first(2), 2)]
+    assert sender.exchange(*whole(2, 0), *whole(1, 1), put=[mean(3)]) == [], "these are of other rounds"
     sent = [(second(0), 1), (second(2), 2), (first(4), 1), (first(4), 2)]
-    assert desk.exchange(*whole(1, 0), *whole(2, 2), put=[mean(4)]) == sent
+    assert sender.exchange(*whole(1, 0), *whole(2, 2), put=[mean(4)]) == sent
 
 
 def test_who_cannot_send_its_sum_says_at_once_that_it_has_no_part_in_it():
-    desk = Desk(machine=1)
+    sender = SenderUnderTest(machine=1)
     sums = [PartialSum(1, round, 2, CONTENT) for round in range(3)]
-    assert desk.exchange(put=sums[:2], listening=[0]) == [(first(0, 1, 2), 0), (PartialSum(1, 1, 0, b""), 0)]
-    assert desk.exchange(*whole(0, 0), put=sums[2:], listening=[0]) == [
+    assert sender.exchange(put=sums[:2], listening=[0]) == [
+        (first(0, 1, 2), 0),
+        (PartialSum(1, 1, 0, b""), 0),
+    ]
+    assert sender.exchange(*whole(0, 0), put=sums[2:], listening=[0]) == [
         (second(0, 1, 2), 0),
         (first(2, 1, 2), 0),
     ]
 
 
-def test_who_has_not_read_a_vector_cannot_say_that_it_has_come(desk):
-    desk.exchange(put=[mean(0)])
+def test_who_has_not_read_a_vector_cannot_say_that_it_has_come(sender):
+    sender.exchange(put=[mean(0)])
     claims = VectorAck(1, 0, 0), arrived(1, 0, SECOND), arrived(1, 0, b"another")
-    assert desk.exchange(*claims, put=[mean(1)], listening=[1]) == []
+    assert sender.exchange(*claims, put=[mean(1)], listening=[1]) == []
 
 
-def test_what_is_small_waits_for_nothing_and_is_passed_on(desk):
+def test_what_is_small_waits_for_nothing_and_is_passed_on(sender):
     small = [PartialDistance(0, 0, 2, 0.5), PartialSum(0, 1, 0, b"")]
-    desk.exchange(put=[mean(0)])
-    assert desk.exchange(*small, put=small) == [(note, to) for note in small for to in ALL]
-    assert desk.passed == small
+    sender.exchange(put=[mean(0)])
+    assert sender.exchange(*small, put=small) == [(note, to) for note in small for to in ALL]
+    assert sender.passed == small
 
 
-def test_a_vector_that_is_not_confirmed_in_time_counts_as_lost(desk, monkeypatch):
+def test_a_vector_that_is_not_confirmed_in_time_counts_as_lost(sender, monkeypatch):
     monkeypatch.setattr(Timeouts, "launcher_vector", lambda nbytes: 0.2)
-    desk.exchange(put=[mean(0)])
-    assert desk.exchange(put=[mean(1)]) == []
+    sender.exchange(put=[mean(0)])
+    assert sender.exchange(put=[mean(1)]) == []
     time.sleep(0.25)
-    assert desk.exchange(put=[mean(2)], listening=[1]) == [(first(2), 1)]
+    assert sender.exchange(put=[mean(2)], listening=[1]) == [(first(2), 1)]
     monkeypatch.setattr(Timeouts, "launcher_vector", lambda nbytes: max(0.2, nbytes))
-    desk.exchange(*whole(1, 2), put=[mean(3)], listening=[1])
+    sender.exchange(*whole(1, 2), put=[mean(3)], listening=[1])
     time.sleep(0.25)
-    assert desk.exchange(put=[mean(4)], listening=[1]) == [], "a larger one may take longer"
+    assert sender.exchange(put=[mean(4)], listening=[1]) == [], "a larger one may take longer"
 
 
-def test_nothing_is_awaited_from_who_was_started_anew_or_was_not_heard(desk):
-    desk.exchange(put=[mean(0)])
-    assert desk.exchange(Join(1, "", "", ""), put=[mean(1)]) == [(first(1), 1)]
-    desk.exchange(listening=[1])
-    assert desk.exchange(put=[mean(2)]) == [(first(2), 2)]
+def test_nothing_is_awaited_from_who_was_started_anew_or_was_not_heard(sender):
+    sender.exchange(put=[mean(0)])
+    assert sender.exchange(Join(1, "", "", ""), put=[mean(1)]) == [(first(1), 1)]
+    sender.exchange(listening=[1])
+    assert sender.exchange(put=[mean(2)]) == [(first(2), 2)]
 
 
-def test_what_could_not_be_sent_is_not_awaited(desk):
-    desk.unreachable = {1}
-    desk.exchange(put=[mean(0)])
-    desk.unreachable.clear()
-    assert desk.exchange(put=[mean(1)]) == [(first(1), 1)]
-    desk.unreachable = {1}
-    assert desk.exchange(arrived(1, 1, FIRST), listening=[1]) == [(second(1), 1)]
-    desk.unreachable.clear()
-    assert desk.exchange(put=[mean(2)], listening=[1]) == [(first(2), 1)]
+def test_what_could_not_be_sent_is_not_awaited(sender):
+    sender.unreachable = {1}
+    sender.exchange(put=[mean(0)])
+    sender.unreachable.clear()
+    assert sender.exchange(put=[mean(1)]) == [(first(1), 1)]
+    sender.unreachable = {1}
+    assert sender.exchange(arrived(1, 1, FIRST), listening=[1]) == [(second(1), 1)]
+    sender.unreachable.clear()
+    assert sender.exchange(put=[mean(2)], listening=[1]) == [(first(2), 1)]
 
 
 def test_a_sum_that_could_not_be_sent_is_told_as_none():
-    desk = Desk(machine=1)
-    desk.unreachable = {0}
+    sender = SenderUnderTest(machine=1)
+    sender.unreachable = {0}
     whole = PartialSum(1, 0, 2, CONTENT)
-    assert desk.exchange(put=[whole], listening=[0]) == [(first(0, 1, 2), 0), (PartialSum(1, 0, 0, b""), 0)]
+    assert sender.exchange(put=[whole], listening=[0]) == [(first(0, 1, 2), 0), (PartialSum(1, 0, 0, b""), 0)]

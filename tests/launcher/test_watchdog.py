@@ -38,7 +38,7 @@ class Machine:
         failures = {"deadline": DEADLINE, "start_deadline": 5.0} | failures
         self.watchdog = Watchdog(self.heartbeats, self.membership, FailureSettings(**failures).timeouts)
         self.found = []
-        self.look()
+        self.check()
 
     def mark(self, round, activity, *ranks):
         for rank in ranks:
@@ -50,7 +50,7 @@ class Machine:
         for rank in ranks:
             self.heartbeats.of(rank).wait_for({(rank + step) % 8 for step in peers})
 
-    def look(self, seconds=0.5):
+    def check(self, seconds=0.5):
         self.now += seconds
         self.found += self.watchdog.check(self.now)
 
@@ -59,7 +59,7 @@ class Machine:
         for _ in range(int(seconds / 0.5)):
             for rank in busy:
                 self.heartbeats.of(rank).beat()
-            self.look()
+            self.check()
 
     def stuck(self):
         return {report.rank for report in self.found if isinstance(report, Stuck)}
@@ -122,7 +122,7 @@ def test_what_is_usual_in_a_run_that_goes_on_is_judged_by_the_rounds_since_then(
 
 def test_a_node_that_comes_back_into_an_earlier_round_waits_there_as_any_other(machine):
     machine.mark(9, RECEIVE, 2)
-    machine.look()
+    machine.check()
     machine.wait(8, [-1, 1], 2)
     machine.mark(8, TRAIN, 1, 3)
     machine.pass_time(30, busy=[1, 3])
@@ -158,7 +158,7 @@ def test_a_slow_trainer_whose_steps_go_on_is_never_stuck(machine):
     for _ in range(200):
         machine.pass_time(DEADLINE - 1)
         machine.heartbeats.of(3).beat()
-        machine.look()
+        machine.check()
     assert machine.stuck() == set()
     assert machine.watchdog.hung(machine.now) == {}
 
@@ -219,7 +219,7 @@ def test_a_stopped_process_is_stuck_although_its_node_waits(machine):
 def test_time_in_which_the_launcher_stood_still_counts_for_nobody(machine):
     machine.mark(0, TRAIN, *range(8))
     for _ in range(3):
-        machine.look(60.0)
+        machine.check(60.0)
     assert machine.stuck() == set()
     machine.pass_time(DEADLINE)
     assert machine.stuck() == set(range(8))
@@ -289,7 +289,7 @@ def test_the_state_of_a_process():
 def told(waits, now):
     """Rank, round, peer and text of each line."""
     found = []
-    waits.tell(SimpleNamespace(say=lambda kind, text, *where: found.append((*where, text))), now)
+    waits.report(SimpleNamespace(log=lambda kind, text, *where: found.append((*where, text))), now)
     return found
 
 
@@ -336,7 +336,7 @@ class Lines:
     def __init__(self):
         self.texts = []
 
-    def say(self, kind, text, *about):
+    def log(self, kind, text, *about):
         assert kind == "waiting"
         self.texts.append(text)
 
@@ -348,13 +348,13 @@ def test_five_stragglers_are_named_in_ten_seconds_and_the_others_counted():
         for rank in range(100 + 5 * now, 105 + 5 * now):
             waits.take(Waiting(rank, 3, [rank + 200], 2.0, "training for 2 s", 3.0), now)
         waits.take(Waiting(90, 3, [300], 2.0, "training for 2 s", 3.0), now)
-        waits.tell(lines, float(now))
+        waits.report(lines, float(now))
     assert [text.partition(", for ")[2].split(" (")[0] for text in lines.texts] == [
         "rank 300", "rank 301", "rank 302", "rank 303", "rank 304", ""
     ]  # fmt: skip
     assert lines.texts[-1] == "5 other nodes are waited for, too"
     waits.take(Waiting(90, 3, [300], 2.0, "training for 2 s", 3.0), 10.5)
-    waits.tell(lines, 11.5)
+    waits.report(lines, 11.5)
     assert lines.texts[6].startswith("rank 90 waiting")
     assert lines.texts[7:] == ["40 other nodes are waited for, too"]
 

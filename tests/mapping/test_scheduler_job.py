@@ -16,7 +16,7 @@ from decentnode.mapping.environment import Environment
 from decentnode.mapping.job import SchedulerJob, expand_counts, expand_hosts, find_job, job_of_one_task
 from decentnode.mapping.torchrun_store import learned_addresses
 from tests.integration.running import QUICKSTART
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
 
 TORCHRUN = {
     "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "1",
@@ -96,7 +96,7 @@ def test_counts_are_spelled_out():
 def test_a_process_of_torchrun():
     job = find_job(TORCHRUN)
     assert (job.processes, job.machine) == ((1, 1, 1, 1), 1)
-    assert (job.size, job.hosts, job.meeting) == (4, (), ("host0", 29500))
+    assert (job.size, job.hosts, job.rendezvous) == (4, (), ("host0", 29500))
     assert not job.hosts_store
     assert find_job(TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "False"}).hosts_store
     assert find_job(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1"}).identity != job.identity
@@ -269,7 +269,7 @@ def learn(count, seconds=10.0, hosts_store=True, machines=None):
 
     def one(machine):
         job = SchedulerJob(
-            "torchrun", "test", (1,) * count, machine, meeting=("127.0.0.1", port), hosts_store=hosts_store
+            "torchrun", "test", (1,) * count, machine, rendezvous=("127.0.0.1", port), hosts_store=hosts_store
         )
         try:
             found[machine] = learned_addresses(job, seconds)
@@ -286,7 +286,7 @@ def learn(count, seconds=10.0, hosts_store=True, machines=None):
 
 def test_all_machines_learn_the_same_addresses(monkeypatch):
     said = {0: {}, 1: {1: "10.0.0.2", 0: "10.0.0.1"}, 2: {2: "fd00::3"}}
-    monkeypatch.setattr(addresses, "_what_to_say", lambda job: said[job.machine])
+    monkeypatch.setattr(addresses, "_own_addresses", lambda job: said[job.machine])
     assert learn(3) == {i: ["10.0.0.1", "10.0.0.2", "fd00::3"] for i in range(3)}
 
 
@@ -302,7 +302,7 @@ def test_machines_with_one_address_are_refused():
 @pytest.mark.parametrize("said", ["no address", "\u00e4", "1.2.3.4\n"])
 def test_what_is_no_address_is_refused(monkeypatch, said):
     monkeypatch.setattr(
-        addresses, "_what_to_say", lambda job: {1: said, 0: "10.0.0.1"} if job.machine else {}
+        addresses, "_own_addresses", lambda job: {1: said, 0: "10.0.0.1"} if job.machine else {}
     )
     assert all("machine 1 published no address but" in str(error) for error in learn(2).values())
 

@@ -15,7 +15,7 @@ from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
 from decentnode.errors import BadInput, DecentnodeError, PeerLeft, PeerLost, RunFailed
 from decentnode.launcher.report.summary import model_hash
-from decentnode.node.asynchronous.schedule import Back, _written, read_schedule
+from decentnode.node.asynchronous.schedule import PeerRejoined, _written, read_schedule
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment
 from decentnode.results.reader import read_events
@@ -175,9 +175,9 @@ def test_a_peer_that_leaves_in_order_is_asked_no_more_and_is_no_loss(tmp_path, m
     for error in list(exchange.lost()):
         exchange.continue_without(error)
     assert exchange.missing.keys() == {1, 3} and not exchange._peer_errors and not exchange.unfinished
-    assert not list(scheme.awaited) and scheme._live(exchange._view) == []
+    assert not list(scheme.awaited) and scheme.live_targets(exchange._view) == []
     assert not list(exchange.lost())
-    events = [PeerLeft(3, 2), PeerLeft(3, 2, failed=True), PeerLost(3, "link broken"), Back(3)]
+    events = [PeerLeft(3, 2), PeerLeft(3, 2, failed=True), PeerLost(3, "link broken"), PeerRejoined(3)]
     assert list(map(_written, events)) == ["left:3", "lost:3", "lost:3", "back:3"]
 
 

@@ -400,11 +400,11 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_
     records.write(RoundRecord(3, 9), ByteCounters())
     sync = os.fdatasync
 
-    def look(fd):
+    def note(fd):
         found.append((path.samefile(f"/proc/self/fd/{fd}"), checkpoint.rounds(tmp_path / "saved", 3)))
         sync(fd)
 
-    monkeypatch.setattr(line_file.os, "fdatasync", look)
+    monkeypatch.setattr(line_file.os, "fdatasync", note)
     identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
     checkpoints_of(identity, records, []).after(9, dict)
     assert found == [(True, [])]

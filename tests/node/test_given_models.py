@@ -60,7 +60,7 @@ class Neighbors:
         self.seconds += timeout
         return self.model
 
-    def come_back(self, peers, timeout):
+    def rejoin(self, peers, timeout):
         self.asked.append("round")
         return self.round
 
@@ -225,7 +225,7 @@ class Together:
             if round < 3:
                 self.saved = self.gone.saved()
 
-    def come_back(self):
+    def rejoin(self):
         """They ask nobody, as there is nobody to be asked."""
         back, neighbors = Nodes(self.experiment, self.directory / "again"), Neighbors(9)
         graph = self.experiment.graph.graph
@@ -244,7 +244,7 @@ def together(experiment, tmp_path):
 
 def test_where_all_nodes_share_a_process_they_go_on_after_the_newest_round_that_all_have(together):
     checkpoint.delete(together.saved, 3, 2)
-    back, asked = together.come_back()
+    back, asked = together.rejoin()
     assert asked == "alone from 2"
     assert {node.round for node in back.nodes} == {1} and torch.equal(back.models, together.models[1])
     assert all(checkpoint.rounds(together.saved, node.rank) == [0, 1] for node in back.nodes)
@@ -255,7 +255,7 @@ def test_where_all_nodes_share_a_process_they_go_on_after_the_newest_round_that_
 def test_a_round_of_which_one_of_them_has_a_bad_checkpoint_does_not_count(together):
     path = together.saved / "00005" / "00000002.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    back, asked = together.come_back()
+    back, asked = together.rejoin()
     assert asked == "alone from 2" and torch.equal(back.models, together.models[1])
 
 
@@ -266,7 +266,7 @@ def test_nodes_that_were_never_saved_together_begin_anew(together, saved):
         checkpoint.delete(together.saved, rank, round)
     if saved == "in another run":
         together.gone.identity.settle(7, 0)
-    back, asked = together.come_back()
+    back, asked = together.rejoin()
     assert asked == "alone from 0" and {node.round for node in back.nodes} == {-1}
     back.begin().run(0, 1)
     assert torch.equal(back.models, together.models[0])

@@ -36,7 +36,7 @@ def exchanger(told):
 def rounds_of(exchanger, heard, missed):
     """One round in which these were heard, and those missed, by the reason."""
     exchanger.begin(exchanger._round + 1 if hasattr(exchanger, "_round") else 0, None, None)
-    exchanger._heard.update(heard)
+    exchanger._received.update(heard)
     for error in missed.values():
         exchanger.continue_without(error)
     exchanger.end(RoundRecord(0, exchanger._round), 0.0)

@@ -19,7 +19,7 @@ from decentnode.parallel.options import Options
 from decentnode.parallel.topology import weighted_graph
 from decentnode.training import optim as optimizers
 from decentnode.training.optim import decay_groups
-from tests.support.ensemble import Run, batches, ensemble, flat, loss_of, small_network
+from tests.support.wrapper_ranks import Run, batches, flat, in_rank_threads, loss_of, small_network
 
 SCHEMES = ("communicate_while_adapt", "adapt_then_combine")
 ONE_BUCKET, A_LAYER, A_TENSOR = 25.0, 1e-4, 1e-6
@@ -110,15 +110,15 @@ def test_mixing_strength_may_follow_a_schedule():
 def test_mixing_strength_may_be_set_between_steps():
     run, graph = Run(steps=2), weighted_graph("ring", None, 3)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 1)
         model.mixing_strength = 0.0
         run.train(model, rank, 1, 2)
         return flat(model)
 
     expected = run.oracle(3, lambda step: dense(graph, 1.0 - step)(step))
-    assert torch.allclose(torch.stack(ensemble(3, work)), expected, rtol=0, atol=1e-13)
+    assert torch.allclose(torch.stack(in_rank_threads(3, work)), expected, rtol=0, atol=1e-13)
 
 
 def test_on_a_complete_graph_adapt_then_combine_is_the_mean_gradient():
@@ -146,11 +146,11 @@ def test_everybody_begins_with_the_parameters_and_buffers_of_rank_0():
     networks = [network(seed) for seed in range(3)]
     expected = {name: value.clone() for name, value in networks[0].state_dict().items()}
 
-    def keep(rank, seat):
-        model = Run(network=networks[rank]).wrap(seat)
+    def keep(rank, rendezvous):
+        model = Run(network=networks[rank]).wrap(rendezvous)
         return {name: value.clone() for name, value in model.module.state_dict().items()}
 
-    for found in ensemble(3, keep):
+    for found in in_rank_threads(3, keep):
         assert found.keys() == expected.keys()
         for name, value in found.items():
             assert torch.equal(value, expected[name]), name
@@ -163,8 +163,8 @@ def test_everybody_begins_with_the_parameters_and_buffers_of_rank_0():
 def test_zero_grad_in_any_usual_place(order):
     run, graph = Run(), weighted_graph("ring", None, 3)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         for batch in batches(rank, run.steps):
             if order in ("before", "to zero"):
                 model.optimizer.zero_grad(set_to_none=order == "before")
@@ -177,14 +177,15 @@ def test_zero_grad_in_any_usual_place(order):
                 model.optimizer.zero_grad()
         return flat(model)
 
-    assert torch.allclose(torch.stack(ensemble(3, work)), run.oracle(3, dense(graph)), rtol=0, atol=1e-13)
+    models = torch.stack(in_rank_threads(3, work))
+    assert torch.allclose(models, run.oracle(3, dense(graph)), rtol=0, atol=1e-13)
 
 
 def test_two_forwards_per_backward_and_any_number_for_looking_are_one_step():
     run = Run()
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         for inputs, wanted in batches(rank, run.steps):
             halves = model(inputs[:3]), model(inputs[3:])
             if rank == 0:  # an evaluation on one rank holds up nobody
@@ -198,7 +199,7 @@ def test_two_forwards_per_backward_and_any_number_for_looking_are_one_step():
         return flat(model)
 
     expected = run.oracle(3, dense(weighted_graph("ring", None, 3)))
-    assert torch.allclose(torch.stack(ensemble(3, work)), expected, rtol=0, atol=1e-13)
+    assert torch.allclose(torch.stack(in_rank_threads(3, work)), expected, rtol=0, atol=1e-13)
 
 
 class Forked(nn.Module):
@@ -222,8 +223,8 @@ def test_unused_parameters_are_mixed_and_hold_up_nobody(bucket_mb):
     def goes_left(rank, step):
         return (rank + step) % 3 == 0
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         with torch.no_grad():  # so that there is something to mix
             for p in model.module.idle.parameters():
                 p.add_(rank)
@@ -245,7 +246,7 @@ def test_unused_parameters_are_mixed_and_hold_up_nobody(bucket_mb):
             zeros = [torch.zeros_like(p) if p.grad is None else p.grad for p in net.parameters()]
             gradients.append(torch.cat([g.reshape(-1) for g in zeros]))
         x = w @ x - 0.1 * torch.stack(gradients)
-    assert torch.allclose(torch.stack(ensemble(3, work)), x, rtol=0, atol=1e-13)
+    assert torch.allclose(torch.stack(in_rank_threads(3, work)), x, rtol=0, atol=1e-13)
 
 
 def test_mixed_types_in_one_module():
@@ -263,7 +264,7 @@ def test_mixed_types_in_one_module():
             return x.double()
 
     run = Run(network=Mixed(), options={"bucket_mb": 1e-4}, steps=3)
-    found = [[p.double() for p in model] for model in ensemble(2, lambda r, s: trained(run, r, s))]
+    found = [[p.double() for p in model] for model in in_rank_threads(2, lambda r, s: trained(run, r, s))]
     dtypes = [p.dtype for p in run.network.parameters()]
     graph = weighted_graph("ring", None, 2)
     expected = run.oracle(2, dense(graph))  # float64 is the widest of all: nothing is rounded to less there
@@ -273,8 +274,8 @@ def test_mixed_types_in_one_module():
         assert (values - expected[rank]).abs().max() < 0.05
 
 
-def trained(run, rank, seat):
-    model = run.wrap(seat)
+def trained(run, rank, rendezvous):
+    model = run.wrap(rendezvous)
     run.train(model, rank)
     return [p.detach().clone() for p in model.parameters()]
 
@@ -288,15 +289,15 @@ def test_halves_are_summed_up_in_single_precision():
         def forward(self, x):
             return self.w * x
 
-    def work(rank, seat):
-        model = Run(network=One(), topology="fully_connected", optimizer=sgd_of_nothing).wrap(seat)
+    def work(rank, rendezvous):
+        model = Run(network=One(), topology="fully_connected", optimizer=sgd_of_nothing).wrap(rendezvous)
         with torch.no_grad():
             model.module.w.fill_(256.0 if rank == 0 else 1.0)
         model(torch.zeros(1, dtype=torch.bfloat16)).sum().backward()
         return float(model.module.w.detach())
 
     # In bfloat16, whose next number after 32 is 32.25, adding eighths to 32 one by one would change nothing.
-    assert ensemble(8, work) == [float(torch.tensor((256 + 7) / 8).bfloat16())] * 8
+    assert in_rank_threads(8, work) == [float(torch.tensor((256 + 7) / 8).bfloat16())] * 8
 
 
 def sgd_of_nothing(parameters):
@@ -327,10 +328,10 @@ def test_results_do_not_depend_on_how_many_buckets_travel_at_a_time(scheme, in_f
         options = {"scheme": scheme, "bucket_mb": A_TENSOR, "buffers": "mix", "in_flight": most}
         run = Run(network, topology="alternating_ring", options=options)
 
-        def work(rank, seat):
+        def work(rank, rendezvous):
             flying = []
-            look = lambda mixture: flying.append(len(model._engine.exchanges.handles))
-            model = run.wrap(seat, before_mixing=look)
+            note_flying = lambda mixture: flying.append(len(model._engine.exchanges.handles))
+            model = run.wrap(rendezvous, before_mixing=note_flying)
             run.train(model, rank, 0, 2)
             with model.averaged() as distance:
                 average = flat(model)
@@ -342,7 +343,7 @@ def test_results_do_not_depend_on_how_many_buckets_travel_at_a_time(scheme, in_f
             assert max(flying) + 1 == min(most or 100, 3)
             return torch.cat((flat(model), average, model.module.seen, torch.tensor([distance]).double()))
 
-        return torch.stack(ensemble(3, work))
+        return torch.stack(in_rank_threads(3, work))
 
     assert torch.equal(models(in_flight), models(None))
 
@@ -361,8 +362,8 @@ def test_updates_in_the_step_are_those_of_the_backward_pass():
 def test_the_usual_loop_with_a_scaler_and_clipping():
     run = Run(options={"update_in": "step"})
 
-    def work(rank, seat):
-        model, scaler = run.wrap(seat), torch.amp.GradScaler("cpu", init_scale=8.0)
+    def work(rank, rendezvous):
+        model, scaler = run.wrap(rendezvous), torch.amp.GradScaler("cpu", init_scale=8.0)
         for batch in batches(rank, run.steps):
             model.optimizer.zero_grad()
             scaler.scale(loss_of(model, batch)).backward()
@@ -373,7 +374,7 @@ def test_the_usual_loop_with_a_scaler_and_clipping():
         return flat(model)
 
     assert torch.allclose(
-        torch.stack(ensemble(3, work)), Run(options={"clip_norm": 0.2}).models(3), atol=1e-15
+        torch.stack(in_rank_threads(3, work)), Run(options={"clip_norm": 0.2}).models(3), atol=1e-15
     )
 
 
@@ -381,9 +382,9 @@ def test_the_usual_loop_with_a_scaler_and_clipping():
 def test_a_gradient_that_is_not_finite_skips_the_whole_step_and_is_mixed_all_the_same(bucket_mb):
     run = Run(topology="fully_connected", options={"bucket_mb": bucket_mb}, steps=3)
 
-    def work(rank, seat):
+    def work(rank, rendezvous):
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-        model = run.wrap(seat, scaler=scaler)
+        model = run.wrap(rendezvous, scaler=scaler)
         for step, batch in enumerate(batches(rank, run.steps)):
             loss = loss_of(model, batch)
             if step == 1 and rank == 0:
@@ -403,7 +404,7 @@ def test_a_gradient_that_is_not_finite_skips_the_whole_step_and_is_mixed_all_the
                 loss_of(net, batches(rank, run.steps)[step]).backward()
                 gradients[rank] = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
         x = w @ x - 0.1 * gradients
-    assert torch.allclose(torch.stack(ensemble(2, work)), x, rtol=0, atol=1e-13)
+    assert torch.allclose(torch.stack(in_rank_threads(2, work)), x, rtol=0, atol=1e-13)
 
 
 def test_weights_decay_and_biases_do_not_in_whichever_bucket():
@@ -418,8 +419,8 @@ def test_weights_decay_and_biases_do_not_in_whichever_bucket():
 
 
 def test_a_gradient_that_is_asked_for_by_itself_is_no_step():
-    def work(rank, seat):
-        model = Run().wrap(seat)
+    def work(rank, rendezvous):
+        model = Run().wrap(rendezvous)
         inputs, wanted = batches(rank, 1)[0]
         inputs.requires_grad_(True)
         slope = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)[0]
@@ -427,23 +428,23 @@ def test_a_gradient_that_is_asked_for_by_itself_is_no_step():
         (loss_of(model, (inputs, wanted)) + slope.square().mean()).backward()
         return model.step
 
-    assert ensemble(2, work) == [1, 1]
+    assert in_rank_threads(2, work) == [1, 1]
 
 
 def test_a_second_backward_through_the_same_graph_is_refused():
-    def work(rank, seat):
-        model = Run().wrap(seat)
+    def work(rank, rendezvous):
+        model = Run().wrap(rendezvous)
         loss = loss_of(model, batches(rank, 1)[0])
         loss.backward(retain_graph=True)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 def test_a_backward_pass_that_ended_early_is_noticed():
-    def work(rank, seat):
-        model = Run().wrap(seat, bucket_mb=A_TENSOR)
+    def work(rank, rendezvous):
+        model = Run().wrap(rendezvous, bucket_mb=A_TENSOR)
         inputs = batches(rank, 1)[0][0]
         hidden = model.module[0](inputs)
         hidden.register_hook(lambda gradient: 1 / 0)
@@ -452,7 +453,7 @@ def test_a_backward_pass_that_ended_early_is_noticed():
         with pytest.raises(RunFailed, match="rank 0, step 0: the last backward pass ended early"):
             model(inputs)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 # Averages.
@@ -466,8 +467,8 @@ def test_the_average_can_be_looked_at_and_changes_nothing(scheme, trained_before
     # So late that others would have written again what it reads, if they were allowed to.
     be_late = lambda mixture: time.sleep(0.02)
 
-    def work(rank, seat):
-        model = run.wrap(seat, before_mixing=be_late if rank == 0 else None)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous, before_mixing=be_late if rank == 0 else None)
         run.train(model, rank, 0, trained_before)
         before = flat(model)
         with model.averaged() as distance:
@@ -479,7 +480,7 @@ def test_the_average_can_be_looked_at_and_changes_nothing(scheme, trained_before
         run.train(model, rank, trained_before)
         return before, average, distance, flat(model)
 
-    found = ensemble(3, work)
+    found = in_rank_threads(3, work)
     mean = torch.stack([before for before, *_ in found]).mean(0)
     for before, average, distance, _ in found:
         assert torch.equal(average, found[0][1])
@@ -492,8 +493,8 @@ def test_the_average_can_be_looked_at_and_changes_nothing(scheme, trained_before
 def test_an_average_for_good_is_not_undone(scheme):
     run = Run(options={"scheme": scheme}, optimizer=sgd_of_nothing)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(rank)
@@ -503,7 +504,7 @@ def test_an_average_for_good_is_not_undone(scheme):
         run.train(model, rank)
         return average, flat(model)
 
-    for average, after in ensemble(3, work):
+    for average, after in in_rank_threads(3, work):
         assert torch.allclose(average, flat(run.network) + 1, rtol=0, atol=1e-14)
         assert torch.allclose(after, average, rtol=0, atol=1e-14)
 
@@ -529,8 +530,8 @@ def test_buffers_are_mixed_with_what_the_forward_pass_has_added(scheme):
     run = Run(network=Counting(), options={"buffers": "mix", "scheme": scheme})
     w = dense(weighted_graph("ring", None, 4), 0.75)(0)
 
-    def work(rank, seat):
-        model = run.wrap(seat, mixing_strength=0.75)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous, mixing_strength=0.75)
         run.train(model, rank)
         assert int(model.module.times) == run.steps
         return model.module.seen.clone()
@@ -540,7 +541,7 @@ def test_buffers_are_mixed_with_what_the_forward_pass_has_added(scheme):
         added = torch.stack([batches(rank, run.steps)[step][0].sum().expand(3) for rank in range(4)])
         own = w.diagonal().diag()  # a change that was made while neighbors got x(t)
         x = w @ x + own @ added if scheme == SCHEMES[0] else w @ (x + added)
-    assert torch.allclose(torch.stack(ensemble(4, work)), x, rtol=0, atol=1e-12)
+    assert torch.allclose(torch.stack(in_rank_threads(4, work)), x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("own_weight", [0.0, 0.02])
@@ -551,14 +552,14 @@ def test_a_variance_that_is_mixed_stays_positive(own_weight):
     run = Run(nn.Sequential(norm, nn.Linear(4, 2)), optimizer=sgd_of_nothing, options={"buffers": "mix"})
     run.topology = [[own_weight, 1 - own_weight], [1 - own_weight, own_weight]]
 
-    def work(rank, seat):
-        model, least = run.wrap(seat), math.inf
+    def work(rank, rendezvous):
+        model, least = run.wrap(rendezvous), math.inf
         for step, (x, _) in enumerate(batches(rank, 6)):
             model(x.float() * (1e4 if (rank, step) == (0, 1) else 0.01)).sum().backward()
             least = min(least, float(model.module[0].running_var.min()))
         return least
 
-    assert min(ensemble(2, work)) > 0
+    assert min(in_rank_threads(2, work)) > 0
 
 
 class Replacing(Counting):
@@ -576,15 +577,15 @@ def test_a_forward_pass_may_put_other_buffers_in_place(scheme, buffers):
     def seen(network):
         run = Run(network=network, options={"buffers": buffers, "scheme": scheme})
 
-        def work(rank, seat):
-            model = run.wrap(seat)
+        def work(rank, rendezvous):
+            model = run.wrap(rendezvous)
             run.train(model, rank, 0, 3)
             with model.averaged():
                 average = model.module.seen.clone()
             run.train(model, rank, 3)
             return torch.cat((average, model.module.seen))
 
-        return torch.stack(ensemble(3, work))
+        return torch.stack(in_rank_threads(3, work))
 
     torch.manual_seed(0)
     network, other = Counting(), Replacing()
@@ -596,8 +597,8 @@ def test_a_forward_pass_may_put_other_buffers_in_place(scheme, buffers):
 def test_buffers_in_the_average_come_back(buffers):
     run = Run(network=Counting(), options={"buffers": buffers})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2)
         before = model.module.seen.clone()
         with model.averaged():
@@ -606,7 +607,7 @@ def test_buffers_in_the_average_come_back(buffers):
         run.train(model, rank, 2)
         return before, average
 
-    found = ensemble(3, work)
+    found = in_rank_threads(3, work)
     mean = torch.stack([before for before, _ in found]).mean(0)
     for before, average in found:
         assert torch.allclose(average, before if buffers == "local" else mean, rtol=0, atol=1e-12)
@@ -633,8 +634,8 @@ def test_parameters_may_be_given_other_memory(scheme, options):
     run = Run(Counting(), options={"scheme": scheme} | options, steps=6)
 
     def models(change):
-        def work(rank, seat):
-            model, seen = run.wrap(seat), []
+        def work(rank, rendezvous):
+            model, seen = run.wrap(rendezvous), []
             change(model, torch.arange(10.0).double() * (1 + rank))
             run.train(model, rank, 0, 2)
             change(model, torch.linspace(0, 1 + rank, 10).double())
@@ -650,7 +651,7 @@ def test_parameters_may_be_given_other_memory(scheme, options):
             run.train(model, rank, 0, 2)
             return torch.cat((*seen, flat(model), model.module.seen))
 
-        return torch.stack(ensemble(3, work))
+        return torch.stack(in_rank_threads(3, work))
 
     assert torch.equal(models(through_data), models(in_place))
 
@@ -660,8 +661,8 @@ def test_parameters_may_be_given_other_memory(scheme, options):
 def test_parameters_that_no_longer_fit_are_refused_with_their_name(scheme, act):
     run = Run(options={"scheme": scheme})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         if act != "step":
             run.train(model, rank)
         model.half()
@@ -671,7 +672,7 @@ def test_parameters_that_no_longer_fit_are_refused_with_their_name(scheme, act):
         with pytest.raises(BadInput, match=message):
             {"step": step, "resend": model.resend, "average": model.average}[act]()
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 # Hooks.
@@ -730,23 +731,23 @@ def test_a_run_goes_on_exactly_from_a_saved_state(scheme, topology, tmp_path):
         made.topology = topology
         return made
 
-    def save(rank, seat):
-        model = run(bucket_mb=A_TENSOR, scaler=torch.amp.GradScaler("cpu", init_scale=4.0)).wrap(seat)
+    def save(rank, rendezvous):
+        model = run(bucket_mb=A_TENSOR, scaler=torch.amp.GradScaler("cpu", init_scale=4.0)).wrap(rendezvous)
         train_scaled(model, rank, 0, 2)
         torch.save(model.state_dict(), tmp_path / f"{rank}.pt")
         train_scaled(model, rank, 2, 4)
         return flat(model)
 
-    def go_on(rank, seat):
-        model = run(bucket_mb=A_LAYER, scaler=torch.amp.GradScaler("cpu", init_scale=64.0)).wrap(seat)
+    def go_on(rank, rendezvous):
+        model = run(bucket_mb=A_LAYER, scaler=torch.amp.GradScaler("cpu", init_scale=64.0)).wrap(rendezvous)
         train_scaled(model, rank, 0, 1)  # something in flight, which is not what was saved
         model.load_state_dict(torch.load(tmp_path / f"{rank}.pt"))
         assert model.step == 2
         train_scaled(model, rank, 2, 4)
         return flat(model)
 
-    uninterrupted = torch.stack(ensemble(3, save))
-    assert torch.equal(torch.stack(ensemble(3, go_on)), uninterrupted)
+    uninterrupted = torch.stack(in_rank_threads(3, save))
+    assert torch.equal(torch.stack(in_rank_threads(3, go_on)), uninterrupted)
 
 
 def train_scaled(model, rank, first, last):
@@ -755,22 +756,22 @@ def train_scaled(model, rank, first, last):
 
 
 def test_a_state_that_does_not_fit_is_refused():
-    def work(rank, seat):
-        model = Run().wrap(seat)
+    def work(rank, rendezvous):
+        model = Run().wrap(rendezvous)
         state = model.state_dict()
         del state["_extra_state"]["optimizer"]["0.bias"]
         with pytest.raises(BadInput, match=r"no optimizer state of parameter '0\.bias'"):
             model.load_state_dict(state)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 # Learning rates.
 
 
 def test_learning_rates_may_be_set_on_the_whole():
-    def work(rank, seat):
-        model = Run(options={"bucket_mb": A_TENSOR}).wrap(seat)
+    def work(rank, rendezvous):
+        model = Run(options={"bucket_mb": A_TENSOR}).wrap(rendezvous)
         schedule = torch.optim.lr_scheduler.StepLR(model.optimizer, 1, 0.5)
         for batch in batches(rank, 2):
             loss_of(model, batch).backward()
@@ -780,7 +781,7 @@ def test_learning_rates_may_be_set_on_the_whole():
             g["lr"] for part in model.optimizer.optimizers for g in part.optimizer.param_groups
         }
 
-    assert ensemble(2, work) == [(0.025, {0.025})] * 2
+    assert in_rank_threads(2, work) == [(0.025, {0.025})] * 2
 
 
 # Losses and other ends.
@@ -788,9 +789,9 @@ def test_learning_rates_may_be_set_on_the_whole():
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_rank_that_left_is_named_with_rank_and_step(scheme):
-    def work(rank, seat):
+    def work(rank, rendezvous):
         run = Run(options={"scheme": scheme})
-        model = run.wrap(seat)
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2)
         if rank == 1:
             model.close()
@@ -800,14 +801,14 @@ def test_a_rank_that_left_is_named_with_rank_and_step(scheme):
         model.close()
         assert caught.value.__cause__.peer == 1
 
-    ensemble(3, work)
+    in_rank_threads(3, work)
 
 
 def test_a_rank_that_left_is_done_without_if_asked_for():
     run = Run(options={"on_loss": "continue"}, optimizer=sgd_of_nothing, steps=30)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         with torch.no_grad():
             for p in model.parameters():
                 p.fill_(rank)
@@ -817,7 +818,7 @@ def test_a_rank_that_left_is_done_without_if_asked_for():
         run.train(model, rank)
         return flat(model)
 
-    *left, gone = ensemble(4, work)
+    *left, gone = in_rank_threads(4, work)
     assert gone is None
     for values in left:
         assert torch.allclose(values, values[0].expand_as(values), rtol=0, atol=1e-12)  # the three agree
@@ -825,8 +826,8 @@ def test_a_rank_that_left_is_done_without_if_asked_for():
 
 
 def test_a_model_that_is_not_finite_is_named():
-    def work(rank, seat):
-        model = Run().wrap(seat)
+    def work(rank, rendezvous):
+        model = Run().wrap(rendezvous)
         if rank == 1:
             with torch.no_grad():
                 model.module[2].bias[1] = math.nan
@@ -836,36 +837,36 @@ def test_a_model_that_is_not_finite_is_named():
             loss_of(model, batches(rank, 1)[0]).backward()
         model.close()
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 def test_ranks_that_wrap_something_else_are_named():
-    def work(rank, seat):
+    def work(rank, rendezvous):
         network = small_network() if rank != 2 else nn.Linear(4, 2).double()
         with pytest.raises(
             StartError, match=rf"rank {rank}: parameters differs: \w+ on rank 0, \w+ on rank 2$"
         ):
-            Run(network=network).wrap(seat)
+            Run(network=network).wrap(rendezvous)
 
-    ensemble(3, work)
+    in_rank_threads(3, work)
 
 
 def test_ranks_that_would_do_something_else_after_a_loss_are_named():
-    def work(rank, seat):
+    def work(rank, rendezvous):
         differ = f"rank {rank}: on_loss differs: stop on rank 0, continue on rank 1"
         with pytest.raises(StartError, match=f"^{differ}$"):
-            Run().wrap(seat, on_loss="continue" if rank else "stop")
+            Run().wrap(rendezvous, on_loss="continue" if rank else "stop")
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 def test_a_rank_that_never_comes_is_named():
-    def work(rank, seat):
+    def work(rank, rendezvous):
         if rank == 0:
             with pytest.raises(StartError, match=r"rank 0: ranks \[1\] did not arrive within 0 s"):
-                Run(options={"deadline": 0.2}).wrap(seat)
+                Run(options={"deadline": 0.2}).wrap(rendezvous)
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 @pytest.mark.parametrize(
@@ -892,11 +893,11 @@ def test_a_rank_that_never_comes_is_named():
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(options, message):
-    def work(rank, seat):
+    def work(rank, rendezvous):
         with pytest.raises(BadInput, match=message):
-            Run(options=options).wrap(seat)
+            Run(options=options).wrap(rendezvous)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 @pytest.mark.parametrize(
@@ -919,11 +920,11 @@ def test_topologies_that_cannot_be(topology, message):
 
 
 def test_a_module_without_shapes_is_to_be_run_once_before():
-    def work(rank, seat):
+    def work(rank, rendezvous):
         with pytest.raises(BadInput, match="'weight' has no shape yet; run the module once"):
-            Run(network=nn.LazyLinear(2)).wrap(seat)
+            Run(network=nn.LazyLinear(2)).wrap(rendezvous)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 @pytest.mark.parametrize("buffers", ["average", "mix", "local"])
@@ -932,25 +933,25 @@ def test_buffers_made_by_expand_become_some_that_can_be_written_to(buffers):
     module.register_buffer("scale", torch.ones(1).double().expand(3))
     module.register_buffer("count", torch.zeros(1, dtype=torch.int64).expand(3))
 
-    def work(rank, seat):
-        model = Run(network=module, options={"buffers": buffers}).wrap(seat)
+    def work(rank, rendezvous):
+        model = Run(network=module, options={"buffers": buffers}).wrap(rendezvous)
         with model.averaged():
             pass
         model.module.scale[0] = 2.0
         return model.module.scale
 
-    for scale in ensemble(2, work):
+    for scale in in_rank_threads(2, work):
         assert scale.tolist() == [2.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("a", ["x", None, 2.0])
 def test_a_mixing_strength_that_a_function_gives_is_checked(a):
-    def work(rank, seat):
-        model = Run().wrap(seat, mixing_strength=lambda step: a)
+    def work(rank, rendezvous):
+        model = Run().wrap(rendezvous, mixing_strength=lambda step: a)
         with pytest.raises(BadInput, match=f"gives '?{a}'? for step 0; it must be from 0 to 1"):
             loss_of(model, batches(rank, 1)[0]).backward()
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 @pytest.mark.parametrize("number", [1, True, np.float32(0.5), torch.tensor(0.5)], ids=repr)
@@ -970,12 +971,12 @@ def test_a_mixing_strength_may_be_any_kind_of_number(number):
     ],
 )
 def test_optimizers_that_cannot_be(factory, message):
-    def work(rank, seat):
+    def work(rank, rendezvous):
         only = (lambda p: factory([tensor for _, tensor in p])) if factory is torch.optim.LBFGS else factory
         with pytest.raises(BadInput, match=message):
-            Run(optimizer=only).wrap(seat)
+            Run(optimizer=only).wrap(rendezvous)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 def test_a_step_with_any_arguments_needs_no_closure():
@@ -990,16 +991,16 @@ def test_a_step_with_any_arguments_needs_no_closure():
 def test_an_optimizer_of_something_else_is_refused():
     other = nn.Parameter(torch.zeros(1))
 
-    def work(rank, seat):
+    def work(rank, rendezvous):
         with pytest.raises(BadInput, match="the optimizer factory took 1 parameters that it was not given"):
-            Run(optimizer=lambda p: torch.optim.SGD([other], lr=0.1)).wrap(seat)
+            Run(optimizer=lambda p: torch.optim.SGD([other], lr=0.1)).wrap(rendezvous)
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 def test_a_copy_of_the_wrapper_is_connected_to_nobody(tmp_path):
-    def work(rank, seat):
-        model = Run().wrap(seat)
+    def work(rank, rendezvous):
+        model = Run().wrap(rendezvous)
         averaged = torch.optim.swa_utils.AveragedModel(model)
         before = flat(averaged)
         loss_of(model, batches(rank, 1)[0]).backward()
@@ -1011,7 +1012,7 @@ def test_a_copy_of_the_wrapper_is_connected_to_nobody(tmp_path):
             copy.copy(model)
         model.close()
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 def test_sparse_gradients_are_clipped_as_dense_ones_are():
@@ -1020,12 +1021,12 @@ def test_sparse_gradients_are_clipped_as_dense_ones_are():
         module = nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Flatten(), nn.Linear(9, 2))
         run = Run(network=module, options={"clip_norm": 0.1, "keep_freed_memory": False})
 
-        def steps(rank, seat):
-            model = run.wrap(seat)
+        def steps(rank, rendezvous):
+            model = run.wrap(rendezvous)
             for _ in range(2):
                 model(torch.tensor([[1, 2, 1], [rank, 3, 1]])).square().sum().backward()
             return flat(model)
 
-        return torch.stack(ensemble(2, steps))
+        return torch.stack(in_rank_threads(2, steps))
 
     assert torch.allclose(work(sparse=True), work(sparse=False), atol=1e-6)

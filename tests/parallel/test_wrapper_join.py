@@ -8,8 +8,8 @@ import torch
 
 from decentnode.errors import RunFailed
 from decentnode.parallel.topology import weighted_graph
-from tests.support.ensemble import Run, ensemble, flat, processes
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
+from tests.support.wrapper_ranks import Run, flat, in_rank_processes, in_rank_threads
 
 A_TENSOR = 1e-6
 LATE = {"scheme": "adapt_then_combine"}
@@ -28,8 +28,8 @@ def run_of(topology="ring", **options):
 def joined(run, lengths):
     """Steps inside join(), as many as the rank has batches, an average, and two more steps."""
 
-    def work(rank, seat=None):
-        model = run.wrap(seat)
+    def work(rank, rendezvous=None):
+        model = run.wrap(rendezvous)
         with model.join():
             run.train(model, rank, 0, lengths[rank])
         assert model.step == max(lengths)
@@ -74,7 +74,7 @@ def check(found, run, lengths):
 )
 def test_ranks_without_batches_mix_and_make_no_step(topology, options, lengths):
     run = run_of(topology, **options)
-    check(ensemble(4, joined(run, lengths)), run, lengths)
+    check(in_rank_threads(4, joined(run, lengths)), run, lengths)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_processes_join(communication, options):
     if communication == "tcp":
         communication = {"name": "zeromq", "local": "tcp", "base_port": free_ports(4) + 1}
     run, lengths = run_of("alternating_ring", communication=communication, **options), [1, 4, 2]
-    found = processes(3, joined(run, lengths))
+    found = in_rank_processes(3, joined(run, lengths))
     check([found[rank] for rank in range(3)], run, lengths)
 
 
@@ -102,7 +102,7 @@ def test_a_rank_that_dies_inside_is_named_or_continued_without(on_loss):
         model.close()
         return model.step
 
-    found = processes(3, work, mute=(1,))
+    found = in_rank_processes(3, work, mute=(1,))
     if on_loss == "continue":
         assert found == {0: 4, 2: 4}
     else:
@@ -113,18 +113,18 @@ def test_a_rank_that_dies_inside_is_named_or_continued_without(on_loss):
 def test_without_join_the_others_say_what_is_wrong():
     run = run_of()
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2 + 2 * rank)
         model.close()
 
     with pytest.raises(RunFailed, match=r"rank 1, step 3: rank 0: left after .*; where ranks have different"):
-        ensemble(2, work)
+        in_rank_threads(2, work)
 
 
 def test_what_all_ranks_do_together_is_refused_inside():
-    def work(rank, seat):
-        model = run_of().wrap(seat)
+    def work(rank, rendezvous):
+        model = run_of().wrap(rendezvous)
         saved = model.state_dict()
         with model.join():
             for act in (model.average, model.resend, lambda: model.load_state_dict(saved)):
@@ -136,4 +136,4 @@ def test_what_all_ranks_do_together_is_refused_inside():
             raise ZeroDivisionError
         model.average()
 
-    ensemble(2, work)
+    in_rank_threads(2, work)

@@ -7,7 +7,7 @@ import torch
 
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, RunFailed
-from tests.support.ensemble import Run, ensemble, flat
+from tests.support.wrapper_ranks import Run, flat, in_rank_threads
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +20,8 @@ def after_losses(size, lost, act):
     run = Run(topology="fully_connected", options={"on_loss": "continue", "deadline": 2.0})
     together = threading.Barrier(size)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         with torch.no_grad():
             for p in model.parameters():
                 p.fill_(rank)
@@ -33,7 +33,7 @@ def after_losses(size, lost, act):
         together.wait(10.0)
         return act(model, rank)
 
-    return ensemble(size, work)
+    return in_rank_threads(size, work)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from decentnode.parallel.topology import weighted_graph
-from tests.support.ensemble import Run, batches, flat, loss_of, processes, small_network
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
+from tests.support.wrapper_ranks import Run, batches, flat, in_rank_processes, loss_of, small_network
 
 A_TENSOR = 1e-6
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def test_processes_train_as_the_equations_say(communication, scheme, folder):
         chosen = {"name": "zeromq", "local": "tcp", "base_port": free_ports(4) + 1}
     options = {"communication": chosen, "scheme": scheme, "bucket_mb": A_TENSOR, "deadline": 30.0}
     run = Run(topology="alternating_ring", options=options)
-    found = processes(3, lambda rank: trained(run, rank))
+    found = in_rank_processes(3, lambda rank: trained(run, rank))
     expected = run.oracle(3, matrices("alternating_ring", 3))
     for rank in range(3):
         own, average, refused = found[rank]
@@ -93,7 +93,8 @@ def test_neighbors_outside_the_group_read_what_lies_on_a_device(members, scheme,
     chosen = {"name": "hybrid", "group_ranks": members}
     options = {"communication": chosen, "scheme": scheme, "bucket_mb": 0.03, "deadline": 9.0}
     run = Run(network, options=options)
-    found, expected = processes(3, lambda rank: trained(run, rank), 30.0), run.oracle(3, matrices("ring", 3))
+    found = in_rank_processes(3, lambda rank: trained(run, rank), 30.0)
+    expected = run.oracle(3, matrices("ring", 3))
     for rank in range(3):
         own, average, refused = found[rank]
         assert torch.allclose(torch.tensor(own, dtype=torch.float64), expected[rank], rtol=0, atol=1e-12)
@@ -119,7 +120,7 @@ def test_on_a_complete_graph_adapt_then_combine_is_torch_ddp():
         dist.destroy_process_group()
         return ours, flat(ddp.module).tolist()
 
-    for ours, theirs in processes(2, work).values():
+    for ours, theirs in in_rank_processes(2, work).values():
         assert torch.allclose(
             *(torch.tensor(x, dtype=torch.float64) for x in (ours, theirs)), rtol=0, atol=1e-12
         )
@@ -139,7 +140,7 @@ def test_a_rank_that_dies_is_named_by_its_neighbors_at_once(dead, folder):
         finally:
             model.close()
 
-    found = processes(3, work, absent=(), mute=(dead,))
+    found = in_rank_processes(3, work, absent=(), mute=(dead,))
     assert found[1].startswith("RunFailed: rank 1, step ")
     assert found[1].endswith(f"rank {dead}: connection lost")
     assert found[far].startswith(f"RunFailed: rank {far}, step ")
@@ -164,7 +165,7 @@ def test_who_is_done_waits_until_slower_ranks_have_read_what_it_sent(communicati
         model.close()
         return flat(model).tolist()
 
-    found, expected = processes(2, work), run.oracle(2, lambda step: torch.tensor(ONE_WAY).double())
+    found, expected = in_rank_processes(2, work), run.oracle(2, lambda step: torch.tensor(ONE_WAY).double())
     for rank in range(2):
         assert torch.allclose(
             torch.tensor(found[rank], dtype=torch.float64), expected[rank], rtol=0, atol=1e-12
@@ -185,12 +186,12 @@ def test_nobody_waits_at_the_end_for_ranks_that_died(communication):
         model.close()
         return time.monotonic() - began
 
-    assert processes(2, work, mute=(1,))[0] < 4.0
+    assert in_rank_processes(2, work, mute=(1,))[0] < 4.0
 
 
 def test_a_process_that_never_comes_is_named():
     run = Run(options={"deadline": 1.0})
-    found = processes(3, lambda rank: trained(run, rank), absent=(2,))
+    found = in_rank_processes(3, lambda rank: trained(run, rank), absent=(2,))
     for rank in (0, 1):
         assert found[rank] == f"StartError: rank {rank}: ranks [2] of 3 did not arrive within 1 s"
 
@@ -208,7 +209,7 @@ def test_a_start_that_fails_leaves_no_socket_open():
         return str(raised.value), len(contexts), [one.name for one in threading.enumerate()]
 
     with socket.create_server(("127.0.0.1", port)):
-        results = processes(2, work)
+        results = in_rank_processes(2, work)
     in_use = f"tcp://127.0.0.1:{port} is in use by another program (key communication.base_port)"
     assert results[0] == (in_use, 0, ["MainThread"])
     assert results[1][1:] == (0, ["MainThread"])
@@ -218,21 +219,21 @@ def test_processes_that_wrap_something_else_are_named():
     def work(rank):
         return trained(Run(network=small_network() if rank else nn.Linear(4, 2).double()), rank)
 
-    for rank, words in processes(2, work).items():
+    for rank, words in in_rank_processes(2, work).items():
         assert words.startswith(f"StartError: rank {rank}: parameters differs: ")
 
 
 def test_a_transport_inside_one_process_is_refused_for_several():
     run = Run(options={"communication": "inproc", "deadline": 5.0})
     told = "BadInput: communication: inproc carries all ranks in one process, but there are 2; use 'auto'"
-    assert processes(2, lambda rank: trained(run, rank)) == {0: told, 1: told}
+    assert in_rank_processes(2, lambda rank: trained(run, rank)) == {0: told, 1: told}
 
 
 def test_processes_that_name_other_transports_are_named():
     def work(rank):
         return trained(Run(options={"communication": "inproc" if rank else "auto", "deadline": 5.0}), rank)
 
-    for rank, words in processes(2, work).items():
+    for rank, words in in_rank_processes(2, work).items():
         differ = "communication differs: zeromq on rank 0, inproc on rank 1"
         assert words == f"StartError: rank {rank}: {differ}"
 
@@ -249,8 +250,8 @@ def test_the_shipped_loop_reaches_what_all_reduce_does_on_real_images():
 
     torch.set_num_threads(1)
     found, baseline = (
-        processes(4, work("train", "ring", 8, torch.device("cpu"), "auto")),
-        processes(4, work("train_all_reduce", 8)),
+        in_rank_processes(4, work("train", "ring", 8, torch.device("cpu"), "auto")),
+        in_rank_processes(4, work("train_all_reduce", 8)),
     )
     for ours, theirs in zip(found.values(), baseline.values(), strict=True):
         mine, average = map(float, re.findall(r"accuracy ([\d.]+), of the average ([\d.]+)", ours)[0])

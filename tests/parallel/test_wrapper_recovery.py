@@ -7,8 +7,8 @@ from torch import nn
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import RunFailed
 from decentnode.parallel.mixture import MixInput
-from decentnode.parallel.rendezvous import Hall
-from tests.support.ensemble import Run, batches, ensemble, flat, loss_of, processes
+from decentnode.parallel.rendezvous import ThreadRendezvous
+from tests.support.wrapper_ranks import Run, batches, flat, in_rank_processes, in_rank_threads, loss_of
 
 A_TENSOR = 1e-6
 ENDED = "the last backward pass ended early, and the step with it"
@@ -55,11 +55,11 @@ def make_steps(model, some):
 class Breaking:
     """One rank's model whose step can be made to break somewhere; `wrap` of a `Run` for it."""
 
-    def __init__(self, run, seat):
+    def __init__(self, run, rendezvous):
         self.mixed_last = None
-        self.model = run.wrap(seat, before_mixing=self.look, **with_scaler(run.options))
+        self.model = run.wrap(rendezvous, before_mixing=self.mix_until_broken, **with_scaler(run.options))
 
-    def look(self, mixture):
+    def mix_until_broken(self, mixture):
         if self.mixed_last is not None and mixture.bucket is self.mixed_last:
             raise ZeroDivisionError
 
@@ -99,8 +99,8 @@ CHOICES = {
 def test_an_error_on_one_rank_is_undone_by_a_saved_state(choice):
     run = Run(network=fragile_network(), options=CHOICES[choice] | {"deadline": 5.0})
 
-    def work(rank, seat, where=""):
-        breaking = Breaking(run, seat)
+    def work(rank, rendezvous, where=""):
+        breaking = Breaking(run, rendezvous)
         model, mine = breaking.model, batches(rank, 4)
         make_steps(model, mine[:2])
         if where:
@@ -115,17 +115,17 @@ def test_an_error_on_one_rank_is_undone_by_a_saved_state(choice):
         assert not model.endpoint.refused
         return flat(model)
 
-    expected = torch.stack(ensemble(3, work))
+    expected = torch.stack(in_rank_threads(3, work))
     for where in PLACES:
-        found = ensemble(3, lambda rank, seat, where=where: work(rank, seat, where))
+        found = in_rank_threads(3, lambda rank, rendezvous, where=where: work(rank, rendezvous, where))
         assert torch.equal(torch.stack(found), expected), where
 
 
 def test_errors_on_several_ranks_are_undone_together():
     run = Run(network=fragile_network(), options={"deadline": 5.0}, topology="alternating_ring")
 
-    def work(rank, seat):
-        breaking = Breaking(run, seat)
+    def work(rank, rendezvous):
+        breaking = Breaking(run, rendezvous)
         model = breaking.model
         run.train(model, rank, 0, 2)
         saved = model.state_dict()
@@ -137,7 +137,7 @@ def test_errors_on_several_ranks_are_undone_together():
         run.train(model, rank, 2)
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(4, work)), run.models(4))
+    assert torch.equal(torch.stack(in_rank_threads(4, work)), run.models(4))
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -146,8 +146,8 @@ def test_an_error_amid_an_accumulation_is_undone_where_the_others_have_made_the_
     options = {"update_in": update_in, "deadline": 5.0}
     run = Run(network=fragile_network(), accumulation=2, options=options)
 
-    def work(rank, seat):
-        breaking = Breaking(run, seat)
+    def work(rank, rendezvous):
+        breaking = Breaking(run, rendezvous)
         model = breaking.model
         run.train(model, rank, 0, 2)
         model.zero_grad()
@@ -161,7 +161,7 @@ def test_an_error_amid_an_accumulation_is_undone_where_the_others_have_made_the_
         run.train(model, rank, 2)
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(3, work)), run.models(3))
+    assert torch.equal(torch.stack(in_rank_threads(3, work)), run.models(3))
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -191,7 +191,7 @@ def test_errors_are_undone_between_processes(communication, where):
         model.close()
         return ways, refused
 
-    for (first, second), refused in processes(3, work).values():
+    for (first, second), refused in in_rank_processes(3, work).values():
         assert first == second
         assert refused == {}
 
@@ -199,8 +199,8 @@ def test_errors_are_undone_between_processes(communication, where):
 def test_a_model_that_was_not_finite_is_undone():
     run = Run(options={"bucket_mb": A_TENSOR, "deadline": 5.0})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2)
         saved = model.state_dict()
         if rank == 1:
@@ -213,15 +213,15 @@ def test_a_model_that_was_not_finite_is_undone():
         run.train(model, rank, 2)
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(3, work)), run.models(3))
+    assert torch.equal(torch.stack(in_rank_threads(3, work)), run.models(3))
 
 
 @pytest.mark.parametrize("options", [{"clip_norm": 10.0}, {}, {"update_in": "step"}])
 def test_nothing_goes_on_from_a_step_that_ended_early(options):
     run = Run(network=fragile_network(), options=options)
 
-    def work(rank, seat):
-        breaking = Breaking(run, seat)
+    def work(rank, rendezvous):
+        breaking = Breaking(run, rendezvous)
         model, batch = breaking.model, batches(rank, 1)[0]
         loss = loss_of(model, batch)
         breaking.step("optimizer" if options.get("update_in") else "backward", batch)
@@ -241,20 +241,20 @@ def test_nothing_goes_on_from_a_step_that_ended_early(options):
         assert model.step == 0
         return saved
 
-    ensemble(1, work)
+    in_rank_threads(1, work)
 
 
 def test_a_pass_that_died_before_any_gradient_can_be_made_again():
     run = Run(network=fragile_network(), steps=1)
 
-    def work(rank, seat):
-        breaking = Breaking(run, seat)
+    def work(rank, rendezvous):
+        breaking = Breaking(run, rendezvous)
         breaking.step("forward", batches(rank, 1)[0])
         breaking.step("loss", batches(rank, 1)[0])
         run.train(breaking.model, rank)
         return flat(breaking.model)
 
-    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
+    assert torch.equal(torch.stack(in_rank_threads(2, work)), run.models(2))
 
 
 @pytest.mark.parametrize("what", ["load_state_dict", "averaged", "average", "resend"])
@@ -262,8 +262,8 @@ def test_a_pass_that_died_before_any_gradient_can_be_made_again():
 def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
     run = Run(options=options | {"deadline": 5.0})
 
-    def work(rank, seat, looks):
-        model = run.wrap(seat)
+    def work(rank, rendezvous, looks):
+        model = run.wrap(rendezvous)
         saved = model.state_dict()
         for step in range(run.steps):
             if looks and rank == step % 3:
@@ -280,7 +280,8 @@ def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
         return flat(model)
 
     found, expected = (
-        ensemble(3, lambda rank, seat, looks=looks: work(rank, seat, looks)) for looks in (1, 0)
+        in_rank_threads(3, lambda rank, rendezvous, looks=looks: work(rank, rendezvous, looks))
+        for looks in (1, 0)
     )
     assert torch.equal(torch.stack(found), torch.stack(expected))
 
@@ -291,8 +292,8 @@ def test_ranks_at_different_steps_do_not_go_on_together(monkeypatch):
     monkeypatch.setattr(Timeouts, "exchange_queue", lambda deadline: 2 * deadline)
     run = Run(options={"deadline": 0.5})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2)
         saved = model.state_dict()
         if rank != 1:
@@ -300,7 +301,7 @@ def test_ranks_at_different_steps_do_not_go_on_together(monkeypatch):
         with pytest.raises(RunFailed, match="waited 1 s for"):
             model.load_state_dict(saved)
 
-    ensemble(3, work)
+    in_rank_threads(3, work)
 
 
 def with_nan_on_rank_2(act, options=None):
@@ -309,8 +310,8 @@ def with_nan_on_rank_2(act, options=None):
     network = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 2)).double()
     run = Run(network=network, options={"deadline": 5.0} | (options or {}))
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2)
         saved = model.state_dict()
         if rank == 2:
@@ -326,7 +327,7 @@ def with_nan_on_rank_2(act, options=None):
         run.train(model, rank, 2)
         return said, flat(model)
 
-    found = ensemble(3, work)
+    found = in_rank_threads(3, work)
     assert torch.equal(torch.stack([parameters for _, parameters in found]), run.models(3))
     return [said for said, _ in found]
 
@@ -340,7 +341,7 @@ def test_an_average_with_a_model_that_is_not_finite_is_refused_alike_on_all_rank
 
 def test_what_is_not_finite_in_a_share_is_named():
     network = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 2)).double()
-    block = Run(network=network).wrap(Hall(1).seat(0))._engine.buckets[0]
+    block = Run(network=network).wrap(ThreadRendezvous(1).join(0))._engine.buckets[0]
     start = block.bucket.numel // 2
     values = block.values[start:].clone()
     values[-1] = float("nan")

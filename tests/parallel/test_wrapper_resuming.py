@@ -15,18 +15,18 @@ from torch.utils._pytree import tree_leaves
 
 from decentnode.communication.torch_distributed.transfers import GroupExchange
 from decentnode.errors import BadInput, RunFailed, StartError
-from decentnode.parallel.rendezvous import RankRecord, StoreMeeting, _processes
+from decentnode.parallel.rendezvous import RankRecord, RankStoreRendezvous, _processes
 from decentnode.parallel.topology import weighted_graph
 from decentnode.training.optim import decay_groups
-from tests.support.ensemble import Run, batches, ensemble, flat, loss_of, processes
-from tests.support.troupe import free_ports
+from tests.support.processes import free_ports
+from tests.support.wrapper_ranks import Run, batches, flat, in_rank_processes, in_rank_threads, loss_of
 
 A_LAYER, A_TENSOR = 1e-4, 1e-6
 
 
 def alone(run, work):
     """What `work(model)` gives on a single rank."""
-    (found,) = ensemble(1, lambda rank, seat: work(run.wrap(seat)))
+    (found,) = in_rank_threads(1, lambda rank, rendezvous: work(run.wrap(rendezvous)))
     return found
 
 
@@ -42,8 +42,8 @@ def rates(model):
 def test_gradients_that_wait_for_a_step_do_not_count_after_a_load(update_in):
     run = Run(options={"update_in": update_in})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2)
         saved = model.state_dict()
         with model.no_sync():
@@ -56,7 +56,7 @@ def test_gradients_that_wait_for_a_step_do_not_count_after_a_load(update_in):
                 model.zero_grad()
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
+    assert torch.equal(torch.stack(in_rank_threads(2, work)), run.models(2))
 
 
 def test_a_state_without_gradients_that_wait_for_a_step_is_not_saved():
@@ -74,8 +74,8 @@ def test_a_state_without_gradients_that_wait_for_a_step_is_not_saved():
 def test_a_state_is_not_loaded_where_it_would_be_lost():
     run = Run()
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         saved = model.state_dict()
         run.train(model, rank, 0, 2)
         with model.averaged(), pytest.raises(RunFailed, match=r"loaded inside averaged\(\) would be lost"):
@@ -83,7 +83,7 @@ def test_a_state_is_not_loaded_where_it_would_be_lost():
         run.train(model, rank, 2)
         return flat(model)
 
-    assert torch.equal(torch.stack(ensemble(2, work)), run.models(2))
+    assert torch.equal(torch.stack(in_rank_threads(2, work)), run.models(2))
 
 
 def test_a_learning_rate_set_on_the_whole_counts_after_a_resume():
@@ -200,8 +200,8 @@ def test_a_state_kept_in_memory_can_be_gone_back_to_again_and_again(optimizer):
     options = {"bucket_mb": A_TENSOR, "scheduler": schedule}
     run = Run(network=Normed().double(), optimizer=OPTIMIZERS[optimizer], options=options, steps=6)
 
-    def work(rank, seat):
-        model, ways = run.wrap(seat), []
+    def work(rank, rendezvous):
+        model, ways = run.wrap(rendezvous), []
         run.train(model, rank, 0, 2)
         saved, alone = model.state_dict(), model.optimizer.state_dict()
         at_first = copy.deepcopy((saved, alone))
@@ -215,7 +215,7 @@ def test_a_state_kept_in_memory_can_be_gone_back_to_again_and_again(optimizer):
         assert all(torch.equal(a, b) if torch.is_tensor(a) else a == b for a, b in kept)
         return ways
 
-    for first, *others in ensemble(2, work):
+    for first, *others in in_rank_threads(2, work):
         assert all(torch.equal(first, other) for other in others)
 
 
@@ -234,8 +234,8 @@ def test_a_parameter_that_fills_its_memory_is_saved_as_a_copy():
 def test_a_backward_pass_that_ended_early_on_one_rank_is_undone_by_a_saved_state(scheme):
     run = Run(options={"bucket_mb": A_TENSOR, "scheme": scheme})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank, 0, 2)
         saved = {k: v.clone() if torch.is_tensor(v) else v for k, v in model.state_dict().items()}
         inputs, wanted = batches(rank, run.steps)[2]
@@ -257,7 +257,7 @@ def test_a_backward_pass_that_ended_early_on_one_rank_is_undone_by_a_saved_state
 
     if scheme == "adapt_then_combine":
         run.options["deadline"] = 20.0
-    assert torch.equal(torch.stack(ensemble(3, work)), run.models(3))
+    assert torch.equal(torch.stack(in_rank_threads(3, work)), run.models(3))
 
 
 # Parameters without an optimizer, schedules that look, scalers that are not ours.
@@ -267,13 +267,13 @@ def test_parameters_that_the_optimizer_leaves_out_are_mixed_alone():
     weights = lambda p: torch.optim.SGD([q for name, q in p if "bias" not in name], lr=0.1)
     run = Run(optimizer=weights, options={"clip_norm": 1e-3}, steps=3)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank)
         model.load_state_dict(model.state_dict())
         return [p.detach().clone() for p in model.parameters()], {p.grad for p in model.parameters()}
 
-    for found, gradients in ensemble(2, work):
+    for found, gradients in in_rank_threads(2, work):
         assert gradients == {None}
         for now, start in zip(found, run.network.parameters(), strict=True):
             assert torch.allclose(now, start, rtol=0, atol=1e-15) == (start.dim() == 1)
@@ -320,8 +320,8 @@ def test_averages_are_those_of_the_living():
         options={"on_loss": "continue", "bucket_mb": A_LAYER}, optimizer=lambda p: torch.optim.SGD(p, lr=0.0)
     )
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         with torch.no_grad():
             for p in model.parameters():
                 p.fill_(rank)
@@ -337,7 +337,7 @@ def test_averages_are_those_of_the_living():
             model.average()
         return own, average, distance, flat(model)
 
-    found = [one for one in ensemble(4, work) if one is not None]
+    found = [one for one in in_rank_threads(4, work) if one is not None]
     mean = torch.stack([own for own, *_ in found]).mean(0)
     for own, average, distance, after in found:
         assert torch.allclose(average, mean, rtol=0, atol=1e-12)
@@ -353,8 +353,8 @@ def test_what_lies_between_mixed_buffers_stays_zero():
         network.register_buffer(name, torch.ones(12).double())
     run = Run(network=network, options={"buffers": "mix"}, steps=30)
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank)
         gaps = []
         for block in model._engine.buckets:
@@ -365,7 +365,7 @@ def test_what_lies_between_mixed_buffers_stays_zero():
                 gaps.append(flat_slot[is_gap])
         return torch.cat(gaps)
 
-    for gaps in ensemble(2, work):
+    for gaps in in_rank_threads(2, work):
         assert gaps.numel() > 0 and not gaps.any()
 
 
@@ -381,8 +381,8 @@ def masked(value=-math.inf):
 def test_buffers_that_are_not_finite_by_design_stay_out_of_averages_and_mixes(buffers):
     run = Run(network=masked(), options={"buffers": buffers})
 
-    def work(rank, seat):
-        model = run.wrap(seat)
+    def work(rank, rendezvous):
+        model = run.wrap(rendezvous)
         run.train(model, rank)
         own = model.module.norm.running_mean.clone()
         with model.averaged():
@@ -392,17 +392,17 @@ def test_buffers_that_are_not_finite_by_design_stay_out_of_averages_and_mixes(bu
         assert torch.equal(model.module.mask, run.network.mask)
         return own, average
 
-    found = ensemble(3, work)
+    found = in_rank_threads(3, work)
     mean = torch.stack([own for own, _ in found]).mean(0)
     assert all(torch.allclose(average, mean, rtol=0, atol=1e-14) for _, average in found)
 
 
 def test_ranks_that_would_average_other_buffers_are_named():
-    def work(rank, seat):
+    def work(rank, rendezvous):
         with pytest.raises(StartError, match=r"parameters differs: \w+ on rank 0, \w+ on rank 1$"):
-            Run(network=masked(-math.inf if rank == 0 else 0.0)).wrap(seat)
+            Run(network=masked(-math.inf if rank == 0 else 0.0)).wrap(rendezvous)
 
-    ensemble(2, work)
+    in_rank_threads(2, work)
 
 
 # Where ranks are.
@@ -417,8 +417,8 @@ def test_the_stores_machine_is_where_the_others_see_it():
 
 
 def test_addresses_are_found_by_name_and_in_both_families():
-    assert StoreMeeting(0, 2, None, ("localhost", 1))._addresses()[0] in ("127.0.0.1", "::1")
-    assert StoreMeeting(0, 2, None, ("::1", 1))._addresses() == ("::1", "::1")
+    assert RankStoreRendezvous(0, 2, None, ("localhost", 1))._addresses()[0] in ("127.0.0.1", "::1")
+    assert RankStoreRendezvous(0, 2, None, ("::1", 1))._addresses() == ("::1", "::1")
 
 
 def test_processes_of_srun_without_torchrun_do_not_train_alone(monkeypatch):
@@ -431,7 +431,7 @@ def test_processes_of_srun_without_torchrun_do_not_train_alone(monkeypatch):
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BadInput, match="srun has started 4 processes on 1 machine, but set no RANK"):
-        StoreMeeting.from_environment(1.0)
+        RankStoreRendezvous.from_environment(1.0)
 
 
 def test_an_initialized_group_is_enough():
@@ -450,7 +450,7 @@ def test_an_initialized_group_is_enough():
 
     w = torch.tensor(weighted_graph("ring", None, 2).matrix())
     expected = run.oracle(2, lambda step: w)
-    for rank, found in processes(2, work).items():
+    for rank, found in in_rank_processes(2, work).items():
         assert torch.allclose(
             torch.tensor(json.loads(found), dtype=torch.float64), expected[rank], rtol=0, atol=1e-12
         )
@@ -465,7 +465,7 @@ def test_a_group_is_given_up_for_waiting_alone(monkeypatch):
     """Not for what a rank does before it looks for what was sent to it."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    swap = GroupExchange(None, (0, 0, 0), {}, {}, patience=5.0)
+    swap = GroupExchange(None, (0, 0, 0), {}, {}, timeout=5.0)
     now[0] = 200.0
     assert swap.limit == 205.0
     now[0] = 203.0

@@ -6,7 +6,7 @@ import torch
 from decentnode.errors import BadInput
 from decentnode.parallel.topology import weighted_graph
 from decentnode.training.optim import AccumAdam, AccumAdamW
-from tests.support.ensemble import Run
+from tests.support.wrapper_ranks import Run
 
 LATE = {"scheme": "adapt_then_combine", "bucket_mb": 1e-4}
 EARLY = {"scheme": "communicate_while_adapt", "bucket_mb": 1e-4}

@@ -11,7 +11,13 @@ from decentnode.graph.random_graphs import Regular
 from decentnode.graph.redrawn import RandomMatching
 from decentnode.graph.time_varying import OnePeerExponential
 from decentnode.graph.walks import Mobility
-from decentnode.results.figures.plots_graph import DrawnRound, GraphPicture, draw_graph, figure_of, look_of
+from decentnode.results.figures.plots_graph import (
+    DrawnRound,
+    GraphPicture,
+    draw_graph,
+    figure_of,
+    group_style,
+)
 
 GRAPHS = [
     Ring(8), Ring(40), Chain(30), Star(9), Star(60), Grid(4, 5), Torus(8, 8), Regular(16, 4), Regular(96, 4),
@@ -83,8 +89,8 @@ def test_nothing_of_a_picture_is_cut_off(n, panels, directed):
 
 
 def test_ten_labels_differ_in_color_and_eight_in_shape_too():
-    assert len({look_of(group) for group in range(64)}) == 64
-    assert len({look_of(group)[1] for group in range(8)}) == 8
+    assert len({group_style(group) for group in range(64)}) == 64
+    assert len({group_style(group)[1] for group in range(8)}) == 8
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -267,11 +267,11 @@ def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
     path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     evaluations = EvaluationLog(path)
     evaluations.read(is_late=True)
-    assert evaluations.go_back(9) == ""
+    assert evaluations.discard_from(9) == ""
     assert [row.round for row in read_evaluations(path)] == [*evaluations.rows] == [4]
     add(evaluations, 0, 9)
     assert [row.round for row in evaluations.complete({}, observed=False)] == [9]
-    evaluations.go_back(3)
+    evaluations.discard_from(3)
     assert [row.round for row in read_evaluations(path)] == [*evaluations.rows] == [4, 9]
 
 

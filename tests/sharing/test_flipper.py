@@ -123,7 +123,7 @@ def test_a_link_to_a_rank_that_does_not_exist_is_refused():
     scheme = run.schemes[0]
     numbers = torch.tensor([1, 77], dtype=torch.int32)
     message = Payload.of(scheme.message_layout, {"ranks": numbers})
-    assert scheme._heard({2: message}, run.weighted.view(0, 2)) == {}
+    assert scheme._links_in({2: message}, run.weighted.view(0, 2)) == {}
     assert str(scheme.refusals[0].error) == "links to ranks outside 0..5"
 
 

@@ -6,7 +6,7 @@ import torch
 from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.sharing.blocks import weighted_sum as mixing
 from decentnode.testing import Lockstep
-from tests.support.pretend import GPU, PretendedGpu, in_memory, on_gpu
+from tests.support.doubles import GPU, FakeGpu, in_memory, on_gpu
 from tests.support.scheme_cases import CASES, plain
 
 MODEL = ParameterLayout((Entry("weight", torch.Size([10, 25]), 0), Entry("bias", torch.Size([50]), 250)))
@@ -49,7 +49,7 @@ def test_models_on_a_gpu_stay_there_and_become_what_they_become_on_the_cpu(name,
     case = CASES[name]
     for chain in {case.chains[0], case.chains[-1]}:
         expected = models_of(case, chain, lambda x: x)
-        with PretendedGpu() as gpu:
+        with FakeGpu() as gpu:
             found = models_of(case, chain, on_gpu)
             assert found.device == GPU
         assert torch.equal(in_memory(found), expected)

@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 
 from decentnode.cli import app as cli
 from decentnode.results import Study
-from decentnode.results.figures.look import PALETTE, look
+from decentnode.results.figures.styles import PALETTE, style_at
 from decentnode.results.metrics import ACCURACY
 from decentnode.results.run import RunEntry
 from decentnode.studies.report import command, tables
@@ -186,7 +186,7 @@ def test_a_run_that_was_repeated_or_has_no_evaluation_is_told(tmp_path):
 
 
 def test_curves_of_many_variants_are_told_apart_without_color():
-    found = [look(place) for place in range(12)]
+    found = [style_at(place) for place in range(12)]
     assert (
         len({(one.dash, one.marker) for one in found}) == len({(one.dash, one.symbol) for one in found}) == 12
     )

@@ -18,7 +18,7 @@ from decentnode.studies.sweep.forecast import forecasts
 from decentnode.studies.sweep.plan import cost_of
 from tests.integration.running import Run, alive, descendants, start_command, wait_until
 
-PATIENCE = 100
+TIMEOUT = 100
 STUDY = """
 base: {base}
 set:
@@ -50,7 +50,7 @@ class Sweep:
         return self.output.read_text(errors="replace")
 
     def wait(self) -> int:
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
     def tree(self) -> list[int]:
         return descendants(self.process.pid)
@@ -101,7 +101,7 @@ def done(out: Path) -> list[str]:
 def test_a_killed_sweep_continues_with_nothing_twice_and_nothing_lost(tmp_path, study):
     out = study(rounds=100)
     sweep = Sweep(tmp_path)
-    wait_until(lambda: has_rounds(out / RUNS[1], 5), PATIENCE, lambda: sweep.text)
+    wait_until(lambda: has_rounds(out / RUNS[1], 5), TIMEOUT, lambda: sweep.text)
     below = sweep.tree()
     sweep.process.kill()
     wait_until(lambda: not any(map(alive, below)), 10, lambda: sweep.text)
@@ -145,7 +145,7 @@ def test_a_sweep_that_is_stopped_resumes_its_runs(tmp_path, study):
     port = "{name: zeromq, local: tcp, base_port: 30510}"
     out = study(200, 2, **{old: new.format(port=port) for old, new in base_port.items()})
     sweep = Sweep(tmp_path)
-    wait_until(lambda: all(has_rounds(out / name, 5) for name in RUNS[:2]), PATIENCE, lambda: sweep.text)
+    wait_until(lambda: all(has_rounds(out / name, 5) for name in RUNS[:2]), TIMEOUT, lambda: sweep.text)
     below = sweep.tree()
     # Ctrl-C reaches the sweep alone: its runs have sessions of their own.
     os.killpg(sweep.process.pid, signal.SIGINT)

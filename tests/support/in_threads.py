@@ -13,7 +13,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.host_process import sync_context
 from tests.support.in_process import Nodes
 
-PATIENCE = FailureSettings(deadline=30.0, start_deadline=30.0)
+LONG_DEADLINES = FailureSettings(deadline=30.0, start_deadline=30.0)
 RUN_ID = 5
 
 
@@ -61,7 +61,7 @@ class Ranks(Nodes):
         def join(rank):
             node, place = self.nodes[rank], place_of(rank, count, self.directory)
             node.training.join(
-                self.experiment.gradient_sync.connect(sync_context(PATIENCE, node, place, RUN_ID))
+                self.experiment.gradient_sync.connect(sync_context(LONG_DEADLINES, node, place, RUN_ID))
             )
 
         everybody(join, count)

@@ -25,8 +25,8 @@ from decentnode.node.experiment import Experiment
 from decentnode.sharing.base import SharingBase
 from tests.support.in_process import Nodes
 
-NODES, ROUNDS, PATIENCE = 8, 3, 30.0
-"""Patience in seconds, of one run; it takes about a twentieth of a second."""
+NODES, ROUNDS, TIMEOUT = 8, 3, 30.0
+"""The timeout of one run in seconds; it takes about a twentieth of a second."""
 SETTINGS = {
     "rounds": ROUNDS,
     "dataset": {"name": "quadratic", "dimension": 40, "b": "normal", "partition": "natural"},
@@ -240,7 +240,7 @@ def walk(sections, folder, samples=None):
         return refused.lines
     team = Nodes(experiment, folder)
     moves = Moves(team.nodes)
-    asyncio.run(asyncio.wait_for(to_the_end(team.nodes), PATIENCE))
+    asyncio.run(asyncio.wait_for(to_the_end(team.nodes), TIMEOUT))
     for node in team.nodes:
         node.records.close()
         assert node.round == ROUNDS - 1, f"rank {node.rank} ended after round {node.round}"

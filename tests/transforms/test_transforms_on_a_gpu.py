@@ -9,7 +9,7 @@ from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 from decentnode.transforms.sparsify.selection import largest
-from tests.support.pretend import GPU, PretendedGpu, in_memory, on_gpu
+from tests.support.doubles import GPU, FakeGpu, in_memory, on_gpu
 
 MODEL = ParameterLayout(
     (Entry("weight", torch.Size([30, 40]), 0), Entry("bias", torch.Size([30]), 1200),
@@ -81,7 +81,7 @@ def rounds(stages, place, device):
 @pytest.mark.parametrize("stages", STAY.values(), ids=STAY)
 def test_what_is_on_a_gpu_stays_there_and_is_what_the_cpu_makes(stages, request):
     plain = list(rounds(stages, lambda x: x, torch.device("cpu")))
-    with PretendedGpu() as gpu:
+    with FakeGpu() as gpu:
         there = list(rounds(stages, on_gpu, GPU))
     for (buffer, decoded), (bytes_there, decoded_there) in zip(plain, there, strict=True):
         assert torch.equal(buffer, in_memory(bytes_there))
@@ -112,7 +112,7 @@ def test_the_largest_are_the_same_whatever_the_precision(dtype):
     x[::5] = x[3] * (1 + 1e-12)  # larger in fp64, and equal in the others
     score = x.to(dtype)
     for k in (0, 1, 100, 101, 499, 500):
-        with PretendedGpu():
+        with FakeGpu():
             found = largest(on_gpu(score), k)
         first = sorted(range(500), key=lambda i: (-float(score[i]), i))[:k]
         assert in_memory(found).tolist() == sorted(first)
@@ -120,7 +120,7 @@ def test_the_largest_are_the_same_whatever_the_precision(dtype):
 
 def test_what_computes_on_the_host_brings_the_signal_back():
     stages = [("top_k", {}), ("rice", {})]
-    with PretendedGpu() as gpu:
+    with FakeGpu() as gpu:
         chain = chain_of(stages)
         payload = chain.encode(on_gpu(signal(0)), Context(1, 0, 3))
         assert payload.buffer.device.type == "cpu"
@@ -130,7 +130,7 @@ def test_what_computes_on_the_host_brings_the_signal_back():
 
 def test_the_pretended_gpu_tells_on_what_a_real_one_refuses():
     x = on_gpu(torch.ones(3))
-    with PretendedGpu() as gpu:
+    with FakeGpu() as gpu:
         with pytest.raises(AssertionError, match="add of tensors on the GPU and one in host memory"):
             x + torch.ones(3)
         with pytest.raises(TypeError, match="not in host memory"):

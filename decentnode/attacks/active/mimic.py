@@ -29,9 +29,9 @@ class Mimic(Attack):
     def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
         yield from super().defects(graph, sharing)
         if self.victim is not None and (self.victim >= graph.num_nodes or self.victim in self.ranks):
-            what = "is an adversary itself" if self.victim in self.ranks else "does not exist"
+            defect = "is an adversary itself" if self.victim in self.ranks else "does not exist"
             yield Defect(
-                ("victim",), f"rank {self.victim} {what}; name an honest one of 0..{graph.num_nodes - 1}"
+                ("victim",), f"rank {self.victim} {defect}; name an honest one of 0..{graph.num_nodes - 1}"
             )
 
     def lie(self, model: Tensor, view: View, seen: Seen, target: int | None) -> Tensor:

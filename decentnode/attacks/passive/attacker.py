@@ -30,7 +30,7 @@ class Attacker:
 
     def require(self) -> None:
         """Raises BadInput where a rank has recorded nothing."""
-        missing = [one.rank for one in self._transcripts if not one.exists]
+        missing = [transcript.rank for transcript in self._transcripts if not transcript.exists]
         if missing:
             raise BadInput(
                 f"{name_of(self.attack)}: rank {missing[0]} has recorded nothing here; record in the run "
@@ -41,28 +41,28 @@ class Attacker:
         """Attacks after each round that is complete by now, in order."""
         for transcript in self._transcripts:
             transcript.advance()
-        complete = min((one.complete for one in self._transcripts), default=-1)
+        complete = min((transcript.complete for transcript in self._transcripts), default=-1)
         for round in range(self._next, complete + 1):
             sight = self._seen(round)
             if sight is not None and self.attack.is_due(round, self._scene.rounds):
                 yield from self.attack.attack(self._scene, sight)
         self._next = max(self._next, complete + 1)
-        self.is_done = all(one.ended for one in self._transcripts)
+        self.is_done = all(transcript.ended for transcript in self._transcripts)
 
     def _seen(self, round: int) -> Sight | None:
         """What is known after a round; None where nothing of it was recorded."""
-        heard: dict[int, list[tuple[TranscriptLine, Tensor | None]]] = {}
+        received: dict[int, list[tuple[TranscriptLine, Tensor | None]]] = {}
         for transcript in self._transcripts:
             for line in transcript.lines.pop(round, []):
                 if self._concerns(line):
-                    heard.setdefault(line.target, []).append((line, self._content(transcript, line)))
-        if not heard:
+                    received.setdefault(line.target, []).append((line, self._content(transcript, line)))
+        if not received:
             return None
         if self._reader is None:
             # Only now: a node writes its key before its first line.
-            keys = {one.rank: one.key for one in self._transcripts if one.rank in self.attack.ranks}
+            keys = {file.rank: file.key for file in self._transcripts if file.rank in self.attack.ranks}
             self._reader = Reader(self._scene, self.attack.listeners, keys)
-        self.last_sight = sight = self._reader.read(round, heard)
+        self.last_sight = sight = self._reader.read(round, received)
         wanted = self.attack.victims
         if wanted:
             for known in (sight.models, sight.starts):
@@ -72,7 +72,7 @@ class Attacker:
 
     def _concerns(self, line: TranscriptLine) -> bool:
         """Whether the party hears a payload, from a node that is not part of it."""
-        return self.attack.hears(line.target, line.source) and line.source not in self.attack.ranks
+        return self.attack.sees(line.target, line.source) and line.source not in self.attack.ranks
 
     def _content(self, transcript: Transcript, line: TranscriptLine) -> Tensor | None:
         if not self.attack.opens(line.target, line.sealed):

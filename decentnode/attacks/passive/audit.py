@@ -36,7 +36,7 @@ class CanaryAudit(PassiveAttack):
     knowledge = "a model of the victim, and the canaries, which it has put in"
 
     canaries: Positive = 100
-    """Of each victim."""
+    """Canaries of each victim."""
     guesses: Fraction = 0.5
     """The share of canaries that are guessed, half of them in and half out."""
     delta: Probability = 1e-5

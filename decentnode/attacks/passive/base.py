@@ -61,7 +61,7 @@ class PassiveAttack(Adversary):
         """Whether it hears anything that this rank receives."""
         return rank in self.ranks or any(rank in link for link in self.links)
 
-    def hears(self, target: int, source: int) -> bool:
+    def sees(self, target: int, source: int) -> bool:
         """Whether it sees what `source` sends to `target`."""
         return target in self.ranks or (source, target) in self.links or (target, source) in self.links
 
@@ -124,17 +124,17 @@ class PassiveAttack(Adversary):
                 yield Defect(
                     ("links",), f"ranks {a} and {b} never exchange in this graph; name ranks that do"
                 )
-        if own := set(self.victims) & set(self.ranks):
-            yield Defect(("victims",), f"rank {min(own)} is the adversary itself; name other ranks")
-        heard = self.heard(graph)
-        if heard is not None and (unheard := sorted(set(self.victims) - heard - set(self.ranks))):
-            near = ", ".join(map(str, sorted(heard)[:8])) or "nobody"
+        if shared := set(self.victims) & set(self.ranks):
+            yield Defect(("victims",), f"rank {min(shared)} is the adversary itself; name other ranks")
+        neighbors = self.sources_of(graph)
+        if neighbors is not None and (others := sorted(set(self.victims) - neighbors - set(self.ranks))):
+            near = ", ".join(map(str, sorted(neighbors)[:8])) or "nobody"
             yield Defect(
                 ("victims",),
-                f"rank {unheard[0]} is no neighbor of {self.who}; these are {near}",
+                f"rank {others[0]} is no neighbor of {self.who}; these are {near}",
             )
 
-    def heard(self, graph: Graph) -> set[int] | None:
+    def sources_of(self, graph: Graph) -> set[int] | None:
         """The ranks from which it may receive; None: that depends on the round."""
         if graph.period is None:
             return None

@@ -64,17 +64,17 @@ class GradientInversion(PassiveAttack):
             rate = float(scene.training.optimizer.options.get("lr", 0.001))
             update = (start - sight.models[victim]) / (rate * steps)
             torch.manual_seed(key(self.seed, "inversion", sight.round, victim))
-            found = self.reconstructed(scene, start, update, len(batch))
-            yield self._result(scene, victim, sight.round, batch, found)
+            pixels = self.reconstructed(scene, start, update, len(batch))
+            yield self._result(scene, victim, sight.round, batch, pixels)
 
     @abstractmethod
     def reconstructed(self, scene: Scene, start: Tensor, update: Tensor, count: int) -> Tensor:
         """So many normalized inputs whose gradient at `start` is `update`, shape (count, *shape)."""
 
-    def _result(self, scene: Scene, victim: int, round: int, batch: Samples, found: Tensor) -> AttackResult:
+    def _result(self, scene: Scene, victim: int, round: int, batch: Samples, pixels: Tensor) -> AttackResult:
         originals, images = (
             pixels_of(scene.dataset.train, batch.batch(torch.arange(len(batch))).fields[0]),
-            pixels_of(scene.dataset.train, found),
+            pixels_of(scene.dataset.train, pixels),
         )
         places = paired(images, originals)
         alike = [(ssim(images[i], originals[j]), psnr(images[i], originals[j])) for i, j in enumerate(places)]
@@ -110,8 +110,8 @@ class DeepLeakage(GradientInversion):
 
             def closure(x: Tensor = x, y: Tensor = y, optimizer: Optimizer = optimizer) -> float:
                 optimizer.zero_grad()
-                found = gradients(network, parameters, x, y.softmax(-1))
-                loss = sum(((a - b) ** 2).sum() for a, b in zip(found, wanted, strict=True))
+                computed = gradients(network, parameters, x, y.softmax(-1))
+                loss = sum(((a - b) ** 2).sum() for a, b in zip(computed, wanted, strict=True))
                 assert isinstance(loss, Tensor)
                 loss.backward()  # type: ignore[no-untyped-call]
                 return loss.item()
@@ -149,9 +149,9 @@ class InvertingGradients(GradientInversion):
         norm = torch.stack([w.square().sum() for w in wanted]).sum().sqrt().clamp(min=1e-12)
         for _ in range(self.iterations):
             optimizer.zero_grad()
-            found = gradients(network, parameters, x, labels)
-            product = torch.stack([(a * b).sum() for a, b in zip(found, wanted, strict=True)]).sum()
-            size = torch.stack([a.square().sum() for a in found]).sum().sqrt().clamp(min=1e-12)
+            computed = gradients(network, parameters, x, labels)
+            product = torch.stack([(a * b).sum() for a, b in zip(computed, wanted, strict=True)]).sum()
+            size = torch.stack([a.square().sum() for a in computed]).sum().sqrt().clamp(min=1e-12)
             loss = 1 - product / (size * norm) + self.tv * variation(x)
             (x.grad,) = torch.autograd.grad(loss, x)
             x.grad.sign_()

@@ -55,11 +55,13 @@ class LabelDistribution(PassiveAttack):
         if entry is None or not steps:
             return None
         gradient = (entry.view(start) - entry.view(model)).double() / (rate * steps)
-        own = scene.own(self.ranks, self.public, self.seed)
-        if not own:
+        parts = scene.own(self.ranks, self.public, self.seed)
+        if not parts:
             return 1 / classes - gradient
         predicted = [
-            scene.outputs(one, samples).double().softmax(-1) for one in (start, model) for samples in own
+            scene.outputs(model, samples).double().softmax(-1)
+            for model in (start, model)
+            for samples in parts
         ]
         return torch.cat(predicted).mean(0) - gradient
 

@@ -37,7 +37,7 @@ class Linkability(PassiveAttack):
     knows_samples: bool = False
     """Whether the party has the samples of the candidates, which `loss` needs: the paper's assumption."""
     samples: Positive = 200
-    """Of each candidate."""
+    """Samples of each candidate."""
     _places: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -49,16 +49,16 @@ class Linkability(PassiveAttack):
             )
 
     def attack(self, scene: Scene, sight: Sight) -> Iterator[AttackResult]:
-        found = {"loss": self._by_loss, "distance": self._by_distance, "timing": self._by_timing}[
+        guesses = {"loss": self._by_loss, "distance": self._by_distance, "timing": self._by_timing}[
             self.method
         ](scene, sight)
-        if len(found) < 2:
+        if len(guesses) < 2:
             return
-        right = sum(origin == guess for origin, guess in found)
-        candidates = len({origin for origin, _ in found})
+        right = sum(origin == guess for origin, guess in guesses)
+        candidates = len({origin for origin, _ in guesses})
         yield AttackResult(
             attack=f"{name_of(self)}_{self.method}", adversary=self.who, victim=None, round=sight.round,
-            accuracy=right / len(found), chance=1 / candidates,
+            accuracy=right / len(guesses), chance=1 / candidates,
         )  # fmt: skip
 
     def _by_loss(self, scene: Scene, sight: Sight) -> list[tuple[int, int]]:
@@ -88,14 +88,14 @@ class Linkability(PassiveAttack):
         arrived = [line for line in sight.lines if line.phase == 0]
         first = min((line.seconds for line in arrived), default=0.0)
         known = {v: float(np.mean(places)) for v, places in self._places.items()}
-        found = [
+        guesses = [
             (line.source, min(known, key=lambda v: abs(known[v] - (line.seconds - first))))
             for line in arrived
             if known
         ]
         for line in arrived:
             self._places.setdefault(line.source, []).append(line.seconds - first)
-        return found
+        return guesses
 
 
 def _matched(victims: Sequence[int], costs: Tensor) -> list[tuple[int, int]]:
@@ -155,12 +155,12 @@ def _scale(chunk: ChunkArrival) -> float:
 
 def _neighbors(chunks: Sequence[ChunkArrival]) -> dict[tuple[str, str], dict[int, float]]:
     """By pair of addresses and round, how near both arrived."""
-    found: dict[tuple[str, str], dict[int, float]] = {}
+    scores: dict[tuple[str, str], dict[int, float]] = {}
     for a, b in combinations(chunks, 2):
         if a.round == b.round:
             pair = (min(a.address, b.address), max(a.address, b.address))
-            found.setdefault(pair, {})[a.round] = 1.0 / (1 + abs(a.order - b.order))
-    return found
+            scores.setdefault(pair, {})[a.round] = 1.0 / (1 + abs(a.order - b.order))
+    return scores
 
 
 def _seen_together(

@@ -10,7 +10,7 @@ from torch.nn.functional import avg_pool2d
 
 Scores = NDArray[np.float64]
 K1, K2 = 0.01, 0.03
-"""Of SSIM (Wang et al., 2004, section III.B)."""
+"""The constants of SSIM (Wang et al., 2004, section III.B)."""
 WINDOW = 7
 MOST_EPSILON = 100.0
 
@@ -77,8 +77,8 @@ def _binomial(trials: int, probability: float) -> Scores:
     )
     if probability <= 0:
         return np.array([1.0] + [0.0] * trials)
-    found: Scores = np.exp(ways + k * math.log(probability) + (trials - k) * math.log1p(-probability))
-    return found
+    probabilities: Scores = np.exp(ways + k * math.log(probability) + (trials - k) * math.log1p(-probability))
+    return probabilities
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -136,5 +136,5 @@ def audited_epsilon(
 
 def as_scores(values: Tensor) -> Scores:
     """The values as numpy has them, float64; what is not finite becomes the lowest."""
-    found: Scores = torch.nan_to_num(values.double(), nan=-1e300, posinf=1e300, neginf=-1e300).numpy()
-    return found
+    scores: Scores = torch.nan_to_num(values.double(), nan=-1e300, posinf=1e300, neginf=-1e300).numpy()
+    return scores

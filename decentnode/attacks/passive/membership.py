@@ -36,10 +36,10 @@ class Candidates:
     def of(cls, scene: Scene, victim: int, attack: "MembershipInference") -> "Candidates":
         """Drawn by the seed: from the shard of the victim, and from test samples that the party lacks."""
         rng = generator(attack.seed, "candidates", victim)
-        part, rest = scene.parts[victim], scene.public_rows(attack.public, attack.seed)[1]
-        count = min(attack.samples, len(part), len(rest))
+        part, others = scene.parts[victim], scene.public_rows(attack.public, attack.seed)[1]
+        count = min(attack.samples, len(part), len(others))
         members, others = (
-            torch.from_numpy(rng.choice(one.numpy(), count, replace=False)) for one in (part, rest)
+            torch.from_numpy(rng.choice(rows.numpy(), count, replace=False)) for rows in (part, others)
         )
         return cls(scene.dataset.train.subset(members), scene.dataset.test.subset(others))
 
@@ -61,16 +61,16 @@ class MembershipInference(PassiveAttack):
         """The scores of members and others, each of shape (n,)."""
 
     def attack(self, scene: Scene, sight: Sight) -> Iterator[AttackResult]:
-        found: list[tuple[Scores, Scores]] = []
+        score_pairs: list[tuple[Scores, Scores]] = []
         for victim in sight.models:
             candidates = Candidates.of(scene, victim, self)
             if not len(candidates):
                 continue
             members, others = self.scores(scene, victim, sight, candidates)
-            found.append((as_scores(members), as_scores(others)))
-            yield self._result(victim, sight.round, *found[-1])
-        if len(found) > 1:
-            yield self._result(None, sight.round, *map(np.concatenate, zip(*found, strict=True)))
+            score_pairs.append((as_scores(members), as_scores(others)))
+            yield self._result(victim, sight.round, *score_pairs[-1])
+        if len(score_pairs) > 1:
+            yield self._result(None, sight.round, *map(np.concatenate, zip(*score_pairs, strict=True)))
 
     def _result(self, victim: int | None, round: int, members: Scores, others: Scores) -> AttackResult:
         return AttackResult(
@@ -115,7 +115,7 @@ class CalibratedLoss(MembershipInference):
         models = [self._reference(scene, pool, steps, index) for index in range(self.references)]
 
         def score(samples: Samples) -> Tensor:
-            usual = torch.stack([scene.losses(one, samples) for one in models]).mean(0)
+            usual = torch.stack([scene.losses(model, samples) for model in models]).mean(0)
             return usual - scene.losses(model, samples)
 
         return score(candidates.members), score(candidates.others)
@@ -167,9 +167,9 @@ class Lira(MembershipInference):
 
     def _shadowed(self, scene: Scene, judged: Samples, steps: int) -> tuple[Tensor, Tensor]:
         """phi of each shadow and candidate, and whether the shadow had it, both shape (shadows, n)."""
-        own = scene.own(self.ranks, self.public, self.seed)
+        own_samples = scene.own(self.ranks, self.public, self.seed)
         is_online = self.variant == "online"
-        pool = joined([judged, *own] if is_online else own)
+        pool = joined([judged, *own_samples] if is_online else own_samples)
         phi, had = [], []
         for index in range(max(self.shadows, self.FEWEST)):
             # Pairs of halves, so that each candidate is in as many shadows as it is not.
@@ -209,7 +209,7 @@ def halves(count: int, seed: int, index: int) -> Tensor:
 def joined(several: list[Samples]) -> Samples:
     """The samples of several sets of one dataset, in order."""
     first = several[0]
-    parts = [(one.inputs, one.labels) for one in several]
+    parts = [(samples.inputs, samples.labels) for samples in several]
     inputs, labels = (
         torch.cat([torch.as_tensor(side) for side in sides]) for sides in zip(*parts, strict=True)
     )

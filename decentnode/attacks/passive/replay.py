@@ -50,7 +50,7 @@ class MixReplay:
         view = self._scene.graph.view(self._rank, round, 0.0)
         outs = []
         for scheme, value in zip(self._pair, (0.0, 1.0), strict=True):
-            own, left = torch.full_like(self._scene.initial, value), iter(phases)
+            own_model, left = torch.full_like(self._scene.initial, value), iter(phases)
 
             async def exchange(
                 outgoing: Mapping[int, Payload], sources: Sequence[int], left: object = left
@@ -58,8 +58,8 @@ class MixReplay:
                 arrived: Mapping[int, Payload] = next(left, {})  # type: ignore[call-overload]
                 return {source: arrived[source] for source in sources if source in arrived}
 
-            out = own.clone()
-            asyncio.run(scheme.share(own, view, exchange, out))
+            out = own_model.clone()
+            asyncio.run(scheme.share(own_model, view, exchange, out))
             outs.append(out.double())
         weight = 1 - (outs[1] - outs[0])
         has_any = weight > LEAST_WEIGHT

@@ -59,19 +59,19 @@ class Scene:
 
     def losses(self, model: Tensor, samples: Samples) -> Tensor:
         """The loss of a model on each sample, shape (n,), float64."""
-        objective, found = self.objective(model), []
+        objective, losses = self.objective(model), []
         with evaluation_mode(objective.module), torch.no_grad():
             for rows in torch.split(torch.arange(len(samples)), BATCH_SIZE):
                 batch = samples.batch(rows)
-                found.append(objective.each(objective(batch)[0], batch.labels).double())
-        return torch.cat(found)
+                losses.append(objective.each(objective(batch)[0], batch.labels).double())
+        return torch.cat(losses)
 
     def outputs(self, model: Tensor, samples: Samples) -> Tensor:
         """The scores of a model for each sample, shape (n, classes)."""
         objective = self.objective(model)
         with evaluation_mode(objective.module), torch.no_grad():
             rows = torch.split(torch.arange(len(samples)), BATCH_SIZE)
-            return torch.cat([objective(samples.batch(one))[0] for one in rows])
+            return torch.cat([objective(samples.batch(part))[0] for part in rows])
 
     def public_rows(self, share: float, seed: int) -> tuple[Tensor, Tensor]:
         """The test samples that a party has, and all others, as indices."""
@@ -82,7 +82,7 @@ class Scene:
     def own(self, ranks: Sequence[int], share: float, seed: int) -> list[Samples]:
         """What a party may train on: the shards of its ranks, and its public samples."""
         test = self.dataset.test.subset(self.public_rows(share, seed)[0])
-        return [one for one in [*(self.shard_of(rank) for rank in ranks), test] if len(one)]
+        return [samples for samples in [*(self.shard_of(rank) for rank in ranks), test] if len(samples)]
 
     def shard_of(self, rank: int) -> Samples:
         """The training samples of a rank."""
@@ -119,7 +119,7 @@ class Scene:
 def flat(module: nn.Module, layout: ParameterLayout) -> Tensor:
     """The parameters of a module as a vector, shape (d,)."""
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    found = torch.empty(layout.numel, dtype=layout.dtype)
+    vector = torch.empty(layout.numel, dtype=layout.dtype)
     for entry in layout.entries:
-        entry.view(found).copy_(tensors[entry.name].detach())
-    return found
+        entry.view(vector).copy_(tensors[entry.name].detach())
+    return vector

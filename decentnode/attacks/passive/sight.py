@@ -1,4 +1,4 @@
-"""From payloads to models: what a party makes of a transcript, with what such a party knows.
+"""How payloads become models: what a party makes of a transcript, with what such a party knows.
 
 A payload is decoded by the scheme's own code with the settings of the run, which are public. Payloads of
 whole models are the models. Differences add up to a public copy. What a scheme masks is read as its receiver
@@ -25,7 +25,7 @@ from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.zip_dl import ZipDl
 from decentnode.transforms.base import Context
 
-Heard = Mapping[int, list[tuple[TranscriptLine, Tensor | None]]]
+Received = Mapping[int, list[tuple[TranscriptLine, Tensor | None]]]
 """By receiver the payloads of a round, uint8 of shape (bytes,); None: only their size is known."""
 
 
@@ -75,15 +75,15 @@ class Reader:
         """By receiver and source the last model, or public copy."""
         self._last_sight = Sight(-1)
 
-    def read(self, round: int, heard: Heard) -> Sight:
+    def read(self, round: int, received: Received) -> Sight:
         """What is known after a round; rounds come in order, and some may be missing."""
-        found: dict[int, list[Tensor]] = {}
-        for receiver, payloads in sorted(heard.items()):
+        models_of: dict[int, list[Tensor]] = {}
+        for receiver, payloads in sorted(received.items()):
             for source, model in self._models(receiver, round, payloads).items():
-                found.setdefault(source, []).append(model)
+                models_of.setdefault(source, []).append(model)
         # Colluding receivers of different payloads know their mean.
-        models = {source: torch.stack(several).mean(0) for source, several in sorted(found.items())}
-        lines = [line for payloads in heard.values() for line, _ in payloads]
+        models = {source: torch.stack(several).mean(0) for source, several in sorted(models_of.items())}
+        lines = [line for payloads in received.values() for line, _ in payloads]
         starts = self._starts(round, models)
         earlier = {**self._last_sight.earlier, **self._last_sight.models}
         self._last_sight = Sight(round, models, starts, lines, earlier)
@@ -96,10 +96,10 @@ class Reader:
         phases = [self._arrived(scheme, phase, payloads) for phase in range(scheme.promises.phases)]
         if receiver in self._replays:
             known = self._copies.get((receiver, receiver), self._scene.initial)
-            found = self._replays[receiver].read(round, phases, known)
-            for mean in found.values():
+            models = self._replays[receiver].read(round, phases, known)
+            for mean in models.values():
                 self._copies[receiver, receiver] = mean
-            return found
+            return models
         # The noisy models of some schemes are read as if they were models.
         return {source: self._model(scheme, receiver, round, source, p) for source, p in phases[0].items()}
 

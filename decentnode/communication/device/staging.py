@@ -45,7 +45,7 @@ class DeviceStaging(Endpoint):
             self._copies.lock(slot)
         self._turns: Counter[int] = Counter()
         self._kept: dict[tuple[int, ...], Tensor] = {}
-        """On the host by (part, turn, number) what is sent, on the device by (source, part) what arrives."""
+        """Buffers on the host by (part, turn, number), for sending; on the device by (source, part)."""
         self._read: dict[int, Tensor] = {}
         """By source the shared memory that is locked."""
 
@@ -65,17 +65,17 @@ class DeviceStaging(Endpoint):
         return self._endpoint.exchange(moved, sources, key, deadline, layout)
 
     def landed(self, payloads: Mapping[int, Payload], handle: ExchangeHandle) -> dict[int, Payload]:
-        found, on_device = {}, partial(torch.empty, dtype=torch.uint8, device=self.device)
+        staged, on_device = {}, partial(torch.empty, dtype=torch.uint8, device=self.device)
         for source, payload in payloads.items():
             message = handle.messages[source]
             if isinstance(message, SharedMessage):
                 self._lock(source, message.segment.content)
             landing = self._room((source, handle.key[2]), payload, on_device)
             self._copies.begin(landing, payload.buffer)
-            found[source] = Payload(payload.layout, landing, payload.counts)
+            staged[source] = Payload(payload.layout, landing, payload.counts)
         # The device runs the mix after the copies; the host does not wait.
         self._copies.join()
-        return found
+        return staged
 
     def _lock(self, source: int, content: Tensor) -> None:
         """Locks a source's memory, and unlocks the memory of its process before a restart."""

@@ -35,7 +35,7 @@ class EarlyMessages:
         receive this node's payload either. Also drops the messages of skipped exchanges; returns how many.
         """
         skipped = [
-            (s, one) for k in sorted(self._messages) if k < key for s, one in self._messages.pop(k).items()
+            early for k in sorted(self._messages) if k < key for early in self._messages.pop(k).items()
         ]
         for source, (message, _) in skipped:
             self._acknowledge(source, message)

@@ -76,11 +76,11 @@ class Transport:
     def acknowledge(self, source: int, message: Message) -> None:
         """Tells a source that the memory of its message is free again."""
 
-    def send_again(self, peer: int, key: Key) -> bool:
+    def resend(self, peer: int, key: Key) -> bool:
         """Resends a payload to a peer; False when nothing was sent to it in that exchange."""
         return False
 
-    def ask_for(self, peer: int, key: Key) -> None:
+    def request_resend(self, peer: int, key: Key) -> None:
         """Requests a peer's lost payload of an exchange."""
 
     def invalidate(self, peer: int) -> None:
@@ -173,7 +173,7 @@ class ExchangeHandle:
         self.unreleased: set[int] = set()
         """Readers that still use an earlier payload of this part: the exchange waits for them, too."""
         self.targets: frozenset[int] = frozenset()
-        """Those that the payload is sent to: what the node names, but for peers that are lost or leaving."""
+        """The ranks that the payload is sent to, without peers that are lost or leaving."""
         self.deadline = deadline
         self.opened = math.inf
         """When a thread first waited for it: the deadline does not run while the node computes."""
@@ -188,7 +188,7 @@ class ExchangeHandle:
 
     def __await__(self) -> Any:
         if not self.done and not self._owner.alone:
-            pause, loop = self.begin_to_wait(), asyncio.get_running_loop()
+            pause, loop = self.start_waiting(), asyncio.get_running_loop()
             future = loop.create_future()
             timer = loop.call_later(pause, self._hand_over)
             self.call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
@@ -203,7 +203,7 @@ class ExchangeHandle:
         Raises RunFailed if the transport broke.
         """
         if not self.done:
-            pause, limit = self.begin_to_wait(), time.monotonic() + seconds
+            pause, limit = self.start_waiting(), time.monotonic() + seconds
             attend = self._owner.transport.attend
             if not attend(self, min(pause, seconds)):
                 self._hand_over()
@@ -247,7 +247,7 @@ class ExchangeHandle:
         for wake in self._wake:
             wake()
 
-    def begin_to_wait(self) -> float:
+    def start_waiting(self) -> float:
         """Starts deadline and timer; returns the seconds until the first request."""
         now = time.monotonic()
         self.opened = min(self.opened, now)
@@ -258,7 +258,7 @@ class ExchangeHandle:
             self._owner.show_awaited(self)
         return self._pause
 
-    def back_off(self, now: float) -> None:
+    def lengthen_pause(self, now: float) -> None:
         """Restarts the timer with a longer pause after a request, if a thread waits."""
         if self.due == math.inf:
             return

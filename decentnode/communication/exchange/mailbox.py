@@ -18,7 +18,7 @@ from decentnode.communication.exchange.send_window import SendWindow
 from decentnode.communication.peers.peer import Peer, PeerEvent, Peers, PeerState, Spot
 from decentnode.errors import PeerError, PeerLeft, PeerLost
 
-MOST_PARKED = 4
+MOST_EARLY = 4
 
 
 class Mailbox(ExchangeOwner):
@@ -69,16 +69,16 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             # From here on no agreement for this round or an earlier one is possible (`readmit`).
             self._last = max(self._last, (round, -1, -1))
-            met = []
+            rejoined = []
             for peer in self.peers.unsettled():
                 if peer.state is PeerState.REJOINING and peer.round <= round:
                     peer.step(PeerEvent.ADMIT)
                     self._note_link(peer)
                 if peer.error is None and peer.fresh_from is not None and peer.fresh_from <= round:
                     peer.fresh_from = None
-                    met.append(peer.rank)
+                    rejoined.append(peer.rank)
                 self.peers.note(peer)
-            return sorted(met)
+            return sorted(rejoined)
 
     def start_at(self, round: int) -> None:
         """Lets this restarted node take part from `round` on; earlier rounds are closed for it."""
@@ -229,7 +229,7 @@ class Mailbox(ExchangeOwner):
                 self._note_surplus(source, key, "stale")
             # A correct peer is one exchange ahead; the limit bounds what a faulty one can occupy.
             elif surplus := self._early.keep(
-                source, key, message, self.peers[source].error is not None, MOST_PARKED * self.parts
+                source, key, message, self.peers[source].error is not None, MOST_EARLY * self.parts
             ):
                 self._note_surplus(source, key, surplus)
             else:
@@ -242,7 +242,7 @@ class Mailbox(ExchangeOwner):
             if seq > self._sent:
                 self.refuse("acknowledgement")
                 return
-            self._strike(reader, seq, part)
+            self._remove_reader(reader, seq, part)
 
     def lose(self, peer: int, error: PeerError) -> None:
         """Stops waiting for a peer until it rejoins; what it had sent still counts."""
@@ -263,12 +263,12 @@ class Mailbox(ExchangeOwner):
             self.peers.note(self.peers[peer])
             if not was_exchanging:
                 return
-            # First, because `_strike` may finish an exchange whose memory the peer is still reading.
+            # First, because `_remove_reader` may finish an exchange whose memory the peer is still reading.
             self.transport.invalidate(peer)
             for handle in self._open_exchanges.values():
                 if peer in handle.awaited:
                     self._miss(handle, peer, error)
-            self._strike(peer)
+            self._remove_reader(peer)
 
     def drop_edge(self, peer: int, error: PeerError, until: int = NEVER) -> None:
         """Drops the edge to a peer that may be alive; nothing of it is mixed any more.
@@ -313,7 +313,7 @@ class Mailbox(ExchangeOwner):
                 self.peers[peer].step(PeerEvent.LEAVE)
                 self.peers[peer].last, self.peers[peer].failed = last, failed
                 self.peers.note(self.peers[peer])
-                self._strike(peer)
+                self._remove_reader(peer)
             else:
                 self._stop_exchanging(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1, failed))
 
@@ -383,11 +383,11 @@ class Mailbox(ExchangeOwner):
         handle.awaited.discard(source)
         handle.missing[source] = error
 
-    def _strike(self, reader: int, seq: float = math.inf, part: int | None = None) -> None:
+    def _remove_reader(self, reader: int, seq: float = math.inf, part: int | None = None) -> None:
         """Waits no longer for a reader of payloads up to a number, in one part or in all."""
         for of, window in self._send_windows.items():
             if part is None or part == of:
-                window.strike(reader, seq)
+                window.remove_reader(reader, seq)
         for handle in tuple(self._open_exchanges.values()):
             self._finish_if_complete(handle)
 
@@ -406,4 +406,4 @@ class Mailbox(ExchangeOwner):
         """
         for handle in self._open_exchanges.values():
             if handle.key < key and peer in handle.awaited:
-                self.transport.ask_for(peer, handle.key)
+                self.transport.request_resend(peer, handle.key)

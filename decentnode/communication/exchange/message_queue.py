@@ -43,7 +43,7 @@ class MessageQueue:
         with self._owner.lock:
             if self._waiting[source] >= self.most:
                 # The newest is kept: an older model is worth less, and a lost request is repeated.
-                index = next(i for i, one in enumerate(self._queued) if one.message.source == source)
+                index = next(i for i, queued in enumerate(self._queued) if queued.message.source == source)
                 del self._queued[index]
                 self._waiting[source] -= 1
                 self._owner.refuse("queue full")

@@ -9,9 +9,9 @@ class SendWindow:
     """The readers of what was sent of one part; guarded by the mailbox's lock."""
 
     readers: set[int] = field(default_factory=set)
-    """Those that have not acknowledged the last payload."""
+    """The ranks that have not acknowledged the last payload."""
     unreleased: set[int] = field(default_factory=set)
-    """Those that have not acknowledged an earlier one, whose memory the next exchange writes."""
+    """The ranks that have not acknowledged an earlier payload, whose memory the next exchange writes."""
     _last: int = 0
     """The number of the last payload."""
     _before: int = 0
@@ -26,7 +26,7 @@ class SendWindow:
         """Whether a reader has not acknowledged this number."""
         return reader in (self.readers if seq > self._before else self.unreleased)
 
-    def strike(self, reader: int, seq: float = math.inf) -> None:
+    def remove_reader(self, reader: int, seq: float = math.inf) -> None:
         """Removes a reader up to a number."""
         if seq >= self._before:
             self.unreleased.discard(reader)

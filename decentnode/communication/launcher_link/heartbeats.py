@@ -16,7 +16,7 @@ _ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN, _AWAITED, _PEERS = range(7)
 MOST_AWAITED = 8
 """Awaited peers that a heartbeat can name."""
 WORDS = _PEERS + MOST_AWAITED
-GO_ON = (1 << 62) - 1
+NO_LAST_ROUND = (1 << 62) - 1
 """The last round of a run without a request to stop."""
 UNDECIDED = -2
 """The last round while the machines agree on it: no node starts another round."""
@@ -37,7 +37,7 @@ class Activity(IntEnum):
     EVALUATE = 6
     CHECKPOINT = 7
     END = 8
-    """After the last round."""
+    """The node has done its last round."""
 
 
 _ACTIVITIES = tuple(Activity)
@@ -113,7 +113,7 @@ class HeartbeatBoard:
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._last_round = shared_array((1,))
-        self._last_round[0] = GO_ON
+        self._last_round[0] = NO_LAST_ROUND
         # Items of memoryviews are plain numbers, and faster than those of arrays.
         rows = [(row.data, row.view("float64").data) for row in shared_array((len(ranks), WORDS))]
         self._heartbeats = {rank: HeartbeatSlot(*row) for rank, row in zip(ranks, rows, strict=True)}

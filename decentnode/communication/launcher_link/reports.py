@@ -56,7 +56,7 @@ class Published(RoundReport, frozen=True, tag="published"):
     train_loss: float | None
     bytes_sent: int
     seconds: float
-    """Since the start of the run."""
+    """Seconds since the start of the run."""
     published: bool
     """Whether its vector is there for the observer."""
     evaluation: Literal["here", "background", "none"] = "here"
@@ -67,7 +67,7 @@ class Evaluated(RoundReport, frozen=True, tag="evaluated"):
     """A node's model was tested after `round`."""
 
     metrics: Mapping[str, float | None]
-    """By name; None if not finite, which JSON cannot represent. Empty if the evaluation failed."""
+    """The scores by name; None if not finite, which JSON cannot represent. Empty if the evaluation failed."""
 
 
 class PeerMissing(RoundReport, frozen=True, tag="missing"):
@@ -137,7 +137,7 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted"):
     process: int
     status: int | None
     attempt: int
-    """Its new incarnation."""
+    """The new incarnation of the process."""
 
 
 class Rejoined(RoundReport, frozen=True, tag="came-back"):
@@ -154,7 +154,7 @@ class Finished(NodeReport, frozen=True, tag="finished"):
     bytes_received: int
     memory_mb: float
     metrics: Mapping[str, float | None] = {}
-    """As in `Evaluated`; empty if this process did not evaluate the last round."""
+    """The scores by name, as in `Evaluated`; empty if this process did not evaluate the last round."""
     refused: dict[str, int] = {}
     """Messages that were refused, by reason."""
     epsilon: float | None = None
@@ -201,7 +201,7 @@ Report = (
     | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
-LOOK_INTERVAL = 1.0
+CHECK_INTERVAL = 1.0
 _LAST = (Finished, Stopped, Failed, Exited, Restarted, Rejoined, Ready)
 
 
@@ -215,7 +215,7 @@ class Reporter:
         self._fd = fd
         self._reading_end = reading_end
         self._half = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // 2
-        self._last_patience = Timeouts.last_report
+        self._last_timeout = Timeouts.last_report
 
     def close_reading_end(self) -> None:
         """Closes the reading end after a fork; otherwise no write would fail after the launcher has died."""
@@ -236,15 +236,15 @@ class Reporter:
             return unread < self._half and self._write(line, 0.0)
         if not isinstance(report, _LAST):
             return self._write(line, Timeouts.report)
-        sent = self._write(line, self._last_patience)
+        sent = self._write(line, self._last_timeout)
         if not sent:
             # The launcher has not read for so long that one wait is enough for all nodes of this process.
-            self._last_patience = Timeouts.report
+            self._last_timeout = Timeouts.report
         return sent
 
-    def _write(self, line: bytes, patience: float) -> bool:
-        clock = AwakeClock(LOOK_INTERVAL)
-        deadline = clock.now() + patience
+    def _write(self, line: bytes, timeout: float) -> bool:
+        clock = AwakeClock(CHECK_INTERVAL)
+        deadline = clock.now() + timeout
         while True:
             try:
                 os.write(self._fd, line)
@@ -254,7 +254,7 @@ class Reporter:
                 left = deadline - clock.now()
                 if left <= 0:
                     return False
-                ready([], [self._fd], min(left, LOOK_INTERVAL))
+                ready([], [self._fd], min(left, CHECK_INTERVAL))
             # The launcher is dead, and the fork server ends this process soon.
             except BrokenPipeError:
                 return False

@@ -37,19 +37,19 @@ class SnapshotBuffers:
         self._lengths = shared_array((len(ranks),))
 
     async def publish(
-        self, rank: int, round: int, vector: Tensor, clock: Clock, beside: bytes = b"",
-        patience: float = Timeouts.snapshot,
+        self, rank: int, round: int, vector: Tensor, clock: Clock, module_state: bytes = b"",
+        timeout: float = Timeouts.snapshot,
     ) -> bool:  # fmt: skip
         """Copies the vector for its reader; returns False if that still needs the last one, or lacks room.
 
         After a timeout the node does not wait for the reader again until that has read.
         """
         row = self._row[rank]
-        if len(beside) > self._beside.shape[1]:
+        if len(module_state) > self._beside.shape[1]:
             return False
         flags = self._flags[row]
         awake = AwakeClock(POLL_INTERVAL)
-        deadline = awake.now() + (0.0 if rank in self._given_up else patience)
+        deadline = awake.now() + (0.0 if rank in self._given_up else timeout)
         while flags[_READ] < flags[_PUBLISHED]:
             if awake.now() > deadline:
                 self._given_up.add(rank)
@@ -58,8 +58,8 @@ class SnapshotBuffers:
         self._given_up.discard(rank)
         # The flags order both sides: the node writes here only after the reader released the last vector.
         self._vectors[row].copy_(vector)
-        self._beside[row, : len(beside)] = np.frombuffer(beside, np.uint8)
-        self._lengths[row] = len(beside)
+        self._beside[row, : len(module_state)] = np.frombuffer(module_state, np.uint8)
+        self._lengths[row] = len(module_state)
         flags[_PUBLISHED] = round + 1
         return True
 

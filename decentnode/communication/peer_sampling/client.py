@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from decentnode.communication.peer_sampling.service import LOOK_INTERVAL, NUMBER, QUESTION
+from decentnode.communication.peer_sampling.service import CHECK_INTERVAL, NUMBER, QUESTION
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 
 KEPT_BLOCKS = 4
-ASK_INTERVAL = 0.5
+REQUEST_INTERVAL = 0.5
 
 
 @dataclass
@@ -29,7 +29,7 @@ class SamplingClient:
     process: int
     """The position of this host process."""
     timeouts: Timeouts
-    tell: Callable[[str], object]
+    log: Callable[[str], object]
     credentials: Credentials | None = None
     is_lost: bool = field(default=False, init=False)
     """Whether the service does not answer."""
@@ -43,13 +43,13 @@ class SamplingClient:
         """Fetches a first block; raises StartError if the service does not answer in time."""
         self._thread = threading.Thread(target=self._run, name="peer sampling", daemon=True)
         self._thread.start()
-        self.ask(first)
-        clock = AwakeClock(LOOK_INTERVAL)
+        self.request(first)
+        clock = AwakeClock(CHECK_INTERVAL)
         limit = clock.now() + self.timeouts.start_deadline
         while self.block(first) is None:
             if clock.now() > limit:
                 raise StartError(f"no peer-sampling service answers at {self.endpoint}")
-            time.sleep(LOOK_INTERVAL / 5)
+            time.sleep(CHECK_INTERVAL / 5)
         return self
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class SamplingClient:
         self._ended = True
         self._thread.join(Timeouts.connect)
 
-    def ask(self, number: int) -> None:
+    def request(self, number: int) -> None:
         """Has a block fetched; the thread sees it soon."""
         self._wanted = max(number, self._wanted)
 
@@ -67,16 +67,16 @@ class SamplingClient:
 
     async def wait(self, number: int) -> None:
         """Waits until the block is here or the service is lost, for half of a deadline at most."""
-        clock = AwakeClock(LOOK_INTERVAL)
+        clock = AwakeClock(CHECK_INTERVAL)
         limit = clock.now() + self.timeouts.sampled_view
         while self.block(number) is None and not self.is_lost and clock.now() < limit:
-            await Clock().sleep(LOOK_INTERVAL / 5)
+            await Clock().sleep(CHECK_INTERVAL / 5)
 
     def repeats(self, number: int, instead: int) -> None:
         """Tells that nodes repeat an earlier block."""
         if not self._repeats:
             self._repeats = True
-            self.tell(f"no answer of the peer-sampling service: repeating its views number {instead + 1}")
+            self.log(f"no answer of the peer-sampling service: repeating its views number {instead + 1}")
 
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -87,23 +87,23 @@ class SamplingClient:
         dealer.connect(self.endpoint)
         # While this process is suspended the service is not silent: nodes that repeat a block which others
         # have would wait for peers that exchange with others, in each of its rounds.
-        clock = AwakeClock(LOOK_INTERVAL)
-        heard, due, asked = clock.now(), 0.0, -1
+        clock = AwakeClock(CHECK_INTERVAL)
+        last_answer, due, requested = clock.now(), 0.0, -1
         # Several questions within the grace: each answer that a block is not due yet is a sign of life.
-        pause = min(ASK_INTERVAL, self.timeouts.grace / 3)
+        pause = min(REQUEST_INTERVAL, self.timeouts.grace / 3)
         while not self._ended:
             now, wanted = clock.now(), self._wanted
-            if wanted in self._blocks or wanted != asked:
-                heard, due, asked = now, 0.0, wanted
+            if wanted in self._blocks or wanted != requested:
+                last_answer, due, requested = now, 0.0, wanted
             if wanted not in self._blocks and wanted >= 0 and now >= due:
                 due = now + pause
                 # Without a connection, the queue of questions becomes full.
                 with contextlib.suppress(zmq.Again):
                     dealer.send(QUESTION.pack(self.process, wanted), zmq.NOBLOCK)
-            if dealer.poll(round(1000 * LOOK_INTERVAL)):
-                heard, self.is_lost = clock.now(), False
+            if dealer.poll(round(1000 * CHECK_INTERVAL)):
+                last_answer, self.is_lost = clock.now(), False
                 self._take(dealer.recv_multipart())
-            elif clock.now() - heard > self.timeouts.grace:
+            elif clock.now() - last_answer > self.timeouts.grace:
                 # Until it answers again: nodes wait for no further block.
                 self.is_lost = True
         context.destroy(linger=0)
@@ -116,4 +116,4 @@ class SamplingClient:
             self._blocks = kept | {number: frames[1]}
             if self._repeats:
                 self._repeats = False
-                self.tell("the peer-sampling service answers again")
+                self.log("the peer-sampling service answers again")

@@ -22,7 +22,7 @@ QUESTION = struct.Struct("<qq")
 NUMBER = struct.Struct("<q")
 """Begins an answer: the number of the block, which follows, or which is not due yet."""
 MOST_QUESTION_BYTES = 1024
-LOOK_INTERVAL = 0.05
+CHECK_INTERVAL = 0.05
 MOST_WAITING = 4
 """Different blocks that processes may wait for at a time."""
 
@@ -40,7 +40,7 @@ def endpoint_of(mapping: Mapping, address: str, port: int, socket_dir: str, host
 class SamplingService:
     """Sends each block to all processes at the same time, so that they lose the service alike.
 
-    A block is due when all processes that got the one before have asked for it, or `patience` after the first
+    A block is due when all processes that got the one before have asked for it, or `timeout` after the first
     of them. Later questions are answered at once.
     """
 
@@ -48,7 +48,7 @@ class SamplingService:
     """The block of that number."""
     endpoint: str
     processes: int
-    patience: float
+    timeout: float
     credentials: Credentials | None = None
     _newest: int = field(default=-1, init=False)
     """The newest block that was sent."""
@@ -58,7 +58,7 @@ class SamplingService:
     """For each block the routing ids of those that wait for it, by process."""
     _since: dict[int, float] = field(default_factory=dict, init=False)
     """When a block was first asked for."""
-    _clock: AwakeClock = field(default_factory=lambda: AwakeClock(LOOK_INTERVAL), init=False)
+    _clock: AwakeClock = field(default_factory=lambda: AwakeClock(CHECK_INTERVAL), init=False)
 
     def serve(self) -> None:
         """Answers until the process ends; raises StartError if the endpoint cannot be bound."""
@@ -79,7 +79,7 @@ class SamplingService:
         print(f"peer sampling at {self.endpoint}, process {os.getpid()}", flush=True)
         while True:
             self._clock.now()
-            poller.serve(time.monotonic() + LOOK_INTERVAL)
+            poller.serve(time.monotonic() + CHECK_INTERVAL)
             for number in sorted(self._waiting):
                 self._send_if_due(number, self._clock.now())
 
@@ -88,7 +88,7 @@ class SamplingService:
         limit = time.monotonic() + Timeouts.server_end
         # The directory of the sockets is made by the process that starts the nodes.
         while self.endpoint.startswith("ipc") and not folder.is_dir() and time.monotonic() < limit:
-            time.sleep(LOOK_INTERVAL)
+            time.sleep(CHECK_INTERVAL)
         try:
             self._router.bind(self.endpoint)
         except zmq.ZMQError as error:
@@ -113,13 +113,15 @@ class SamplingService:
                 self._router.send_multipart([peer, NUMBER.pack(number)])
 
     def _send_if_due(self, number: int, now: float) -> None:
-        asked = self._waiting[number]
-        is_complete = asked.keys() >= self._expected if self._expected else len(asked) >= self.processes
-        if not is_complete and now < self._since[number] + self.patience:
+        questions = self._waiting[number]
+        is_complete = (
+            questions.keys() >= self._expected if self._expected else len(questions) >= self.processes
+        )
+        if not is_complete and now < self._since[number] + self.timeout:
             return
         del self._waiting[number], self._since[number]
-        self._newest, self._expected = max(self._newest, number), {*asked}
-        for peer in asked.values():
+        self._newest, self._expected = max(self._newest, number), {*questions}
+        for peer in questions.values():
             self._send(peer, number)
 
     def _send(self, peer: bytes, number: int) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.peer import EXCHANGING, PeerState
-from decentnode.communication.peers.rejoin import MOST_MARGIN, RejoinProtocol, Tell, first_of
+from decentnode.communication.peers.rejoin import MOST_MARGIN, RejoinProtocol, SendControl, first_of
 from decentnode.communication.wire import Header, Kind
 from decentnode.errors import PeerLost, PeerTimeout
 
@@ -40,15 +40,15 @@ class EdgeProtocol:
     """The edges of all nodes of a process; belongs to the thread that serves the sockets."""
 
     def __init__(
-        self, mailboxes: Mapping[int, Mailbox], tell: Tell, is_reachable: Callable[[int], bool],
-        is_linked: Callable[[int], bool] | None = None,
+        self, mailboxes: Mapping[int, Mailbox], send_control: SendControl,
+        is_reachable: Callable[[int], bool], is_linked: Callable[[int], bool] | None = None,
     ) -> None:  # fmt: skip
         """`is_reachable`: whether the process of a rank may answer; `is_linked`: whether a link to it is
         open.
         """
         self.rejoining: RejoinProtocol | None = None
         self._mailboxes = mailboxes
-        self._tell = tell
+        self._send_control = send_control
         self._is_reachable = is_reachable
         self._is_linked = is_linked or is_reachable
 
@@ -81,44 +81,44 @@ class EdgeProtocol:
         """Drops the edge to a peer past its deadline, and informs the peer."""
         mailbox.peers[error.peer].note_timeout(key[0], error.seconds, now)
         mailbox.drop_edge(error.peer, error)
-        self._tell(Kind.DROP_EDGE, mailbox.rank, error.peer, key, TOO_SLOW)
+        self._send_control(Kind.DROP_EDGE, mailbox.rank, error.peer, key, TOO_SLOW)
 
     def _may_return(self, mailbox: Mailbox, peer: int) -> bool:
         """Whether an agreement with the peer is allowed and can be sent."""
         is_held = mailbox.peers[peer].is_held(mailbox.spot, time.monotonic())
         return self._is_reachable(peer) and not is_held
 
-    def hear(self, mailbox: Mailbox, kind: int, header: Header) -> None:
+    def receive(self, mailbox: Mailbox, kind: int, header: Header) -> None:
         """Processes a control message about an edge."""
         peer, round = header.sender, header.round
         if self.rejoining is not None and self.is_seeking:
             # Agreements of single edges would bind nodes of this process to different rounds.
-            self.rejoining.hear((mailbox.rank, peer), header)
+            self.rejoining.receive((mailbox.rank, peer), header)
             return
         match kind:
             case Kind.POSITION_REQUEST | Kind.REJOIN_PROPOSE if mailbox.ended:
-                self._tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
+                self._send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
             case Kind.DROP_EDGE:
                 # A repeated DROP_EDGE of the same timeout must not count twice, unless a rejoin was agreed
                 # since.
                 is_new = mailbox.peers[peer].state in EXCHANGING | {PeerState.REJOINING}
                 if header.seq == TOO_SLOW and is_new:
-                    mailbox.peers[peer].blame(mailbox.spot)
+                    mailbox.peers[peer].record_timeout(mailbox.spot)
                 mailbox.drop_edge(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
             case Kind.LEAVE:
                 last = header.key if header.seq & HAS_SENT else None
                 mailbox.depart(peer, last, bool(header.seq & HAS_FAILED))
             case Kind.POSITION_REQUEST:
-                self._tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+                self._send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
             case Kind.REJOIN_PROPOSE:
                 self._consider(mailbox, peer, round, header.seq)
             case Kind.REJOIN_ACCEPT:
                 self._conclude(mailbox, peer, round, header.seq)
             case Kind.POSITION:
                 mailbox.note_progress(peer, header.key)
-                self._hear_where(mailbox, peer, header.seq)
+                self._receive_position(mailbox, peer, header.seq)
             case Kind.SKIP:
-                self._let_skip(mailbox, peer, round)
+                self._accept_skip(mailbox, peer, round)
             case Kind.MODEL_REQUEST:
                 self._consider_request(mailbox, peer)
 
@@ -137,7 +137,7 @@ class EdgeProtocol:
         entry.proposals += 1
         if entry.proposals <= MOST_PROPOSALS:
             round = max(mailbox.upcoming, theirs) + (entry.margin or FIRST_MARGIN)
-            self._tell(Kind.REJOIN_PROPOSE, mailbox.rank, peer, first_of(round), mailbox.upcoming)
+            self._send_control(Kind.REJOIN_PROPOSE, mailbox.rank, peer, first_of(round), mailbox.upcoming)
 
     def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         if mailbox.returns_in(peer) not in (None, round):
@@ -147,10 +147,10 @@ class EdgeProtocol:
         with mailbox.lock:  # both ends start with empty state from the `upcoming` that the answer carries
             agrees, upcoming = mailbox.readmit(peer, round, theirs), mailbox.upcoming
         if not agrees:
-            self._tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            self._send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
             return
         self._agree(mailbox, peer, round, theirs)
-        self._tell(Kind.REJOIN_ACCEPT, mailbox.rank, peer, first_of(round), upcoming)
+        self._send_control(Kind.REJOIN_ACCEPT, mailbox.rank, peer, first_of(round), upcoming)
 
     def _conclude(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
         mailbox.peers[peer].margin = 0
@@ -159,16 +159,16 @@ class EdgeProtocol:
         elif mailbox.peers.error(peer) is not None:
             # This node has passed the round since it proposed it; without DROP_EDGE the peer waits for it
             # there.
-            self._tell(Kind.DROP_EDGE, mailbox.rank, peer, first_of(round), 0)
+            self._send_control(Kind.DROP_EDGE, mailbox.rank, peer, first_of(round), 0)
 
-    def _hear_where(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
+    def _receive_position(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
         entry = mailbox.peers[peer]
         if entry.state is PeerState.LOST and entry.proposals:
             # The proposal arrived after its round had started at the peer: leave more rounds next time.
             entry.margin = min(MOST_MARGIN, 2 * (entry.margin or FIRST_MARGIN))
             self._propose(mailbox, peer, upcoming)
 
-    def _let_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
+    def _accept_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
         # The peer sends nothing before that round, and will not mix what it is sent for one.
         mailbox.drop_edge(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
         if self._is_reachable(peer):

@@ -6,7 +6,7 @@ from math import inf, nextafter
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.edges import EdgeProtocol
-from decentnode.communication.peers.rejoin import Tell
+from decentnode.communication.peers.rejoin import SendControl
 from decentnode.communication.wire import Kind
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerTimeout
@@ -15,9 +15,11 @@ from decentnode.errors import PeerTimeout
 class FailureDetector:
     """Belongs to the thread that serves the sockets."""
 
-    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell, edges: EdgeProtocol) -> None:
+    def __init__(
+        self, mailboxes: Mapping[int, Mailbox], send_control: SendControl, edges: EdgeProtocol
+    ) -> None:
         self._mailboxes = mailboxes
-        self._tell = tell
+        self._send_control = send_control
         self._edges = edges
         self.most_pause = inf
         """Most seconds between two checks, for nodes that may wait where they start no check themselves."""
@@ -39,31 +41,33 @@ class FailureDetector:
             for key, error in overdue(mailbox, now):
                 self._edges.time_out(mailbox, key, error, now)
             if lateness(mailbox, now) >= 0.0:
-                self._speak(mailbox, now, concerned)
+                self._send_requests(mailbox, now, concerned)
         return min([now + self.most_pause, *map(next_due, waiting)])
 
-    def _speak(self, mailbox: Mailbox, now: float, concerned: Callable[[int], Collection[int]]) -> None:
-        self.ask(mailbox)
+    def _send_requests(
+        self, mailbox: Mailbox, now: float, concerned: Callable[[int], Collection[int]]
+    ) -> None:
+        self.request_missing(mailbox)
         for handle, peers in mailbox.awaited():
-            handle.back_off(now)
+            handle.lengthen_pause(now)
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
             if now - handle.opened > Timeouts.waiting_notice(handle.deadline):
                 # The awaited peers have received RESEND, which is the same sign of life.
                 others = {*concerned(mailbox.rank)} - peers
                 for peer in sorted(p for p in others if mailbox.peers.error(p) is None):
-                    self._tell(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
+                    self._send_control(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
 
-    def ask(self, mailbox: Mailbox) -> None:
+    def request_missing(self, mailbox: Mailbox) -> None:
         """Requests everything that a node waits for."""
         for handle, peers in mailbox.awaited():
             for peer in sorted(peers) if handle.due < inf else ():
-                self.ask_for(mailbox, peer, handle.key)
+                self.request_resend(mailbox, peer, handle.key)
 
-    def ask_for(self, mailbox: Mailbox, peer: int, key: Key) -> None:
+    def request_resend(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         """Requests from a peer what it has sent in an exchange."""
         # Recorded first: the answer may be a duplicate, which must not count as a refused message.
         mailbox.peers[peer].requested = max(key, mailbox.peers[peer].requested)
-        self._tell(Kind.RESEND, mailbox.rank, peer, key, 0)
+        self._send_control(Kind.RESEND, mailbox.rank, peer, key, 0)
 
 
 def overdue(mailbox: Mailbox, now: float) -> list[tuple[Key, PeerTimeout]]:

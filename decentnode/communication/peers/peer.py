@@ -104,9 +104,9 @@ class Peer:
     """
 
     __slots__ = (
-        "_back", "_blamed", "_excluded_until", "_heard", "_highest", "_timeouts", "error", "failed",
-        "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "requested", "round", "state",
-        "wants_model",
+        "_excluded_until", "_highest", "_last_wait", "_rejoined_in", "_timed_out_at", "_timeouts", "error",
+        "failed", "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "requested", "round",
+        "state", "wants_model",
     )  # fmt: skip
 
     def __init__(self, rank: int) -> None:
@@ -117,7 +117,7 @@ class Peer:
         self.round = -1
         """The round of the last agreement to rejoin; in state REJOINING that agreement holds."""
         self.last = BEFORE_ALL
-        """Its last exchange, in state LEAVING."""
+        """The last exchange of the peer, in state LEAVING."""
         self.failed = False
         """Whether it ends by an error, in state LEAVING."""
         self.fresh_from: int | None = None
@@ -131,7 +131,7 @@ class Peer:
         """Rounds from the next one to the proposed one; 0: the first margin."""
         self.proposals = 0
         """Proposals sent since the last tick."""
-        self._heard: tuple[float, Key] | None = None
+        self._last_wait: tuple[float, Key] | None = None
         self._highest: tuple[int, float] | None = None
         """The highest round it was seen in, and since when."""
         self.forget_timeouts()
@@ -145,7 +145,7 @@ class Peer:
     def is_forgettable(self) -> bool:
         """Whether nothing is known of it that a peer never heard of does not have."""
         counted = self._timeouts or self.model_requests or self.margin
-        is_new = self._back is None and self._blamed is None and not counted
+        is_new = self._rejoined_in is None and self._timed_out_at is None and not counted
         return self.state is PeerState.UNLINKED and self.is_settled and is_new
 
     def step(self, event: PeerEvent, error: PeerError | None = None) -> None:
@@ -171,33 +171,33 @@ class Peer:
     def note_waiting(self, key: Key, now: float) -> None:
         """Records that it is alive and waits in an exchange."""
         if self.reach(key[0], now):
-            self._heard = now, key
+            self._last_wait = now, key
 
     def advance(self, key: Key, now: float) -> None:
         """Records its exchange if that is later than the last one it reported."""
         # Only progress extends the deadline: the I/O thread of a hung node answers, too.
-        if key > (self._heard[1] if self._heard else BEFORE_ALL):
+        if key > (self._last_wait[1] if self._last_wait else BEFORE_ALL):
             self.note_waiting(key, now)
 
     def forget_progress(self) -> None:
         """Forgets where it was: it rejoins, possibly in an earlier round than before."""
-        self._heard = self._highest = None
+        self._last_wait = self._highest = None
 
     def extend_deadlines(self, seconds: float) -> None:
         """Extends its deadlines by seconds in which no message could be received."""
         if self._highest is not None:
             self._highest = self._highest[0], self._highest[1] + seconds
-        if self._heard is not None:
-            self._heard = self._heard[0] + seconds, self._heard[1]
+        if self._last_wait is not None:
+            self._last_wait = self._last_wait[0] + seconds, self._last_wait[1]
 
     def times_out_at(self, key: Key, opened: float, deadline: float) -> float:
         """When it times out, if it stays silent, in an exchange that this node waits for since `opened`."""
         # It has sent its payload for this exchange, so more time does not help.
-        if self._heard is None or self._highest is None or self._heard[1] >= key:
+        if self._last_wait is None or self._highest is None or self._last_wait[1] >= key:
             return opened + deadline
         # Bounds the wait for a peer that is behind in one round, whatever it reports.
         limit = max(self._highest[1], opened) + Timeouts.peer_behind(deadline)
-        return min(max(self._heard[0], opened), limit) + deadline
+        return min(max(self._last_wait[0], opened), limit) + deadline
 
     # Back-off: the socket thread answers even while its node hangs or computes for long. If such a node
     # rejoined because its thread answers, its peers would wait a whole deadline for it in every second round.
@@ -206,32 +206,32 @@ class Peer:
 
     def forget_timeouts(self) -> None:
         """Forgets the timeouts of both ends: a new process has taken the peer's place."""
-        self._blamed: Spot | None = None
+        self._timed_out_at: Spot | None = None
         """The position of this node when the peer timed out on it."""
         self._timeouts, self._excluded_until = 0, 0.0
-        self._back: int | None = None
+        self._rejoined_in: int | None = None
         """The round in which it last rejoined."""
         self.model_requests = 0
 
-    def blame(self, spot: Spot) -> None:
+    def record_timeout(self, spot: Spot) -> None:
         """Records that the peer timed out on this node at this position."""
-        self._blamed = spot
+        self._timed_out_at = spot
 
     def note_timeout(self, round: int, deadline: float, now: float) -> None:
         """Records that this node timed out on the peer after `deadline` seconds."""
         # A peer that has never rejoined cannot time out again.
-        is_again = self._back is not None and round - self._back < PROBATION
+        is_again = self._rejoined_in is not None and round - self._rejoined_in < PROBATION
         self._timeouts = self._timeouts + 1 if is_again else 1
         # No exclusion after the first timeout: the peer accepts when it has made progress.
         self._excluded_until = now + Timeouts.exclusion(deadline, self._timeouts)
 
     def rejoin(self, round: int) -> None:
         """Records that both ends agreed to exchange again from this round on."""
-        self._back = round
+        self._rejoined_in = round
 
     def is_held(self, spot: Spot, now: float) -> bool:
         """Whether the two ends must not agree yet, with this node at `spot`."""
-        return self._blamed == spot or now < self._excluded_until
+        return self._timed_out_at == spot or now < self._excluded_until
 
 
 class Peers(dict[int, Peer]):

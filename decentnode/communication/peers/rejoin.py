@@ -12,13 +12,13 @@ from decentnode.communication.wire import Header, Kind
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost
 
-Tell = Callable[[Kind, int, int, Key, int], None]
+SendControl = Callable[[Kind, int, int, Key, int], None]
 """Sends a control message: kind, local rank, peer, exchange, seq."""
 Pair = tuple[int, int]
 """(local rank, peer)."""
 MOST_MARGIN = 64
 """Rounds from the next round to the proposed one, at most."""
-ASK_INTERVAL = 0.2
+REQUEST_INTERVAL = 0.2
 
 
 class RejoinAnswer(IntEnum):
@@ -26,11 +26,11 @@ class RejoinAnswer(IntEnum):
 
     NONE = 0
     POSITION = 1
-    """Its next round."""
+    """The peer's next round."""
     ACCEPT = 2
-    """Its next round, with the proposed one accepted."""
+    """The peer's next round; it accepts the proposed one."""
     ENDED = 3
-    """Its first round not done."""
+    """The first round that the peer has not done."""
     SILENT = 4
     """Nothing in time, or it is rejoining itself."""
     REFUSED = 5
@@ -43,14 +43,14 @@ class RejoinProtocol:
     later one if that has started meanwhile. Before that it may ask for positions alone, which binds no peer.
     """
 
-    def __init__(self, mailboxes: Mapping[int, Mailbox], tell: Tell) -> None:
+    def __init__(self, mailboxes: Mapping[int, Mailbox], send_control: SendControl) -> None:
         self.round: int | None = None
         self.latest: int | None = None
         """The latest next round among the positions received; None: no answer."""
-        self.found = threading.Event()
+        self.concluded = threading.Event()
         """Set when the result is known, or no peer is left that could answer."""
         self._mailboxes = mailboxes
-        self._tell = tell
+        self._send_control = send_control
         self._answers: dict[Pair, tuple[RejoinAnswer, int]] = {}
         """By peer its last answer, and the round in it."""
         self._proposed: int | None = None
@@ -68,32 +68,32 @@ class RejoinProtocol:
         that rejoin themselves must be asked again until they have a round.
         """
         # A new event, so that late answers to an earlier question do not end the wait for this one.
-        found = threading.Event()
+        concluded = threading.Event()
         self._limit = limit
-        post(lambda: self.ask(pairs, enough, found))
-        while not found.wait(max(0.0, min(Timeouts.rejoin_answer, limit - time.monotonic()))):
+        post(lambda: self.request_positions(pairs, enough, concluded))
+        while not concluded.wait(max(0.0, min(Timeouts.rejoin_answer, limit - time.monotonic()))):
             if time.monotonic() >= limit:
                 break
             post(self.stop_waiting)
         round = self.round if enough is None else self.latest
         if round is None:
             # Bounds how often the caller asks again while all neighbors are rejoining themselves.
-            time.sleep(ASK_INTERVAL)
+            time.sleep(REQUEST_INTERVAL)
         return round
 
-    def ask(
-        self, pairs: Iterable[Pair], enough: int | None = None, found: threading.Event | None = None
+    def request_positions(
+        self, pairs: Iterable[Pair], enough: int | None = None, concluded: threading.Event | None = None
     ) -> None:
         """Asks these peers from the beginning; they count as lost until they accept."""
-        self.found = found or threading.Event()
+        self.concluded = concluded or threading.Event()
         self._answers = dict.fromkeys(sorted(pairs), (RejoinAnswer.NONE, 0))
         self._proposed, self._margin, self._enough = None, 0, enough
         for rank, peer in self._answers:
             self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
-            self._tell(Kind.POSITION_REQUEST, rank, peer, first_of(0), 0)
-        self._go_on()
+            self._send_control(Kind.POSITION_REQUEST, rank, peer, first_of(0), 0)
+        self._continue()
 
-    def hear(self, pair: Pair, header: Header) -> None:
+    def receive(self, pair: Pair, header: Header) -> None:
         """Processes an answer; ignores anything else, since peers may propose by themselves meanwhile."""
         if pair not in self._in_reach():
             return
@@ -114,14 +114,14 @@ class RejoinProtocol:
             case Kind.POSITION_REQUEST:
                 # The peer was restarted, too, and has no position to answer with.
                 self._answers[pair] = RejoinAnswer.SILENT, 0
-        self._go_on()
+        self._continue()
 
     def stop_waiting(self) -> None:
         """Continues with the peers that have answered."""
         awaited = RejoinAnswer.POSITION if self._proposed is None else RejoinAnswer.ACCEPT
         late = [pair for pair, answer in self._in_reach().items() if answer < awaited]
         self._answers |= dict.fromkeys(late, (RejoinAnswer.SILENT, 0))
-        self._go_on()
+        self._continue()
 
     def settle(self, round: int) -> None:
         """Lets the nodes of this process take part from `round` on, with the peers that accepted.
@@ -142,7 +142,7 @@ class RejoinProtocol:
             for rank, mailbox in self._mailboxes.items():
                 for sibling in self._mailboxes.keys() - {rank}:
                     mailbox.start_fresh(sibling, round)
-        self.found.set()
+        self.concluded.set()
 
     def _in_reach(self) -> dict[Pair, RejoinAnswer]:
         """The peers that may still agree, each with its last answer."""
@@ -152,44 +152,44 @@ class RejoinProtocol:
         """The rounds in all answers of these kinds."""
         return [round for answer, round in self._answers.values() if answer in answers]
 
-    def _go_on(self) -> None:
-        if self.found.is_set():
+    def _continue(self) -> None:
+        if self.concluded.is_set():
             return
         least = min(self._in_reach().values(), default=None)
         if self._enough is not None:
-            self._look(self._enough, least)
+            self._check_answers(self._enough, least)
         elif self._ended_alone:
             self.settle(max(self._rounds(RejoinAnswer.ENDED)))
         elif least is None:
-            self.found.set()
+            self.concluded.set()
         elif self._proposed is None and least >= RejoinAnswer.POSITION:
             self._propose()
         elif self._proposed is not None and least is RejoinAnswer.ACCEPT:
             self.settle(self._proposed)
 
-    def _look(self, enough: int, least_answer: RejoinAnswer | None) -> None:
+    def _check_answers(self, enough: int, least_answer: RejoinAnswer | None) -> None:
         ended = self._rounds(RejoinAnswer.ENDED) if self._ended_alone else []
         self.latest = max(self._rounds(RejoinAnswer.POSITION) or ended, default=None)
         if least_answer is not RejoinAnswer.NONE or (self.latest is not None and self.latest > enough):
-            self.found.set()
+            self.concluded.set()
 
     @property
     def _ended_alone(self) -> bool:
         """Whether some peers have ended and no other can be asked, now or again."""
         # Two more attempts would not fit into the time limit.
-        is_last = time.monotonic() > self._limit - 2 * (Timeouts.rejoin_answer + ASK_INTERVAL)
+        is_last = time.monotonic() > self._limit - 2 * (Timeouts.rejoin_answer + REQUEST_INTERVAL)
         none_silent = is_last or not self._rounds(RejoinAnswer.SILENT)
         return bool(self._rounds(RejoinAnswer.ENDED)) and not self._in_reach() and none_silent
 
     def _propose(self) -> None:
         self._proposed = max(self._rounds(RejoinAnswer.POSITION)) + self._margin
         for rank, peer in self._in_reach():
-            self._tell(Kind.REJOIN_PROPOSE, rank, peer, first_of(self._proposed), 0)
+            self._send_control(Kind.REJOIN_PROPOSE, rank, peer, first_of(self._proposed), 0)
 
     def _start_over(self) -> None:
         # A peer may have accepted although its REJOIN_ACCEPT is still on the way; it ignores another round.
         for pair in self._in_reach():
-            self._tell(Kind.DROP_EDGE, *pair, first_of(self._proposed or 0), 0)
+            self._send_control(Kind.DROP_EDGE, *pair, first_of(self._proposed or 0), 0)
             self._answers[pair] = RejoinAnswer.POSITION, self._answers[pair][1]
         self._margin = min(MOST_MARGIN, max(1, 2 * self._margin))
         self._propose()

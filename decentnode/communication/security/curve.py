@@ -110,7 +110,7 @@ class ZapAuthenticator:
         credentials.guard_server(guarded)
         guarded.monitor(_MONITOR_ENDPOINT, _EVENTS)
         self.monitor = guarded.context.socket(zmq.PAIR)
-        """Also to be polled: readable when a connection arrives, or is decided."""
+        """Must be polled, too: readable when a connection arrives, or is decided."""
         # No limit: libzmq's I/O thread writes the events, and would block all links when the queue is full.
         self.monitor.set(zmq.RCVHWM, 0)
         self.monitor.connect(_MONITOR_ENDPOINT)
@@ -180,18 +180,18 @@ def prove_guard(credentials: Credentials, seconds: float = Timeouts.guard_self_t
         stranger = _knock(context, where, replace(credentials, own_keys=KeyPair.make()))
         # The stranger first: an open guard would otherwise look right with the own key.
         _serve_until(gate, seconds, lambda: bool(refused))
-        own = _knock(context, where, credentials)
+        listed = _knock(context, where, credentials)
         _serve_until(gate, seconds, lambda: has_input(server))
-        heard = server.recv_multipart(zmq.NOBLOCK, copy=False) if has_input(server) else []
+        frames = server.recv_multipart(zmq.NOBLOCK, copy=False) if has_input(server) else []
         stranger.close(0)
-        own.close(0)
+        listed.close(0)
     finally:
         gate.close()
         server.close(0)
         context.term()
     if refused[:1] != ["unknown key"]:
         raise StartError("security: the self-test's stranger was not refused; this libzmq cannot be trusted")
-    if not heard or sender_of(heard[-1]) != credentials.machine:
+    if not frames or sender_of(frames[-1]) != credentials.machine:
         raise StartError(f"security: the self-test's own key was not admitted within {seconds:.0f} s")
 
 

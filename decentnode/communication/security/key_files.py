@@ -33,9 +33,9 @@ class MachineKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The public keys of one machine."""
 
     curve: _Curve
-    """For links: CURVE25519, Z85."""
+    """The key of links: CURVE25519, Z85."""
     ed25519: _Ed25519
-    """For signatures, hexadecimal."""
+    """The key of signatures, hexadecimal."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -132,9 +132,9 @@ def load_manifest(folder: Path, machines: int) -> Manifest:
         raise BadInput(f"{folder}: {error.strerror}; make the keys: {MAKE}") from error
     path = folder / MANIFEST
     manifest = _read(path, Manifest, OTHERS_WRITE, 0o644)
-    found = len(manifest.machines)
-    if found != machines:
-        raise BadInput(f"{path}: lists {found} machines, the mapping has {machines}; make new keys: {MAKE}")
+    count = len(manifest.machines)
+    if count != machines:
+        raise BadInput(f"{path}: lists {count} machines, the mapping has {machines}; make new keys: {MAKE}")
     for index, listed in enumerate(manifest.machines):
         _check_listed(path, index, listed, manifest.machines[:index])
     return manifest
@@ -145,8 +145,8 @@ def _check_listed(path: Path, index: int, keys: MachineKeys, earlier_keys: list[
         z85.decode(keys.curve)
     except (ValueError, KeyError, struct.error) as error:
         raise BadInput(f"{path}: machines[{index}].curve is no key; copy the file again") from error
-    for other, one in enumerate(earlier_keys):
-        if one.curve == keys.curve or one.ed25519 == keys.ed25519:
+    for other, earlier in enumerate(earlier_keys):
+        if earlier.curve == keys.curve or earlier.ed25519 == keys.ed25519:
             raise BadInput(f"{path}: machines[{index}] has the key of machines[{other}]; each needs its own")
 
 
@@ -177,5 +177,5 @@ def _check_access(path: Path, status: os.stat_result, closed_to_others: int, mod
             f"{path}: belongs to user {status.st_uid}, not to you; type: sudo chown $(id -u) {shown}"
         )
     if status.st_mode & closed_to_others:
-        found = stat.S_IMODE(status.st_mode)
-        raise BadInput(f"{path}: others have access (mode {found:04o}); type: chmod {mode:o} {shown}")
+        permissions = stat.S_IMODE(status.st_mode)
+        raise BadInput(f"{path}: others have access (mode {permissions:04o}); type: chmod {mode:o} {shown}")

@@ -98,10 +98,10 @@ class AttachedSegments:
 
     def _attach(self, segment: SharedSegment) -> PeerSegment:
         """Attaches a segment, and drops the one that was used least recently if there are too many."""
-        self._known[segment.rank] = found = PeerSegment(segment)
+        self._known[segment.rank] = attached = PeerSegment(segment)
         while len(self._known) > self.most:
             self._known.popitem(last=False)
-        return found
+        return attached
 
     def forget(self, rank: int) -> None:
         """Forgets a lost rank; a new process of it may announce another segment."""

@@ -24,20 +24,20 @@ from decentnode.errors import StartError
 
 
 class DoorbellReader:
-    """The doorbell of one process. Any thread may `hear`; one at a time waits with `attend`, others sleep."""
+    """The doorbell of one process. Any thread may `receive`; one at a time waits with `attend`."""
 
     def __init__(
         self,
         directory: ProcessDirectory,
         take: Callable[[bytes, bytes], None],
         refuse: Callable[[str], None],
-        rings: bool = True,
+        is_doorbell: bool = True,
     ) -> None:
         """`take` receives header and body of the messages; `refuse` the reason of a wrong record.
 
         Raises StartError.
         """
-        self._path = pipe_path(directory, directory.own, rings)
+        self._path = pipe_path(directory, directory.own, is_doorbell)
         self._take = take
         self._refuse = refuse
         try:
@@ -58,17 +58,17 @@ class DoorbellReader:
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
         self._poll.register(self._waker, select.POLLIN)
-        self._hearing = threading.Lock()
+        self._receiving = threading.Lock()
         self._attending = threading.Lock()
 
     def fileno(self) -> int:
         """Readable when records are waiting."""
         return self._fd
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Processes all waiting records; waits only for another thread that does the same."""
         # One thread at a time, so records of one peer are processed in their order.
-        with self._hearing:
+        with self._receiving:
             try:
                 content = os.read(self._fd, self._read_bytes)
             except BlockingIOError:
@@ -89,9 +89,9 @@ class DoorbellReader:
         if not self._attending.acquire(blocking=False):
             return handle.sleep(timeout)
         try:
-            own, began = threading.get_ident(), time.monotonic()
+            own_thread, began = threading.get_ident(), time.monotonic()
             # Another thread may finish the exchange, for example after a timeout: it must end the poll below.
-            handle.call_when_done(lambda: None if threading.get_ident() == own else self._wake())
+            handle.call_when_done(lambda: None if threading.get_ident() == own_thread else self._wake())
             # Asleep, it would cost its peers a wake-up each, which takes longer than all else that they do.
             limit, awake_until = began + timeout, began + Timeouts.spin
             while not handle.done and (now := time.monotonic()) < limit:
@@ -101,7 +101,7 @@ class DoorbellReader:
                     if ready == self._waker:
                         os.eventfd_read(ready)
                     else:
-                        self.hear()
+                        self.receive()
             return handle.done
         finally:
             self._attending.release()
@@ -127,16 +127,16 @@ class OwnPipes:
     ) -> None:
         """`take` and `refuse` as for `DoorbellReader`. Raises StartError."""
         self.doorbell = DoorbellReader(directory, take, refuse)
-        self._pipe_reader = DoorbellReader(directory, take, refuse, rings=False)
+        self._pipe_reader = DoorbellReader(directory, take, refuse, is_doorbell=False)
 
     def fileno(self) -> int:
         """Readable when records wait in the pipe of the socket thread."""
         return self._pipe_reader.fileno()
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Doorbell first: what a sender rang before a message must be processed before it."""
-        self.doorbell.hear()
-        self._pipe_reader.hear()
+        self.doorbell.receive()
+        self._pipe_reader.receive()
 
     def close(self) -> None:
         """Removes both; a later writer gets an error."""
@@ -144,6 +144,6 @@ class OwnPipes:
         self._pipe_reader.close()
 
 
-def pipe_path(directory: ProcessDirectory, process: int, rings: bool) -> str:
+def pipe_path(directory: ProcessDirectory, process: int, is_doorbell: bool) -> str:
     """The doorbell of a process of this machine, or the pipe that its socket thread reads."""
-    return f"{directory.directory}/{directory.processes[process].index}.{'bell' if rings else 'pipe'}"
+    return f"{directory.directory}/{directory.processes[process].index}.{'bell' if is_doorbell else 'pipe'}"

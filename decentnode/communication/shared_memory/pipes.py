@@ -57,11 +57,11 @@ class PeerPipes:
 
     def write(self, process: int, header: bytes, body: wire.Body, opens: bool) -> bool:
         """Writes a message into a pipe, which it `opens` if need be; False: it must go another way."""
-        rings = header[wire.KIND_AT] in RUNG
-        pipe = (self._bells if rings else self._pipes).get(process)
+        is_doorbell = header[wire.KIND_AT] in RUNG
+        pipe = (self._bells if is_doorbell else self._pipes).get(process)
         record = b"" if len(body) > MOST_PIPED else header + body
         if pipe is None and opens:
-            return self._open(process, rings, record) and bool(record)
+            return self._open(process, is_doorbell, record) and bool(record)
         if pipe is None or not record:
             return False
         try:
@@ -75,7 +75,7 @@ class PeerPipes:
 
     def connect(self, process: int) -> bool:
         """Opens the pipe of a socket thread, unless it is open; False: that failed, as `has_failed` shows."""
-        if self._pipes.get(process, -1) < 0 and not self._open(process, rings=False):
+        if self._pipes.get(process, -1) < 0 and not self._open(process, is_doorbell=False):
             self._pipes[process] = -1
         return not self.has_failed(process)
 
@@ -83,15 +83,18 @@ class PeerPipes:
         """Whether `connect` could not open the pipe of a process."""
         return self._pipes.get(process) == -1
 
-    def _open(self, process: int, rings: bool, first: bytes = b"") -> bool:
+    def _open(self, process: int, is_doorbell: bool, first: bytes = b"") -> bool:
         """Opens the doorbell or the pipe of a process, and writes a hello and the `first` record there."""
-        if (path := self._path_of(process, rings)) is None:
+        if (path := self._path_of(process, is_doorbell)) is None:
             return False
         pipe = -1
         try:
             pipe = os.open(path, WRITING)
             # HELLO must be the first message, also of a doorbell.
-            records = [*(header + body for _, header, body in self._hello_messages(process, rings)), first]
+            records = [
+                *(header + body for _, header, body in self._hello_messages(process, is_doorbell)),
+                first,
+            ]
             whole = b"".join(records)
             # All at once where the kernel does that: the reader wakes up once.
             for record in [whole] if len(whole) <= select.PIPE_BUF else records:
@@ -104,7 +107,7 @@ class PeerPipes:
         # A pipe without a reader is an error, the only event here; it is reported once.
         self._epoll.register(pipe, select.EPOLLET)
         self._writes_to[pipe] = process
-        (self._bells if rings else self._pipes)[process] = pipe
+        (self._bells if is_doorbell else self._pipes)[process] = pipe
         self._record_hello(process)
         return True
 

@@ -92,7 +92,7 @@ def why_not_nccl(capabilities: Mapping[int, Capabilities], shares_gpu: bool) -> 
         each = ", ".join(f"{version} (rank {rank})" for version, rank in versions.items())
         return f"the versions of NCCL differ: {each}; install the same torch everywhere"
     for version, why in UNFIT_NCCL.items():
-        if any(found.startswith(f"{version}.") for found in versions):
+        if any(installed.startswith(f"{version}.") for installed in versions):
             return f"NCCL {version}: {why}; install a torch with another"
     by_gpu: defaultdict[str, list[int]] = defaultdict(list)
     for rank, fact in capabilities.items():

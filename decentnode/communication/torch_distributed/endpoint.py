@@ -42,7 +42,7 @@ class Unconfirmed:
 
     group: Group
     payload: Payload
-    """On the device of the group."""
+    """The payload on the device of the group."""
     seq: int
 
 
@@ -77,7 +77,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         """By source the size of its payloads, by layout."""
         self._arrived: dict[tuple[int, int], Key] = {}
         """By (source, part) the last exchange that the group brought and that is not acknowledged."""
-        self._said: dict[tuple[int, int], Key] = {}
+        self._acknowledged: dict[tuple[int, int], Key] = {}
         """By (source, part) the last exchange that was acknowledged by a message."""
 
     def foresee(self, peers: Collection[int]) -> None:
@@ -91,13 +91,13 @@ class GroupEndpoint(ZeroMQEndpoint):
         keep_last(self._seq_of, key, self._seq + 1)
         keep_last(self._unconfirmed, key, {})
         handle = super().exchange(outgoing, sources, key, deadline, layout)
-        self._say_done(s for s in list(self._arrived) if self._is_due(*s, key))
+        self._send_done(s for s in list(self._arrived) if self._is_due(*s, key))
         if self._group is not None:
             expected = self._expected(self._group, sources, layout)
-            patience = Timeouts.group_exchange(deadline)
+            timeout = Timeouts.group_exchange(deadline)
             sends = {target: carried.payload.buffer for target, carried in self._unconfirmed[key].items()}
             # Last: the mailbox must be open before the group can deliver into it.
-            self.transfer_queue.begin(GroupExchange(self._group, key, sends, expected, patience))
+            self.transfer_queue.begin(GroupExchange(self._group, key, sends, expected, timeout))
         return handle
 
     def _is_due(self, source: int, part: int, key: Key) -> bool:
@@ -144,10 +144,10 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     def _is_news(self, layout: Layout, target: int, part: int) -> bool:
         """Whether the target must be told the size; records that it is."""
-        told = target, layout.hash, part
+        announcement = target, layout.hash, part
         # The size of a variable layout changes with each payload.
-        is_news = bool(layout.variable) or told not in self._announced
-        self._announced.add(told)
+        is_news = bool(layout.variable) or announcement not in self._announced
+        self._announced.add(announcement)
         return is_news
 
     def _note(self, target: int, note: Note, key: Key) -> wire.Outgoing:
@@ -176,7 +176,7 @@ class GroupEndpoint(ZeroMQEndpoint):
         self.mailbox.acknowledged(source, max(before, default=0), key[2])
         # A target of this payload probably is one of the next, too, which then carries the acknowledgement.
         if group.is_broken or self._is_due(source, key[2], key):
-            self._say_done([(source, key[2])])
+            self._send_done([(source, key[2])])
 
     def fell_through(self, group: Group, peers: set[int], why: str) -> None:
         # A gloo connection to a peer that has left may fail while the others still work.
@@ -189,7 +189,7 @@ class GroupEndpoint(ZeroMQEndpoint):
 
     # Notes of peers, in the socket thread.
 
-    def hear(self, header: wire.Header, body: bytes) -> None:
+    def receive(self, header: wire.Header, body: bytes) -> None:
         """Processes a note; raises WireError."""
         note, sender = wire.unpack(body, Note, "group note"), header.sender
         match note:
@@ -200,13 +200,13 @@ class GroupEndpoint(ZeroMQEndpoint):
                 if len(known) >= MOST_LAYOUTS and note.layout not in known:
                     del known[next(iter(known))]
                 known[note.layout] = note
-                if not self.transfer_queue.told(sender, header.key, note):
+                if not self.transfer_queue.receive_size(sender, header.key, note):
                     raise wire.WireError("too many ahead")
             case Done():
                 read = [s for k, s in self._seq_of.items() if k[2] == header.part and k <= header.key]
                 self.mailbox.acknowledged(sender, max(read, default=0), header.part)
             case Closed():
-                self.group_membership.hear(note)
+                self.group_membership.receive(note)
 
     def note_lost(self, ranks: Iterable[int]) -> None:
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""
@@ -223,13 +223,13 @@ class GroupEndpoint(ZeroMQEndpoint):
         if not self.mailbox.peers.has_left(peer) or self.transfer_queue.awaits(peer):
             self.group_membership.break_up(group, f"rank {peer} is lost")
 
-    def send_again(self, peer: int, key: Key) -> bool:
-        said = self._said.get((peer, key[2]))
-        if said is not None:  # it may have been lost on the way
-            self.post([peer], Done(), said)
+    def resend(self, peer: int, key: Key) -> bool:
+        acknowledged = self._acknowledged.get((peer, key[2]))
+        if acknowledged is not None:  # it may have been lost on the way
+            self.post([peer], Done(), acknowledged)
         carried = self._unconfirmed.get(key, {}).get(peer)
         if carried is None or peer in self._sent.get(key, {}):
-            return super().send_again(peer, key)
+            return super().resend(peer, key)
         still_there = self.mailbox.is_unread(peer, carried.seq, key[2])
         # While the group works the payload is late, not lost: a resend would be a duplicate.
         if still_there and carried.group.is_broken:
@@ -240,9 +240,9 @@ class GroupEndpoint(ZeroMQEndpoint):
     def _abandon(self) -> None:
         """Requests what the ended group did not deliver."""
         self.transfer_queue.clear()
-        self._say_done(list(self._arrived))
+        self._send_done(list(self._arrived))
         sockets = self._io_thread
-        sockets.post(lambda: sockets.failure_detector.ask(self.mailbox))
+        sockets.post(lambda: sockets.failure_detector.request_missing(self.mailbox))
 
     # Releases, and the end.
 
@@ -254,17 +254,17 @@ class GroupEndpoint(ZeroMQEndpoint):
             super().acknowledge(source, message)
         # Without a group no buffer is needed again.
         elif self.group_membership.group is not None:
-            self.transfer_queue.pool.give_back(message.buffer)
+            self.transfer_queue.pool.return_buffer(message.buffer)
 
-    def _say_done(self, what: Iterable[tuple[int, int]]) -> None:
+    def _send_done(self, arrived: Iterable[tuple[int, int]]) -> None:
         """Acknowledges by message what has arrived from (source, part), where no payload does so."""
-        for source, part in what:
+        for source, part in arrived:
             key = self._arrived.pop((source, part), None)
             if key is not None:
-                self._said[source, part] = key
+                self._acknowledged[source, part] = key
                 self.post([source], Done(), key)
 
     def leave(self, failed: bool = False) -> None:
-        self._say_done(list(self._arrived))
+        self._send_done(list(self._arrived))
         self.group_membership.leave()
         super().leave(failed)

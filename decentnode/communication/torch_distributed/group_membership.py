@@ -33,7 +33,7 @@ class GroupMembership:
     """The group that carries payloads; None: ZeroMQ does."""
     _news: threading.Condition = field(default_factory=threading.Condition, init=False)
     _members: frozenset[int] = field(default=frozenset(), init=False)
-    """Those of the group; until there is a plan all ranks that may be."""
+    """The ranks of the group; until there is a plan, all ranks that may belong to it."""
     _lost: set[int] = field(default_factory=set, init=False)
     _plan: GroupPlan | None = field(default=None, init=False)
     """Set when this rank has its group, or is outside it."""
@@ -155,7 +155,7 @@ class GroupMembership:
 
     # In the socket thread.
 
-    def hear(self, closed: Closed) -> None:
+    def receive(self, closed: Closed) -> None:
         """Processes the end of the group at another rank."""
         with self._news:
             if closed.fails_start and self._plan is None:

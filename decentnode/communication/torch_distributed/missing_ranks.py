@@ -30,7 +30,7 @@ class MissingRanks:
     """A separate connection, because a thread waits on it."""
     rank: int
     nodes: int
-    patience: float = Timeouts.baseline_answer
+    timeout: float = Timeouts.baseline_answer
     progress: int = field(default=0, init=False)
     """The number of collectives that the node has started."""
     _verdict: str | None = field(default=None, init=False)
@@ -71,14 +71,14 @@ class MissingRanks:
 
     def _answers(self) -> dict[int, int]:
         """The progress of all nodes that answer in time."""
-        clock, found = AwakeClock(POLL_INTERVAL), {self.rank: self.progress}
-        limit = clock.now() + self.patience
-        while len(found) < self.nodes and clock.now() < limit and self._verdict is None:
-            for rank in set(range(self.nodes)) - found.keys():
+        clock, answers = AwakeClock(POLL_INTERVAL), {self.rank: self.progress}
+        limit = clock.now() + self.timeout
+        while len(answers) < self.nodes and clock.now() < limit and self._verdict is None:
+            for rank in set(range(self.nodes)) - answers.keys():
                 if self.store.check([_WORD.format(rank)]):
-                    found[rank] = int(self.store.get(_WORD.format(rank)))
+                    answers[rank] = int(self.store.get(_WORD.format(rank)))
             time.sleep(POLL_INTERVAL / 4)
-        return found
+        return answers
 
     def _judge(self, progress: Mapping[int, int]) -> str:
         silent = sorted(set(range(self.nodes)) - progress.keys())

@@ -93,14 +93,14 @@ class TorchDistributed(ZeroMQ):
             return
         first = directory.processes[directory.home[min(directory.home.keys() - set(absent))]]
         port, key = self.group_port + first.index, "communication.group_port"
-        meeting = StoreRendezvous(directory, "communication", port, run_id, absent, key)
+        rendezvous = StoreRendezvous(directory, "communication", port, run_id, absent, key)
         choose = BackendChoice(self.backend, self.share_gpu)
         group_factory = GroupFactory(
-            meeting, self._facts, choose, self._buffer_spec.device, self._buffer_spec.peers
+            rendezvous, self._facts, choose, self._buffer_spec.device, self._buffer_spec.peers
         )
         plan = group_membership.form(group_factory, timeout)
         if group_membership.rank in first.ranks:
-            members, nodes = len(plan.members), len(meeting.ranks)
+            members, nodes = len(plan.members), len(rendezvous.ranks)
             whom = "all nodes" if members == nodes else f"{members} of {nodes} nodes"
             way = f"a {plan.backend} group of {whom}:" if plan.backend else "all edges by ZeroMQ, as"
             self.news = f"communication: {way} {plan.reason}"

@@ -108,12 +108,12 @@ class Group(ABC):
 
         `peers`: None for all members.
         """
-        own, key = torch.zeros(1, dtype=torch.uint8, device=self.device), (0, 0, 0)
+        token, key = torch.zeros(1, dtype=torch.uint8, device=self.device), (0, 0, 0)
         others = sorted(set(self.members if peers is None else peers) & set(self.members) - {self.rank})
-        received = [Transfer(peer, torch.empty_like(own), False) for peer in others]
+        received = [Transfer(peer, torch.empty_like(token), False) for peer in others]
         # NCCL may hang if its first operation involves only some of the ranks.
         self._wait_for_all(seconds)
-        for pending in self.post(key, received + [Transfer(peer, own, True) for peer in others]):
+        for pending in self.post(key, received + [Transfer(peer, token, True) for peer in others]):
             self.wait(pending.work, seconds)
 
     @abstractmethod
@@ -135,7 +135,7 @@ class GlooGroup(Group):
 
     def post(self, key: Key, transfers: Sequence[Transfer]) -> list[Pending]:
         tag = tag_of(key)
-        found: list[Pending] = []
+        pending: list[Pending] = []
         # Receives first, so arriving bytes already have their place.
         for transfer in sorted(transfers, key=lambda transfer: transfer.sends):
             start = self._backend.send if transfer.sends else self._backend.recv
@@ -143,8 +143,8 @@ class GlooGroup(Group):
                 work = start([transfer.buffer], self.index[transfer.peer], tag)
             except RuntimeError as error:
                 raise GroupBroken(reason(error)) from error
-            found.append(Pending((transfer,), work))
-        return found
+            pending.append(Pending((transfer,), work))
+        return pending
 
     def wait(self, work: Any, seconds: float) -> None:
         try:
@@ -320,8 +320,8 @@ class GroupFactory:
         except (GroupBroken, RuntimeError) as error:
             if group is not None:
                 group.abort()
-            what = f"the process group ({plan.backend}) of ranks {plan.members} could not be made"
-            raise StartError(f"rank {rank}: {what} within {seconds:.0f} s: {reason(error)}") from error
+            problem = f"the process group ({plan.backend}) of ranks {plan.members} could not be made"
+            raise StartError(f"rank {rank}: {problem} within {seconds:.0f} s: {reason(error)}") from error
         return group
 
 

@@ -32,7 +32,7 @@ class GroupExchange:
     sends: dict[int, Tensor]
     sizes: dict[int, Size | None]
     """By source the expected size; None: not announced yet."""
-    patience: float
+    timeout: float
     """Seconds of waiting after which the group is ended, so ZeroMQ can resend its payloads."""
     has_sent: bool = False
     under_way: set[int] = field(default_factory=set)
@@ -45,12 +45,12 @@ class GroupExchange:
 
     @cached_property
     def limit(self) -> float:
-        """When `patience` ends, on the clock of `time.monotonic`; the first use starts it."""
-        return time.monotonic() + self.patience
+        """When `timeout` ends, on the clock of `time.monotonic`; the first use starts it."""
+        return time.monotonic() + self.timeout
 
 
 Task = tuple[GroupExchange, Pending, GroupExchange]
-"""One wait of the thread: an exchange, transfers of it, and the exchange whose patience counts."""
+"""One wait of the thread: an exchange, transfers of it, and the exchange whose timeout counts."""
 
 
 class Customer(Protocol):
@@ -86,7 +86,7 @@ class Pool:
                 self._free.pop()
         return new_bytes(length, device)
 
-    def give_back(self, buffer: Tensor) -> None:
+    def return_buffer(self, buffer: Tensor) -> None:
         """Returns memory from `take` that is not read any more."""
         whole = buffer.new_empty(0).set_(buffer.untyped_storage())
         with self._lock:
@@ -139,7 +139,7 @@ class TransferQueue:
                 self._tasks.put((before, pending, exchange))
         self._report(exchange, failed)
 
-    def told(self, source: int, key: Key, size: Size) -> bool:
+    def receive_size(self, source: int, key: Key, size: Size) -> bool:
         """Processes an announced size; returns False if the source is too far ahead."""
         failed: GroupBroken | None = None
         with self._lock:
@@ -212,9 +212,9 @@ class TransferQueue:
 
         The wait for a single transfer ends only at its own limit, or when its group is ended.
         """
-        own, limit = threading.get_ident(), time.monotonic() + timeout
+        own_thread, limit = threading.get_ident(), time.monotonic() + timeout
         # None wakes the loop below when another thread finishes the exchange.
-        handle.call_when_done(lambda: None if threading.get_ident() == own else self._tasks.put(None))
+        handle.call_when_done(lambda: None if threading.get_ident() == own_thread else self._tasks.put(None))
         while not handle.done:
             try:
                 left = max(0.0, limit - time.monotonic())

@@ -65,10 +65,10 @@ class ZeroMQEndpoint(Endpoint):
         self._endpoints = endpoints
         self._offered: tuple[Tensor, Callable[[int], bool]] | None = None
         """What `offer` got last."""
-        self._void: dict[int, int] = {}
+        self._invalidated_to: dict[int, int] = {}
         self._sent: dict[Key, dict[int, Sent]] = {}
         self._last_read: dict[int, int] = {}
-        self._unsaid: set[int] = set()
+        self._unannounced: set[int] = set()
         self._targets: frozenset[int] = frozenset()
 
     def introduce(self, peer: Peer) -> None:
@@ -86,7 +86,7 @@ class ZeroMQEndpoint(Endpoint):
     def foresee(self, peers: Collection[int]) -> None:
         self._io_thread.need(self.rank, peers)
         # No payload takes these along soon, and their senders must not wait for this node's local steps.
-        if alone := sorted(self._unsaid.difference(peers)):
+        if alone := sorted(self._unannounced.difference(peers)):
             self._io_thread.dispatch(self._acknowledgements(*alone))
 
     def exchange(
@@ -103,7 +103,7 @@ class ZeroMQEndpoint(Endpoint):
             self.counters.count_sent(payload, len(targets))
             messages += self._send(payload, targets, key)
         # Sources that are no targets of this exchange need a message of their own.
-        if self._unsaid:
+        if self._unannounced:
             messages += self._acknowledgements()
         if messages:
             self._io_thread.dispatch(messages)
@@ -115,7 +115,9 @@ class ZeroMQEndpoint(Endpoint):
         co_located, remote, place = list[int](), list[int](), self._io_thread.directory
         for target in targets:
             if target in self._endpoints:
-                message = LocalMessage(self.rank, self._seq, payload.layout.hash, payload, target, self._void)
+                message = LocalMessage(
+                    self.rank, self._seq, payload.layout.hash, payload, target, self._invalidated_to
+                )
                 self._endpoints[target].mailbox.deliver(self.rank, key, message)
             elif self.segment is not None and place.home[target] in place.neighbors:
                 co_located.append(target)
@@ -167,7 +169,7 @@ class ZeroMQEndpoint(Endpoint):
                 sibling.mailbox.depart(self.rank, last, failed)
         for rank in self._io_thread.concerned(self.rank) - self._endpoints.keys():
             # A peer without a link opens one when it needs this node, and receives LEAVE as the answer.
-            self._io_thread.tell(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
+            self._io_thread.send_control(wire.Kind.LEAVE, self.rank, rank, *farewell(self.mailbox))
 
     def admit(self, round: int) -> list[int]:
         return self.mailbox.admit(round)
@@ -178,7 +180,7 @@ class ZeroMQEndpoint(Endpoint):
 
     def skip_to(self, round: int) -> None:
         for rank in sorted(self.mailbox.skip_to(round, self._io_thread.concerned(self.rank))):
-            self._io_thread.tell(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
+            self._io_thread.send_control(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
         self._offered = vector, may_have
@@ -205,21 +207,21 @@ class ZeroMQEndpoint(Endpoint):
         seq = self._seq if seq is None else seq
         size, layout = payload.nbytes, payload.layout.hash
         header = self._io_thread.header(kind, self.rank, targets[0], key, seq, size, layout, body)
-        self._unsaid.difference_update(targets)
+        self._unannounced.difference_update(targets)
         due = time.monotonic() + Timeouts.first_request + size / SLOW_LINK
         sent = self._sent.setdefault(key, {})
         for target in targets:
             sent[target] = Sent(header, body, due)
         return self._addressed(header, targets, body)
 
-    def ask_for(self, peer: int, key: Key) -> None:
+    def request_resend(self, peer: int, key: Key) -> None:
         sockets, box = self._io_thread, self.mailbox
-        sockets.post(lambda: sockets.failure_detector.ask_for(box, peer, key))
+        sockets.post(lambda: sockets.failure_detector.request_resend(box, peer, key))
 
     def invalidate(self, peer: int) -> None:
         # Readers compare their message's number with this one, here or in the segment, before and after a
         # mix.
-        self._void[peer] = self._seq
+        self._invalidated_to[peer] = self._seq
         if self.segment is not None:
             self.segment.invalidate(peer, self._seq)
 
@@ -230,7 +232,7 @@ class ZeroMQEndpoint(Endpoint):
         home, known, read = self._io_thread.directory.home, self._io_thread.incarnations, self._last_read
         return [(home[j], header.pack(j, read.get(j, 0), known.get(home[j], 0)), body) for j in targets]
 
-    def send_again(self, peer: int, key: Key) -> bool:
+    def resend(self, peer: int, key: Key) -> bool:
         """Resends, in the socket thread, what its reader has not received; each time after a longer pause."""
         # The peer may wait for this acknowledgement instead of a payload.
         if self._last_read.get(peer):
@@ -262,15 +264,15 @@ class ZeroMQEndpoint(Endpoint):
             self._endpoints[source].mailbox.acknowledged(self.rank, message.seq)
             return
         self._last_read[source] = max(message.seq, self._last_read.get(source, 0))
-        self._unsaid.add(source)
+        self._unannounced.add(source)
         if source not in self._targets:
             self._io_thread.dispatch(self._acknowledgements(source))
 
     def _acknowledgements(self, *sources: int) -> list[wire.Outgoing]:
-        due = sources or sorted(self._unsaid)
+        due = sources or sorted(self._unannounced)
         if not due:
             return []
-        self._unsaid.difference_update(due)
+        self._unannounced.difference_update(due)
         return self._addressed(self._io_thread.header(wire.ACKNOWLEDGE, self.rank, due[0]), due)
 
 
@@ -311,8 +313,9 @@ class ZeroMQ(Communication):
         if self.local != "tcp":
             self._io_thread.bind(ipc_endpoint(directory, directory.own))
         if self.local == "tcp" or any(p.machine != directory.process.machine for p in directory.processes):
-            own = directory.process
-            self._io_thread.bind(tcp_endpoint(own.bound or own.address, self.base_port + own.index))
+            process = directory.process
+            port = self.base_port + process.index
+            self._io_thread.bind(tcp_endpoint(process.bound or process.address, port))
 
     @property
     def io_thread(self) -> IoThread:
@@ -329,7 +332,7 @@ class ZeroMQ(Communication):
         endpoint.mailbox.parts = buffer_spec.parts
         self._endpoints[rank] = endpoint
         public = segment.shared if segment else None
-        sockets.carry(endpoint.mailbox, public, buffer_spec.peers, endpoint.reads_doorbell)
+        sockets.add_node(endpoint.mailbox, public, buffer_spec.peers, endpoint.reads_doorbell)
         return endpoint
 
     def _make(
@@ -347,10 +350,10 @@ class ZeroMQ(Communication):
         sockets.meet({home[peer] for peer in peers} - {sockets.directory.own}, run_id, timeout)
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
-        return self.io_thread.come_back(peers, timeout, enough)
+        return self.io_thread.rejoin(peers, timeout, enough)
 
-    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
-        return self.io_thread.come_back(peers, timeout)
+    def rejoin(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
+        return self.io_thread.rejoin(peers, timeout)
 
     def start_at(self, round: int) -> None:
         rejoining = self.io_thread.rejoining

@@ -18,15 +18,15 @@ class HelloBarrier:
     def __init__(self, directory: ProcessDirectory, links: PeerLinks) -> None:
         self._directory = directory
         self._links = links
-        self._met: set[int] = set()
+        self._seen: set[int] = set()
         self._lost: set[int] = set()
         self._changed = threading.Condition()
 
     def note(self, process: int) -> bool:
         """Records a HELLO of a process; returns True if it is not the first."""
         with self._changed:
-            again = process in self._met
-            self._met.add(process)
+            again = process in self._seen
+            self._seen.add(process)
             self._changed.notify_all()
         return again
 
@@ -55,15 +55,15 @@ class HelloBarrier:
                     return
                 waited, missing = clock.now() - began, self._missing(processes)
                 # The run is in progress: peers that are down now are lost nodes of it, not a failed start.
-                if self._directory.incarnation and waited >= self._directory.grace and processes & self._met:
+                if self._directory.incarnation and waited >= self._directory.grace and processes & self._seen:
                     return
                 if waited >= timeout:
                     silent = [rank for p in sorted(missing) for rank in self._directory.processes[p].ranks]
-                    own = self._directory.process.ranks[0]
-                    raise StartError(f"rank {own}: no hello from ranks {silent} within {timeout:.0f} s")
+                    own_rank = self._directory.process.ranks[0]
+                    raise StartError(f"rank {own_rank}: no hello from ranks {silent} within {timeout:.0f} s")
                 for process in missing:
                     send_hello(process)
 
     def _missing(self, processes: set[int]) -> set[int]:
         # A lost process may have been restarted since; then its link works again and is awaited.
-        return processes - self._met - (self._lost & self._links.lost)
+        return processes - self._seen - (self._lost & self._links.lost)

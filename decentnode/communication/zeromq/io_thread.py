@@ -74,12 +74,12 @@ class IoThread(threading.Thread):
             self._context, directory, endpoint_of, self._hello_messages, self, self._pipe_of
         )
         self._hello_barrier = HelloBarrier(directory, self._links)
-        self._edges = EdgeProtocol(self.mailboxes, self.tell, self._is_reachable, self.is_linked)
-        self.rejoining = RejoinProtocol(self.mailboxes, self.tell) if directory.incarnation else None
+        self._edges = EdgeProtocol(self.mailboxes, self.send_control, self._is_reachable, self.is_linked)
+        self.rejoining = RejoinProtocol(self.mailboxes, self.send_control) if directory.incarnation else None
         self._edges.rejoining = self.rejoining
-        self.failure_detector = FailureDetector(self.mailboxes, self.tell, self._edges)
+        self.failure_detector = FailureDetector(self.mailboxes, self.send_control, self._edges)
         self._receiver = Receiver(
-            directory, self.mailboxes, self._edges, self.tell, self._note_hello, self._restarted
+            directory, self.mailboxes, self._edges, self.send_control, self._note_hello, self._restarted
         )
         self.incarnations = self._receiver.incarnations
         """By process its incarnation as far as this one knows, where that is not 0."""
@@ -123,22 +123,22 @@ class IoThread(threading.Thread):
             raise StartError(f"{endpoint} {busy} (key communication.base_port)") from error
 
     def open_doorbells(self) -> None:
-        """Opens the doorbells between processes of this machine; before `carry`. Raises StartError."""
+        """Opens the doorbells between processes of this machine; before `add_node`. Raises StartError."""
         if any(
             self.directory.co_located(p)
             for p in range(len(self.directory.processes))
             if p != self.directory.own
         ):
             self._pipes = OwnPipes(self.directory, self._take_record, self._receiver.refuse)
-            self._poller.add(self._pipes.fileno(), self._pipes.hear)
+            self._poller.add(self._pipes.fileno(), self._pipes.receive)
 
-    def carry(
+    def add_node(
         self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None,
         reads_doorbell: bool = False,
     ) -> None:  # fmt: skip
         """Adds a local node and its shared memory to the HELLO; before the thread starts.
 
-        `peers`: ranks that may send to it; None: all. `reads_bell`: the node can read the doorbell itself.
+        `peers`: ranks that may send to it; None: all. `reads_doorbell`: the node can read the doorbell.
         """
         self.mailboxes[mailbox.rank] = mailbox
         self._links.parts = max(self._links.parts, mailbox.parts)
@@ -155,7 +155,7 @@ class IoThread(threading.Thread):
     def serve_doorbell(self) -> None:
         """Makes this thread read the doorbell, because no node does so while it waits."""
         if self._pipes is not None:
-            self._poller.add(self._pipes.doorbell.fileno(), self._pipes.doorbell.hear)
+            self._poller.add(self._pipes.doorbell.fileno(), self._pipes.doorbell.receive)
 
     def listen(self, listener: GroupListener) -> None:
         """Passes messages about a process group to `listener`; before the thread starts."""
@@ -233,14 +233,14 @@ class IoThread(threading.Thread):
         if left := self._links.send(messages, opens=False):
             self.post(lambda: self._links.send(left))
 
-    def tell(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
+    def send_control(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
         """Sends a control message of a local node, or passes it to another one of this process."""
         sibling = self.mailboxes.get(peer)
         header = self.header(kind, sender, peer, key, seq=seq)
         if sibling is None:
             self.dispatch([(self.directory.home[peer], header.pack(), b"")])
         else:
-            self._receiver.hear(sibling, header)
+            self._receiver.receive(sibling, header)
 
     def meet(self, processes: set[int], run_id: int, timeout: float) -> None:
         """Starts the thread, connects, and waits for HELLO from every process.
@@ -253,21 +253,21 @@ class IoThread(threading.Thread):
         for process in sorted(processes):
             self.post(partial(self._links.make, process))
         self._hello_barrier.wait(
-            processes, timeout, lambda silent: self.post(partial(self._links.send_hello_again, silent))
+            processes, timeout, lambda silent: self.post(partial(self._links.resend_hello, silent))
         )
 
-    def come_back(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
+    def rejoin(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
         """The round in which local ranks rejoin, or with `enough` the position of their `peers` (`seek`)."""
         assert self.rejoining is not None, "only a process that was restarted can rejoin"
-        home, own, clock = self.directory.home, self.directory.own, AwakeClock(Timeouts.rejoin_answer)
+        home, own_process, clock = self.directory.home, self.directory.own, AwakeClock(Timeouts.rejoin_answer)
         limit = clock.now() + timeout
-        pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own]
-        found: int | None = None
-        while found is None and (left := limit - clock.now()) > 0.0 and self._any_lives(pairs):
-            found = self.rejoining.seek(pairs, time.monotonic() + left, self.post, enough)
-        if found is None:
+        pairs = [(rank, peer) for rank in peers for peer in peers[rank] if home[peer] != own_process]
+        round: int | None = None
+        while round is None and (left := limit - clock.now()) > 0.0 and self._any_lives(pairs):
+            round = self.rejoining.seek(pairs, time.monotonic() + left, self.post, enough)
+        if round is None:
             raise StartError(f"rank {self.hello.ranks[0]}: no neighbor agreed on a round to rejoin in")
-        return found
+        return round
 
     def _any_lives(self, pairs: list[tuple[int, int]]) -> bool:
         return any(self.directory.home[peer] not in self._links.lost for _, peer in pairs)
@@ -278,12 +278,12 @@ class IoThread(threading.Thread):
         limit = clock.now() + timeout
         # Before the request: a model without an entry here is refused.
         self._receiver.models.setdefault(pair, None)
-        self.post(lambda: self.tell(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
-        found = None
-        while found is None and clock.now() < limit and self._any_lives([pair]):
+        self.post(lambda: self.send_control(Kind.MODEL_REQUEST, rank, peer, (0, 0, 0)))
+        model = None
+        while model is None and clock.now() < limit and self._any_lives([pair]):
             time.sleep(POLL_INTERVAL)
-            found = self._receiver.take_model_for(rank)
-        return found
+            model = self._receiver.take_model_for(rank)
+        return model
 
     def stop(self, linger: float) -> None:
         """Ends the thread after the posted commands; undelivered messages have `linger` seconds."""
@@ -344,20 +344,20 @@ class IoThread(threading.Thread):
             self._edges.propose()
             self._next_proposal = NEVER
 
-    def _pipe_of(self, process: int, rings: bool) -> str | None:
+    def _pipe_of(self, process: int, is_doorbell: bool) -> str | None:
         """The doorbell or the pipe of a process that reads this one's memory; None: it has none."""
         has_one = self._pipes is not None and process in self.directory.neighbors
-        return pipe_path(self.directory, process, rings) if has_one else None
+        return pipe_path(self.directory, process, is_doorbell) if has_one else None
 
-    def _hear(self) -> None:
+    def _receive_from_pipes(self) -> None:
         if self._pipes is not None:
-            self._pipes.hear()
+            self._pipes.receive()
 
-    def _hello_messages(self, process: int, rings: bool) -> list[wire.Outgoing]:
+    def _hello_messages(self, process: int, is_doorbell: bool) -> list[wire.Outgoing]:
         """The HELLOs for a process."""
         receiver = self.directory.processes[process].ranks[0]
         hellos = self._hellos[self.directory.co_located(process)]
-        return [(process, head._replace(seq=rings).pack(receiver), body) for head, body in hellos]
+        return [(process, head._replace(seq=is_doorbell).pack(receiver), body) for head, body in hellos]
 
     @cached_property
     def _hellos(self) -> tuple[list[Hello], list[Hello]]:
@@ -367,10 +367,10 @@ class IoThread(threading.Thread):
         for at in range(0, len(self.hello.ranks), RANKS_PER_HELLO):
             some = slice(at, at + RANKS_PER_HELLO)
             ranks = self.hello.ranks[some]
-            for found, segments in zip(hellos, ([], self.hello.segments[some]), strict=True):
+            for target, segments in zip(hellos, ([], self.hello.segments[some]), strict=True):
                 body = msgspec.msgpack.encode(wire.Hello(ranks, segments))
                 head = self.header(Kind.HELLO, ranks[0], ranks[0], length=len(body), body=body)
-                found.append((head, body))
+                target.append((head, body))
         return hellos
 
     def _receive_all(self) -> None:
@@ -378,11 +378,11 @@ class IoThread(threading.Thread):
             limit = time.monotonic() + Timeouts.message_burst
             while has_input(router) and time.monotonic() < limit:
                 self._receive(router)
-        self._hear()
+        self._receive_from_pipes()
 
     def _receive(self, router: "zmq.Socket[bytes]") -> None:
         """Receives one message: routing id, header, body; further frames are counted and dropped."""
-        self._hear()
+        self._receive_from_pipes()
         router.recv(zmq.NOBLOCK)
         frames = [router.recv(copy=False)]
         # At most three frames are kept, however many a message has: enough to refuse it.
@@ -440,14 +440,14 @@ class IoThread(threading.Thread):
         # A link sends only one way, so the answer needs one of our own.
         self._links.need(process)
         if self._hello_barrier.note(process):
-            self._links.send_hello_again(process)  # it may have missed the answer to its first HELLO
+            self._links.resend_hello(process)  # it may have missed the answer to its first HELLO
 
     def _restarted(self, process: int) -> None:
         """Replaces a process that may not have been detected as lost by its successor."""
         for mailbox, rank in product(self.mailboxes.values(), self.directory.processes[process].ranks):
             mailbox.replace(rank, PeerLost(rank, "connection lost"))
         self._lose_process(process)
-        self._links.renew(process)
+        self._links.reconnect(process)
 
     def _lose_process(self, process: int) -> None:
         self._receiver.forget(process)

@@ -54,7 +54,7 @@ class PeerLinks:
         endpoint_of: Callable[[int], str],
         hello_messages: Callable[[int, bool], list[wire.Outgoing]],
         owner: "LinkOwner",
-        pipe_of: Callable[[int, bool], str | None] = lambda process, rings: None,
+        pipe_of: Callable[[int, bool], str | None] = lambda process, is_doorbell: None,
     ) -> None:
         """`endpoint_of`: address of a process; `hello_messages`: the first messages for it; `pipe_of`: its
         pipe, or its doorbell, where it has them.
@@ -205,7 +205,7 @@ class PeerLinks:
         self._hello_sent[process] = time.monotonic()
         self.budget.use(process)
 
-    def send_hello_again(self, process: int) -> None:
+    def resend_hello(self, process: int) -> None:
         """Resends HELLO, but not often: two processes may answer each other."""
         if self.holds(process) and time.monotonic() - self._hello_sent.get(process, 0.0) > HELLO_INTERVAL:
             self._revive(process)
@@ -215,8 +215,8 @@ class PeerLinks:
         for fd, _ in self._epoll.poll(0):
             if (reader := self._pipes.reader_of(fd)) is not None:
                 self._suspect(reader, Timeouts.local_link)
-            elif (found := self._dealers.events_of(fd)) is not None:
-                self._judge(*found)
+            elif (events := self._dealers.events_of(fd)) is not None:
+                self._judge(*events)
 
     def _suspect(self, process: int, grace: float) -> None:
         """Gives a process whose link broke some time; later breaks do not extend it."""
@@ -275,7 +275,7 @@ class PeerLinks:
             self._send_hello(process)
         self._report()
 
-    def renew(self, process: int) -> None:
+    def reconnect(self, process: int) -> None:
         """Drops what is on the way to a process that was replaced by a new one, and connects to that."""
         if self._is_open(process):
             # A new socket: the queue of the old one may hold messages of rounds that the new process skips.

@@ -15,7 +15,7 @@ from decentnode.communication.exchange.handle import Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.edges import EdgeProtocol, farewell
-from decentnode.communication.peers.rejoin import Tell
+from decentnode.communication.peers.rejoin import SendControl
 from decentnode.communication.security.curve import sender_of
 from decentnode.communication.shared_memory.attached import AttachedSegments, SharedMessage
 from decentnode.communication.wire import Kind
@@ -54,7 +54,7 @@ class FramedMessage(Message):
 class GroupListener(Protocol):
     """What the socket thread reports to a process group."""
 
-    def hear(self, header: wire.Header, body: bytes) -> None:
+    def receive(self, header: wire.Header, body: bytes) -> None:
         """Processes a peer's message about the group; raises WireError."""
 
     def note_lost(self, ranks: Iterable[int]) -> None:
@@ -68,7 +68,7 @@ class Receiver:
     directory: ProcessDirectory
     mailboxes: dict[int, Mailbox]
     edges: EdgeProtocol
-    tell: Tell
+    send_control: SendControl
     note_hello: Callable[[int], None]
     """Called with a process that sent HELLO."""
     restarted: Callable[[int], None]
@@ -83,7 +83,7 @@ class Receiver:
     """Bytes of requested models by (local rank, peer); None until they arrive."""
     listener: "GroupListener | None" = None
     """The process group of a transport that has one."""
-    _asked_again: dict[tuple[int, int], Key] = field(default_factory=dict)
+    _requested_again: dict[tuple[int, int], Key] = field(default_factory=dict)
 
     def take(self, messages: list[Received]) -> None:
         """Processes messages; an invalid one is counted by its reason and has no other effect."""
@@ -151,7 +151,7 @@ class Receiver:
         # The digest of the body is checked last because it is the only check that reads the whole body.
         if len(body) and header.body_digest != wire.digest(body):
             if header.kind != Kind.MESSAGE:  # those are repeated, or not, by the scheme
-                self._ask_again(mailbox, header)
+                self._request_again(mailbox, header)
             raise wire.WireError("checksum")
         # An acknowledgement may travel on any message, so it is processed before the message itself.
         if header.ack:
@@ -174,12 +174,12 @@ class Receiver:
         self.forget(process)
         self.restarted(process)
 
-    def _ask_again(self, mailbox: Mailbox, header: wire.Header) -> None:
+    def _request_again(self, mailbox: Mailbox, header: wire.Header) -> None:
         """Requests a damaged payload at once; damaged again, it is requested when the node waits."""
         edge = mailbox.rank, header.sender
-        if self._asked_again.get(edge) != header.key:
-            self._asked_again[edge] = header.key
-            self.tell(Kind.RESEND, *edge, header.key, 0)
+        if self._requested_again.get(edge) != header.key:
+            self._requested_again[edge] = header.key
+            self.send_control(Kind.RESEND, *edge, header.key, 0)
 
     def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: wire.Body) -> None:
         sender, kind = header.sender, header.kind
@@ -201,14 +201,14 @@ class Receiver:
         elif kind == Kind.GROUP:
             if self.listener is None:
                 raise wire.WireError("kind")
-            self.listener.hear(header, bytes(body))
+            self.listener.receive(header, bytes(body))
         else:
-            self.hear(mailbox, header)
+            self.receive(mailbox, header)
 
-    def hear(self, mailbox: Mailbox, header: wire.Header) -> None:
+    def receive(self, mailbox: Mailbox, header: wire.Header) -> None:
         """Passes a control message of a peer to the edge protocol or the mailbox."""
         if header.kind in EDGE_KINDS:
-            self.edges.hear(mailbox, header.kind, header)
+            self.edges.receive(mailbox, header.kind, header)
         elif header.kind in (Kind.WAITING, Kind.RESEND):
             mailbox.note_waiting(header.sender, header.key, header.kind == Kind.RESEND)
             # A process that seeks a round to rejoin in has sent nothing and has no position.
@@ -218,29 +218,29 @@ class Receiver:
     def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         # The peer waits for an edge that this end does not use: it must drop it, too.
         if mailbox.has_dropped(peer, key[0]):
-            self.tell(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
-        elif mailbox.transport.send_again(peer, key):
+            self.send_control(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
+        elif mailbox.transport.resend(peer, key):
             return
         elif mailbox.ended:
-            self.tell(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
+            self.send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
         else:
             # Not sent yet: the position shows that this node is behind and extends its deadline there.
-            self.tell(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            self.send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
 
-    def _receive_hello(self, process: int, hello: wire.Hello, rings: int) -> None:
+    def _receive_hello(self, process: int, hello: wire.Hello, is_doorbell: int) -> None:
         ranks = self.directory.processes[process].ranks
         if not {*hello.ranks} <= {*ranks} or (hello.segments and not self.directory.co_located(process)):
             raise wire.WireError("hello")
         # First: a process whose memory cannot be attached does not count as met.
         self.segments.learn(hello.segments, ranks)
-        if not rings:
+        if not is_doorbell:
             self.note_hello(process)
 
     def take_model_for(self, rank: int) -> Tensor | None:
         """The bytes of the first model that arrived for a local rank, or None; later ones are refused."""
         for pair, model in list(self.models.items()):
             if pair[0] == rank and model is not None:
-                self.models = {asked: other for asked, other in self.models.items() if asked[0] != rank}
+                self.models = {key: other for key, other in self.models.items() if key[0] != rank}
                 return model
         return None
 

@@ -64,7 +64,7 @@ def _asynchronous(
     if graph.has_rests:
         what = f"{name_of(graph)} has rounds of rest, and time_model asynchronous has no rounds"
         yield Defect(("graph",), f"{what}; give slow nodes a slowdown (training.pace)")
-    if graph.asks_service:
+    if graph.needs_service:
         what = f"{name_of(graph)} answers for rounds, and time_model asynchronous has none"
         yield Defect(("graph",), f"{what}; use epidemic_local")
     if graph.is_negotiated:

@@ -70,11 +70,11 @@ class DCliques(Family):
         held = _shares(np.array(self.histograms, np.float64))
         p = _shares(held.sum(0))
         for _ in range(self.steps):
-            one, other = (cliques[k] for k in random.choice(count, 2, replace=False))
-            gains = _gains(held[one], held[other], p)
+            first, other = (cliques[k] for k in random.choice(count, 2, replace=False))
+            gains = _gains(held[first], held[other], p)
             if len(better := np.argwhere(gains > GAIN)):
                 i, j = better[random.integers(len(better))]
-                one[i], other[j] = other[j], one[i]
+                first[i], other[j] = other[j], first[i]
         return cliques
 
     def _between(self, cliques: list[Clique]) -> Iterator[tuple[int, int]]:

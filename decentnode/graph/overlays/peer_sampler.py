@@ -25,7 +25,7 @@ POLICIES: dict[str, type[EpidemicOracle] | type[EpidemicLocal]] = {
 class BlockSource(Protocol):
     """Where the answers of the service are."""
 
-    def ask(self, number: int) -> None:
+    def request(self, number: int) -> None:
         """Fetches that block, without waiting for it."""
 
     def block(self, number: int) -> bytes | None:
@@ -55,12 +55,12 @@ class PeerSampler(AperiodicGraph):
     block: Positive = 10
     """Rounds in one answer."""
     port: Port = 30900
-    """Of the service, where nodes of several machines ask it, or it was started by hand."""
+    """The port of the service, where nodes of several machines ask it, or it was started by hand."""
     address: str = ""
-    """Of a service that was started by hand (`decentnode peer-sampler`); empty: machine 0 starts one."""
+    """The service that was started by hand (`decentnode peer-sampler`); empty: machine 0 starts one."""
     seed: int = SEED
 
-    asks_service = True
+    needs_service = True
 
     def __post_init__(self) -> None:
         _ = self.drawn  # raises GraphError for impossible options
@@ -98,10 +98,10 @@ class PeerSampler(AperiodicGraph):
         number, source = round // self.block, self._source
         if source is None or number in self._used:
             return
-        source.ask(number)
+        source.request(number)
         if source.block(number) is None:
             await source.wait(number)
-        source.ask(number + 1)
+        source.request(number + 1)
 
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
         return self._round(round)[0][rank]
@@ -109,9 +109,9 @@ class PeerSampler(AperiodicGraph):
     def sources(self, rank: int, round: int) -> tuple[int, ...]:
         return self._round(round)[1][rank]
 
-    def met_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
+    def peers_in(self, rank: int, rounds: Iterable[int]) -> set[int]:
         """Returns the peers in those rounds whose views are here; links of later rounds open with theirs."""
-        return super().met_in(rank, filter(self._is_here, rounds))
+        return super().peers_in(rank, filter(self._is_here, rounds))
 
     def _is_here(self, round: int) -> bool:
         number, source = round // self.block, self._source

@@ -106,16 +106,16 @@ class Similarity(AperiodicGraph):
 
     @cached_property
     def spread(self) -> tuple[Adjacency, ...]:
-        """Who exchanges descriptors with whom, one graph after another, until all have all of them."""
+        """The graphs over which nodes exchange descriptors, one after another, until all have all of them."""
         n = self.nodes
         contacts = min(self.contacts, n - 1)
         drawn = EpidemicOracle(n, contacts + (n * contacts % 2), seed=self.seed)
-        known, found = [1 << rank for rank in range(n)], list[Adjacency]()
-        while len(found) < MOST_EXCHANGES and any(has != (1 << n) - 1 for has in known):
-            found.append(neighbor_lists(n, drawn.edges(len(found))))
-            known = [_union(known, (i, *peers)) for i, peers in enumerate(found[-1])]
-        more = (neighbor_lists(n, drawn.edges(len(found) + k)) for k in range(SPARE_EXCHANGES))
-        return (*found, *more)
+        known, exchanges = [1 << rank for rank in range(n)], list[Adjacency]()
+        while len(exchanges) < MOST_EXCHANGES and any(has != (1 << n) - 1 for has in known):
+            exchanges.append(neighbor_lists(n, drawn.edges(len(exchanges))))
+            known = [_union(known, (i, *peers)) for i, peers in enumerate(exchanges[-1])]
+        more = (neighbor_lists(n, drawn.edges(len(exchanges) + k)) for k in range(SPARE_EXCHANGES))
+        return (*exchanges, *more)
 
     @cached_property
     def chosen(self) -> Callable[[bytes, bytes, int], Adjacency]:
@@ -173,7 +173,7 @@ def unit(x: Array) -> NDArray[np.int16]:
 
 def _union(known: Sequence[int], ranks: Sequence[int]) -> int:
     """The bits that any of these ranks has."""
-    found = 0
+    union = 0
     for rank in ranks:
-        found |= known[rank]
-    return found
+        union |= known[rank]
+    return union

@@ -36,7 +36,7 @@ class LateJoin:
     is_stopping: Callable[[], bool]
     """Whether the run was asked to stop."""
     server: ForkServer | None = None
-    """None before the first round."""
+    """The fork server of this machine; None before the first round."""
     _times: Counter[int] = field(default_factory=Counter)
     """How often each machine has joined after the start; known to machine 0."""
     _incarnations: Counter[int] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ class LateJoin:
         for position in positions if start.late else ():
             self._incarnations[position] = INCARNATIONS * start.late
             # The processes wait for a start signal that never comes here; rejoining ones replace them.
-            server.start_again(position, INCARNATIONS * start.late)
+            server.restart(position, INCARNATIONS * start.late)
 
     def answer(self, join: Join) -> list[Report]:
         """Admits a machine that joins after the start, or refuses it alone.
@@ -142,5 +142,5 @@ class LateJoin:
         # The next number belongs to the next late join of this machine.
         if incarnation % INCARNATIONS == 0:
             raise RunFailed(f"rank {rank} was started again {INCARNATIONS - 1} times, the limit")
-        self.server.start_again(position, incarnation)
+        self.server.restart(position, incarnation)
         return f"{ranks_in_words(ranks, MOST_RANKS)}: started again"

@@ -114,7 +114,7 @@ class VectorPiece(msgspec.Struct, frozen=True, tag="piece"):
     machine: int
     round: Round
     count: int
-    """Of the sum."""
+    """How many vectors the sum has."""
     start: int
     """The place of its first byte in the vector."""
     content: bytes

@@ -35,9 +35,9 @@ class RemoteMachines:
 
     def __init__(
         self, experiment: Experiment, machine: int, membership: MembershipTable,
-        last_heard: Mapping[int, float], say: Callable[[str, str], object],
+        last_received: Mapping[int, float], log_event: Callable[[str, str], object],
     ) -> None:  # fmt: skip
-        """`say` records events, by kind and text; `last_heard` belongs to the rendezvous, which
+        """`log_event` records events, by kind and text; `last_received` belongs to the rendezvous, which
         updates it.
         """
         self.refused: Counter[str] = Counter()
@@ -45,14 +45,14 @@ class RemoteMachines:
         self._machine = machine
         self._mapping = experiment.mapping
         self._membership = membership
-        self._last_heard = last_heard
+        self._last_received = last_received
         self._last_relay = 0.0
         self._sum_bytes = 8 * experiment.layout.numel
         self._rounds = experiment.settings.rounds
         self._machine_of = [*map(experiment.mapping.machine_of, membership.members)]
         self._carriers = [process.machine for process in experiment.processes]
-        self._say = say
-        self._told: set[int] = set()
+        self._log_event = log_event
+        self._reported: set[int] = set()
 
     def reports(self, relayed: messages.RelayedReports) -> Iterator[Report]:
         """The reports that count; the others are counted in `refused`."""
@@ -67,10 +67,10 @@ class RemoteMachines:
         return {self._machine, *(self._machine_of[rank] for rank in self._membership.active)}
 
     def forget_silent(self, now: float) -> list[Failed]:
-        """On machine 0 the losses of all nodes of silent machines."""
+        """On machine 0: marks the nodes of silent machines as lost; returns their losses."""
         lost = []
         for machine in sorted(self.present() - {0}) if self._machine == 0 else ():
-            if now - self._last_heard[machine] > Timeouts.machine_silent:
+            if now - self._last_received[machine] > Timeouts.machine_silent:
                 why = f"no message from machine {machine} for {Timeouts.machine_silent:.0f} s"
                 ranks = [r for r in self._mapping.ranks_of(machine) if self._membership.members[r].is_active]
                 lost += [Failed(rank, why) for rank in ranks]
@@ -79,18 +79,18 @@ class RemoteMachines:
                     self._membership.members[rank].silent_since = now
         return lost
 
-    def hear(self, notes: Iterable[Note]) -> None:
+    def receive(self, notes: Iterable[Note]) -> None:
         """Counts nodes of a machine that reports again: only their launcher was silent.
 
         A launcher that only asks to join has none of these nodes: it is a new process.
         """
         speaking = {getattr(note, "machine", 0) for note in notes if not isinstance(note, messages.Join)}
         for machine in sorted(speaking - self.present()):
-            found = self._membership.silent().intersection(self._mapping.ranks_of(machine))
-            for rank in found:
+            silent = self._membership.silent().intersection(self._mapping.ranks_of(machine))
+            for rank in silent:
                 self._membership.members[rank].count_as_running()
-            if found:
-                self._say("machine_back", f"machine {machine} reconnected; its nodes are active again")
+            if silent:
+                self._log_event("machine_back", f"machine {machine} reconnected; its nodes are active again")
 
     @property
     def pause(self) -> float:
@@ -99,7 +99,7 @@ class RemoteMachines:
             return inf
         now = time.monotonic()
         # Limits in the past are left out: they would make this pause 0 again and again.
-        silent = [self._last_heard[m] + Timeouts.machine_silent for m in self.listening]
+        silent = [self._last_received[m] + Timeouts.machine_silent for m in self.listening]
         return max(0.0, min([self._last_relay + RELAY_INTERVAL, *silent]) - now)
 
     def is_relay_due(self, has_reports: bool, now: float) -> bool:
@@ -115,7 +115,7 @@ class RemoteMachines:
 
     def is_left_alone(self, seconds: float = Timeouts.machine_silent) -> bool:
         """Whether machine 0 has been silent for that many seconds."""
-        return self._machine != 0 and time.monotonic() - self._last_heard[0] > seconds
+        return self._machine != 0 and time.monotonic() - self._last_received[0] > seconds
 
     @property
     def listening(self) -> list[int]:
@@ -123,8 +123,8 @@ class RemoteMachines:
 
         Includes machines whose nodes have finished: they still observe the last round.
         """
-        now, counterparts = time.monotonic(), [0] if self._machine else [*self._last_heard][1:]
-        return [m for m in counterparts if now - self._last_heard[m] <= Timeouts.machine_silent]
+        now, counterparts = time.monotonic(), [0] if self._machine else [*self._last_received][1:]
+        return [m for m in counterparts if now - self._last_received[m] <= Timeouts.machine_silent]
 
     @property
     def observing(self) -> set[int]:
@@ -137,8 +137,10 @@ class RemoteMachines:
     def admits(self, note: Note) -> bool:
         """Whether a message fits this run; rounds or sizes that the run does not have are counted."""
         machine = getattr(note, "machine", 0)
-        told = (getattr(note, name, None) for name in ("round", "last", "kept"))
-        fits = isinstance(note, messages.Start) or all(-1 <= r < self._rounds for r in told if r is not None)
+        rounds = (getattr(note, name, None) for name in ("round", "last", "kept"))
+        fits = isinstance(note, messages.Start) or all(
+            -1 <= r < self._rounds for r in rounds if r is not None
+        )
         if isinstance(note, messages.PartialSum | messages.PartialDistance | messages.VectorPiece):
             fits = fits and note.round >= 0 and 0 <= note.count <= len(self._mapping.ranks_of(machine))
         if isinstance(note, messages.PartialSum):
@@ -158,23 +160,23 @@ class RemoteMachines:
             about, carriers = getattr(report, "rank", NOBODY), self._machine_of
         if not 0 <= about < len(carriers):
             return IDENTITY
-        # Machine 0 relays reports about all nodes but those here; another machine speaks for its own.
-        speaks_for_it = carriers[about] != self._machine if machine == 0 else carriers[about] == machine
-        if not speaks_for_it:
+        # Machine 0 relays reports about all nodes but those here; another machine those about its own.
+        is_responsible = carriers[about] != self._machine if machine == 0 else carriers[about] == machine
+        if not is_responsible:
             return IDENTITY
         peers = [*getattr(report, "peers", ()), getattr(report, "peer", 0)]
         is_known = all(peer in self._membership.members for peer in peers)
         is_due = -1 <= getattr(report, "round", 0) <= self._rounds
         is_possible = 0 <= getattr(report, "rounds", 0) <= self._rounds
         # A NaN in one report would spread into the means of the summary.
-        told = [*astuple(report), *getattr(report, "metrics", {}).values()]
-        is_finite = all(isfinite(number) for number in told if isinstance(number, float))
+        values = [*astuple(report), *getattr(report, "metrics", {}).values()]
+        is_finite = all(isfinite(number) for number in values if isinstance(number, float))
         return "" if is_known and is_due and is_possible and is_finite else RANGE
 
     def _refuse(self, machine: int, reason: str) -> None:
         self.refused[reason] += 1
         # Shown once per machine, because a faulty launcher may send thousands.
-        if machine not in self._told:
-            self._told.add(machine)
+        if machine not in self._reported:
+            self._reported.add(machine)
             about = "nodes of other machines" if reason == IDENTITY else "what the run does not have"
-            self._say("refused", f"ignored reports from machine {machine} about {about}")
+            self._log_event("refused", f"ignored reports from machine {machine} about {about}")

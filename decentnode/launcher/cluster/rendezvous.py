@@ -33,7 +33,7 @@ SAME_CODE = "put the same files on all machines (failures.allow_different_code: 
 MOST_KEYS = 5
 """Settings that are named where machines have different ones."""
 JOIN_INTERVAL = 0.5
-LOOK_INTERVAL = 0.1
+CHECK_INTERVAL = 0.1
 MOST_AT_ONCE = 4
 """Messages of full size that are read before the launcher does something else."""
 LEAST_BYTES = MOST_BYTES // 256
@@ -51,8 +51,8 @@ class Rendezvous:
         """`credentials`: keys identify machines; `failures`: how many nodes must be here, by default all."""
         self.machine = machine
         self.machines = range(len(mapping.machines))
-        self._looked = time.monotonic()
-        self.last_heard = dict.fromkeys(self.machines, time.monotonic())
+        self._checked = time.monotonic()
+        self.last_received = dict.fromkeys(self.machines, time.monotonic())
         self._mapping = mapping
         self._join = join
         self._joins: dict[int, Join] = {}
@@ -76,21 +76,21 @@ class Rendezvous:
 
         Raises BadInput if a machine has other code. `handshakes`: the handshakes of this machine.
         """
-        own = msgspec.structs.replace(self._join, handshakes=handshakes)
-        self._joins[self.machine] = own
+        own_join = msgspec.structs.replace(self._join, handshakes=handshakes)
+        self._joins[self.machine] = own_join
         # A single machine neither opens a port nor needs keys.
         if len(self.machines) == 1:
             return self._agree([])
         if self._credentials and self._credentials.signers:
-            signature = vouch(self._credentials, own.digest, own.handshakes)
-            self._joins[self.machine] = msgspec.structs.replace(own, signature=signature)
+            signature = vouch(self._credentials, own_join.digest, own_join.handshakes)
+            self._joins[self.machine] = msgspec.structs.replace(own_join, signature=signature)
         self._channel = LauncherChannel(self._endpoint, self.machine, self._credentials)
         self.refused = self._channel.refused
         meet = self._attend_meeting if self.machine else self._host_meeting
         return meet(deadline, is_stopped)
 
     def _host_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
-        clock = AwakeClock(LOOK_INTERVAL)
+        clock = AwakeClock(CHECK_INTERVAL)
         limit = clock.now() + deadline
         enough_since: float | None = None
         while missing := self._missing():
@@ -109,7 +109,7 @@ class Rendezvous:
                 refused = f"; connections that were refused: {listed}" if listed else ""
                 reason = f"timed out after {deadline:.0f} s waiting for {self._name(missing)}{refused}"
                 self._refuse(Refuse(reason))
-            for note in self.receive(timeout=LOOK_INTERVAL):
+            for note in self.receive(timeout=CHECK_INTERVAL):
                 if isinstance(note, Join):
                     if refusal := self._difference(note):
                         self._refuse(refusal)
@@ -131,10 +131,10 @@ class Rendezvous:
 
     def _missing(self) -> set[int]:
         """Machines that have not joined, or have left again; the messages of the latter are dropped."""
-        before, self._looked = self._looked, time.monotonic()
+        before, self._checked = self._checked, time.monotonic()
         # If this process was suspended, messages that arrived meanwhile are not read yet.
-        patience = Timeouts.machine_left(self._looked - before)
-        for machine in [m for m in self._joins if m and self._looked - self.last_heard[m] > patience]:
+        timeout = Timeouts.machine_left(self._checked - before)
+        for machine in [m for m in self._joins if m and self._checked - self.last_received[m] > timeout]:
             del self._joins[machine]
             self._routes.pop(machine, None)
         return set(self.machines) - self._joins.keys()
@@ -167,7 +167,7 @@ class Rendezvous:
         return True
 
     def _attend_meeting(self, deadline: float, is_stopped: Callable[[], bool]) -> Start:
-        clock = AwakeClock(LOOK_INTERVAL)
+        clock = AwakeClock(CHECK_INTERVAL)
         limit, next_join = clock.now() + deadline, 0.0
         absent = {0}
         while (now := clock.now()) < limit and not is_stopped():
@@ -175,7 +175,7 @@ class Rendezvous:
             if now >= next_join:
                 self.send(self._joins[self.machine])
                 next_join = now + JOIN_INTERVAL
-            for note in self.receive(timeout=LOOK_INTERVAL):
+            for note in self.receive(timeout=CHECK_INTERVAL):
                 match note:
                     case Start():
                         # Machine 0 is not trusted blindly: signatures and quorum are checked here, too.
@@ -242,7 +242,7 @@ class Rendezvous:
             channel.send(msgspec.msgpack.encode(refusal), arrival.route)
             channel.refused["another job"] += 1
             return None
-        known = machine in self.last_heard and machine != self.machine
+        known = machine in self.last_received and machine != self.machine
         is_here = machine in self._joins and machine != 0
         if self.machine == 0 and not is_here and not isinstance(note, Join):
             channel.refused["another start"] += 1  # a launcher of this run before machine 0 was resumed
@@ -250,7 +250,7 @@ class Rendezvous:
         if not known or not self._keeps_route(channel, machine, arrival.route):
             return None
         # Only accepted messages count: a second launcher must not keep a dead one alive.
-        self.last_heard[machine] = time.monotonic()
+        self.last_received[machine] = time.monotonic()
         return note
 
     def _keeps_route(self, channel: LauncherChannel, machine: int, route: bytes) -> bool:
@@ -258,7 +258,7 @@ class Rendezvous:
         if not route:
             return True
         known = self._routes.setdefault(machine, route)
-        if known != route and time.monotonic() - self.last_heard[machine] < Timeouts.machine_twin:
+        if known != route and time.monotonic() - self.last_received[machine] < Timeouts.machine_twin:
             reason = f"machine {machine} is here already; was it started twice, or with the wrong machine=?"
             channel.send(msgspec.msgpack.encode(Refuse(reason)), route)
             return False
@@ -273,31 +273,32 @@ class Rendezvous:
 
     def _difference(self, join: Join) -> Refuse | None:
         """The first difference to machine 0 for which a machine is refused, causes before consequences."""
-        name, own = self._name({join.machine}), self._join
-        if own.version != join.version:
-            return Refuse(f"{name} has another version: {join.version[:12]}; machine 0: {own.version}")
+        name, own_join = self._name({join.machine}), self._join
+        if own_join.version != join.version:
+            return Refuse(f"{name} has another version: {join.version[:12]}; machine 0: {own_join.version}")
         if code := self._other_code(join):
             if not self._failures.allow_different_code:
                 return Refuse(f"{name} has {code}; {SAME_CODE}", is_bad_input=True)
             line = f"{name} has {code}; failures.allow_different_code permits it"
             self.news += [line] if line not in self.news else []
-        for what in ("digest", "dataset", "run_id"):
-            here, there = getattr(own, what), getattr(join, what)
+        for field in ("digest", "dataset", "run_id"):
+            here, there = getattr(own_join, field), getattr(join, field)
             if here != there:
-                keys = _other_values(own.settings, join.settings) if what == "digest" else ""
-                differs = f"another {_WORDS[what]}: {there[:12] or 'none'}; machine 0: {here[:12] or 'none'}"
+                keys = _other_values(own_join.settings, join.settings) if field == "digest" else ""
+                differs = f"another {_WORDS[field]}: {there[:12] or 'none'}; machine 0: {here[:12] or 'none'}"
                 return Refuse(f"{name} has {differs}{keys}")
         return None
 
     def _other_code(self, join: Join) -> str:
         """How a machine's code differs from that of this one, as text; empty if it does not."""
-        own = self._join
-        if own.torch != join.torch:
-            return f"another version of torch: {printable(join.torch[:40])}; machine 0: {own.torch}"
-        if own.files != join.files:
-            hashes = f"hash {printable(join.package[:HASH_LETTERS])}; machine 0: {own.package[:HASH_LETTERS]}"
-            return f"other code than machine 0: {difference(own.files, join.files)} ({hashes})"
-        return f"other code than machine 0: {files}" if (files := difference(own.code, join.code)) else ""
+        here = self._join
+        if here.torch != join.torch:
+            return f"another version of torch: {printable(join.torch[:40])}; machine 0: {here.torch}"
+        if here.files != join.files:
+            length = HASH_LETTERS
+            hashes = f"hash {printable(join.package[:length])}; machine 0: {here.package[:length]}"
+            return f"other code than machine 0: {difference(here.files, join.files)} ({hashes})"
+        return f"other code than machine 0: {files}" if (files := difference(here.code, join.code)) else ""
 
     def _objection(self, start: Start) -> str:
         """Why this machine does not accept the start; empty if it does."""
@@ -318,10 +319,10 @@ class Rendezvous:
         if not self._credentials or not self._credentials.signers:
             return ""
         for machine in set(self.machines) - set(start.absent):
-            own = self._mapping.ranks_of(machine)
-            said = {rank: what for rank, what in start.handshakes.items() if rank in own}
+            ranks = self._mapping.ranks_of(machine)
+            handshakes = {rank: content for rank, content in start.handshakes.items() if rank in ranks}
             signature = start.signatures.get(machine, b"")
-            if not is_vouched(self._credentials, machine, self._join.digest, said, signature):
+            if not is_vouched(self._credentials, machine, self._join.digest, handshakes, signature):
                 return f"{self._name({machine})} has not signed the handshakes of its nodes"
         return ""
 
@@ -329,8 +330,8 @@ class Rendezvous:
         """A new run; or the newest round that all ranks of an earlier one can continue after."""
         joins = dict(sorted(self._joins.items()))
         # A machine cannot announce handshakes or checkpoints of another one's nodes.
-        own = [(rank, join) for machine, join in joins.items() for rank in self._mapping.ranks_of(machine)]
-        handshakes = {r: join.handshakes[r] for r, join in own if r in join.handshakes}
+        of_ranks = [(r, join) for machine, join in joins.items() for r in self._mapping.ranks_of(machine)]
+        handshakes = {r: join.handshakes[r] for r, join in of_ranks if r in join.handshakes}
         signatures = {machine: join.signature for machine, join in joins.items() if join.signature}
         start = Start(secrets.randbits(62) + 1, handshakes, 0, -1, signatures, absent)
         if not self._join.run_id:
@@ -341,7 +342,7 @@ class Rendezvous:
         # The machine with the longest list took part in every start.
         starts = max((join.starts for join in joins.values()), key=len)
         offers: dict[int, list[int]] = {}
-        for rank, join in own:
+        for rank, join in of_ranks:
             # In starts that this machine missed, the others have discarded later rounds.
             missed = starts[len(join.starts) :]
             offers[rank] = [r for r in join.offers.get(rank, []) if r <= min(missed, default=r)]
@@ -360,7 +361,7 @@ class Rendezvous:
         self.send(refusal)
         # Machines that join late would otherwise wait for their whole deadline.
         while len(self._routes) < len(self.machines) - 1 and time.monotonic() < limit:
-            for note in self.receive(timeout=LOOK_INTERVAL):
+            for note in self.receive(timeout=CHECK_INTERVAL):
                 if isinstance(note, Join):
                     self.send(refusal, note.machine)
         raise refusal.error()

@@ -8,7 +8,7 @@ from pathlib import Path
 from decentnode.config import loader as config
 from decentnode.config.plugin import Plugin
 from decentnode.config.settings import Settings
-from decentnode.core.streams import say
+from decentnode.core.streams import print_line
 from decentnode.launcher.report.summary import machine_directory, unused_directory
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment, known_addresses
@@ -39,8 +39,8 @@ def settle(settings: Settings) -> Settings:
         addresses = learned_addresses(job, settings.failures.start_deadline)
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
-    meeting = f", the rendezvous is at port {mapping.rendezvous_port}" if len(machines) > 1 else ""
-    say(f"{job}: this is machine {job.machine}{meeting}")
+    place = f", the rendezvous is at port {mapping.rendezvous_port}" if len(machines) > 1 else ""
+    print_line(f"{job}: this is machine {job.machine}{place}")
     return replace(
         settings,
         mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),
@@ -68,14 +68,14 @@ def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[str] = 
 
     Raises BadInput where this machine is not found among several that share it.
     """
-    own = run_dir
+    directory = run_dir
     if job:
-        own = machine_directory(run_dir, job.machine)
+        directory = machine_directory(run_dir, job.machine)
     elif os.path.isfile(run_dir / "config.yaml") and any(run_dir.glob("machine-*/config.yaml")):  # noqa: PTH113
         # The directory itself is that of the machine which came first.
         settings = config.load(run_dir / "config.yaml", overrides)
         is_given = any(override.startswith("machine=") for override in overrides)
-        own = machine_directory(
+        directory = machine_directory(
             run_dir, this_machine(settings if is_given else replace(settings, machine=None))
         )
-    return own if os.path.isdir(own) else run_dir  # noqa: PTH112 - it may be too long, or not ours
+    return directory if os.path.isdir(directory) else run_dir  # noqa: PTH112 - it may be too long, or not ours

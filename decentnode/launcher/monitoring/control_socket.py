@@ -48,11 +48,11 @@ class NodeStatus(msgspec.Struct):
     rank: int
     state: str
     round: int
-    """Its current round; -1 before the first."""
+    """The current round of the node; -1 before the first."""
     doing: str
     """Empty if unknown, as for nodes of other machines."""
     seconds: float
-    """Since that began, or since the last report."""
+    """Seconds since that began, or since the last report."""
     waits_for: list[int]
     loss: float | None
 
@@ -65,7 +65,7 @@ class Status(msgspec.Struct):
     machines: int
     rounds: int
     seconds: float
-    """Since the first round started; 0 before that."""
+    """Seconds since the first round started; 0 before that."""
     nodes: list[NodeStatus]
     waited: list[tuple[int, int, int]]
     """(rank, peer, seconds): the total waits, longest first."""
@@ -165,21 +165,21 @@ class ControlServer:
 
     def _reply(self, line: bytes) -> Answer:
         try:
-            asked = msgspec.json.decode(line, type=Request)
+            request = msgspec.json.decode(line, type=Request)
         except UNDECODABLE as error:
             return Answer(f"not a request: {error}")
-        make = self.requests.get(asked.request)
+        make = self.requests.get(request.request)
         if make is None:
             known = ", ".join(sorted(self.requests))
-            return Answer(f"unknown request {quoted(asked.request)} (known: {known})")
+            return Answer(f"unknown request {quoted(request.request)} (known: {known})")
         try:
-            return Answer(content=msgspec.Raw(msgspec.json.encode(make(asked.argument))))
+            return Answer(content=msgspec.Raw(msgspec.json.encode(make(request.argument))))
         except (DecentnodeError, ValueError) as error:
             # A wrong request must not end the launcher.
             return Answer(str(error))
 
 
-def ask(path: str, request: Request) -> msgspec.Raw:
+def query(path: str, request: Request) -> msgspec.Raw:
     """The launcher's answer on the socket at `path`; raises RunFailed.
 
     Without a launcher: raises one of `NOBODY_THERE`.

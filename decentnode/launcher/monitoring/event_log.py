@@ -22,9 +22,9 @@ class EventLog:
         """For waiting lines and for lost lines, because all nodes have the same disk."""
         self._began = time.monotonic()
         self._show = show
-        self._file = LineFile(path, partial(self.say, "disk"))
+        self._file = LineFile(path, partial(self.log, "disk"))
 
-    def say(
+    def log(
         self, kind: str, text: str, rank: int | None = None, round: int | None = None,
         peer: int | None = None, shown: bool = True,
     ) -> None:  # fmt: skip
@@ -42,7 +42,7 @@ class EventLog:
         text = f"rank {rank}: {problem}"
         if is_lost:
             self.lost_results.append(text)
-        self.say("disk", text, rank, shown=self._disk_warnings[is_lost].allows())
+        self.log("disk", text, rank, shown=self._disk_warnings[is_lost].allows())
 
     def close(self) -> None:
         """Closes the file; lines that it did not accept are lost, too."""

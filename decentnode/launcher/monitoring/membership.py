@@ -88,7 +88,7 @@ class MembershipTable:
         self.here = {i: ranks for i, ranks in home.items() if self.local.issuperset(ranks)}
         """The ranks of each host process of this machine, by its position."""
         self.heartbeats = {rank: heartbeats.of(rank) for rank in self.local} if heartbeats else {}
-        """Of each node here."""
+        """The heartbeat of each node of this machine."""
         self.pids: dict[int, int] = {}
         """Process ids of those that are ready, by position."""
         self.home = home
@@ -136,9 +136,12 @@ class MembershipTable:
 
     def last_words(self) -> list[Report]:
         """The last reports of the nodes here that finished or stopped."""
-        here, stopped = [(rank, self.members[rank]) for rank in sorted(self.local)], MemberState.STOPPED
-        said = (Stopped(rank, one.round + 1) if one.state is stopped else one.finished for rank, one in here)
-        return [report for report in said if report is not None]
+        members = [(rank, self.members[rank]) for rank in sorted(self.local)]
+        reports = (
+            Stopped(rank, member.round + 1) if member.state is MemberState.STOPPED else member.finished
+            for rank, member in members
+        )
+        return [report for report in reports if report is not None]
 
     def broken_edges(self) -> list[PeerMissing]:
         """Edges that were dropped although both ends finished."""

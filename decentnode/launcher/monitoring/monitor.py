@@ -50,19 +50,19 @@ class RunMonitor:
     def open(self, socket_dir: str, requests: Requests) -> None:
         """Opens the control socket, also for these requests; the run continues without one if that fails."""
         if self.memory.shortage:
-            self._event_log.say("memory", self.memory.shortage)
+            self._event_log.log("memory", self.memory.shortage)
         # Answered from what the launcher knows, so a request never delays a node.
         requests = {"status": lambda _: self._status(), **requests}
         try:
             self._control = ControlServer(self._run_dir, socket_dir, self._machine, requests)
         except OSError as error:
-            self._event_log.say("disk", f"{self._run_dir}: its status cannot be asked for: {error.strerror}")
+            self._event_log.log("disk", f"{self._run_dir}: its status cannot be asked for: {error.strerror}")
 
     def begin(self, began: float) -> None:
         """Records the start signal."""
         self._began, self.watchdog.next_check = began, 0.0
         text = f"{self._experiment.settings.name}: the first round begins"
-        self._event_log.say("started", text, shown=False)
+        self._event_log.log("started", text, shown=False)
 
     def ring(self) -> None:
         """Ends `wait`, or the next one; safe in a signal handler and in any thread."""
@@ -92,16 +92,16 @@ class RunMonitor:
             problems.append(f"{path} cannot be written: {error.strerror}")
         for problem in filter(None, problems):
             self._event_log.lost_results.append(problem)
-            self._event_log.say("disk", problem)
+            self._event_log.log("disk", problem)
         if self._event_log.lost_results:
             files = counted(len(self._event_log.lost_results), "file")
-            self._event_log.say("disk", f"{self._run_dir}: {files} of the results could not be written whole")
+            self._event_log.log("disk", f"{self._run_dir}: {files} of the results could not be written whole")
 
     def close(self, last_word: str = "") -> None:
         """Closes control socket and event log; `last_word`: how the run ended."""
         if last_word:
             # First: a client that finds no socket reads here how the run ended.
-            self._event_log.say("ended", last_word, shown=False)
+            self._event_log.log("ended", last_word, shown=False)
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -125,8 +125,8 @@ class RunMonitor:
         # A node of another machine is known only from reports; a local one also from its heartbeat.
         if beat is None or not member.is_active:
             going_on = member.state is MemberState.RUNNING
-            told = self.stragglers.current(now).get(rank)
-            waits_for = told.peers if told and going_on else []
+            waiting = self.stragglers.current(now).get(rank)
+            waits_for = waiting.peers if waiting and going_on else []
             doing = DOING[Activity.RECEIVE] if waits_for else ""
             seconds = round(now - member.last_report, 1)
             return NodeStatus(

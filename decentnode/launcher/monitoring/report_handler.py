@@ -43,15 +43,15 @@ class ReportHandler:
     evaluators: EvaluatorPool
     console: LiveConsole
     observer: ModelObserver | None = None
-    """None before the first round."""
+    """The observer of this machine; None before the first round."""
     all_finite: bool = True
     """Whether all test losses so far are finite."""
     unsent: list[Report] = field(default_factory=list)
     """Reports of this machine that machine 0 does not have."""
 
-    def take_own(self, found: Iterable[Report]) -> None:
+    def take_own(self, own_reports: Iterable[Report]) -> None:
         """Processes reports of this machine, with the figures of its memory where that ran out."""
-        for report in chain.from_iterable(map(self.monitor.memory.explain, found)):
+        for report in chain.from_iterable(map(self.monitor.memory.explain, own_reports)):
             self.take(report)
             # Process ids concern this launcher only.
             if not isinstance(report, reports.Ready):
@@ -76,19 +76,19 @@ class ReportHandler:
             case reports.PeerMissing():
                 table.missing_edges.setdefault((report.rank, report.peer), report)
                 text = f"continuing without rank {report.peer}: {report.reason}"
-                self._tell("peer_lost", report, text, shown=self.graceful_stop.signal is None)
+                self._log("peer_lost", report, text, shown=self.graceful_stop.signal is None)
             case reports.PeerBack():
                 table.missing_edges.pop((report.rank, report.peer), None)
-                self._tell("peer_back", report, f"exchanges with rank {report.peer} again")
+                self._log("peer_back", report, f"exchanges with rank {report.peer} again")
             case reports.Rejected():
-                self._tell("refused", report, f"discarded the payload of rank {report.peer}: {report.reason}")
+                self._log("refused", report, f"discarded the payload of rank {report.peer}: {report.reason}")
             case reports.FaultInjected():
                 text = f"{report.fault}: {report.what}"
-                self.event_log.say("injected", text, report.rank, report.round, shown=False)
+                self.event_log.log("injected", text, report.rank, report.round, shown=False)
             case reports.Restarted():
                 self._restart(report)
             case reports.Rejoined():
-                self._go_back(report.rank, report.round)
+                self._return_to(report.rank, report.round)
             case reports.Checkpointed():
                 self.run_state.retention.note(report.rank, report.round)
             case reports.NotCheckpointed():
@@ -105,13 +105,13 @@ class ReportHandler:
                 table.ended.add(report.process)
                 self.mark_lost(table.home.get(report.process, ()), how_it_ended(report.status))
             case reports.Notice():
-                self.event_log.say("communication", report.text, report.rank)
+                self.event_log.log("communication", report.text, report.rank)
             case reports.DiskProblem():
                 self.event_log.disk_problem(report.rank, report.text, report.lost)
             case reports.Waiting():
                 return self.monitor.stragglers.take(report, time.monotonic())
             case reports.Stuck():
-                return self._tell("stuck", report, f"no progress for {report.seconds:.0f} s ({report.doing})")
+                return self._log("stuck", report, f"no progress for {report.seconds:.0f} s ({report.doing})")
         # The last two come from a watchdog, not from a node, and are no progress.
         self.monitor.watchdog.check_soon()
 
@@ -134,7 +134,7 @@ class ReportHandler:
                 round, text = member.round, f"rank {rank} on machine {self.machine_of(rank)} is lost: {why}"
                 # Evaluators here answer for local nodes that are lost.
                 self.evaluations.forget([rank])
-            self.event_log.say("node_lost", text, rank, max(round, 0), shown=shown)
+            self.event_log.log("node_lost", text, rank, max(round, 0), shown=shown)
             if shown:
                 self.console.show_log(logs[rank])
 
@@ -158,22 +158,22 @@ class ReportHandler:
         # One line, because usually all nodes follow.
         if report.metrics.get(LOSS.name, 0.0) is None and self.all_finite:
             self.all_finite = False
-            self._tell("not_finite", report, "the test loss is not finite")
+            self._log("not_finite", report, "the test loss is not finite")
 
     def _restart(self, report: reports.Restarted) -> None:
         for rank, text in self.late_join.note(report).items():
-            self.event_log.say("restarted", text, rank)
+            self.event_log.log("restarted", text, rank)
         self.membership.restart(report.process)
         self.monitor.watchdog.restart(report.process)
 
-    def _go_back(self, rank: int, round: int) -> None:
+    def _return_to(self, rank: int, round: int) -> None:
         # The exception: a rejoining node discards later rounds.
         self.membership.members[rank].round = round - 1
         # The node has deleted these checkpoints, so no resume may count on them.
         self.run_state.retention.undo(rank, round)
-        if rank in self.membership.local and (problem := self.evaluations.go_back(round)):
-            self.event_log.say("checkpoint", problem)
+        if rank in self.membership.local and (problem := self.evaluations.discard_from(round)):
+            self.event_log.log("checkpoint", problem)
 
-    def _tell(self, kind: str, report: RoundReport, text: str, shown: bool = True) -> None:
+    def _log(self, kind: str, report: RoundReport, text: str, shown: bool = True) -> None:
         text, peer = f"rank {report.rank}, round {report.round + 1}: {text}", getattr(report, "peer", None)
-        self.event_log.say(kind, text, report.rank, report.round, peer, shown)
+        self.event_log.log(kind, text, report.rank, report.round, peer, shown)

@@ -23,7 +23,7 @@ class StragglerTracker:
         self._counted: dict[int, tuple[int, int]] = {}
         """(round, seconds) of a rank's last wait, as counted in the totals."""
         self._has_news = False
-        self._told: dict[int, float] = {}
+        self._reported: dict[int, float] = {}
         self._named: dict[int, float] = {}
         """By straggler the time since when others wait for it."""
         self._lines: list[float] = []
@@ -49,15 +49,15 @@ class StragglerTracker:
     def end(self, rank: int, done: int, now: float) -> None:
         """Records that a node has done a round, so its wait in that round is over."""
         if rank in self._current and self._current[rank][0].round <= done:
-            report, told = self._current.pop(rank)
-            self._count(report, report.seconds + now - told)
+            report, reported_at = self._current.pop(rank)
+            self._count(report, report.seconds + now - reported_at)
 
     def current(self, now: float) -> dict[int, Waiting]:
         """The current waits, by waiting rank."""
         self._current = {r: (w, at) for r, (w, at) in self._current.items() if now - at <= w.lasts}
         return {rank: waiting for rank, (waiting, _) in self._current.items()}
 
-    def tell(self, event_log: EventLog, now: float) -> None:
+    def report(self, event_log: EventLog, now: float) -> None:
         """Shows a line for each straggler that does not wait itself, at most one per NEWS_INTERVAL.
 
         All stragglers with unknown activity share one line. Beyond MOST_LINES they are counted, those that
@@ -77,7 +77,9 @@ class StragglerTracker:
         self._named = {peer: self._named.get(peer, now) for peer in causes}
         seen = {peer for waiting in current.values() if waiting.why for peer in waiting.peers[:1]}
         # At most one line per straggler and interval, however many reports arrive.
-        due = [peer for peer in sorted(causes) if now - self._told.get(peer, -NEWS_INTERVAL) >= NEWS_INTERVAL]
+        due = [
+            peer for peer in sorted(causes) if now - self._reported.get(peer, -NEWS_INTERVAL) >= NEWS_INTERVAL
+        ]
         unseen = [p for p in due if p not in seen and now - self._named[p] >= Timeouts.unseen_straggler]
         groups = [*([peer] for peer in due if peer in seen), *([unseen] if unseen else [])]
         waiters = {peers[0]: set[int]().union(*map(causes.__getitem__, peers)) for peers in groups}
@@ -85,19 +87,19 @@ class StragglerTracker:
         room = MOST_LINES - len(self._lines)
         first = {peers[0] for peers in sorted(groups, key=lambda peers: -len(waiters[peers[0]]))[:room]}
         for peers in groups:
-            self._told |= dict.fromkeys(peers, now)
+            self._reported |= dict.fromkeys(peers, now)
             if peers[0] in first:
                 self._lines.append(now)
-                _tell(event_log, peers, waiters[peers[0]], current)
+                _log(event_log, peers, waiters[peers[0]], current)
             else:
                 self._unshown |= {*peers}
         if self._unshown and now - self._last_count >= NEWS_INTERVAL:
             text = f"{counted(len(self._unshown), 'other node is', 'other nodes are')} waited for, too"
-            event_log.say("waiting", text)
+            event_log.log("waiting", text)
             self._unshown, self._last_count = set(), now
 
 
-def _tell(event_log: EventLog, peers: list[int], who_waits: set[int], waiting: dict[int, Waiting]) -> None:
+def _log(event_log: EventLog, peers: list[int], who_waits: set[int], waiting: dict[int, Waiting]) -> None:
     """Shows who waits for these stragglers: first those that wait directly, the longest wait first."""
     directly = {rank for rank in who_waits if not set(peers).isdisjoint(waiting[rank].peers)}
     waiters = sorted(who_waits, key=lambda r: (r not in directly, -waiting[r].seconds, r))
@@ -106,4 +108,4 @@ def _tell(event_log: EventLog, peers: list[int], who_waits: set[int], waiting: d
     why = f" (rank {peers[0]}: {whys[0]})" if whys else ""
     who, whom = ranks_in_words(waiters, MOST_NAMED), ranks_in_words(peers, MOST_NAMED)
     text = f"{who} waiting for {first.seconds:.0f} s in round {first.round + 1}, for {whom}{why}"
-    event_log.say("waiting", text, first.rank, first.round, peers[0])
+    event_log.log("waiting", text, first.rank, first.round, peers[0])

@@ -49,7 +49,7 @@ class _Watched:
     waits: bool = False
     """All its nodes wait, and another node is behind one of them."""
     stuck: bool = False
-    told: bool = False
+    is_reported: bool = False
     """Whether it was reported as stuck since its last mark."""
     rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By rank the first round it was seen in, and when."""
@@ -80,7 +80,7 @@ class Watchdog:
         """Seconds without progress of any local node."""
         self._suspended = 0.0
         """Seconds in which the launcher was suspended."""
-        self._last_told = 0.0
+        self._last_reported = 0.0
         self._active: set[int] = set()
 
     def check(self, now: float) -> list[Report]:
@@ -101,11 +101,11 @@ class Watchdog:
                 self._observe(position, watched, elapsed)
         self._pause = self._next_pause()
         self.next_check = now + self._pause
-        found: list[Report] = [*self._newly_stuck()]
-        if now - self._last_told >= REPORT_INTERVAL:
-            self._last_told = now
-            found += self._waits(now)
-        return found
+        reports: list[Report] = [*self._newly_stuck()]
+        if now - self._last_reported >= REPORT_INTERVAL:
+            self._last_reported = now
+            reports += self._waits(now)
+        return reports
 
     def check_soon(self) -> None:
         """Shortens the pause after a report, because nodes may have made progress."""
@@ -137,8 +137,8 @@ class Watchdog:
         active, limits = set(self._membership.active), self._timeouts
         exits = self._exits(now).items()
         hung = {p for p, passed in exits if limits.process_exit <= passed < limits.process_gone}
-        stuck = [(p, one) for p, one in self._watched.items() if one.stuck]
-        hung |= {p for p, one in stuck if one.silent >= Timeouts.hung_process(self._limit(one))}
+        stuck = [(p, watched) for p, watched in self._watched.items() if watched.stuck]
+        hung |= {p for p, watched in stuck if watched.silent >= Timeouts.hung_process(self._limit(watched))}
         return {
             position: [
                 Failed(rank, f"hung ({self.doing(rank, now)}) and was killed")
@@ -164,7 +164,11 @@ class Watchdog:
         for position, watched in self._watched.items():
             is_idle = position not in ended and active.isdisjoint(watched.ranks)
             watched.idle_since = (watched.idle_since or now) if is_idle else 0.0
-        return {position: now - one.idle_since for position, one in self._watched.items() if one.idle_since}
+        return {
+            position: now - watched.idle_since
+            for position, watched in self._watched.items()
+            if watched.idle_since
+        }
 
     def restart(self, position: int) -> None:
         """Forgets the record of a restarted process: the silence of the old one does not count."""
@@ -214,7 +218,7 @@ class Watchdog:
             since = max(sighting.since for sighting in sightings.values()) - before
             watched.longest = max(watched.longest, watched.silent + max(0.0, since) / (marks - watched.marks))
         watched.marks, watched.silent = marks, 0.0
-        watched.waits = watched.stuck = watched.told = watched.stopped = False
+        watched.waits = watched.stuck = watched.is_reported = watched.stopped = False
         return True
 
     def _sightings(self, watched: _Watched) -> list[Heartbeat]:
@@ -260,8 +264,8 @@ class Watchdog:
 
     def _newly_stuck(self) -> Iterable[Stuck]:
         for watched in self._watched.values():
-            if watched.stuck and not watched.told:
-                watched.told = True
+            if watched.stuck and not watched.is_reported:
+                watched.is_reported = True
                 for rank in sorted(self._active.intersection(watched.ranks)):
                     seen = self._beats[rank].read()
                     yield Stuck(rank, max(seen.round, 0), self.what(rank), watched.silent)

@@ -28,7 +28,7 @@ from decentnode.launcher.child_process import ChildProcess
 from decentnode.launcher.control_groups import processors
 from decentnode.node.checkpoint.packed_state import unpacked
 from decentnode.node.experiment import Experiment, vector_test
-from decentnode.node.host_process import TELL_STACKS
+from decentnode.node.host_process import PRINT_STACKS
 from decentnode.results.records import private_megabytes
 
 NICENESS = 3
@@ -42,12 +42,12 @@ _TASK = struct.Struct("<II")
 
 def evaluators_wanted(experiment: Experiment, local: Collection[int]) -> int:
     """The number of evaluators for these ranks of a machine; more than nodes are never busy."""
-    given = experiment.settings.evaluation.background
-    if given is True:
+    wanted = experiment.settings.evaluation.background
+    if wanted is True:
         # Where nodes keep all processors busy, an evaluator gains nothing and costs them time.
         processes = len({experiment.home[rank] for rank in local})
         return min(max(0, processors() - processes), len(local))
-    return min(int(given), len(local))
+    return min(int(wanted), len(local))
 
 
 @dataclass
@@ -62,7 +62,7 @@ class _Evaluator:
     published: Published | None = None
     beats: int = 0
     since: float = 0.0
-    """When it last made progress."""
+    """The time at which it last made progress."""
 
     def close(self) -> None:
         """Ends the process."""
@@ -78,9 +78,13 @@ class EvaluatorPool:
     """
 
     def __init__(
-        self, experiment: Experiment, local: Collection[int], run_dir: Path, say: Callable[[str, str], object]
+        self,
+        experiment: Experiment,
+        local: Collection[int],
+        run_dir: Path,
+        log_event: Callable[[str, str], object],
     ) -> None:
-        """`local`: the ranks of this machine; `say` gets the kind and the text of an event.
+        """`local`: the ranks of this machine; `log_event` gets the kind and the text of an event.
 
         Nothing runs before `start`.
         """
@@ -89,15 +93,15 @@ class EvaluatorPool:
         layout, ranks = experiment.layout, sorted(local)
         self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype)
         """For the observer."""
-        own = SnapshotBuffers(
+        snapshots = SnapshotBuffers(
             ranks if self._count else [],
             layout.numel,
             layout.dtype,
             experiment.room_beside if self._count else 0,
         )
-        self.board = EvaluatorBoard(own, self._count)
+        self.board = EvaluatorBoard(snapshots, self._count)
         self._run_dir = run_dir
-        self._say = say
+        self._log_event = log_event
         self._waiting_published: deque[Published] = deque()
         # An evaluator is hung if several looks have found no progress, not one after a suspension of both.
         self._clock = AwakeClock(experiment.settings.failures.deadline / 4)
@@ -114,17 +118,17 @@ class EvaluatorPool:
     @property
     def descriptors(self) -> list[int]:
         """Readable when `reports` has something to do."""
-        return [one.reader.fd for one in self._evaluators]
+        return [evaluator.reader.fd for evaluator in self._evaluators]
 
     @property
     def is_busy(self) -> bool:
         """Whether an evaluation is awaited."""
-        return bool(self._waiting_published) or any(one.published for one in self._evaluators)
+        return bool(self._waiting_published) or any(evaluator.published for evaluator in self._evaluators)
 
     @property
     def memory_mb(self) -> float:
         """Memory that only the evaluators use now, in MB."""
-        return sum(private_megabytes(one.child.pid) for one in self._evaluators)
+        return sum(private_megabytes(evaluator.child.pid) for evaluator in self._evaluators)
 
     def submit(self, published: Published) -> None:
         """Has a vector of this machine evaluated."""
@@ -133,39 +137,39 @@ class EvaluatorPool:
 
     def reports(self) -> list[Evaluated]:
         """Finished evaluations; those that failed have no metrics."""
-        found: list[Evaluated] = []
+        evaluated: list[Evaluated] = []
         now = self._clock.now()
-        for one in [*self._evaluators]:
-            for report in one.reader.read():
+        for evaluator in [*self._evaluators]:
+            for report in evaluator.reader.read():
                 if isinstance(report, Evaluated):
-                    found.append(report)
-                    one.published = None
-            if (beats := self.board.beats_of(one.index)) != one.beats:
-                one.beats, one.since = beats, now
-            elif one.published and now - one.since > self._experiment.settings.failures.deadline:
-                one.child.kill()
-            if one.reader.closed:
-                found += self._remove(one)
+                    evaluated.append(report)
+                    evaluator.published = None
+            if (beats := self.board.beats_of(evaluator.index)) != evaluator.beats:
+                evaluator.beats, evaluator.since = beats, now
+            elif evaluator.published and now - evaluator.since > self._experiment.settings.failures.deadline:
+                evaluator.child.kill()
+            if evaluator.reader.closed:
+                evaluated += self._remove(evaluator)
         self._distribute()
         if not self._evaluators:
-            found += [self._failed(task) for task in self._waiting_published]
+            evaluated += [self._failed(task) for task in self._waiting_published]
             self._waiting_published.clear()
-        return found
+        return evaluated
 
     def close(self) -> None:
         """Ends all evaluators at once."""
-        for one in self._evaluators:
-            one.close()
+        for evaluator in self._evaluators:
+            evaluator.close()
         self._evaluators.clear()
 
     def _distribute(self) -> None:
-        for one in self._evaluators:
-            if one.published is None and self._waiting_published:
-                one.published = self._waiting_published.popleft()
-                one.since = self._clock.now()
+        for evaluator in self._evaluators:
+            if evaluator.published is None and self._waiting_published:
+                evaluator.published = self._waiting_published.popleft()
+                evaluator.since = self._clock.now()
                 # The end of the process shows in its reports.
                 with contextlib.suppress(BrokenPipeError):
-                    os.write(one.tasks, _TASK.pack(one.published.rank, one.published.round))
+                    os.write(evaluator.tasks, _TASK.pack(evaluator.published.rank, evaluator.published.round))
 
     def _remove(self, evaluator: _Evaluator) -> list[Evaluated]:
         """Removes an evaluator that has ended; its evaluation has failed."""
@@ -174,7 +178,7 @@ class EvaluatorPool:
         evaluator.close()
         event = f"a process that evaluates in the background has ended; its log: {evaluator.child.log}"
         then = "" if self._evaluators else "; the nodes evaluate their models themselves"
-        self._say("evaluation", event + then)
+        self._log_event("evaluation", event + then)
         return [self._failed(evaluator.published)] if evaluator.published else []
 
     def _failed(self, published: Published) -> Evaluated:
@@ -201,7 +205,7 @@ class EvaluatorPool:
 
 def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int, reporter: Reporter) -> None:
     """Evaluates what the launcher asks for, until that kills this process."""
-    faulthandler.register(TELL_STACKS, file=sys.stderr.fileno())
+    faulthandler.register(PRINT_STACKS, file=sys.stderr.fileno())
     os.nice(NICENESS)
     keep_freed_memory()
     plan, beat, test_on = experiment.plan, partial(board.beat, index), cache(partial(vector_test, experiment))

@@ -161,12 +161,12 @@ class ModelObserver(threading.Thread):
 
     def _arrived(self) -> list[Event]:
         """All waiting events; if there are none, the first that arrives, or none after POLL_INTERVAL."""
-        found: list[Event] = []
+        events: list[Event] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))
+            events.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))
         # Asked before the other events are taken: every report that the table has by now is among them.
         self._expected = self.reporting()
-        return found + [self._events.get() for _ in range(self._events.qsize())]
+        return events + [self._events.get() for _ in range(self._events.qsize())]
 
     def _release_late(self, event: Event) -> None:
         if isinstance(event, Published) and event.published:
@@ -204,16 +204,16 @@ class ModelObserver(threading.Thread):
 
     def _is_full(self) -> bool:
         """Whether other machines have reported more open rounds than a correct run can have."""
-        ahead = sum(not (one.shown or one.declined) for one in self._rounds.values())
+        ahead = sum(not (parts.shown or parts.declined) for parts in self._rounds.values())
         return ahead >= max(MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES // (8 * self.snapshots.elements))
 
     def _advance(self, round: int, parts: _RoundParts) -> None:
         """Takes every step that the input allows: sum, mean, distances, observation."""
         # One machine or node must not delay the observations of all others.
         late = self.is_alone or self._clock.now() - parts.grew > Timeouts.observation
-        heard = parts.shown | parts.declined
+        answered = parts.shown | parts.declined
         # A node in a later round has skipped this one.
-        are_here = all(rank in heard or done > round for rank, done in self._expected.items())
+        are_here = all(rank in answered or done > round for rank, done in self._expected.items())
         if self.machine not in parts.sums and (late or are_here):
             self._contribute(PartialSum(self.machine, round, len(parts.shown), self._sum(parts)))
             if not parts.shown:

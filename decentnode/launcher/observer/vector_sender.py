@@ -48,7 +48,7 @@ class VectorSender:
 
     machine: int
     nbytes: int
-    """Of a vector."""
+    """Bytes of a vector."""
     send: Send
     """Sends to a machine and returns the bytes: 0 without a route."""
     contributions: queue.SimpleQueue[Contribution] = field(default_factory=queue.SimpleQueue)
@@ -63,7 +63,7 @@ class VectorSender:
 
         Returns the messages with each whole vector, and the acknowledgement of each, in place of its pieces.
         """
-        found = [whole for note in notes if (whole := self._take(note)) is not None]
+        vectors = [whole for note in notes if (whole := self._take(note)) is not None]
         # After the messages: an acknowledgement that is here must not count as late.
         now = time.monotonic()
         for machine, vector in list(self._outgoing.items()):
@@ -77,7 +77,7 @@ class VectorSender:
                         self.send(contribution, machine)
                     case _:
                         self._begin(contribution, machine)
-        return found
+        return vectors
 
     def _take(self, note: Note) -> Note | MeanVector | None:
         match note:

@@ -80,8 +80,8 @@ class CheckpointRetention:
         return True
 
     def _unneeded(self, rounds: Collection[int]) -> list[int]:
-        own = max((round for round in rounds if round < self.settled), default=self.settled)
-        first = min(own, self.kept) if self.kept in rounds else own
+        newest = max((round for round in rounds if round < self.settled), default=self.settled)
+        first = min(newest, self.kept) if self.kept in rounds else newest
         return [round for round in rounds if round < first]
 
 

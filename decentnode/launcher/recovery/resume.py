@@ -25,7 +25,7 @@ from decentnode.config.settings import (
 )
 from decentnode.config.type_check import show
 from decentnode.core.atomic_files import write_durably
-from decentnode.core.streams import say
+from decentnode.core.streams import print_line
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.launcher.cluster.messages import INCARNATIONS, Join, Start
@@ -60,7 +60,7 @@ FINISHING = b"writers\n"
 class RunLock:
     """Held by a launcher and all its processes, so two starts of a run cannot write to one directory."""
 
-    def __init__(self, run_dir: Path, what: str = "this run", shared: bool = False) -> None:
+    def __init__(self, run_dir: Path, subject: str = "this run", shared: bool = False) -> None:
         """Takes the lock; raises BadInput if another start holds it. `shared`: several may have it."""
         path, kind = run_dir / "lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
@@ -82,7 +82,7 @@ class RunLock:
                         limit, is_extended = limit + Timeouts.last_rows, True
                         continue
                     os.close(fd)
-                    raise BadInput(f"{run_dir}: {what} is in progress; stop it first") from None
+                    raise BadInput(f"{run_dir}: {subject} is in progress; stop it first") from None
             except OSError as error:
                 os.close(fd)
                 raise BadInput(f"{path} cannot be locked: {error.strerror or error}") from error
@@ -131,7 +131,7 @@ class ResumePlan:
         self.threads: int | None = self._state.get("threads")
         """Threads of torch in each process so far; None in runs of earlier releases, which kept no number."""
         self.other_code = ""
-        """Files that have changed since, as text; known after `greeting`."""
+        """Files that have changed since, as text; known after `with_checkpoints`."""
         self._accepts_other_code = accepts_other_code
         self.seconds = 0.0
         """Elapsed time of the run up to the round it resumes after."""
@@ -149,7 +149,7 @@ class ResumePlan:
                 "to continue, set more (rounds=N)"
             )
 
-    def greeting(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
+    def with_checkpoints(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
         """The Join with this machine's checkpoints; raises BadInput that names a rank without any.
 
         Also raises it for another dataset or code, and where `begin` would fail: by then the others have the
@@ -198,19 +198,19 @@ class ResumePlan:
             reason = [f"there is none in {directory / f'{rank:05d}'}", *defects][-1]
             raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to resume from: {reason}")
         for defect in defects:
-            say(f"{defect}; it is not used")
+            print_line(f"{defect}; it is not used")
         return good
 
     def _check(self, rank: int, round: int, settings: str) -> None:
         directory = self.run_dir / checkpoint.FOLDER
-        found = checkpoint.read(directory, rank, round)
+        saved = checkpoint.read(directory, rank, round)
         path = directory / f"{rank:05d}" / f"{round:08d}.json"
-        if f"{found.stamp.run_id:016x}" != self._state["run_id"]:
-            raise BadCheckpoint(f"{path}: is of another run, {found.stamp.run_id:016x}")
+        if f"{saved.stamp.run_id:016x}" != self._state["run_id"]:
+            raise BadCheckpoint(f"{path}: is of another run, {saved.stamp.run_id:016x}")
         # Other settings would continue with other numbers, without an error.
-        if found.stamp.settings != settings:
+        if saved.stamp.settings != settings:
             raise BadCheckpoint(f"{path}: was made with other settings, or by another version of decentnode")
-        seconds = found.state.get("seconds") if isinstance(found.state, dict) else None
+        seconds = saved.state.get("seconds") if isinstance(saved.state, dict) else None
         if not isinstance(seconds, float):
             raise BadCheckpoint(f"{path}: has no elapsed time of the run")
         self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)
@@ -332,13 +332,13 @@ def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
 
 def _comparable(settings: Settings) -> dict[str, Any]:
     """The settings as plain values; machines are reduced to their number of nodes."""
-    found = config.resolved(settings)
+    values = config.resolved(settings)
     mapping = settings.mapping.make()
     if isinstance(mapping, Consecutive):
         # Whichever mapping names the machines, they have the same ranks.
-        found["mapping"] = {}
-    found["mapping"]["machines"] = [machine.nodes for machine in mapping.machines]
-    return found
+        values["mapping"] = {}
+    values["mapping"]["machines"] = [machine.nodes for machine in mapping.machines]
+    return values
 
 
 def differences(before: Any, after: Any, key: str = "") -> Iterable[tuple[str, tuple[Any, Any]]]:

@@ -46,7 +46,7 @@ class RunState:
         self._ranks, self._local = ranks, local
         self._limiter = RateLimiter()
 
-    def greeting(self) -> Join:
+    def join_message(self) -> Join:
         """What this machine joins with; its checkpoints only to resume a run. Raises BadInput."""
         experiment = self._experiment
         settings, graph = experiment.settings, experiment.graph.graph
@@ -61,7 +61,7 @@ class RunState:
         if self._machine == 0:
             # Other machines do not know how remote nodes ended; their own may have to go back a round.
             self.resume_plan.refuse_finished(len(self._ranks))
-        return self.resume_plan.greeting(join, sorted(self._local), self.identity.settings)
+        return self.resume_plan.with_checkpoints(join, sorted(self._local), self.identity.settings)
 
     def begin(self, start: Start) -> None:
         """Prepares the directory after the rendezvous and before the start signal."""

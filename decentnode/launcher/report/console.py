@@ -26,7 +26,7 @@ NATIVE_FRAME = re.compile(r"frame #\d+: ")
 HEADING_EVERY = 20
 """Evaluations between two headings, so that one is always visible."""
 NAME_WIDTH = 18
-"""Of the names in the table at the end; a longer one widens it."""
+"""The width of the names in the table at the end; a longer name widens it."""
 STYLES = {ExitCode.OK: "bold green", ExitCode.NODES_LOST: "bold yellow"}
 
 
@@ -121,12 +121,12 @@ def heading(metrics: Sequence[Metric]) -> str:
 def evaluation_line(row: EvaluationRow, metrics: Sequence[Metric]) -> str:
     """The columns of one evaluation: the headline metric of the nodes, the mean of their loss, the cost."""
     first, *others = metrics
-    found, loss = (spread(row.metrics.get(name, {})) or {} for name in (first.name, LOSS.name))
+    scores, loss = (spread(row.metrics.get(name, {})) or {} for name in (first.name, LOSS.name))
     columns = (
         (6, str(row.round + 1)),
-        (max(11, len(first.name + first.unit)), first.number(found.get("mean"))),
-        (7, first.number(found.get("min"))),
-        (7, first.number(found.get("max"))),
+        (max(11, len(first.name + first.unit)), first.number(scores.get("mean"))),
+        (7, first.number(scores.get("min"))),
+        (7, first.number(scores.get("max"))),
         (7, first.number(row.of_average(first.name))),
         *([(7, decimal(loss.get("mean")))] if LOSS in others else []),
         (8, decimal(row.consensus_distance)),

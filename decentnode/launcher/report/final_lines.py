@@ -26,14 +26,14 @@ Lines = Iterator[tuple[str, str]]
 
 
 def exit_code(
-    membership: MembershipTable, asked_with: signal.Signals | None, lost_results: Sequence[str] = ()
+    membership: MembershipTable, stop_signal: signal.Signals | None, lost_results: Sequence[str] = ()
 ) -> ExitCode:
-    """The exit code of a launcher; `asked_with`: the signal that stopped the run.
+    """The exit code of a launcher; `stop_signal`: the signal that stopped the run.
 
     A signal after all known nodes have finished, while processes exit, has no effect.
     """
-    if asked_with is not None and any(membership.members[r].finished is None for r in membership.known):
-        return STOPPED_BY[asked_with]
+    if stop_signal is not None and any(membership.members[r].finished is None for r in membership.known):
+        return STOPPED_BY[stop_signal]
     # Before the general failure: this code names the cause.
     if any(member.out_of_memory for member in membership.members.values()):
         return ExitCode.OUT_OF_MEMORY
@@ -103,8 +103,8 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
         reasons = sorted(summary["refused_messages"].items())
         yield "refused messages", ", ".join(f"{count} for {reason}" for reason, count in reasons)
     if pictures.paths:
-        rest = f" and {len(pictures.paths) - 1} more" if len(pictures.paths) > 1 else ""
-        yield "pictures", f"{pictures.paths[0].name}{rest}"
+        more = f" and {len(pictures.paths) - 1} more" if len(pictures.paths) > 1 else ""
+        yield "pictures", f"{pictures.paths[0].name}{more}"
     elif pictures.problem:
         yield "pictures", f"none: {pictures.problem}"
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
@@ -115,9 +115,9 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
 def _quality(summary: dict[str, Any]) -> Lines:
     metrics = msgspec.convert(summary["metrics"], list[Metric])
     for metric in metrics:
-        found = summary["validation" if metric.is_of_validation else "test"][metric.name]
-        if found:
-            mean, std, least, most = (metric.number(found[key]) for key in ("mean", "std", "min", "max"))
+        scores = summary["validation" if metric.is_of_validation else "test"][metric.name]
+        if scores:
+            mean, std, least, most = (metric.number(scores[key]) for key in ("mean", "std", "min", "max"))
             yield metric.title, f"{mean}{metric.unit} ± {std}, from {least} to {most}"
         elif metric is metrics[0] and summary["finished_nodes"]:
             yield metric.title, "-"
@@ -130,22 +130,22 @@ def _quality(summary: dict[str, Any]) -> Lines:
 
 def _privacy(summary: dict[str, Any]) -> Lines:
     """What the private steps have spent, or why nothing is claimed."""
-    found = summary.get("privacy")
-    if found is None or not summary["finished_nodes"]:
+    privacy = summary.get("privacy")
+    if privacy is None or not summary["finished_nodes"]:
         return
     names = iter(["privacy"])
-    if spent := list(found["epsilon"].values()):
+    if spent := list(privacy["epsilon"].values()):
         least, most = decimal(min(spent)), decimal(max(spent))
         span = most if least == most else f"{least} to {most}"
-        at = f"delta {found['delta']:g} by accountant {found['accountant']}"
+        at = f"delta {privacy['delta']:g} by accountant {privacy['accountant']}"
         yield next(names), f"each of {counted(len(spent), 'node')} has spent epsilon {span} at {at}"
-    if found["planned_rounds"] > summary["rounds"]:
-        planned = found["planned_rounds"]
+    if privacy["planned_rounds"] > summary["rounds"]:
+        planned = privacy["planned_rounds"]
         yield (
             next(names, ""),
             f"ended before round {summary['rounds'] + 1} of {planned}: all budgets are spent",
         )
-    for reason, ranks in found["no_claim"].items():
+    for reason, ranks in privacy["no_claim"].items():
         everybody = len(ranks) == summary["nodes"]
         of = "" if everybody else f" for {ranks_in_words(ranks, MOST_LOST)}"
         yield next(names, ""), f"no claim{of}: {reason}"

@@ -27,7 +27,7 @@ BEGIN, ROWS, END = b"b", b"r", b"e"
 """What the launcher notifies a writer of: the run is described, the file has more rows, the run has ended."""
 MOST_PROBLEM_BYTES = 1000
 POLL_INTERVAL = 0.05
-Say = Callable[[str, str], object]
+LogEvent = Callable[[str, str], object]
 """Records and shows an event, of a kind and with a text."""
 
 
@@ -37,7 +37,7 @@ class WriterProcess:
     def __init__(self, plugin: Plugin, run_dir: Path, run_lock: RunLock, log: Path) -> None:
         """Forks the process; raises StartError. No thread may run yet."""
         self.name = plugin.name
-        told, self._notices = os.pipe()
+        reading_end, self._notices = os.pipe()
         self._problems, problems = os.pipe()
         # A writer that hangs must not block the launcher; one that ended has said what it had to say.
         os.set_blocking(self._notices, False)
@@ -46,12 +46,12 @@ class WriterProcess:
 
         def work() -> None:
             # It may outlive the launcher, and then must not keep what that held, such as the lock of a sweep.
-            kept = {0, 1, 2, told, problems, run_lock.fileno()}
+            kept = {0, 1, 2, reading_end, problems, run_lock.fileno()}
             for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208 - numbers
                 with contextlib.suppress(OSError):  # that of the listing
                     os.close(fd)
             try:
-                _follow(plugin, run_dir, run_lock, told, launcher)
+                _follow(plugin, run_dir, run_lock, reading_end, launcher)
             except BaseException as error:  # whatever the library raises
                 text = next(iter(str(error).splitlines()), "")
                 # An error of ours says enough without its class.
@@ -61,7 +61,7 @@ class WriterProcess:
                 raise
 
         self.child = ChildProcess(f"writer {self.name}", work, log, outlives=True)
-        os.close(told)
+        os.close(reading_end)
         os.close(problems)
 
     def notify(self, notice: bytes) -> None:
@@ -82,9 +82,9 @@ class WriterProcess:
 class RowWriters:
     """All writers of a run; without plug-ins it does nothing."""
 
-    def __init__(self, plugins: Sequence[Plugin], say: Say) -> None:
+    def __init__(self, plugins: Sequence[Plugin], log_event: LogEvent) -> None:
         self._plugins = plugins
-        self._say = say
+        self._log_event = log_event
         self._processes: list[WriterProcess] = []
 
     def start(self, run_dir: Path, run_lock: RunLock) -> None:
@@ -106,7 +106,7 @@ class RowWriters:
         for writer in [writer for writer in self._processes if writer.child.has_ended()]:
             self._processes.remove(writer)
             if problem := writer.close():
-                self._say("writer", f"writer {writer.name} is dropped: {problem}")
+                self._log_event("writer", f"writer {writer.name} is dropped: {problem}")
 
     def finish(self, is_urgent: Callable[[], bool]) -> None:
         """Waits until all have finished, at most for the limit, or until it is urgent.
@@ -121,7 +121,7 @@ class RowWriters:
             self.drop_failed()
         for writer in self._processes:
             why = "it had not finished in time; its last rows may be missing"
-            self._say("writer", f"writer {writer.name} is dropped: {why}")
+            self._log_event("writer", f"writer {writer.name} is dropped: {why}")
         self.close()
 
     def close(self) -> None:
@@ -150,19 +150,19 @@ def _follow(plugin: Plugin, run_dir: Path, run_lock: RunLock, notices: int, laun
 
     threading.Thread(target=limit, daemon=True).start()
 
-    def heard() -> bytes:
+    def read_notices() -> bytes:
         """Waits for notices; empty when all were read and the launcher has died."""
         # Other processes of the launcher may have the pipe for a moment longer.
         return os.read(notices, 1 << 16) if notices in ready([notices, alive]) else b""
 
     # Some runs end before they begin.
-    if BEGIN not in (latest := heard()):
+    if BEGIN not in (latest := read_notices()):
         return
     writer: Writer = plugin.make()
     follower = EvaluationFollower(run_dir / "evaluations.jsonl")
     writer.begin(Run(run_dir), sorted(follower.read(), key=lambda row: row.round))
     while latest and END not in latest:
-        latest = heard()
+        latest = read_notices()
         for row in follower.read():
             writer.row(row)
     # A new description: the first one may have read an earlier summary.

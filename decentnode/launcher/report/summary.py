@@ -41,7 +41,7 @@ class EvaluationLog:
     path: Path
     reports: dict[int, dict[int, Published]] = field(default_factory=dict)
     metrics: dict[int, dict[int, Values]] = field(default_factory=dict)
-    """Of evaluations, by round and rank; empty if one failed."""
+    """The scores of evaluations, by round and rank; empty if an evaluation failed."""
     observations: dict[int, Observation] = field(default_factory=dict)
     rows: dict[int, EvaluationRow] = field(default_factory=dict)
     """Rows that are written, by round, in this order; the highest round need not be the last one."""
@@ -58,7 +58,7 @@ class EvaluationLog:
         self.rows = {row.round: row for row in read_evaluations(self.path)} if self.path.exists() else {}
         self._may_undo = is_late
 
-    def go_back(self, round: int) -> str:
+    def discard_from(self, round: int) -> str:
         """Discards rows of `round` and later ones where nodes repeat these; returns a line if that fails."""
         if not self._may_undo:
             return ""
@@ -128,7 +128,7 @@ class EvaluationLog:
         """The row of a round; None if no model was evaluated."""
         metrics = {rank: of for rank, of in sorted(self.metrics.pop(round, {}).items()) if of}
         published = sorted(self.reports.pop(round).items())
-        reports = {r: one for r, one in published if one.evaluation == "none" or r in metrics}
+        reports = {r: report for r, report in published if report.evaluation == "none" or r in metrics}
         if not metrics:
             return None
         seen = self.observations.get(round)
@@ -251,7 +251,7 @@ def summarize(
     for rank, report in finished.items():
         position = experiment.home[rank]
         by_process[position] = max(by_process.get(position, 0.0), report.memory_mb)
-    found = {metric.name: spread(tests.get(metric.name, {})) for metric in experiment.metrics}
+    spreads = {metric.name: spread(tests.get(metric.name, {})) for metric in experiment.metrics}
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -283,8 +283,8 @@ def summarize(
             str(rank): f.attacker_weight for rank, f in finished.items() if f.attacker_weight is not None
         },
         "metrics": [msgspec.to_builtins(metric) for metric in experiment.metrics],
-        "test": {name: one for name, one in found.items() if not name.startswith(VALIDATION)},
-        "validation": {name: one for name, one in found.items() if name.startswith(VALIDATION)},
+        "test": {name: scores for name, scores in spreads.items() if not name.startswith(VALIDATION)},
+        "validation": {name: scores for name, scores in spreads.items() if name.startswith(VALIDATION)},
         "average_model": last.average_model if last else None,
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
@@ -309,7 +309,7 @@ def _privacy(
     return {
         **described,
         "planned_rounds": experiment.planned_rounds,
-        "epsilon": {str(rank): one.epsilon for rank, one in finished.items() if one.epsilon is not None},
+        "epsilon": {str(rank): end.epsilon for rank, end in finished.items() if end.epsilon is not None},
         "no_claim": doubts,
     }
 
@@ -319,10 +319,10 @@ def _last_tests(
 ) -> dict[str, dict[int, float | None]]:
     """The metrics of the finished nodes after the last round, by name and rank."""
     # The report of an evaluation may be lost with a connection; a node repeats its own at its end.
-    found = by_name({rank: f.metrics for rank, f in finished.items()})
+    tests = by_name({rank: f.metrics for rank, f in finished.items()})
     for name, of in last_row.metrics.items() if last_row and last_row.round + 1 == rounds else ():
-        found[name] = found.get(name, {}) | {rank: v for rank, v in of.items() if rank in finished}
-    return found
+        tests[name] = tests.get(name, {}) | {rank: v for rank, v in of.items() if rank in finished}
+    return tests
 
 
 def by_name(metrics: Mapping[int, Values]) -> dict[str, dict[int, float | None]]:

@@ -12,9 +12,9 @@ from decentnode.errors import DecentnodeError, PeerError
 from decentnode.graph.base import View
 from decentnode.node.asynchronous.messages import MessageExchange
 from decentnode.node.asynchronous.schedule import (
-    Back,
     Event,
     LiveSchedule,
+    PeerRejoined,
     Schedule,
     Step,
     Window,
@@ -81,8 +81,8 @@ class AsyncNode(Node):
             exchange.post(self.sharing.after_step(vector, view))
         elif isinstance(event, PeerError):
             exchange.continue_without(event)
-        elif isinstance(event, Back):
-            exchange.note_back(event.peer)
+        elif isinstance(event, PeerRejoined):
+            exchange.note_rejoined(event.peer)
         else:
             exchange.post(self.sharing.receive(vector, event, view))
 
@@ -109,15 +109,15 @@ class AsyncNode(Node):
         self._settled = True
         exchange, clock = self.exchange, self.exchange.clock
         limit = clock.now() + exchange.deadline
-        told = -Timeouts.unanswered
+        last_sent = -Timeouts.unanswered
 
         def is_over(now: float) -> bool:
-            nonlocal told
+            nonlocal last_sent
             is_answered = not list(self.sharing.awaited)
             # Repeated, because it may be lost.
-            if is_answered and now - told >= Timeouts.unanswered:
-                told = now
-                exchange.tell_finished()
+            if is_answered and now - last_sent >= Timeouts.unanswered:
+                last_sent = now
+                exchange.send_finished()
             return now > limit or (is_answered and not exchange.unfinished)
 
         window = Window(self.round + 1, 0, is_over, is_last=True)

@@ -43,7 +43,7 @@ class MessageExchange(RoundExchange):
         for target, tag, number, payload in posts:
             self.endpoint.send(target, payload.to(HOST), self._round, tag, number)
 
-    def tell_finished(self) -> None:
+    def send_finished(self) -> None:
         """Tells all neighbors that this node makes no further step."""
         self.post([Post(peer, FINISHED, self._round, NO_CONTENT) for peer in self._neighbors])
 
@@ -81,7 +81,7 @@ class MessageExchange(RoundExchange):
             return None
         # Counted as in an exchange: what is refused is not received.
         self.endpoint.counters.count_received(payload)
-        self._heard.add(message.source)
+        self._received.add(message.source)
         return PeerMessage(message.source, tag, message.seq, payload.to(self.endpoint.device))
 
     def lost(self) -> Iterator[PeerError]:
@@ -107,7 +107,7 @@ class MessageExchange(RoundExchange):
             return False
         return now - self._overdue.setdefault(peer, now) > Timeouts.standstill
 
-    def hears_again(self, peer: int) -> bool:
+    def restart_deadline(self, peer: int) -> bool:
         """Starts the deadline of a peer again, which has sent something; returns whether it was over."""
         self._awaited.pop(peer, None)
         return isinstance(self.missing.get(peer), PeerTimeout)

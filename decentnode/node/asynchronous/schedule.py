@@ -21,8 +21,8 @@ from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.training.pace import Pace
 
 FOLDER = "schedule"
-"""Of recorded schedules, in the run's directory."""
-LOOK_INTERVAL = 0.05
+"""The folder of recorded schedules, in the run's directory."""
+CHECK_INTERVAL = 0.05
 """Seconds between two looks at what the clock decides, while no message arrives."""
 
 
@@ -30,13 +30,13 @@ class Step(NamedTuple):
     """The node makes a local step."""
 
 
-class Back(NamedTuple):
+class PeerRejoined(NamedTuple):
     """The node continues with a peer that was lost."""
 
     peer: int
 
 
-Event = Step | PeerMessage | PeerError | Back
+Event = Step | PeerMessage | PeerError | PeerRejoined
 """An error: the node continues without that peer."""
 STEP = Step()
 
@@ -46,7 +46,7 @@ class Window(NamedTuple):
 
     round: int
     most_steps: int | None
-    """None: as many as fit."""
+    """Steps of the window, at most; None: as many as fit."""
     is_over: Callable[[float], bool]
     """Whether the window has ended, by the clock."""
     is_last: bool = False
@@ -61,7 +61,7 @@ class LiveSchedule:
     messages: MessageExchange
     pace: Pace | None
     _free: float = field(default=0.0, init=False)
-    """From when on the next step may begin."""
+    """The time from which on the next step may begin."""
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
         """The events of a window; each one is done when the next one is asked for."""
@@ -82,15 +82,15 @@ class LiveSchedule:
                 yield STEP
             else:
                 # Not longer: a broken link or a deadline is seen only at a look.
-                due = self._free - now if has_step and self._free > now else LOOK_INTERVAL
-                await self.messages.wait(min(due, LOOK_INTERVAL))
+                due = self._free - now if has_step and self._free > now else CHECK_INTERVAL
+                await self.messages.wait(min(due, CHECK_INTERVAL))
 
     def _news(self) -> Iterator[Event]:
         yield from list(self.messages.lost())
         for arrival in self.messages.arrivals():
             # A peer that was only slow has lost nothing, so both ends go on with what they had.
-            if self.messages.hears_again(arrival.source):
-                yield Back(arrival.source)
+            if self.messages.restart_deadline(arrival.source):
+                yield PeerRejoined(arrival.source)
             again = self.sharing.repeated(arrival)
             if again is None:
                 yield arrival
@@ -120,10 +120,10 @@ class RecordedSchedule:
         self.file.append(msgspec.json.encode({"round": window.round, "events": done}))
 
 
-def _written(event: PeerMessage | PeerError | Back) -> str:
+def _written(event: PeerMessage | PeerError | PeerRejoined) -> str:
     if isinstance(event, PeerMessage):
         return f"{event.source}:{event.tag}:{event.number}"
-    if isinstance(event, Back):
+    if isinstance(event, PeerRejoined):
         return f"back:{event.peer}"
     return f"{'left' if isinstance(event, PeerLeft) and not event.failed else 'lost'}:{event.peer}"
 
@@ -158,7 +158,7 @@ class ReplayedSchedule:
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
         """The recorded events of a window; raises RunFailed."""
-        recorded = next((one.events for one in self.windows if one.round == window.round), None)
+        recorded = next((past.events for past in self.windows if past.round == window.round), None)
         if recorded is None:
             raise RunFailed(f"{self._place(window)}: the recorded run has no such round; check schedule_path")
         for event in recorded:
@@ -170,19 +170,19 @@ class ReplayedSchedule:
             elif event.startswith("left:"):
                 yield PeerLeft(int(event[5:]), window.round)
             elif event.startswith("back:"):
-                yield Back(int(event[5:]))
+                yield PeerRejoined(int(event[5:]))
             else:
                 yield await self._arrival(message_of(event), window)
         # The recorded pace is kept, so that no sender fills the queue of a slower receiver.
         while not window.is_last and not window.is_over(self.messages.clock.now()):
-            self._look()
-            await self.messages.wait(LOOK_INTERVAL)
+            self._collect()
+            await self.messages.wait(CHECK_INTERVAL)
 
     async def _arrival(self, wanted_message: Message, window: Window) -> PeerMessage:
-        clock, deadline, awake = self.messages.clock, self.messages.deadline, AwakeClock(LOOK_INTERVAL)
+        clock, deadline, awake = self.messages.clock, self.messages.deadline, AwakeClock(CHECK_INTERVAL)
         limit = awake.now() + deadline
         while True:
-            self._look()
+            self._collect()
             if wanted_message in self._kept_messages:
                 return self._kept_messages.pop(wanted_message)
             if awake.now() > limit:
@@ -192,9 +192,9 @@ class ReplayedSchedule:
                     f"schedule has not come within {deadline:.0f} s"
                 )
             self.messages.post(self.sharing.repeats(clock.now()))
-            await self.messages.wait(LOOK_INTERVAL)
+            await self.messages.wait(CHECK_INTERVAL)
 
-    def _look(self) -> None:
+    def _collect(self) -> None:
         """Keeps what a later event uses, and answers again what an earlier one used."""
         for arrival in self.messages.arrivals():
             key = arrival[:3]

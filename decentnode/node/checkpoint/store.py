@@ -90,9 +90,9 @@ def save(
     """
     if not overwrite:
         with contextlib.suppress(BadCheckpoint):
-            found = read(directory, rank, round).stamp
+            saved = read(directory, rank, round).stamp
             # The incarnation may differ: a resumed run keeps the checkpoints it starts from.
-            if (found.run_id, found.settings) == (stamp.run_id, stamp.settings):
+            if (saved.run_id, saved.settings) == (stamp.run_id, stamp.settings):
                 return
     tensors: dict[str, Tensor] = {}
     tree = encoded(state, tensors)

@@ -34,7 +34,7 @@ class Fault:
     ranks: Literal["all"] | NonNegative | tuple[NonNegative, ...] = "all"
     """The ranks of the nodes that it strikes."""
     machine: NonNegative | None = None
-    """Only the nodes of this machine."""
+    """The machine whose nodes alone are affected."""
     rounds: NonNegative | tuple[NonNegative, NonNegative] | None = None
     """One round, or the first and the last, counted from 0; null: all."""
     probability: Probability = 1.0
@@ -76,11 +76,11 @@ class Fault:
                 (), f"rank {unknown_ranks[0]} does not exist; the graph has the ranks 0..{nodes - 1}"
             )
         if self.machine is not None and self.machine >= machines:
-            what = f"must be the index of a machine, 0..{machines - 1}, not {self.machine}"
-            yield Defect(("machine",), what)
+            defect = f"must be the index of a machine, 0..{machines - 1}, not {self.machine}"
+            yield Defect(("machine",), defect)
         if self.span[0] >= rounds:
-            what = f"never comes: the rounds are 0..{rounds - 1}, and it begins in {self.span[0]}"
-            yield Defect(("rounds",), what)
+            defect = f"never comes: the rounds are 0..{rounds - 1}, and it begins in {self.span[0]}"
+            yield Defect(("rounds",), defect)
 
 
 @dataclass(kw_only=True)
@@ -133,8 +133,8 @@ class MessageFault(Fault, ABC):
                 (), f"{name_of(self)} acts on ZeroMQ messages, and a process group has none; use zeromq"
             )
         elif communication.one_process or fullest > 1:
-            what = f"{name_of(self)} acts on messages between processes; give each node a process of its own"
-            yield Defect((), f"{what} (zeromq with nodes_per_process: 1)")
+            limit = f"{name_of(self)} acts on messages between processes; give each node a process of its own"
+            yield Defect((), f"{limit} (zeromq with nodes_per_process: 1)")
 
 
 def named(ranks: Literal["all"] | int | tuple[int, ...]) -> Iterator[int]:

@@ -73,11 +73,11 @@ class FaultInjector:
             if includes(fault.ranks, rank) and fault.machine in (None, self.machines[rank])
         ]
 
-    def tell(self, reporter: Reporter, fault: int, rank: int, round: int, what: str) -> None:
+    def report(self, reporter: Reporter, fault: int, rank: int, round: int, description: str) -> None:
         """Reports that a fault, by its number, acts on a rank in a round, and on what."""
         name = name_of(self.faults[fault])
-        print(f"round {round + 1}: injected fault: {name} of rank {rank} ({what})", flush=True)
-        reporter.send(FaultInjected(rank, round, name, what))
+        print(f"round {round + 1}: injected fault: {name} of rank {rank} ({description})", flush=True)
+        reporter.send(FaultInjected(rank, round, name, description))
 
 
 @dataclass(eq=False)
@@ -104,7 +104,7 @@ class FaultHeartbeat(HeartbeatSlot):
             is_meant = activity is Activity[fault.activity.upper()] and fault.injects_in(round)
             if is_meant and self.injector.is_due(number, self.rank, round):
                 # Reported and recorded first: a crash never returns from `inject`.
-                self.injector.tell(self.reporter, number, self.rank, round, fault.activity)
+                self.injector.report(self.reporter, number, self.rank, round, fault.activity)
                 self._lasting_faults.append(fault)
                 fault.inject()
 
@@ -129,7 +129,7 @@ class FaultInterceptor(MessageInterceptor):
     """Injects faults into the messages that arrive at one process."""
 
     faults: Mapping[int, Sequence[tuple[int, MessageFault]]]
-    """By local rank."""
+    """The faults of each local rank, with their numbers."""
     heartbeats: HeartbeatBoard
     injector: FaultInjector
     reporter: Reporter
@@ -138,7 +138,7 @@ class FaultInterceptor(MessageInterceptor):
         self.next_release = math.inf
         self._held: list[_Held] = []
         self._seen: dict[tuple[int, int, int], dict[object, int]] = {}
-        self._told: defaultdict[tuple[int, int], deque[int]] = defaultdict(
+        self._reported: defaultdict[tuple[int, int], deque[int]] = defaultdict(
             lambda: deque(maxlen=ROUNDS_REMEMBERED)
         )
 
@@ -155,13 +155,13 @@ class FaultInterceptor(MessageInterceptor):
         passing = self._struck(message, header, now)
         if queue := [held.until for held in before if not held.overtaken]:
             # A link keeps the order: messages behind a delayed one wait with it.
-            for one in passing:
-                self._hold(link, one, max(queue))
+            for passed in passing:
+                self._hold(link, passed, max(queue))
             passing = []
-        return passing + self._let_go([held for held in before if held.overtaken])
+        return passing + self._release([held for held in before if held.overtaken])
 
     def released(self, now: float) -> list[Received]:
-        return self._let_go([held for held in self._held if held.until <= now])
+        return self._release([held for held in self._held if held.until <= now])
 
     def _struck(self, message: Received, header: wire.Header, now: float) -> list[Received]:
         """What is left of a message after all faults."""
@@ -175,22 +175,22 @@ class FaultInterceptor(MessageInterceptor):
         attempt = self._attempt(header)
         passing = [message]
         for number, fault in faults:
-            is_met = (
+            applies = (
                 includes(fault.peers, header.sender)
                 and fault.separates(header.sender, header.receiver)
                 and fault.pursue(round, now)
                 and (fault.activity is None or seen.activity is Activity[fault.activity.upper()])
             )
-            if not is_met:
+            if not applies:
                 continue
             identity = (header.kind, header.sender, header.receiver, *header.key, header.seq, attempt)
             # Keyed by the message, not by its arrival, so the same messages are affected in each run.
             draw = generator(self.injector.seed, "fault", number, *identity)
             if fault.probability < 1.0 and draw.random() >= fault.probability:
                 continue
-            self._tell_once(number, header, round)
+            self._report_once(number, header, round)
             hold = partial(self._hold, (header.sender, header.receiver))
-            passing = [left for one in passing for left in fault.inject(one, draw, now, hold)]
+            passing = [left for passed in passing for left in fault.inject(passed, draw, now, hold)]
         return passing
 
     def _attempt(self, header: wire.Header) -> int:
@@ -204,22 +204,22 @@ class FaultInterceptor(MessageInterceptor):
             del series[next(iter(series))]
         return times
 
-    def _tell_once(self, number: int, header: wire.Header, round: int) -> None:
+    def _report_once(self, number: int, header: wire.Header, round: int) -> None:
         """Reports the first message that a fault affects for a rank in a round."""
-        told = self._told[number, header.receiver]
-        if round not in told:
-            told.append(round)
+        reported = self._reported[number, header.receiver]
+        if round not in reported:
+            reported.append(round)
             kind = wire.Kind(header.kind).name.lower()
-            what = f"{kind} from rank {header.sender}"
-            self.injector.tell(self.reporter, number, header.receiver, round, what)
+            description = f"{kind} from rank {header.sender}"
+            self.injector.report(self.reporter, number, header.receiver, round, description)
 
     def _hold(self, link: Link, message: Received, until: float, overtaken: bool = False) -> None:
         self._held.append(_Held(until, link, message, overtaken))
         self.next_release = min(self.next_release, until)
 
-    def _let_go(self, held: "list[_Held]") -> list[Received]:
+    def _release(self, held: "list[_Held]") -> list[Received]:
         if held:
-            self._held = [one for one in self._held if one not in held]
-            self.next_release = min((one.until for one in self._held), default=math.inf)
+            self._held = [kept for kept in self._held if kept not in held]
+            self.next_release = min((kept.until for kept in self._held), default=math.inf)
         # The sort is stable, so messages due at the same time keep their order.
-        return [one.message for one in sorted(held, key=lambda one: one.until)]
+        return [due.message for due in sorted(held, key=lambda due: due.until)]

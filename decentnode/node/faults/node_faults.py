@@ -43,7 +43,7 @@ class Stop(NodeFault):
     seconds: PositiveFloat = 5.0
 
     def inject(self) -> None:
-        own = os.pidfd_open(os.getpid())
+        own_process = os.pidfd_open(os.getpid())
         try:
             with warnings.catch_warnings():
                 # Newer interpreters warn about a fork with threads; the child uses none of their locks.
@@ -51,10 +51,10 @@ class Stop(NodeFault):
                 # A child, because a suspended process cannot continue itself.
                 child = os.fork()
             if child == 0:
-                stop_and_continue(own, self.seconds)
+                stop_and_continue(own_process, self.seconds)
             os.waitpid(child, 0)
         finally:
-            os.close(own)
+            os.close(own_process)
 
 
 def stop_and_continue(pidfd: int, seconds: float) -> None:

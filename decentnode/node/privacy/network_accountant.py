@@ -47,9 +47,9 @@ class NetworkPrivacy:
     published: Matrix | None
     """Epsilon by the theorem of the scheme's paper, of single observers; another figure, not a bound."""
     local: list[float]
-    """Of each node: all others together."""
+    """Epsilon of each node against all others together."""
     central: list[float]
-    """Of each node: who sees only the mean of the models after each step."""
+    """Epsilon of each node against one that sees only the mean of the models after each step."""
     notes: tuple[str, ...]
     doubts: tuple[str, ...]
     """Why nothing is claimed; empty where these are claims."""
@@ -118,7 +118,7 @@ def _flow(
     plain = graph.graph
     reason = (
         "the graph depends on the run"
-        if plain.is_negotiated or plain.asks_service or plain.needs_labels
+        if plain.is_negotiated or plain.needs_service or plain.needs_labels
         else f"{name_of(scheme)} sends by servers or levels"
         if scheme.requirements.server or scheme.requirements.levels
         else ""
@@ -226,8 +226,8 @@ class NoiseOfMuffliato(Mechanism):
                 for w in sorted({w for v in group for w in self.graph.graph.sources(v, round)} - {*group})
             ]
             seen = np.array(rows) if rows else np.zeros((1, self.rounds * n))
-            found = network_privacy.sensitivity(seen, n, self._noise, group)
-            columns.append([gaussian_epsilon(float(mu), self.delta) for mu in found])
+            sensitivities = network_privacy.sensitivity(seen, n, self._noise, group)
+            columns.append([gaussian_epsilon(float(mu), self.delta) for mu in sensitivities])
         return np.array(columns).T, []
 
     def _sent(self) -> Iterator[tuple[int, Matrix]]:
@@ -251,8 +251,8 @@ class NoiseOfMuffliato(Mechanism):
     def published(self) -> Matrix:
         # Divergences of the rounds add up. Of a graph that changes, each round has its own.
         cycle = range(self.rounds) if self.graph.graph.period is None else self.graph.graph.cycle
-        found = [network_privacy.pairwise_renyi(self._steps(round), self._noise) for round in cycle]
-        mean: Matrix = np.mean(found, axis=0)
+        divergences = [network_privacy.pairwise_renyi(self._steps(round), self._noise) for round in cycle]
+        mean: Matrix = np.mean(divergences, axis=0)
         return network_privacy.epsilon(mean, self.rounds, self.delta)
 
     def _steps(self, round: int) -> Iterator[tuple[Matrix, NDArray[np.bool_]]]:

@@ -23,7 +23,7 @@ from decentnode.results.transcript import TranscriptLine, bytes_path, cut_back, 
 from decentnode.sharing.base import SharingBase
 
 MOST_WAITING_BYTES = 256 << 20
-"""Of payloads that the disk has not taken yet; the bytes of later ones are not kept."""
+"""Bytes of payloads that may wait for the disk; the bytes of later payloads are not kept."""
 FLUSH_INTERVAL = 0.5
 """Seconds between writes where rounds are shorter: each hands the processor over and delays a round."""
 _WRITER = ThreadPoolExecutor(1, "decentnode-transcript")
@@ -35,7 +35,7 @@ class PassiveAdversary(Protocol):
 
     ranks: tuple[int, ...]
 
-    def hears(self, target: int, source: int) -> bool:
+    def sees(self, target: int, source: int) -> bool:
         """Whether it sees what `source` sends to `target`."""
 
     def opens(self, target: int, is_encrypted: bool) -> bool:
@@ -79,7 +79,7 @@ class TranscriptWriter(KeptBeside):
         self._last: Future[None] | None = None
         self._problem = ""
         self._file: FileIO | None = None
-        if scheme.own_key and any(rank in one.ranks for one in adversaries):
+        if scheme.own_key and any(rank in adversary.ranks for adversary in adversaries):
             # The party knows the private key with which the node reads what it receives.
             path = key_path(run, rank)
             make_folder(path.parent)
@@ -92,9 +92,13 @@ class TranscriptWriter(KeptBeside):
         if round > self._round >= 0:
             self._batch.lines.append(TranscriptLine("round", self._round))
         self._round = round
-        listening = [one for one in self._adversaries if one.records(round, self._rounds, self._keeps_all)]
+        listening = [
+            adversary
+            for adversary in self._adversaries
+            if adversary.records(round, self._rounds, self._keeps_all)
+        ]
         for order, (source, message) in enumerate(arrived.items() if listening else ()):
-            hearing = [one for one in listening if one.hears(self._rank, source)]
+            hearing = [adversary for adversary in listening if adversary.sees(self._rank, source)]
             payload = payloads.get(source)
             # What was refused has no payload: the party could not read it either.
             if payload is None or not hearing:
@@ -113,7 +117,7 @@ class TranscriptWriter(KeptBeside):
                 sealed=sealed,
             )
             self._batch.lines.append(line)
-            if any(one.opens(self._rank, sealed) for one in hearing):
+            if any(adversary.opens(self._rank, sealed) for adversary in hearing):
                 # The node never waits for a slow disk.
                 line.lost = self._submitted - self._written + payload.nbytes > MOST_WAITING_BYTES
                 if not line.lost:
@@ -182,8 +186,8 @@ def writer_for(
     run: Path, rank: int, settings: Settings, mapping: Mapping, scheme: SharingBase, warn: Warn
 ) -> TranscriptWriter | None:
     """The writer of a node that a passive adversary hears; None: none does. `scheme`: that of the node."""
-    adversaries = [one.make() for one in settings.adversaries]
-    hearing = [one for one in adversaries if not one.active and one.listens_at(rank)]
+    adversaries = [plugin.make() for plugin in settings.adversaries]
+    hearing = [adversary for adversary in adversaries if not adversary.active and adversary.listens_at(rank)]
     if not hearing:
         return None
     return TranscriptWriter(

@@ -182,7 +182,7 @@ def _read(path: Path) -> RunCurves:
     rows = read_evaluations(file) if file.exists() or not summary.exists() else []
     if not rows and not summary.exists():
         raise BadInput(f"{file}: holds no evaluation, so there is nothing to draw")
-    defects = [f"{file}: round {row.round}: {what}" for row in rows for what in _misfits(row)]
+    defects = [f"{file}: round {row.round}: {misfit}" for row in rows for misfit in _misfits(row)]
     if defects:
         raise BadInput(*defects[:MOST_SHOWN])
     # A killed run has no summary, but its evaluations can be drawn.
@@ -240,7 +240,7 @@ def different_datasets(runs: Sequence[RunCurves]) -> str:
         return ""
     names = dict[str, list[str]]()
     for run in known:
-        given = {o: run.dataset[o] for o in differing if o != "name" and run.dataset.get(o) is not None}
-        own = f" ({', '.join(f'{option}: {value}' for option, value in given.items())})" if given else ""
-        names.setdefault(f"{run.dataset.get('name')}{own}", []).append(run.name)
+        chosen = {o: run.dataset[o] for o in differing if o != "name" and run.dataset.get(o) is not None}
+        listed = f" ({', '.join(f'{option}: {value}' for option, value in chosen.items())})" if chosen else ""
+        names.setdefault(f"{run.dataset.get('name')}{listed}", []).append(run.name)
     return "; ".join(f"{', '.join(group)} on {dataset}" for dataset, group in names.items())

@@ -33,6 +33,6 @@ def make_figures(run_dir: Path) -> Pictures:
     except OSError as error:
         return Pictures(problem=f"drawing could not be started: {error.strerror}")
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it ended with exit code {done.returncode}"]
-        return Pictures(problem=said[-1])
+        messages = done.stderr.strip().splitlines() or [f"it ended with exit code {done.returncode}"]
+        return Pictures(problem=messages[-1])
     return Pictures([Path(line) for line in done.stdout.splitlines()])

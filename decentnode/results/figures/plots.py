@@ -35,7 +35,7 @@ from decentnode.results.figures.curves import (
     read_runs,
     spread_of,
 )
-from decentnode.results.figures.look import MARKERS, PALETTE
+from decentnode.results.figures.styles import MARKERS, PALETTE
 from decentnode.results.metrics import LOSS, Metric
 from decentnode.results.partition_table import PartitionTable
 from decentnode.results.reader import StrPath
@@ -205,7 +205,7 @@ def _styled(runs: Sequence[RunCurves]) -> list[Style]:
     colors = PALETTE if len(runs) <= len(PALETTE) else MANY_COLORS(linspace(0.03, 0.97, len(runs)))
     names = [""] if len(runs) == 1 else [run.name for run in runs]
     markers = itertools.cycle(MARKERS)
-    return [Style(*one) for one in zip(runs, colors, markers, names, strict=False)]
+    return [Style(*values) for values in zip(runs, colors, markers, names, strict=False)]
 
 
 def _curves(runs: Sequence[RunCurves], metric: Metric, axis: Axis) -> Panel:
@@ -246,11 +246,11 @@ def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style) -> No
             (spread.least, spread.most, RANGE_ALPHA, RANGE),
             (low, high, STD_ALPHA, STD),
         ):
-            look = {"color": style.color, "alpha": alpha, "label": label}
+            options = {"color": style.color, "alpha": alpha, "label": label}
             if len(x) == 1:
-                axes.vlines(x, bottom, top, linewidth=BAR_WIDTH, **look)
+                axes.vlines(x, bottom, top, linewidth=BAR_WIDTH, **options)
             else:
-                axes.fill_between(x, bottom, top, linewidth=0, **look)
+                axes.fill_between(x, bottom, top, linewidth=0, **options)
     _draw_line(axes, x, spread.mean, style, mean_label(style.run))
 
 

@@ -17,11 +17,11 @@ from matplotlib.patches import FancyArrowPatch
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.results.figures.look import PALETTE
 from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
+from decentnode.results.figures.styles import PALETTE
 
 SHAPES = ("o", "s", "D", "h", "^", "p", "v", "8")
-"""Of groups of nodes; together with the color 64 differ, and eight without colors."""
+"""The shapes of groups of nodes; 64 groups differ with the colors, eight without."""
 SIZE_OF = {"D": 0.72, "^": 1.16, "v": 1.16, "s": 0.86, "p": 1.12, "h": 1.08}
 """The side of a shape for the same room inside, as a share of the circle's diameter."""
 LOWER = {"^": -0.16, "v": 0.16}
@@ -63,7 +63,7 @@ class GraphPicture:
     groups: Sequence[int]
     """The group of each rank, as an index of `names`."""
     names: Sequence[str] = field(default=())
-    """Of the groups, for the legend; empty: all nodes look the same."""
+    """The names of the groups, for the legend; empty: all nodes look the same."""
 
 
 def draw_graph(picture: GraphPicture, path: Path) -> None:
@@ -92,12 +92,12 @@ def figure_of(picture: GraphPicture) -> Figure:
     figure = Figure(figsize=(columns * side, height))
     FigureCanvasAgg(figure)
     figure.text(0.15 / figure.get_figwidth(), 1 - 0.14 / height, picture.title, va="top", weight="bold")
-    for place, one in enumerate(picture.rounds):
+    for place, drawn in enumerate(picture.rounds):
         row, column = divmod(place, columns)
         bottom = below + (rows - 1 - row) * (side + 0.25)
         box = (column / columns, bottom / height, 1 / columns, side / height)
         axes = figure.add_axes(box)
-        _draw_round(axes, picture, one, side)
+        _draw_round(axes, picture, drawn, side)
     if entries:
         figure.legend(handles=entries, loc="lower center", ncols=across, handletextpad=0.3, columnspacing=1.2)
     return figure
@@ -111,13 +111,13 @@ def _legend(picture: GraphPicture) -> list[Line2D]:
     """The groups that have nodes; what a hollow node means."""
     used = sorted(set(picture.groups)) if picture.names else []
     entries = [_entry(picture.names[group], group) for group in used]
-    if any(one.resting for one in picture.rounds):
+    if any(drawn.resting for drawn in picture.rounds):
         entries.append(_entry("rests in this round", 0, hollow=True))
     return entries
 
 
 def _entry(label: str, group: int, hollow: bool = False) -> Line2D:
-    color, shape = look_of(group)
+    color, shape = group_style(group)
     return Line2D(
         [], [], linestyle="", marker="o" if hollow else shape, markersize=8, label=label,
         markerfacecolor="white" if hollow else color, markeredgecolor=PALE if hollow else INK,
@@ -125,7 +125,7 @@ def _entry(label: str, group: int, hollow: bool = False) -> Line2D:
     )  # fmt: skip
 
 
-def look_of(group: int) -> tuple[str, str]:
+def group_style(group: int) -> tuple[str, str]:
     """Color and shape of a group; they repeat together after 64."""
     return PALETTE[group % len(PALETTE)], SHAPES[(group + group // len(PALETTE)) % len(SHAPES)]
 
@@ -151,7 +151,7 @@ def _draw_round(axes: Axes, picture: GraphPicture, drawn_round: DrawnRound, side
 def _draw_node(
     axes: Axes, place: NDArray[np.float64], rank: int, group: int, rests: bool, diameter: float
 ) -> None:
-    color, shape = look_of(group)
+    color, shape = group_style(group)
     face: Any = "white" if rests else color
     axes.plot(
         *place, marker=shape, markersize=diameter * SIZE_OF.get(shape, 1.0), markerfacecolor=face,
@@ -181,7 +181,7 @@ def _diameter(places: NDArray[np.float64], side: float) -> float:
 
 
 def _widths(picture: GraphPicture, drawn_round: DrawnRound, side: float) -> list[float]:
-    """In points, by the share of the picture's largest weight; all alike where all weights are."""
+    """Widths in points, by the share of the picture's largest weight; all alike where all weights are."""
     weights = [weight for drawn in picture.rounds for *_, weight in drawn.edges]
     scale, most = (1.0 if side == PANEL else 0.8), max(weights, default=1.0)
     if most - min(weights, default=1.0) < ALIKE:

@@ -16,14 +16,14 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from decentnode.errors import BadInput
-from decentnode.results.figures.look import MARKERS, look
 from decentnode.results.figures.plots import DPI, PALE, drawing_style
+from decentnode.results.figures.styles import MARKERS, style_at
 
 Matrix = NDArray[np.float64]
 SIDE = 4.2
 """Inches of a panel."""
 DECADES = 4
-"""Of the scale of colors; less is as pale as its end."""
+"""Decades of the scale of colors; a smaller value is as pale as the end of the scale."""
 UNSEEN, KNOWN = "#ffffff", "#dddddd"
 """Where nothing is learned, and where nothing is hidden."""
 
@@ -97,7 +97,7 @@ def frontier_figure(title: str, utility: str, panels: Sequence[Sequence[Panel]])
             _draw_panel(axes, panel, places)
         line[0].set_ylabel(utility)
     entries = [
-        Line2D([], [], linestyle="", marker=marker_of(place), color=look(place).color, label=label)
+        Line2D([], [], linestyle="", marker=marker_of(place), color=style_at(place).color, label=label)
         for label, place in places.items()
     ]
     entries.append(Line2D([], [], color=PALE, linestyle="--", linewidth=1.2, label="Pareto front"))
@@ -106,7 +106,7 @@ def frontier_figure(title: str, utility: str, panels: Sequence[Sequence[Panel]])
 
 
 def marker_of(place: int) -> str:
-    """Together with the color of `look` the first 64 places differ."""
+    """Together with the color of `style_at` the first 64 places differ."""
     return MARKERS[(place + place // len(MARKERS)) % len(MARKERS)]
 
 
@@ -115,12 +115,12 @@ def _draw_panel(axes: Axes, panel: Panel, places: Mapping[str, int]) -> None:
     if panel.is_logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())
-    known = {label: one for label, one in panel.points.items() if isfinite(one[0]) and isfinite(one[2])}
+    known = {label: p for label, p in panel.points.items() if isfinite(p[0]) and isfinite(p[2])}
     # Variants without a value of x have a place of their own, right of all others.
-    right = max((one[0] for one in known.values()), default=1.0)
+    right = max((point[0] for point in known.values()), default=1.0)
     nowhere = right * 3 if panel.is_logarithmic else right + 0.15 * (abs(right) or 1.0)
     for label, (x, x_half, y, y_half) in panel.points.items():
-        style, is_known = look(places[label]), label in known
+        style, is_known = style_at(places[label]), label in known
         axes.errorbar(
             x if is_known else nowhere, y, xerr=_half(x_half) if is_known else None, yerr=_half(y_half),
             marker=marker_of(places[label]), color=style.color,

@@ -53,27 +53,29 @@ def scalars(row: EvaluationRow, metrics: Sequence[Metric], per_rank: bool = Fals
     Then means of training loss and of sent bytes over nodes, consensus distance, and seconds. A number that
     is not finite is nan; one that is not known is missing. `per_rank`: also each metric of each rank.
     """
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for name in (metric.name for metric in metrics):
         values = [nan if value is None else value for value in row.values(name)]
         if values:
             has_nan = any(value != value for value in values)
-            found[f"{name}/mean"] = fmean(values)
+            scores[f"{name}/mean"] = fmean(values)
             # Comparisons with nan are false, so min and max would depend on the order.
-            found[f"{name}/min"], found[f"{name}/max"] = (nan, nan) if has_nan else (min(values), max(values))
+            scores[f"{name}/min"], scores[f"{name}/max"] = (
+                (nan, nan) if has_nan else (min(values), max(values))
+            )
         if row.average_model is not None and name in row.average_model:
             average = row.of_average(name)
-            found[f"{name}/mean_model"] = nan if average is None else average
+            scores[f"{name}/mean_model"] = nan if average is None else average
         if per_rank:
             ranks = zip(row.metrics.get(name, {}), values, strict=True)
-            found |= {f"{name}/rank_{rank:05d}": value for rank, value in ranks}
+            scores |= {f"{name}/rank_{rank:05d}": value for rank, value in ranks}
     if row.train_loss:
-        found["train_loss"] = fmean(row.train_loss.values())
+        scores["train_loss"] = fmean(row.train_loss.values())
     if row.bytes_sent:
-        found["bytes_sent"] = fmean(row.bytes_sent.values())
+        scores["bytes_sent"] = fmean(row.bytes_sent.values())
     if row.consensus_distance is not None:
-        found["consensus_distance"] = row.consensus_distance
-    return found | {"seconds": row.seconds}
+        scores["consensus_distance"] = row.consensus_distance
+    return scores | {"seconds": row.seconds}
 
 
 def hyperparameters(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

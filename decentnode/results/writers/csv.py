@@ -24,7 +24,7 @@ class CsvWriter(Writer):
     """
 
     file: str = "evaluations.csv"
-    """Its name, from the run's directory."""
+    """The path of the file, from the run's directory."""
     _run: Run = field(init=False, repr=False)
     _lines: LineFile = field(init=False, repr=False)
 

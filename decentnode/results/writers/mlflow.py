@@ -58,8 +58,8 @@ class MlflowWriter(Writer):
             return
         entities = need("mlflow.entities", "mlflow")
         milliseconds = int(1000 * (start_of(self._run) + row.seconds))
-        found = scalars(row, self._run.metrics, self.per_rank).items()
-        metrics = [entities.Metric(key, value, milliseconds, row.round + 1) for key, value in found]
+        values = scalars(row, self._run.metrics, self.per_rank).items()
+        metrics = [entities.Metric(key, value, milliseconds, row.round + 1) for key, value in values]
         for first in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(self._id, metrics=metrics[first : first + MOST_METRICS])
 
@@ -72,8 +72,8 @@ class MlflowWriter(Writer):
 
     @property
     def _experiment_id(self) -> str:
-        found = self._client.get_experiment_by_name(self.experiment)
-        return str(found.experiment_id if found else self._client.create_experiment(self.experiment))
+        known = self._client.get_experiment_by_name(self.experiment)
+        return str(known.experiment_id if known else self._client.create_experiment(self.experiment))
 
     def _found(self) -> str:
         """The run of an earlier start, marked as running; empty if there is none."""
@@ -81,9 +81,9 @@ class MlflowWriter(Writer):
         runs = self._client.search_runs([self._experiment_id], wanted)
         if not runs:
             return ""
-        found = str(runs[0].info.run_id)
-        self._client.update_run(found, status="RUNNING")
-        return found
+        run_id = str(runs[0].info.run_id)
+        self._client.update_run(run_id, status="RUNNING")
+        return run_id
 
     def _made(self) -> str:
         entities, tags = need("mlflow.entities", "mlflow"), {RUN_ID: self._run.run_id}

@@ -24,7 +24,7 @@ class ParquetWriter(Writer):
     needs = ("pyarrow", "studies")
 
     file: str = "evaluations.parquet"
-    """Its name, from the run's directory."""
+    """The path of the file, from the run's directory."""
     _run: Run = field(init=False, repr=False)
     _parts: list[Any] = field(init=False, repr=False)
     """Tables of pyarrow, one for each evaluation, which need 8 bytes a number."""

@@ -60,8 +60,8 @@ class TensorBoardWriter(Writer):
 
     def _scalars(self, row: EvaluationRow) -> None:
         summaries = need("tensorboard.compat.proto.summary_pb2", EXTRA)
-        found = scalars(row, self._run.metrics, self.per_rank)
-        values = [summaries.Summary.Value(tag=tag, simple_value=number) for tag, number in found.items()]
+        by_name = scalars(row, self._run.metrics, self.per_rank)
+        values = [summaries.Summary.Value(tag=tag, simple_value=number) for tag, number in by_name.items()]
         self._add(row.seconds, step=row.round + 1, summary=summaries.Summary(value=values))
 
     def _settings(self) -> Any:

@@ -71,11 +71,11 @@ class DivShare(AsyncSharing):
 
     def before_step(self, vector: Tensor, view: View) -> Posts:
         if self._steps % self.every == 0:
-            for fragment, heard in sorted(self._fragments.items()):
-                own = self._part(vector, fragment)
-                for j in sorted(heard):
-                    own.add_(heard[j][: own.numel()])
-                own.div_(1 + len(heard))
+            for fragment, received in sorted(self._fragments.items()):
+                local = self._part(vector, fragment)
+                for j in sorted(received):
+                    local.add_(received[j][: local.numel()])
+                local.div_(1 + len(received))
             self._fragments = {}
         return ()
 
@@ -112,6 +112,6 @@ class DivShare(AsyncSharing):
         return self._filled(vector, message.tag)
 
     def use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
-        heard = self._fragments.setdefault(message.tag, {})
-        heard[message.source] = signal.to(vector.dtype, copy=True)
+        received = self._fragments.setdefault(message.tag, {})
+        received[message.source] = signal.to(vector.dtype, copy=True)
         return ()

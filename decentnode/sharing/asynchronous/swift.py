@@ -55,8 +55,8 @@ class Swift(AsyncSharing):
     def after_step(self, vector: Tensor, view: View) -> Posts:
         if self._steps % self.every:
             return ()
-        heard = [j for j in view.sources if j not in self._lost]
-        for j, weight in live_weights(view.weights, view.rank, heard).items():
+        live_sources = [j for j in view.sources if j not in self._lost]
+        for j, weight in live_weights(view.weights, view.rank, live_sources).items():
             if j != view.rank:
                 vector.add_(self._models.get(j, self._initial) - self._before, alpha=weight)
         del self._before

@@ -71,9 +71,9 @@ def of_momentum() -> DivergenceGuard:
     return DivergenceGuard("how far a model moves", cause)
 
 
-def of_a_sum(what: str) -> Callable[[], DivergenceGuard]:
+def of_a_sum(signal_name: str) -> Callable[[], DivergenceGuard]:
     """The guard of a sum over all rounds, in which errors of the chain stay."""
-    return lambda: DivergenceGuard(what, "these transforms are too coarse for it")
+    return lambda: DivergenceGuard(signal_name, "these transforms are too coarse for it")
 
 
 def _of_gamma(scheme: object) -> str:

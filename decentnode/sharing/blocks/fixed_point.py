@@ -53,10 +53,10 @@ class FixedPoint:
 
     def sum(self, received: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
         """(1 / scale) times the sum: masks cancel in integers, so the conversion to floats is last."""
-        first, *rest = received
+        first, *others = received
         summed = first.new_empty(first.shape, dtype=dtype)
         size = PIECE_BYTES // first.element_size()
-        for piece, *pieces in zip(*(torch.split(y, size) for y in (summed, first, *rest)), strict=True):
+        for piece, *pieces in zip(*(torch.split(y, size) for y in (summed, first, *others)), strict=True):
             total = pieces[0].clone()
             for y in pieces[1:]:
                 total.add_(y)

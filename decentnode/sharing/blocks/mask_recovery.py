@@ -171,8 +171,8 @@ def sealed_bytes(senders: int) -> int:
 def sealed_shares(incoming: Mapping[int, Payload], senders: Sequence[int]) -> dict[int, bytes]:
     """The shares of each sender whose message has as many of them as there are holders."""
     size = sealed_bytes(len(senders)) * (len(senders) - 1)
-    found = {a: content(payload["shares"]) for a, payload in incoming.items()}
-    return {a: shares for a, shares in sorted(found.items()) if len(shares) == size}
+    shares_by_sender = {a: content(payload["shares"]) for a, payload in incoming.items()}
+    return {a: shares for a, shares in sorted(shares_by_sender.items()) if len(shares) == size}
 
 
 def _cipher(keys: MaskKeys, owner: int, holder: int, group: SenderGroup) -> AESGCM:

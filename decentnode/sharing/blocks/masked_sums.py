@@ -46,7 +46,7 @@ class MaskedSums(Sharing):
 
     def check(self, graph: WeightedGraph) -> None:
         senders = all_senders(graph)
-        fewest, number = min((len(found), number) for number, found in enumerate(senders))
+        fewest, number = min((len(ranks), number) for number, ranks in enumerate(senders))
         most = max(map(len, senders))
         if most < self.least_senders or (graph.static and fewest < self.least_senders):
             others = ", ".join(map(str, senders[number])) or "nobody"

@@ -61,17 +61,17 @@ def sensitivity(seen: Matrix, nodes: int, noise: float, observers: Collection[in
     known = [r * nodes + v for r in range(rounds) for v in observers]
     rows = seen.copy()
     rows[:, known] = 0.0
-    found = np.zeros(nodes)
+    deviations = np.zeros(nodes)
     if rows.any():
         _, sizes, directions = np.linalg.svd(rows[np.any(rows, axis=1)], full_matrices=False)
         basis = directions[sizes > UNSEEN * sizes[0]].reshape(-1, rounds, nodes)
         blocks = np.einsum("kru,ksu->urs", basis, basis, optimize=True)
         together = rounds * np.linalg.eigvalsh(blocks)[:, -1]
-        found = np.sqrt(np.minimum(np.abs(blocks).sum((1, 2)), together).clip(0, rounds)) / noise
+        deviations = np.sqrt(np.minimum(np.abs(blocks).sum((1, 2)), together).clip(0, rounds)) / noise
         # Without the rounding errors of what no message has.
-        found *= rows.any(0).reshape(rounds, nodes).any(0)
-    found[[*observers]] = inf
-    return found
+        deviations *= rows.any(0).reshape(rounds, nodes).any(0)
+    deviations[[*observers]] = inf
+    return deviations
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -123,9 +123,9 @@ def pairwise_renyi(steps: Iterable[tuple[Matrix, NDArray[np.bool_]]], noise: flo
     for sent, hears in steps:
         share = sent**2 / (sent**2).sum(1, keepdims=True)
         total = total + (hears.astype(float) @ share).T
-    found: Matrix = np.minimum(total, 1.0) / (2 * noise**2)
-    np.fill_diagonal(found, inf)
-    return found
+    renyi: Matrix = np.minimum(total, 1.0) / (2 * noise**2)
+    np.fill_diagonal(renyi, inf)
+    return renyi
 
 
 def epsilon(renyi: Matrix, rounds: int, delta: float, orders: Sequence[float] = ()) -> Matrix:
@@ -135,6 +135,6 @@ def epsilon(renyi: Matrix, rounds: int, delta: float, orders: Sequence[float] = 
     """
     grid = np.array(orders or [1 + 1.25**k / 100 for k in range(60)])
     values = grid[:, None, None] * rounds * renyi + (log(1 / delta) / (grid - 1))[:, None, None]
-    found: Matrix = values.min(0)
+    least: Matrix = values.min(0)
     # Where nothing is seen, nothing is spent.
-    return np.where(renyi == 0, 0.0, found)
+    return np.where(renyi == 0, 0.0, least)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from decentnode.core.rng import SecureSource, SeededSource
+from decentnode.core.rng import RandomSource, SecureSource, SeededSource
 from decentnode.graph.base import View
 
 Generator = Literal["secure", "seeded"]
@@ -17,9 +17,9 @@ def normal_like(
     model: Tensor, generator: Generator, seed: int, purpose: str, view: View, receiver: int = -1
 ) -> Tensor:
     """Standard normal noise in the shape of a model; of the seed: for this purpose, round, rank, receiver."""
-    source = SecureSource()
+    source: RandomSource = SecureSource()
     if generator == "seeded":
-        source = SeededSource(seed, view.round, view.rank, receiver, purpose=purpose)  # type: ignore[assignment]
+        source = SeededSource(seed, view.round, view.rank, receiver, purpose=purpose)
     noise = torch.empty_like(model)
     for piece in torch.split(noise, PIECE):
         piece.copy_(source.normal(piece.numel()))

@@ -25,7 +25,7 @@ ZERO = -1
 """The basis of a pair that starts from zero."""
 
 
-class Heard(NamedTuple):
+class PairDifference(NamedTuple):
     """A payload of the other end of a pair."""
 
     basis: int
@@ -90,20 +90,20 @@ class PairCopies(Stateful):
     def learn(self, sharing: Sharing, incoming: Incoming, view: View, chain: Chain, phase: int = 0) -> Tensor:
         """Advances the copies of all pairs that exchanged; returns p_i, shape (d,)."""
         p = torch.zeros_like(self.reference)
-        heard = sharing.decode_each(
+        arrived = sharing.decode_each(
             incoming,
             view,
-            lambda j, payload: self._heard(payload, chain, view.context(j, view.rank, phase=phase)),
+            lambda j, payload: self._difference(payload, chain, view.context(j, view.rank, phase=phase)),
         )
         for j in view.sources:
-            found = heard.get(j)
-            if found is None or found.q is None:
-                self._part(j, found)
+            difference = arrived.get(j)
+            if difference is None or difference.q is None:
+                self._part(j, difference)
                 continue
             context = view.context(view.rank, j, phase=phase)
             sent = chain.decode(self._sent[j].to(p.device), context)
             self._advance(self.own, j, sent)
-            self._advance(self.theirs, j, found.q)
+            self._advance(self.theirs, j, difference.q)
             self.last[j] = view.round
             p.add_(self.theirs[j] - self.own[j], alpha=view.weights[j])
         return p
@@ -113,19 +113,19 @@ class PairCopies(Stateful):
         for known in (self.last, self.own, self.theirs):
             known.pop(j, None)
 
-    def _heard(self, payload: Payload, chain: Chain, context: Context) -> Heard:
+    def _difference(self, payload: Payload, chain: Chain, context: Context) -> PairDifference:
         inner, numbers = BASIS.split(payload, chain.layout)
         basis = int(numbers)
         if basis != self._basis(context.sender):
-            return Heard(basis, None)
+            return PairDifference(basis, None)
         q = chain.decode(inner, context)
         if not is_finite(q):
             raise NotFinite("a difference is not finite")
-        return Heard(basis, q)
+        return PairDifference(basis, q)
 
-    def _part(self, j: int, heard: Heard | None) -> None:
+    def _part(self, j: int, difference: PairDifference | None) -> None:
         """Starts the pair again, from zero where the two initial signals differ."""
-        if heard is not None and max(heard.basis, self._basis(j)) < 0 and j not in self.from_zero:
+        if difference is not None and max(difference.basis, self._basis(j)) < 0 and j not in self.from_zero:
             self.from_zero.append(j)
         self.drop(j)
 

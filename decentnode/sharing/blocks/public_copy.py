@@ -66,8 +66,8 @@ class PublicCopy(Stateful):
         self.h += q[view.rank]
 
 
-def differences_weights(weights: Weights, rank: int, heard: Iterable[int]) -> Weights:
-    """Weights that make sum_j w_ij (c_j - c_i) over `heard` and this node one weighted sum of all c_j."""
-    given = {j: weights[j] for j in heard}
-    given[rank] = -fsum(weight for j, weight in given.items() if j != rank)
-    return given
+def differences_weights(weights: Weights, rank: int, senders: Iterable[int]) -> Weights:
+    """Weights that make sum_j w_ij (c_j - c_i) over `senders` and this node one weighted sum of all c_j."""
+    used = {j: weights[j] for j in senders}
+    used[rank] = -fsum(weight for j, weight in used.items() if j != rank)
+    return used

@@ -35,14 +35,14 @@ def combine(shares: Sequence[Mapping[int, bytes]], threshold: int) -> list[bytes
         raise ValueError(f"{len(holders)} shares, but {threshold} are needed")
     # Where there are more shares than needed, the last ones must give the same.
     bases = [_basis(some) for some in (holders[:threshold], holders[-threshold:])]
-    found = []
+    secrets = []
     for row in shares:
         values = {x: int.from_bytes(row[x], "little") for x in holders}
         first, second = (sum(values[x] * b for x, b in basis.items()) % PRIME for basis in bases)
         if first != second or first >= 1 << 8 * SECRET_BYTES:
             raise ValueError("the shares do not fit together")
-        found.append(first.to_bytes(SECRET_BYTES, "little"))
-    return found
+        secrets.append(first.to_bytes(SECRET_BYTES, "little"))
+    return secrets
 
 
 def _value(coefficients: Sequence[int], x: int) -> int:

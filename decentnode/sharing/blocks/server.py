@@ -204,9 +204,9 @@ class ServerSharing(Sharing):
             if model is not None:
                 self.refuse(server, view, NotFinite("its model is not finite"))
         ranks = " and ".join(map(str, view.servers))
-        what = "the server, rank" if len(view.servers) == 1 else "all servers, ranks"
+        servers = "the server, rank" if len(view.servers) == 1 else "all servers, ranks"
         hint = "; graph.standby names a rank that would replace it" if len(view.servers) == 1 else ""
-        raise RunFailed(f"rank {view.rank}, round {view.round + 1}: lost {what} {ranks}{hint}")
+        raise RunFailed(f"rank {view.rank}, round {view.round + 1}: lost {servers} {ranks}{hint}")
 
     def _received(self, view: View) -> Callable[[int, Payload], Tensor]:
         """Reads what a server sent down; the result is new memory."""

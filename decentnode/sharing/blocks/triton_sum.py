@@ -67,7 +67,7 @@ KERNEL: Any = triton.jit(add_up)
 
 
 def fused_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor) -> bool | None:
-    """As `weighted_sum`, for one term or more; None where the kernel does not fit (`_fits`).
+    """Writes the weighted sum of one term or more; returns None where the kernel does not fit (`_fits`).
 
     The host waits only for the result, which is one number.
     """
@@ -95,5 +95,5 @@ def _fits(terms: Sequence[tuple[float, Tensor]], out: Tensor) -> bool:
         if x.shape != out.shape:
             raise ValueError(f"a vector of shape {tuple(x.shape)} cannot be mixed into {tuple(out.shape)}")
     sources = [x for _, x in terms]
-    beside = all(x.device == out.device and x.is_contiguous() for x in (out, *sources))
-    return beside and out.dtype == torch.float32 and all(x.dtype in DTYPES for x in sources)
+    are_together = all(x.device == out.device and x.is_contiguous() for x in (out, *sources))
+    return are_together and out.dtype == torch.float32 and all(x.dtype in DTYPES for x in sources)

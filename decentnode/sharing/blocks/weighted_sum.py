@@ -100,8 +100,8 @@ def fused_on(device: torch.device) -> Sum | None:
     try:
         from decentnode.sharing.blocks.triton_sum import fused_sum
 
-        one = torch.ones(1, device=device)
-        fused_sum([(1.0, one)], torch.empty_like(one))
+        trial = torch.ones(1, device=device)
+        fused_sum([(1.0, trial)], torch.empty_like(trial))
     except Exception as error:
         # Triton needs a compiler and a driver that suit it. Without them, torch computes the sum.
         reason = str(error).strip().splitlines()[-1:] or [""]
@@ -124,8 +124,8 @@ def _add_up(out: Tensor, weights: Sequence[float], sources: Sequence[Tensor]) ->
 
 
 def _add_up_differences(out: Tensor, weights: Sequence[float], sources: Sequence[Tensor]) -> None:
-    origin, first, *rest = sources
+    origin, first, *others = sources
     torch.sub(first, origin, out=out).mul_(weights[0])
     difference = torch.empty_like(out)
-    for w, x in zip(weights[1:], rest, strict=True):
+    for w, x in zip(weights[1:], others, strict=True):
         out.add_(torch.sub(x, origin, out=difference), alpha=w)

@@ -90,8 +90,8 @@ class Overlay(SchemeWrapper):
         self.scheme.on_peer_back(rank)
 
     def state_dict(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in self.own_state}
-        return {"scheme": self.scheme.state_dict(), "overlay": own}
+        attributes = {name: getattr(self, name) for name in self.own_state}
+        return {"scheme": self.scheme.state_dict(), "overlay": attributes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.scheme.load_state_dict(state["scheme"])

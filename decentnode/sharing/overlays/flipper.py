@@ -65,27 +65,27 @@ class FlipperOverlay(Overlay):
         graph, me = self.graph, view.rank
         # Roles follow from the links as they are sent here, also where a peer is lost in this exchange.
         mine = [~j if j in self.lost else j for j in self.links]
-        theirs = self._heard(await exchange(self._to(self.links, mine), self.links), view)
+        theirs = self._links_in(await exchange(self._to(self.links, mine), self.links), view)
         partner, served = self._roles(me, turn, mine, theirs)
-        beside = {_rank(j) for j in theirs[partner]} if partner is not None else set[int]()
+        of_partner = {_rank(j) for j in theirs[partner]} if partner is not None else set[int]()
         # Links to lost peers count, too: a node has at most one link to another.
-        leaf = graph.drawn(me, {*served} - beside, turn) if partner is not None else None
+        leaf = graph.drawn(me, {*served} - of_partner, turn) if partner is not None else None
 
         partners = [] if partner is None else [partner]
         offer = [] if leaf is None else [leaf]
-        offers = self._heard(await exchange(self._to(partners, offer), partners), view)
-        new = next((j for found in offers.values() for j in found), None)
-        is_new = new is not None and new in beside and new not in (*self.links, me)
+        offers = self._links_in(await exchange(self._to(partners, offer), partners), view)
+        new = next((j for links in offers.values() for j in links), None)
+        is_new = new is not None and new in of_partner and new not in (*self.links, me)
 
         hub = None if graph.is_hub(me, turn) else graph.served(me, _live(mine), turn)
         hubs = [] if hub is None else [hub]
         news = [leaf, partner] if leaf is not None and partner is not None and is_new else []
-        told = self._heard(await exchange(self._to(served, news), hubs), view)
+        swaps = self._links_in(await exchange(self._to(served, news), hubs), view)
         if news and new is not None:
             self._swap(news[0], new)
-        for source, found in told.items():
-            if found[:1] == [me]:
-                self._swap(source, found[-1])
+        for source, links in swaps.items():
+            if links[:1] == [me]:
+                self._swap(source, links[-1])
 
     def _roles(
         self, me: int, turn: int, mine: list[int], theirs: dict[int, list[int]]
@@ -110,7 +110,7 @@ class FlipperOverlay(Overlay):
             targets, Payload.of(self.message_layout, {"ranks": torch.tensor(ranks, dtype=NUMBERS)})
         )
 
-    def _heard(self, incoming: Incoming, view: View) -> dict[int, list[int]]:
+    def _links_in(self, incoming: Incoming, view: View) -> dict[int, list[int]]:
         """The ranks in each message."""
         return self.decode_each(incoming, view, lambda j, payload: self._checked(payload["ranks"].tolist()))
 

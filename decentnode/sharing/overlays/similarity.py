@@ -69,7 +69,7 @@ class SimilarityOverlay(Overlay):
 
     async def negotiate(self, vector: Tensor, view: View, exchange: Exchange) -> None:
         self.ranks = torch.tensor([view.rank])
-        self.descriptors = torch.from_numpy(unit(self._own(vector, view.rank)))[None]
+        self.descriptors = torch.from_numpy(unit(self._descriptor(vector, view.rank)))[None]
         for adjacency in self.graph.spread:
             peers = adjacency[view.rank]
             sent = {"ranks": self.ranks, "descriptors": self.descriptors.flatten()}
@@ -92,7 +92,7 @@ class SimilarityOverlay(Overlay):
         super().load_state_dict(state)
         self._weighted = None
 
-    def _own(self, vector: Tensor, rank: int) -> np.ndarray:
+    def _descriptor(self, vector: Tensor, rank: int) -> np.ndarray:
         if self.graph.of == "labels":
             return np.array(self.graph.histograms[rank])
         start = self.last if self.graph.of == "gradient" else self.origin

@@ -88,8 +88,8 @@ def gram(models: Models) -> Numbers:
     for start, *pieces in pieces_of(origin, *others) if others else ():
         apart = (torch.stack(pieces).to(wide) - start.to(wide)).double()
         products[1:, 1:] += apart @ apart.T
-    found: Numbers = products.cpu().numpy()
-    return found
+    gram_matrix: Numbers = products.cpu().numpy()
+    return gram_matrix
 
 
 def squared_distances(products: Numbers) -> Numbers:

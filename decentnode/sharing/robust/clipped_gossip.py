@@ -27,14 +27,14 @@ class ClippedGossip(Robust):
 
     radius: PositiveFloat | Literal["adaptive"] = "adaptive"
     faults: NonNegative = 1
-    """Of the adaptive radius: the neighbors that may be wrong."""
+    """The neighbors that may be wrong, for the adaptive radius."""
 
     def combine(self, models: Models, view: View, out: Tensor) -> None:
         distances = np.sqrt(np.diagonal(gram(models)))
-        given = np.array([view.weights[j] for j in models])
+        graph_weights = np.array([view.weights[j] for j in models])
         with np.errstate(divide="ignore", invalid="ignore"):
             reach = np.where(distances > 0, np.minimum(1.0, self._radius(distances) / distances), 1.0)
-        weights = given * np.where(np.isfinite(reach), reach, 0.0)
+        weights = graph_weights * np.where(np.isfinite(reach), reach, 0.0)
         weights[0] += 1 - weights.sum()
         self.add_up(models, weights, out)
 

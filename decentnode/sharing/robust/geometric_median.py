@@ -29,10 +29,10 @@ class GeometricMedian(Selection):
     def weigh(self, products: Numbers, weights: Numbers) -> Numbers:
         return self._weiszfeld(products, np.full(len(products), 1 / len(products)))
 
-    def _weiszfeld(self, products: Numbers, given: Numbers) -> Numbers:
+    def _weiszfeld(self, products: Numbers, prior: Numbers) -> Numbers:
         usable = np.isfinite(np.diagonal(products))
         products = np.where(usable[:, None] & usable[None, :], products, 0.0)
-        start = given * usable
+        start = prior * usable
         weights: Numbers = start / start.sum()
         for _ in range(self.steps):
             squares = np.diagonal(products) - 2 * products @ weights + weights @ products @ weights

@@ -37,8 +37,11 @@ def network(count: int, cut: int) -> tuple[Comparator, ...]:
     The cheaper one of two networks without what the wires at the ends alone need: one that sorts, and one
     that moves the largest and the smallest value outwards `cut` times.
     """
-    both = [_without_ends(found, count, cut) for found in (_merge_exchange(count), _outwards(count, cut))]
-    return min(both, key=lambda found: sum(low + high for *_, low, high in found))
+    networks = [
+        _without_ends(comparators, count, cut)
+        for comparators in (_merge_exchange(count), _outwards(count, cut))
+    ]
+    return min(networks, key=lambda comparators: sum(low + high for *_, low, high in comparators))
 
 
 def _without_ends(comparators: list[tuple[int, int]], count: int, cut: int) -> tuple[Comparator, ...]:
@@ -53,19 +56,19 @@ def _without_ends(comparators: list[tuple[int, int]], count: int, cut: int) -> t
 def _merge_exchange(count: int) -> list[tuple[int, int]]:
     """Batcher's sort (Knuth, The Art of Computer Programming, vol. 3, 5.2.2, Algorithm M)."""
     top = 1 << (count - 1).bit_length() - 1 if count > 1 else 0
-    found, p = [], top
+    comparators, p = [], top
     while p:
         q, r, d = top, 0, p
         while d:
-            found += [(i, i + d) for i in range(count - d) if i & p == r]
+            comparators += [(i, i + d) for i in range(count - d) if i & p == r]
             q, r, d = q // 2, p, q - p
         p //= 2
-    return found
+    return comparators
 
 
 def _outwards(count: int, cut: int) -> list[tuple[int, int]]:
-    found = []
+    comparators = []
     for k in range(cut):
-        found += [(i, i + 1) for i in range(k, count - 1 - k)]
-        found += [(i, i + 1) for i in range(count - 3 - k, k - 1, -1)]
-    return found
+        comparators += [(i, i + 1) for i in range(k, count - 1 - k)]
+        comparators += [(i, i + 1) for i in range(count - 3 - k, k - 1, -1)]
+    return comparators

@@ -38,19 +38,14 @@ class TrimmedMean(Aggregation):
         kept = np.zeros(inputs)
         for piece, *values in pieces_of(out, *models.values()):
             if mixes is not None:
-                values = _mixed(values, mixes)
+                stacked = torch.stack(values)
+                values = list(torch.as_tensor(mixes, dtype=stacked.dtype, device=stacked.device) @ stacked)
             middle = middle_values(values, cut)
             weighted_sum([(1 / len(middle), x) for x in middle], piece)
             if self.setup.watched:
                 kept[counted] += _kept([values[k] for k in counted], middle)
         share = kept / (out.numel() * (inputs - 2 * cut))
         self._shares = dict(zip(models, (share if mixes is None else share @ mixes).tolist(), strict=True))
-
-
-def _mixed(values: list[Tensor], mixes: Numbers) -> list[Tensor]:
-    """The inputs as mixes of the models, shape (k, piece)."""
-    stacked = torch.stack(values)
-    return list(torch.as_tensor(mixes, dtype=stacked.dtype, device=stacked.device) @ stacked)
 
 
 def _kept(values: list[Tensor], middle: list[Tensor]) -> list[int]:

@@ -24,7 +24,7 @@ class Band:
 
     rounds: list[float]
     x: dict[str, list[float]]
-    """By the name of the axis, mean over seeds."""
+    """The places on each axis by its name, mean over seeds."""
     mean: list[float]
     low: list[float]
     """nan where there is one seed only."""
@@ -50,7 +50,7 @@ def band_of(runs: Sequence[Run], values: Callable[[Run], Sequence[float]]) -> Ba
         name: _means([_picked(of(run), at) for run, at in zip(runs, places, strict=True)])
         for name, of in AXES.items()
     }
-    mean, low, high = ([getattr(one, part) for one in intervals] for part in ("mean", "low", "high"))
+    mean, low, high = ([getattr(value, part) for value in intervals] for part in ("mean", "low", "high"))
     return Band(shared, x, mean, low, high)
 
 

@@ -5,7 +5,7 @@ from math import cos, isfinite, pi, sin
 from typing import Any
 
 from decentnode.results import Run, Study
-from decentnode.results.figures.look import PALETTE, Look, look
+from decentnode.results.figures.styles import PALETTE, CurveStyle, style_at
 from decentnode.results.metrics import LOSS, Metric
 from decentnode.results.partition_table import read_partition
 from decentnode.results.run import FINISHED
@@ -20,9 +20,9 @@ MOST_MARKED = 30
 """Curves with more points than this have no markers."""
 
 
-def looks(study: Study) -> dict[str, Look]:
-    """The look of each variant, the same in all charts."""
-    return {variant.name: look(place) for place, variant in enumerate(study.variants)}
+def styles_of(study: Study) -> dict[str, CurveStyle]:
+    """The style of each variant, the same in all charts."""
+    return {variant.name: style_at(place) for place, variant in enumerate(study.variants)}
 
 
 def curve_charts(study: Study) -> dict[str, Chart]:
@@ -31,7 +31,7 @@ def curve_charts(study: Study) -> dict[str, Chart]:
     judged = {run.judged_by for run in study.runs}
     # What runs without validation samples lack would be no curve.
     metrics += [metric for metric in judged if metric.is_of_validation and len(judged) == 1]
-    styles, charts = looks(study), {}
+    styles, charts = styles_of(study), {}
     alone = all(variant.had_the_machine_alone for variant in study.compared)
     for metric in metrics:
         bands = {variant.name: metric_band(variant, metric) for variant in study.compared}
@@ -57,7 +57,7 @@ def label(metric: Metric) -> str:
 
 def distance_chart(study: Study) -> Chart:
     """The consensus distance against rounds, on a logarithmic scale."""
-    styles = looks(study)
+    styles = styles_of(study)
     traces = [
         trace
         for variant in study.compared
@@ -68,29 +68,29 @@ def distance_chart(study: Study) -> Chart:
     return {"data": traces, "layout": layout}
 
 
-def _traces(name: str, band: Band, axis: str, look: Look) -> Iterator[dict[str, Any]]:
+def _traces(name: str, band: Band, axis: str, style: CurveStyle) -> Iterator[dict[str, Any]]:
     x = band.x[axis]
     if band.has_interval:
         # One closed outline: there along the upper edge, and back along the lower one.
         yield {
             "x": [*x, *reversed(x)], "y": [*band.high, *reversed(band.low)], "fill": "toself",
-            "fillcolor": look.color, "opacity": BAND_OPACITY, "line": {"width": 0}, "hoverinfo": "skip",
+            "fillcolor": style.color, "opacity": BAND_OPACITY, "line": {"width": 0}, "hoverinfo": "skip",
             "legendgroup": name, "showlegend": False, "mode": "lines",
         }  # fmt: skip
     yield {
         "x": x, "y": _finite(band.mean), "name": name, "legendgroup": name,
         "mode": "lines+markers" if len(x) <= MOST_MARKED else "lines",
-        "line": {"color": look.color, "dash": look.dash, "width": 2},
-        "marker": {"symbol": look.symbol, "size": 6},
+        "line": {"color": style.color, "dash": style.dash, "width": 2},
+        "marker": {"symbol": style.symbol, "size": 6},
     }  # fmt: skip
 
 
-def _unfinished(variant: Variant, run: Run, metric: Metric, axis: str, look: Look) -> dict[str, Any]:
+def _unfinished(variant: Variant, run: Run, metric: Metric, axis: str, style: CurveStyle) -> dict[str, Any]:
     """The curve of a run that counts nowhere yet."""
     return {
         "x": AXES[axis](run), "y": _finite(run.curve(metric)), "mode": "lines",
         "name": f"{variant.name}, seed {run.seed} ({run.state})",
-        "line": {"color": look.color, "dash": "dot", "width": 1},
+        "line": {"color": style.color, "dash": "dot", "width": 1},
     }  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def _layout(x: str, y: str) -> dict[str, Any]:
 
 def spread_chart(study: Study) -> Chart:
     """Every node's headline metric at the end, of all seeds."""
-    headline, styles = study.headline, looks(study)
+    headline, styles = study.headline, styles_of(study)
     traces = [
         {
             "type": "box", "name": variant.name, "boxpoints": "all", "pointpos": 0, "jitter": 0.5,

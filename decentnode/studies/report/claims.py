@@ -34,7 +34,7 @@ def claim_of(run: Run) -> Claim:
     sharing = run.settings.get("sharing") or {}
     if sharing.get("name") == "muffliato":
         return _of_muffliato(run)
-    transforms = [one.get("name") for one in sharing.get("transforms") or () if isinstance(one, dict)]
+    transforms = [stage.get("name") for stage in sharing.get("transforms") or () if isinstance(stage, dict)]
     if "gaussian_noise" in transforms:
         return Claim(reason="noise from the seed of the run, which peers know")
     return Claim(reason=HIDING.get(str(sharing.get("name")), "no noise"))
@@ -75,15 +75,15 @@ class Claims:
     @property
     def values(self) -> list[float]:
         """Epsilon by run; nan where nothing is claimed."""
-        return [nan if one.epsilon is None else one.epsilon for one in self.claims]
+        return [nan if claim.epsilon is None else claim.epsilon for claim in self.claims]
 
     @property
     def reason(self) -> str:
         """Why there is no epsilon, the most common reason; empty where all runs have one."""
-        found = Counter(one.reason for one in self.claims if one.epsilon is None)
-        return found.most_common(1)[0][0] if found else ""
+        reasons = Counter(claim.reason for claim in self.claims if claim.epsilon is None)
+        return reasons.most_common(1)[0][0] if reasons else ""
 
     @property
     def unit(self) -> str:
         """What epsilon is about; empty unless all runs have one."""
-        return "" if self.reason else next((one.unit for one in self.claims), "")
+        return "" if self.reason else next((claim.unit for claim in self.claims), "")

@@ -27,7 +27,7 @@ class Place:
     group: str
     """The data set that it was trained on; only variants of one group compare."""
     label: str
-    """Its name inside the group."""
+    """The name of the variant inside the group."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class Frontier:
         """Raises BadInput for files that decentnode has not written."""
         self.study, self.headline = study, study.headline
         places = _places(study.compared)
-        self.points = [_point(one, places[one.name], study.headline) for one in study.compared]
+        self.points = [_point(variant, places[variant.name], study.headline) for variant in study.compared]
 
     @property
     def groups(self) -> dict[str, list[FrontierPoint]]:
         """The points of each group."""
-        found: dict[str, list[FrontierPoint]] = {}
+        by_group: dict[str, list[FrontierPoint]] = {}
         for point in self.points:
-            found.setdefault(point.place.group, []).append(point)
-        return found
+            by_group.setdefault(point.place.group, []).append(point)
+        return by_group
 
     @cached_property
     def front(self) -> set[str]:
@@ -155,30 +155,35 @@ def not_dominated(losses: Sequence[Sequence[float]]) -> list[int]:
 
 def _places(variants: Sequence[Variant]) -> dict[str, Place]:
     """By the label of an axis that tells the data, or by a number where no axis does."""
-    trained = {one.name: json.dumps(one.runs[0].settings.get("dataset"), sort_keys=True) for one in variants}
+    trained = {
+        variant.name: json.dumps(variant.runs[0].settings.get("dataset"), sort_keys=True)
+        for variant in variants
+    }
     axis = next(
-        (axis for axis in (variants[0].axes if variants else ()) if _tells(axis, variants, trained)), ""
+        (axis for axis in (variants[0].axes if variants else ()) if _labels_match(axis, variants, trained)),
+        "",
     )
-    numbers = {found: i for i, found in enumerate(dict.fromkeys(trained.values()), 1)}
-    found = {}
-    for one in variants:
-        rest = "_".join(label for name, label in one.axes.items() if name != axis)
-        group = one.axes[axis] if axis else f"data {numbers[trained[one.name]]}"
-        found[one.name] = Place(group, rest or one.name) if len(numbers) > 1 else Place("", one.name)
-    return found
+    numbers = {dataset: i for i, dataset in enumerate(dict.fromkeys(trained.values()), 1)}
+    places = {}
+    for variant in variants:
+        label = "_".join(label for name, label in variant.axes.items() if name != axis)
+        group = variant.axes[axis] if axis else f"data {numbers[trained[variant.name]]}"
+        name = variant.name
+        places[name] = Place(group, label or name) if len(numbers) > 1 else Place("", name)
+    return places
 
 
-def _tells(axis: str, variants: Sequence[Variant], trained: dict[str, str]) -> bool:
+def _labels_match(axis: str, variants: Sequence[Variant], trained: dict[str, str]) -> bool:
     """Whether each label of the axis goes with one data set, and the other way round."""
-    pairs = {(trained[one.name], one.axes.get(axis, "")) for one in variants}
-    return len(pairs) == len({found for found, _ in pairs}) == len({label for _, label in pairs})
+    pairs = {(trained[variant.name], variant.axes.get(axis, "")) for variant in variants}
+    return len(pairs) == len({dataset for dataset, _ in pairs}) == len({label for _, label in pairs})
 
 
 def _point(variant: Variant, place: Place, metric: Metric) -> FrontierPoint:
     runs = variant.finished
     claims = Claims.of(runs)
     results = [_at_the_end(read_results(run.directory)) for run in runs]
-    names = {one.attack for found in results for one in found if one.auc is not None}
+    names = {result.attack for of_run in results for result in of_run if result.auc is not None}
     curves = {name: _over_runs(results, name, "auc") for name in sorted(names - {AUDIT})}
     attack = max(curves, key=lambda name: curves[name].mean, default="")
     nothing = Interval(nan, nan, len(runs))
@@ -210,18 +215,18 @@ def _worst(run: Run, metric: Metric) -> float:
 def _at_the_end(results: Sequence[AttackResult]) -> list[AttackResult]:
     """The results of the last round that each adversary attacked."""
     last: dict[tuple[str, str], int] = {}
-    for one in results:
-        key = (one.attack, one.adversary)
-        last[key] = max(one.round, last.get(key, one.round))
-    return [one for one in results if one.round == last[one.attack, one.adversary]]
+    for result in results:
+        key = (result.attack, result.adversary)
+        last[key] = max(result.round, last.get(key, result.round))
+    return [result for result in results if result.round == last[result.attack, result.adversary]]
 
 
 def _over_runs(results: Sequence[Sequence[AttackResult]], attack: str, measure: str) -> Interval:
     """One number for each run, then over runs: of all victims together, or the mean over victims."""
-    value: Callable[[AttackResult], float | None] = lambda one: getattr(one, measure)  # noqa: E731
+    value: Callable[[AttackResult], float | None] = lambda result: getattr(result, measure)  # noqa: E731
     by_run = []
-    for found in results:
-        known = [one for one in found if one.attack == attack and value(one) is not None]
-        pooled = [one for one in known if one.victim is None] or known
-        by_run.append(fmean(value(one) or 0.0 for one in pooled) if pooled else nan)
+    for of_run in results:
+        known = [result for result in of_run if result.attack == attack and value(result) is not None]
+        pooled = [result for result in known if result.victim is None] or known
+        by_run.append(fmean(value(result) or 0.0 for result in pooled) if pooled else nan)
     return interval(by_run)

@@ -51,7 +51,7 @@ def render(study: Study, target: float | None, is_live: bool) -> str:
 
 def page_content(study: Study, target: float) -> dict[str, Any]:
     """What the page shows, as plain values: tables, charts and the runs with their states."""
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "name": study.name, "version": __version__, "headline": study.headline.name,
         "tables": [asdict_table(tables.main_table(study, target))] if study.compared else [],
         "differences": None,
@@ -59,22 +59,22 @@ def page_content(study: Study, target: float) -> dict[str, Any]:
         "charts": charts.curve_charts(study) if any(run.rows for run in study.runs) else {},
     }  # fmt: skip
     for i, group in enumerate(("curves", "axes")):
-        found[group] = list(dict.fromkeys(name.rsplit("_", 1)[i] for name in found["charts"]))
+        content[group] = list(dict.fromkeys(name.rsplit("_", 1)[i] for name in content["charts"]))
     if study.compared:
-        found["charts"]["spread"] = charts.spread_chart(study)
-        found["charts"]["distance"] = charts.distance_chart(study)
+        content["charts"]["spread"] = charts.spread_chart(study)
+        content["charts"]["distance"] = charts.distance_chart(study)
     if comparisons := study.comparisons():
-        found["differences"] = asdict_table(tables.difference_table(comparisons, study.headline))
+        content["differences"] = asdict_table(tables.difference_table(comparisons, study.headline))
     first = study.runs[0]
     if partition := charts.partition_chart(first):
-        found["charts"]["partition"] = partition
+        content["charts"]["partition"] = partition
     if graph := _graph_chart(first):
-        found["charts"]["graph"] = graph
-    found["settings"] = {
+        content["charts"]["graph"] = graph
+    content["settings"] = {
         variant.name: json.dumps(_own_settings(variant.runs[0]), indent=2, default=str)
         for variant in study.variants
     }
-    return found
+    return content
 
 
 def asdict_table(table: Table) -> dict[str, Any]:

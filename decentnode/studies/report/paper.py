@@ -11,12 +11,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from decentnode.results import Study
-from decentnode.results.figures.look import PATTERNS, Look, look
+from decentnode.results.figures.styles import PATTERNS, CurveStyle, style_at
 from decentnode.results.metrics import LOSS, Metric
 from decentnode.results.study import Variant
 from decentnode.studies.report import tables
 from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
-from decentnode.studies.report.charts import label, looks
+from decentnode.studies.report.charts import label, styles_of
 
 WIDTH_INCHES, HEIGHT_INCHES = {1: 3.35, 2: 6.9}, 2.3
 """Widths of one column and of two in the usual styles; 2.3 inches leave room for a legend below."""
@@ -50,12 +50,12 @@ def write(study: Study, out: Path, target: float, columns: int = 1) -> list[Path
     out.mkdir(parents=True, exist_ok=True)
     written = []
     main = tables.main_table(study, target)
-    found = {
+    files = {
         "results": main,
         "results_column": tables.narrow(main),
         "differences": tables.difference_table(study.comparisons(), study.headline),
     }
-    for name, table in found.items():
+    for name, table in files.items():
         for ending, text in WRITERS.items():
             path = out / f"{name}.{ending}"
             path.write_text(text(table))
@@ -70,11 +70,11 @@ def write(study: Study, out: Path, target: float, columns: int = 1) -> list[Path
 
 @dataclass(frozen=True)
 class _Curve:
-    """A variant in a figure: its name there, and its look."""
+    """A variant in a figure: its name there, and its style."""
 
     name: str
     variant: Variant
-    look: Look
+    style: CurveStyle
 
 
 def _figures(study: Study, width: float = WIDTH_INCHES[1]) -> dict[str, Figure]:
@@ -100,17 +100,17 @@ def _parts(study: Study) -> dict[str, list[_Curve]]:
     """
     axis = _dividing_axis(study)
     if axis is None:
-        styles = looks(study)
-        return {"": [_Curve(one.name, one, styles[one.name]) for one in study.compared]}
-    rest = {
-        one.name: "_".join(label for name, label in one.axes.items() if name != axis)
-        for one in study.variants
+        styles = styles_of(study)
+        return {"": [_Curve(variant.name, variant, styles[variant.name]) for variant in study.compared]}
+    label_of = {
+        variant.name: "_".join(label for name, label in variant.axes.items() if name != axis)
+        for variant in study.variants
     }
-    places = {name: place for place, name in enumerate(dict.fromkeys(rest.values()))}
+    places = {name: place for place, name in enumerate(dict.fromkeys(label_of.values()))}
     parts: dict[str, list[_Curve]] = {}
-    for one in study.compared:
-        name = rest[one.name]
-        parts.setdefault(f"_{one.axes[axis]}", []).append(_Curve(name, one, look(places[name])))
+    for variant in study.compared:
+        name = label_of[variant.name]
+        parts.setdefault(f"_{variant.axes[axis]}", []).append(_Curve(name, variant, style_at(places[name])))
     return parts
 
 
@@ -121,8 +121,8 @@ def _dividing_axis(study: Study) -> str | None:
     is_sweep = all(run.entry is not None for run in study.runs)
     if len(study.compared) <= MOST_CURVES or not is_sweep:
         return None
-    values = {name: {one.axes.get(name) for one in variants} for name in variants[0].axes}
-    usable = {name: len(found) for name, found in values.items() if None not in found and len(found) > 1}
+    values = {name: {variant.axes.get(name) for variant in variants} for name in variants[0].axes}
+    usable = {name: len(labels) for name, labels in values.items() if None not in labels and len(labels) > 1}
     return min(usable, key=lambda name: usable[name]) if len(usable) > 1 else None
 
 
@@ -148,7 +148,7 @@ def _legend_columns(names: Sequence[str], width: float) -> int:
 
 
 def _draw(axes: Axes, curve: _Curve, band: Band, axis: str, place: int) -> None:
-    x, style = [AXIS_SCALES[axis] * value for value in band.x[axis]], curve.look
+    x, style = [AXIS_SCALES[axis] * value for value in band.x[axis]], curve.style
     if band.has_interval:
         axes.fill_between(x, band.low, band.high, color=style.color, alpha=BAND_ALPHA, linewidth=0)
     step = max(1, -(-len(x) // MOST_MARKERS))

@@ -57,9 +57,9 @@ def main_table(study: Study, target: float) -> Table:
     pairs = zip(study.compared, bounds, strict=True)
     rows = [_row(variant, headline, measures, is_bound) for variant, is_bound in pairs]
     claims = [Claims.of(variant.finished) for variant in study.compared]
-    if any(one.unit for one in claims):
+    if any(claim.unit for claim in claims):
         headings.append("epsilon")
-        rows = [[*row, plain(interval(one.values), 3)] for row, one in zip(rows, claims, strict=True)]
+        rows = [[*row, plain(interval(claim.values), 3)] for row, claim in zip(rows, claims, strict=True)]
     notes = [
         "Mean over seeds ± half of the 95 % confidence interval (Student's t).",
         f"At equal bytes and time: between evaluations, at the smallest final total above 0 ({limit} and "
@@ -100,17 +100,17 @@ def _is_kept(heading: str) -> bool:
 
 
 def _row(variant: Variant, metric: Metric, measures: dict[str, Measure], is_bound: bool) -> list[Cell]:
-    found = {name: variant.over_seeds(measure) for name, measure in measures.items()}
+    values = {name: variant.over_seeds(measure) for name, measure in measures.items()}
     alone = variant.had_the_machine_alone
     return [
         Cell(variant.name),
         _seeds(variant),
-        *(number(found[name], metric) for name in ("end", "best", "at_equal_bytes")),
-        _shared(number(found["at_equal_seconds"], metric), alone),
-        of_bytes(found["bytes"]),
-        _shared(of_seconds(found["seconds"]), alone),
-        _at_most(of_bytes(found["bytes_to_target"]), is_bound),
-        _shared(_at_most(of_seconds(found["seconds_to_target"]), is_bound), alone),
+        *(number(values[name], metric) for name in ("end", "best", "at_equal_bytes")),
+        _shared(number(values["at_equal_seconds"], metric), alone),
+        of_bytes(values["bytes"]),
+        _shared(of_seconds(values["seconds"]), alone),
+        _at_most(of_bytes(values["bytes_to_target"]), is_bound),
+        _shared(_at_most(of_seconds(values["seconds_to_target"]), is_bound), alone),
     ]
 
 
@@ -162,13 +162,13 @@ def difference_table(comparisons: Sequence[Comparison], metric: Metric) -> Table
     """How variants differ at the end: first the difference with its interval, then the p-values."""
     rows = [
         [
-            Cell(f"{one.first} - {one.second}"),
-            Cell(str(one.difference.count), one.difference.count),
-            number(one.difference, metric),
-            _p_value(one.t_test), _p_value(one.adjusted_t), _p_value(one.rank_test),
-            _p_value(one.adjusted_rank),
+            Cell(f"{pair.first} - {pair.second}"),
+            Cell(str(pair.difference.count), pair.difference.count),
+            number(pair.difference, metric),
+            _p_value(pair.t_test), _p_value(pair.adjusted_t), _p_value(pair.rank_test),
+            _p_value(pair.adjusted_rank),
         ]
-        for one in comparisons
+        for pair in comparisons
     ]  # fmt: skip
     unit = " (points)" if metric.is_fraction else ""
     return Table(

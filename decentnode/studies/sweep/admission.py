@@ -13,9 +13,9 @@ from decentnode.studies.sweep.forked_run import RunOutcome
 LAUNCHER_BYTES = 60 << 20
 """Bytes of a launcher and its fork server, forked from a process that has torch."""
 USED_AT_MOST = 0.8
-"""Of the memory that is available."""
+"""The part of the available memory that runs may use together."""
 IDLE_PART = 0.5
-"""Of the processors that the next run keeps busy, the part that must be idle for it to start."""
+"""The part of the processors of the next run that must be idle for it to start."""
 Size = tuple[int, int, int]
 
 
@@ -52,21 +52,21 @@ class Admission:
     def _has_memory(self, forecast: Forecast, forecasts: Sequence[Forecast]) -> bool:
         needed = self.load(forecast).memory
         # Runs that have just started have not taken yet what they will.
-        of_all = needed + sum(self.load(one).memory for one in forecasts)
+        of_all = needed + sum(self.load(running).memory for running in forecasts)
         return of_all <= USED_AT_MOST * self._free and needed <= USED_AT_MOST * available_bytes()
 
     def _is_idle(self, forecast: Forecast, forecasts: Sequence[Forecast]) -> bool:
         # The first run of a size has the machine alone, so that its load can be measured.
-        if not all(one.size in self._measured_loads for one in (forecast, *forecasts)):
+        if not all(running.size in self._measured_loads for running in (forecast, *forecasts)):
             return False
-        busy = sum(self.load(one).cores for one in forecasts)
+        busy = sum(self.load(running).cores for running in forecasts)
         return self.cores - busy >= IDLE_PART * self.load(forecast).cores
 
     def load(self, forecast: Forecast) -> Load:
-        """As measured with a run of the same size, otherwise from the forecast."""
-        found = self._measured_loads.get(forecast.size)
+        """The load of a run: measured with one of the same size, otherwise from the forecast."""
+        measured = self._measured_loads.get(forecast.size)
         memory = 0.0 if isnan(forecast.memory_bytes) else forecast.memory_bytes
-        return found or Load(self.cores, memory + LAUNCHER_BYTES)
+        return measured or Load(self.cores, memory + LAUNCHER_BYTES)
 
     def note(self, forecast: Forecast, outcome: RunOutcome, memory: float) -> None:
         """Records how a run that had the machine alone ended, and the bytes of its nodes."""

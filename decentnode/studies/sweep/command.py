@@ -13,7 +13,7 @@ import torch
 
 from decentnode.config.type_check import unknown
 from decentnode.core.process_setup import check_kernel
-from decentnode.core.streams import print_lines, say
+from decentnode.core.streams import print_line, print_lines
 from decentnode.errors import BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.node.late_imports import import_compiler, import_for_nodes
@@ -65,14 +65,14 @@ class SweepRequest:
 
 def sweep(request: SweepRequest) -> ExitCode:
     """Runs what is missing; returns the exit code. Raises BadInput before anything starts."""
-    study, directories, statuses = _look(request)
+    study, directories, statuses = _inspect(request)
     lock = open_study(study, bool(request.only or request.part))
     datasets = DatasetCache()
     plan = _plan(study, directories, statuses, datasets)
     print_lines(plan.lines())
     check_kernel()
     if not plan.waiting:
-        say(f"{study.name}: nothing to do (exit code 0)\n  results   {study.out}")
+        print_line(f"{study.name}: nothing to do (exit code 0)\n  results   {study.out}")
         return ExitCode.OK
     _warm_up(plan)
     try:
@@ -84,21 +84,22 @@ def sweep(request: SweepRequest) -> ExitCode:
 
 def show_plan(request: SweepRequest) -> None:
     """Prints the plan; starts and writes nothing."""
-    study, directories, statuses = _look(request)
+    study, directories, statuses = _inspect(request)
     print_lines(_plan(study, directories, statuses, DatasetCache()).lines())
 
 
 def cluster_job(request: SweepRequest, submits: bool) -> None:
     """Prints, or submits, a SLURM array with a task for each run that is not done."""
-    study, directories, statuses = _look(request)
-    waiting = [one.planned for one in directories if statuses[one.planned.name] is not RunStatus.DONE]
+    study, directories, statuses = _inspect(request)
+    planned = [directory.planned for directory in directories]
+    waiting = [run for run in planned if statuses[run.name] is not RunStatus.DONE]
     if not waiting:
         raise BadInput(f"{study.name}: all runs are done, so there is nothing to submit")
     # Before the tasks, which start at the same time.
     open_study(study, is_part=True).release()
     script = slurm.script(study, waiting, request.command)
     if submits:
-        say(slurm.submit(script))
+        print_line(slurm.submit(script))
     else:
         print_lines(script.splitlines())
 
@@ -118,14 +119,14 @@ def _warm_up(plan: SweepPlan) -> None:
     gc.freeze()
 
 
-def _look(request: SweepRequest) -> tuple[PlannedStudy, list[RunDirectory], dict[str, RunStatus]]:
+def _inspect(request: SweepRequest) -> tuple[PlannedStudy, list[RunDirectory], dict[str, RunStatus]]:
     """The runs that are asked for, and what there is of each; raises BadInput."""
     # Other threads would not survive the forks.
     torch.set_num_threads(1)
     study = read_study(request.study, request.overrides)
     directories = [RunDirectory(run) for run in request.select(planned_runs(study))]
-    statuses = {one.planned.name: one.status for one in directories}
-    done = [one for one in directories if statuses[one.planned.name] is RunStatus.DONE]
+    statuses = {directory.planned.name: directory.status for directory in directories}
+    done = [directory for directory in directories if statuses[directory.planned.name] is RunStatus.DONE]
     refuse_changes(done, request.accepts_other_code)
     return study, directories, statuses
 
@@ -134,8 +135,9 @@ def _plan(
     study: PlannedStudy, directories: Sequence[RunDirectory], statuses: dict[str, RunStatus],
     datasets: DatasetCache,
 ) -> SweepPlan:  # fmt: skip
-    waiting = [one.planned for one in directories if statuses[one.planned.name] is not RunStatus.DONE]
+    planned = [directory.planned for directory in directories]
+    waiting = [run for run in planned if statuses[run.name] is not RunStatus.DONE]
     # The last of each name stays: the runs of a variant differ in the seed alone.
     first = {run.variant.name: run for run in reversed(waiting)}
-    found = forecasts(list(first.values())[::-1], datasets) if first else {}
-    return SweepPlan(study, directories, statuses, found)
+    by_variant = forecasts(list(first.values())[::-1], datasets) if first else {}
+    return SweepPlan(study, directories, statuses, by_variant)

@@ -91,9 +91,9 @@ class RunDirectory:
             made = msgspec.convert(versions, list[CodeVersion])[-1]
         except (IndexError, *UNDECODABLE):
             return "it has no record of its code"
-        own = plugin_sources.difference(made.files, self._plugin_files)
+        changed = plugin_sources.difference(made.files, self._plugin_files)
         ours = made.package != plugin_sources.package_digest()
-        return ", ".join(filter(None, [own, "decentnode itself" if ours else ""]))
+        return ", ".join(filter(None, [changed, "decentnode itself" if ours else ""]))
 
     @cached_property
     def _plugin_files(self) -> dict[str, str]:
@@ -115,13 +115,13 @@ class RunDirectory:
 
 def refuse_changes(directories: Sequence[RunDirectory], accepts_other_code: bool) -> None:
     """Raises BadInput, in one line, if finished runs were made with other settings or another code."""
-    changed = {one.path: what for one in directories if (what := one.settings_change)}
+    changed = {directory.path: change for directory in directories if (change := directory.settings_change)}
     if changed:
         raise BadInput(
             f"{_first(changed)} was made with other settings: {next(iter(changed.values()))}; "
             "restore them, or name another directory (out=...)"
         )
-    edited = {one.path: what for one in directories if (what := one.code_change)}
+    edited = {directory.path: change for directory in directories if (change := directory.code_change)}
     if edited and not accepts_other_code:
         raise BadInput(
             f"{_first(edited)} was made with other code: {next(iter(edited.values()))}; name another "

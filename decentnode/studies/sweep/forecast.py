@@ -41,9 +41,9 @@ class Forecast(msgspec.Struct, frozen=True):
     processes: int = 1
     parameters: int = 0
     seconds: float = nan
-    """With the machine alone."""
+    """Seconds of the run with the machine alone."""
     sent_bytes: float = nan
-    """By all nodes in all rounds."""
+    """Bytes that all nodes send in all rounds."""
     memory_bytes: float = nan
 
     @property
@@ -64,7 +64,7 @@ def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, F
 
     `runs`: one of each variant. Those that are not reached in time have a forecast without numbers.
     """
-    said, writing = os.pipe()
+    reading, writing = os.pipe()
     for run in runs:
         with with_locations(run.base, ()):
             datasets.of(run.settings)
@@ -73,10 +73,10 @@ def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, F
         stream.flush()
     pid = os.fork()
     if pid == 0:
-        os.close(said)
-        _tell(runs, datasets, writing)
+        os.close(reading)
+        _write_forecasts(runs, datasets, writing)
     os.close(writing)
-    lines = _read(said, pid)
+    lines = _read(reading, pid)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     answers = [msgspec.convert(json.loads(line), _Answer) for line in lines]
     if defects := [defect for answer in answers for defect in answer.defects]:
@@ -84,27 +84,27 @@ def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, F
     if status not in (0, -signal.SIGKILL):
         name = runs[len(answers)].variant.name
         raise BadInput(f"{name}: a dry round of one batch did not end: {how_it_ended(status)}")
-    found = [answer.forecast for answer in answers] + [Forecast()] * (len(runs) - len(answers))
-    return {run.variant.name: forecast for run, forecast in zip(runs, found, strict=True)}
+    made = [answer.forecast for answer in answers] + [Forecast()] * (len(runs) - len(answers))
+    return {run.variant.name: forecast for run, forecast in zip(runs, made, strict=True)}
 
 
 def _read(pipe: int, pid: int) -> list[bytes]:
     """The lines that the child writes; it is killed if it takes too long."""
     limit = time.monotonic() + Timeouts.forecast + Timeouts.dry_round
-    found = []
+    pieces = []
     with os.fdopen(pipe, "rb", buffering=0) as file:
         while ready([pipe], seconds=limit - time.monotonic()):
             content = file.read(1 << 16)
             if not content:
                 break
-            found.append(content)
+            pieces.append(content)
         else:
             os.kill(pid, signal.SIGKILL)
     # A line that the kill has cut off is no answer.
-    return b"".join(found).split(b"\n")[:-1]
+    return b"".join(pieces).split(b"\n")[:-1]
 
 
-def _tell(runs: Sequence[PlannedRun], datasets: DatasetCache, pipe: int) -> NoReturn:
+def _write_forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache, pipe: int) -> NoReturn:
     """Runs in the child: writes one line for each run, and exits."""
     code = 1
     try:
@@ -154,19 +154,19 @@ def forecast(experiment: Experiment) -> Forecast:
         return msgspec.structs.replace(sizes(experiment), seconds=seconds, memory_bytes=memory)
     costs = run_costs.measure(experiment)
     nodes, rounds = experiment.graph.num_nodes, settings.rounds
-    looked_at = range(min(rounds, MOST_ROUNDS))
-    steps = sum(run_costs.steps(experiment, rank, round) for rank in range(nodes) for round in looked_at)
+    rounds_counted = range(min(rounds, MOST_ROUNDS))
+    steps = sum(run_costs.steps(experiment, rank, round) for rank in range(nodes) for round in rounds_counted)
     graph = experiment.graph.graph
-    sent = sum(len(graph.targets(rank, round)) for rank in range(nodes) for round in looked_at)
+    sent = sum(len(graph.targets(rank, round)) for rank in range(nodes) for round in rounds_counted)
     tests = _whole_tests(experiment.plan, nodes)
-    of_rounds = steps * costs.step_seconds / len(looked_at) + nodes * costs.share_seconds
+    of_rounds = steps * costs.step_seconds / len(rounds_counted) + nodes * costs.share_seconds
     work = rounds * of_rounds + tests * costs.test_seconds
     workers = min(len(os.sched_getaffinity(0)), len(experiment.processes))
     known = sizes(experiment)
     return msgspec.structs.replace(
         known,
         seconds=START_SECONDS + work / workers if settings.device == "cpu" else nan,
-        sent_bytes=rounds * sent / len(looked_at) * costs.sent_bytes,
+        sent_bytes=rounds * sent / len(rounds_counted) * costs.sent_bytes,
         memory_bytes=float(bytes_needed(experiment, 0)),
     )
 

@@ -29,7 +29,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.results.run import RunEntry
 from decentnode.studies.expansion import PlannedRun
 
-LOOK_INTERVAL = 0.25
+CHECK_INTERVAL = 0.25
 _PLACES = struct.Struct("<dd")
 SETUP = "DECENTNODE_SETUP_SECONDS"
 """Set by eval/run.sh, for the start of its own process."""
@@ -60,7 +60,7 @@ class RunConsole(LiveConsole):
         self._progress = progress
         self._entry, self._directory = entry, directory
         self._began = nan
-        self._looked = 0.0
+        self._checked = 0.0
 
     def began(self, experiment: Experiment, startup: float) -> None:
         super().began(experiment, startup)
@@ -71,8 +71,8 @@ class RunConsole(LiveConsole):
 
     def progress(self, membership: MembershipTable) -> None:
         now = time.monotonic()
-        if now - self._looked >= LOOK_INTERVAL:
-            self._looked = now
+        if now - self._checked >= CHECK_INTERVAL:
+            self._checked = now
             self._progress.put(self._began, Standing.of(membership).done)
 
 
@@ -100,7 +100,7 @@ class RunOutcome:
     wall_seconds: float
     cpu_seconds: float
     idle_seconds: float
-    """Of this machine's processors meanwhile, added up."""
+    """Idle seconds of this machine's processors meanwhile, added up."""
 
 
 class ForkedRun:
@@ -198,9 +198,9 @@ def idle_seconds() -> float:
     except OSError:
         return 0.0
     counts = {words[0]: words for line in lines if (words := line.split())}
-    own = [counts[name] for cpu in os.sched_getaffinity(0) if (name := f"cpu{cpu}") in counts]
+    cores = [counts[name] for cpu in os.sched_getaffinity(0) if (name := f"cpu{cpu}") in counts]
     # The fourth number is idle time, the fifth that of waiting for a disk.
-    return sum(int(words[4]) + int(words[5]) for words in own) / os.sysconf("SC_CLK_TCK")
+    return sum(int(words[4]) + int(words[5]) for words in cores) / os.sysconf("SC_CLK_TCK")
 
 
 def with_ports(settings: Settings, ports: Mapping[str, int]) -> Settings:
@@ -234,4 +234,4 @@ def _is_free(ports: Ports, taken: set[int]) -> bool:
 def ports_of(settings: Settings, ports: Mapping[str, int]) -> set[int]:
     """All ports that a run uses, with these instead of its own."""
     used = ports_needed(with_ports(settings, ports), 0)
-    return {port for one in used for port in range(one.first, one.first + one.count)}
+    return {port for block in used for port in range(block.first, block.first + block.count)}

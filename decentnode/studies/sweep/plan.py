@@ -36,9 +36,9 @@ class SweepPlan:
     study: PlannedStudy
     directories: Sequence[RunDirectory]
     statuses: Mapping[str, RunStatus]
-    """By the name of the run."""
+    """The status of each run by its name."""
     forecasts: Mapping[str, Forecast]
-    """By the name of the variant, of those with runs to do."""
+    """The forecasts of the variants that have runs to do, by name."""
     _costs: dict[str, list[Cost]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class SweepPlan:
     @property
     def waiting(self) -> list[RunDirectory]:
         """The runs to do, in order."""
-        return [one for one in self.directories if self.statuses[one.planned.name] is not RunStatus.DONE]
+        return [run for run in self.directories if self.statuses[run.planned.name] is not RunStatus.DONE]
 
     def note(self, directory: RunDirectory) -> Cost:
         """Records and returns what a finished run took."""
@@ -74,15 +74,15 @@ class SweepPlan:
             if name in self.forecasts
             for cost in costs
         ]
-        pairs = [(took, said) for took, said in pairs if took > 0 and said > 0]
-        return sum(took for took, _ in pairs) / sum(said for _, said in pairs) if pairs else 1.0
+        pairs = [(took, planned) for took, planned in pairs if took > 0 and planned > 0]
+        return sum(took for took, _ in pairs) / sum(planned for _, planned in pairs) if pairs else 1.0
 
     # As text.
 
     def lines(self) -> Iterator[str]:
         """The table, and how its numbers were found."""
         waiting = self.waiting
-        variants = list(dict.fromkeys(one.planned.variant.name for one in self.directories))
+        variants = list(dict.fromkeys(directory.planned.variant.name for directory in self.directories))
         seeds = counted(len(self.study.seeds), "seed")
         runs, left = counted(len(self.directories), "run"), len(waiting)
         done = f", {len(self.directories) - left} done" if left < len(self.directories) else ""
@@ -92,7 +92,7 @@ class SweepPlan:
         heading = " ".join(f"{seed:>{size}}" for seed, size in zip(self.study.seeds, numbers, strict=True))
         yield f"  {'variant':<{width}}  {heading}{''.join(f'{name:>{COLUMN}}' for name in COSTS)}"
         for variant in variants:
-            marks = {one.planned.seed: self._mark(one) for one in self._of(variant)}
+            marks = {directory.planned.seed: self._mark(directory) for directory in self._of(variant)}
             row = " ".join(
                 f"{marks.get(seed, ''):>{size}}" for seed, size in zip(self.study.seeds, numbers, strict=True)
             )
@@ -110,7 +110,7 @@ class SweepPlan:
             yield from self._origin()
 
     def _of(self, variant: str) -> list[RunDirectory]:
-        return [one for one in self.directories if one.planned.variant.name == variant]
+        return [directory for directory in self.directories if directory.planned.variant.name == variant]
 
     def _graph_varies(self, variant: str) -> bool:
         return self._of(variant)[0].planned.settings.graph.draws_from_run
@@ -120,7 +120,7 @@ class SweepPlan:
         return marks.get(self.statuses[directory.planned.name], ".")
 
     def _total(self, directories: Sequence[RunDirectory]) -> str:
-        costs = [self.cost(one.planned.variant.name) for one in directories]
+        costs = [self.cost(directory.planned.variant.name) for directory in directories]
         seconds, sent = sum(cost.seconds for cost in costs), sum(cost.sent_bytes for cost in costs)
         most = max((cost.memory_bytes for cost in costs if not isnan(cost.memory_bytes)), default=nan)
         time = (

@@ -32,7 +32,7 @@ class RunningRow:
     rate: float
     """Rounds in a second; 0 before the first."""
     seconds: float
-    """Since it was forked."""
+    """Seconds since the run was forked."""
 
 
 @dataclass(frozen=True)

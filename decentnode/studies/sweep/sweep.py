@@ -24,7 +24,7 @@ from decentnode.studies.sweep.plan import SweepPlan
 from decentnode.studies.sweep.screen import RunningRow, SweepLines, SweepStanding
 
 ATTEMPTS = 2
-"""Of each run that fails."""
+"""How often a run is tried that fails."""
 MOST_LETTERS = 200
 
 
@@ -40,10 +40,10 @@ class Sweep:
         self._admission = Admission(plan.study.jobs)
         self._waiting = plan.waiting
         self._running: dict[int, tuple[ForkedRun, RunDirectory]] = {}
-        """By pidfd."""
+        """The runs in progress, by pidfd."""
         self._done = len(plan.directories) - len(self._waiting)
         self._failed: dict[str, Path] = {}
-        """By the name of the run that failed twice its log."""
+        """The logs of runs that failed twice, by the name of the run."""
         self._attempts: Counter[str] = Counter()
         self._signal: signal.Signals | None = None
         self._out_of_memory = False
@@ -102,7 +102,7 @@ class Sweep:
         planned.directory.parent.mkdir(parents=True, exist_ok=True)
         # Read here, so that later runs share it; in the child it would end with the run.
         self._datasets.of(planned.settings)
-        self._datasets.keep([planned.settings, *(one.planned.settings for one in self._waiting)])
+        self._datasets.keep([planned.settings, *(directory.planned.settings for directory in self._waiting)])
         used = [ports_of(d.planned.settings, forked.ports) for forked, d in self._running.values()]
         ports = free_ports(planned.settings, set().union(*used))
         resumes = status is RunStatus.RESUMABLE
@@ -112,8 +112,8 @@ class Sweep:
         forked = ForkedRun(start)
         self._running[forked.fd] = forked, directory
         if len(self._running) > 1:
-            for one, _ in self._running.values():
-                one.alone = False
+            for running, _ in self._running.values():
+                running.alone = False
         # The signal came while the run was forked; a second one would kill it.
         if self._signal is not None and not forked.is_stopped:
             forked.stop(self._signal)
@@ -243,8 +243,10 @@ def _reason(directory: RunDirectory, outcome: RunOutcome) -> str:
     try:
         summary = directory.path / "summary.json"
         lost = read_object(summary).get("lost_nodes") if summary.exists() else {}
-        told = directory.log.read_text(errors="replace").split("\n")
+        lines = directory.log.read_text(errors="replace").split("\n")
     except (BadInput, OSError):
         return how
-    words = next(iter(lost.values())) if lost else next((line for line in reversed(told) if line.strip()), "")
+    words = (
+        next(iter(lost.values())) if lost else next((line for line in reversed(lines) if line.strip()), "")
+    )
     return f"{how}: {words.strip()[:MOST_LETTERS]}" if words else how

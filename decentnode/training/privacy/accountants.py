@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from decentnode.errors import BadInput
 
 ORDERS = (*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 128, 256, 512)
-"""Of Renyi divergences. Whole ones have a closed form, the others a series (Mironov et al., 2019, section
-3.3). Low ones decide where little noise is added: there epsilon is up to a fifth smaller than by whole ones.
+"""Orders of Renyi divergences. Whole ones have a closed form, the others a series (Mironov et al., 2019,
+section 3.3). Low ones decide where little noise is added: there epsilon is up to a fifth smaller than by
+whole ones.
 """
 WIDEST_INTERVAL = 1e-3
-"""Of the grid of privacy losses."""
+"""The widest interval of the grid of privacy losses."""
 INTERVALS_PER_DEVIATION = 4
 MOST_LOSSES, MOST_SUMS = 1 << 17, 1 << 20
 """The points of the grid for the losses of a step and of all steps; about a second, and some."""
@@ -60,8 +61,8 @@ class Accountant(ABC):
 
     def epsilon(self, history: History, delta: float) -> float:
         """Epsilon of all steps of a history together at this delta; infinite without noise."""
-        spent = tuple(one for one in history if one.steps and one.rate > 0)
-        if any(one.noise <= 0 for one in spent):
+        spent = tuple(spending for spending in history if spending.steps and spending.rate > 0)
+        if any(spending.noise <= 0 for spending in spent):
             return float("inf")
         return self.of(spent, delta) if spent else 0.0
 
@@ -113,7 +114,7 @@ class RdpAccountant(Accountant):
 
     def curve(self, history: History) -> NDArray[np.float64]:
         """The Renyi divergence at each of `ORDERS`."""
-        curves = [one.steps * _curve_of_step(one.rate, one.noise) for one in history]
+        curves = [spending.steps * _curve_of_step(spending.rate, spending.noise) for spending in history]
         total: NDArray[np.float64] = np.sum(curves, axis=0)
         return total
 
@@ -134,13 +135,13 @@ class PldAccountant(Accountant):
     def of(self, history: History, delta: float) -> float:
         total: Any = None
         interval = loss_interval(history)
-        for one in history:
-            part = _losses_of_step(one.rate, one.noise, interval).self_compose(one.steps)
+        for spending in history:
+            part = _losses_of_step(spending.rate, spending.noise, interval).self_compose(spending.steps)
             total = part if total is None else total.compose(part)
         return float(total.get_epsilon_for_delta(delta))
 
 
-ACCOUNTANTS: dict[str, Accountant] = {one.name: one for one in (RdpAccountant(), PldAccountant())}
+ACCOUNTANTS: dict[str, Accountant] = {kind.name: kind for kind in (RdpAccountant(), PldAccountant())}
 
 
 def accounting() -> ModuleType:
@@ -173,10 +174,10 @@ def loss_interval(history: History) -> float:
     h is at least what bounds the number of points: of a step, up to the loss at `TAIL` deviations of noise,
     and of the sum, up to its mean, T s^2 / 2, and as many deviations on both sides.
     """
-    steps = sum(one.steps for one in history)
-    variance = sum(one.steps * _variance_of_step(one) for one in history)
+    steps = sum(spending.steps for spending in history)
+    variance = sum(spending.steps * _variance_of_step(spending) for spending in history)
     finest = math.sqrt(variance / steps) / INTERVALS_PER_DEVIATION
-    largest = max(_largest_loss(one) for one in history)
+    largest = max(_largest_loss(spending) for spending in history)
     whole = variance / 2 + 2 * TAIL * math.sqrt(variance)
     return min(WIDEST_INTERVAL, max(finest, largest / MOST_LOSSES, whole / MOST_SUMS))
 
@@ -189,8 +190,8 @@ def _variance_of_step(spending: Spending) -> float:
 def _largest_loss(spending: Spending) -> float:
     """log(1 - q + q exp((2 x - 1) / (2 sigma^2))) at x = 1 + 10 sigma."""
     exponent = 1 / (2 * spending.noise**2) + TAIL / spending.noise
-    rest = math.log1p(-spending.rate) if spending.rate < 1 else -math.inf
-    return float(np.logaddexp(rest, math.log(spending.rate) + exponent))
+    without = math.log1p(-spending.rate) if spending.rate < 1 else -math.inf
+    return float(np.logaddexp(without, math.log(spending.rate) + exponent))
 
 
 @contextmanager

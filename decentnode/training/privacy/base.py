@@ -26,7 +26,7 @@ class PrivacyPlan:
     noise: float
     """The standard deviation of the noise, in units of the clipping norm."""
     steps: int
-    """In all rounds."""
+    """Steps in all rounds."""
     epsilon: float
     """Spent after all rounds; infinite where nothing bounds it."""
     rounds: int
@@ -67,7 +67,7 @@ class PrivateSteps(Stateful, ABC):
         self._recovered, self.history = history, [*history]
 
     def doubt(self, reason: str) -> None:
-        """From now on `epsilon` is no claim, for this reason."""
+        """Records that from now on `epsilon` is no claim, for this reason."""
         if reason not in self.of_history:
             self.of_history.append(reason)
 

@@ -166,8 +166,10 @@ class DpSgdSteps(PrivateSteps):
         if self._dp_sgd.on_spent == "stop":
             steps = bisect_left(range(steps), True, key=lambda more: self._after(more + 1) > budget)
         if not self._is_spent:
-            what = "more local steps exceed it" if self._dp_sgd.on_spent == "warn" else "no more local steps"
-            print(f"training.privacy: the budget of epsilon {budget:g} is spent: {what}", flush=True)
+            effect = (
+                "more local steps exceed it" if self._dp_sgd.on_spent == "warn" else "no more local steps"
+            )
+            print(f"training.privacy: the budget of epsilon {budget:g} is spent: {effect}", flush=True)
         self._is_spent = True
         return steps
 
@@ -204,12 +206,12 @@ class DpSgdSteps(PrivateSteps):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        found = dict.fromkeys(super().doubts, True) | {
+        holds_by_reason = dict.fromkeys(super().doubts, True) | {
             "generator: seeded, so anyone with the seed can compute the noise": not self.source.is_secret,
             "noise: 0": not self._plan.noise,
             f"no accountant covers sampling: {self._dp_sgd.sampling}": self._dp_sgd.accountant == "none",
         }
-        return tuple(reason for reason, holds in found.items() if holds)
+        return tuple(reason for reason, holds in holds_by_reason.items() if holds)
 
 
 class PoissonBatches(Minibatches):

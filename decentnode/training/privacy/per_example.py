@@ -17,7 +17,7 @@ from decentnode.training.objective import Objective
 from decentnode.training.privacy.unrolled_lstm import unrolled
 
 MOST_NUMBERS = 1 << 26
-"""Of the gradients that are in memory at once: 256 MB in float32."""
+"""Numbers of the gradients that are in memory at once, at most: 256 MB in float32."""
 LONG_TEXT = 32
 """Tokens. On one thread, samples at once take 0.8 of the time for 10 tokens, and 1.4 of it for 80."""
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1}
@@ -86,12 +86,12 @@ class ClippedSum:
         with sdpa_kernel(SDPBackend.MATH):
             gradients, losses = self._vectorized(len(batch.fields))(parameters, batch.labels, *batch.fields)
         flat = [gradients[f"network.{entry.name}"].flatten(1) for entry in self._layout.entries]
-        norms = torch.stack([torch.linalg.vector_norm(one, dim=1) for one in flat]).norm(dim=0)
+        norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in flat]).norm(dim=0)
         factors = shrinking(norms, clip)
         if not norms.isfinite().all():
-            flat = [one.nan_to_num(0.0, 0.0, 0.0) for one in flat]
-        for entry, one in zip(self._layout.entries, flat, strict=True):
-            entry.view(gradient).add_((factors @ one).view(entry.shape))
+            flat = [part.nan_to_num(0.0, 0.0, 0.0) for part in flat]
+        for entry, part in zip(self._layout.entries, flat, strict=True):
+            entry.view(gradient).add_((factors @ part).view(entry.shape))
         total: Tensor = losses.sum()
         return total
 
@@ -108,13 +108,13 @@ class ClippedSum:
         total = gradient.new_zeros(())
         for index in range(len(batch)):
             loss = self.objective(part_of(batch, index, index + 1))[1]
-            found = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
-            parts = [(e, one) for e, one in zip(self._layout.entries, found, strict=True) if one is not None]
-            norm = torch.stack([torch.linalg.vector_norm(one) for _, one in parts]).norm()
+            gradients = torch.autograd.grad(loss, list(self._parameters.values()), allow_unused=True)
+            parts = [(e, g) for e, g in zip(self._layout.entries, gradients, strict=True) if g is not None]
+            norm = torch.stack([torch.linalg.vector_norm(part) for _, part in parts]).norm()
             factor = shrinking(norm, clip)
-            for entry, one in parts:
-                one = one if norm.isfinite() else one.nan_to_num(0.0, 0.0, 0.0)
-                entry.view(gradient).add_(factor * one)
+            for entry, part in parts:
+                part = part if norm.isfinite() else part.nan_to_num(0.0, 0.0, 0.0)
+                entry.view(gradient).add_(factor * part)
             total += loss.detach()
         return total
 
@@ -148,4 +148,4 @@ def counted(batch: Batch) -> Batch:
     if labels.dim() == 1 or labels.is_floating_point():
         return batch
     counts = (labels != IGNORED).flatten(1).any(1)
-    return batch if counts.all() else Batch(tuple(one[counts] for one in batch.fields), labels[counts])
+    return batch if counts.all() else Batch(tuple(field[counts] for field in batch.fields), labels[counts])

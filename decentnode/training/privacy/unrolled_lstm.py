@@ -17,7 +17,7 @@ class UnrolledLstm(nn.Module):
     """
 
     def __init__(self, lstm: nn.LSTM) -> None:
-        """For an LSTM that `can_unroll`; the parameters are the same tensors."""
+        """Unrolls an LSTM that `can_unroll`; the parameters are the same tensors."""
         super().__init__()
         self.layers, self.drop, self.batch_first = lstm.num_layers, lstm.dropout, lstm.batch_first
         self.bias = lstm.bias
@@ -40,20 +40,20 @@ class UnrolledLstm(nn.Module):
         inward, recurrent = (getattr(self, f"weight_{kind}_l{layer}") for kind in ("ih", "hh"))
         both = [getattr(self, f"bias_{kind}_l{layer}") for kind in ("ih", "hh")] if self.bias else []
         # All inputs at once; only the recurrent part depends on the step before.
-        given = linear(x, inward, both[0] + both[1] if both else None)
+        inputs = linear(x, inward, both[0] + both[1] if both else None)
         # The states are known before gradients are: so the gradient of the recurrent weight is one product
         # over all steps, not a sum of one matrix for each sample and step.
-        states, _ = unroll(given.detach(), recurrent.detach())
+        states, _ = unroll(inputs.detach(), recurrent.detach())
         before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
         zero = linear(before, recurrent)
-        return unroll(given + (zero - zero.detach()), recurrent.detach())
+        return unroll(inputs + (zero - zero.detach()), recurrent.detach())
 
 
-def unroll(given: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def unroll(inputs: Tensor, recurrent: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """The states of all steps and the last ones, from the part of the gates that is known before."""
-    hidden = cell = torch.zeros_like(given[0, :, : recurrent.shape[1]])
+    hidden = cell = torch.zeros_like(inputs[0, :, : recurrent.shape[1]])
     states = []
-    for gates in given.unbind(0):
+    for gates in inputs.unbind(0):
         i, f, g, o = (gates + linear(hidden, recurrent)).chunk(4, 1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         hidden = o.sigmoid() * cell.tanh()

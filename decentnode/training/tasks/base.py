@@ -72,10 +72,10 @@ class Task(ABC):
 
     def check(self, dataset: LoadedDataset, loss: object) -> None:
         """Raises BadInput unless the samples suit the task; `loss`: the class of the loss."""
-        given = not dataset.train.labels.is_floating_point()
-        if given != self.labels_are_classes:
+        are_classes = not dataset.train.labels.is_floating_point()
+        if are_classes != self.labels_are_classes:
             kinds = {True: "classes", False: "numbers"}
-            wanted, found = kinds[self.labels_are_classes], kinds[given]
+            wanted, actual = kinds[self.labels_are_classes], kinds[are_classes]
             raise BadInput.at(
-                "task", f"{name_of(self)} needs labels that are {wanted}, those of the dataset are {found}"
+                "task", f"{name_of(self)} needs labels that are {wanted}, those of the dataset are {actual}"
             )

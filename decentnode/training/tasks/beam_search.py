@@ -35,7 +35,7 @@ class BeamSearch:
         # At first all beams of a text are alike; one of them counts.
         total = torch.full((texts, self.beams), -torch.inf, dtype=torch.float64)
         total[:, 0] = 0
-        found = [(-torch.inf, list[int]())] * texts
+        ended_texts = [(-torch.inf, list[int]())] * texts
         rows, count = torch.arange(texts), torch.zeros(texts, dtype=torch.int64)
         while len(rows):
             length = ids.shape[2]
@@ -43,17 +43,17 @@ class BeamSearch:
             total, ids = self._extended(scores.log_softmax(1), total, ids)
             is_finished = (ids[..., -1] == self.end) | (length >= most[rows])[:, None]
             ended = total.where(is_finished, -torch.inf)[:, : self.beams]
-            self._note(found, rows, ended / self._penalty(length), ids)
+            self._note(ended_texts, rows, ended / self._penalty(length), ids)
             count[rows] += ended.isfinite().sum(1)
             total = total.where(~is_finished, -torch.inf)
             # The highest that any beginning can still reach, because log P only falls.
             highest = total.amax(1) / self._penalty(most[rows])
-            best = torch.tensor([found[row][0] for row in rows.tolist()])
+            best = torch.tensor([ended_texts[row][0] for row in rows.tolist()])
             goes_on = (highest > best) & (count[rows] < self.beams)
             rows, ids, total = rows[goes_on], ids[goes_on], total[goes_on]
             ids, total = self._narrowed(ids, total)
             beat()
-        return [text for _, text in found]
+        return [text for _, text in ended_texts]
 
     def _extended(self, scores: Tensor, total: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Twice as many beams as usual: so many unfinished ones remain even if all others finish."""
@@ -76,12 +76,12 @@ class BeamSearch:
         values = torch.nn.functional.pad(best.values, (0, max(0, missing)), value=-torch.inf)
         return kept, values
 
-    def _note(self, found: list[tuple[float, list[int]]], rows: Tensor, scores: Tensor, ids: Tensor) -> None:
+    def _note(self, kept: list[tuple[float, list[int]]], rows: Tensor, scores: Tensor, ids: Tensor) -> None:
         """Keeps the best finished text of each row."""
         best = scores.max(1)
         for place, (row, score) in enumerate(zip(rows.tolist(), best.values.tolist(), strict=True)):
-            if score > found[row][0]:
-                found[row] = (score, ids[place, best.indices[place], 1:].tolist())
+            if score > kept[row][0]:
+                kept[row] = (score, ids[place, best.indices[place], 1:].tolist())
 
     def _penalty(self, length: int | Tensor) -> float | Tensor:
         penalty: float | Tensor = ((5 + length) / 6) ** self.alpha

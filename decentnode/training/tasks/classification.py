@@ -30,9 +30,9 @@ class Classification(Task):
     """
 
     top_k: tuple[Positive, ...] = ()
-    """Also the fraction of labels among the k highest scores, for each of these k."""
+    """Adds the fraction of labels among the k highest scores, for each of these k."""
     per_class: bool = False
-    """Also the accuracy of the samples of each class."""
+    """Adds the accuracy of the samples of each class."""
 
     def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
         if num_classes == 1:
@@ -48,9 +48,9 @@ class Classification(Task):
 
     def sums(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         is_right = outputs.argmax(1) == labels
-        found = {"right": is_right.sum(), "labels": torch.tensor(labels.numel())}
+        counts = {"right": is_right.sum(), "labels": torch.tensor(labels.numel())}
         for k in self.top_k:
-            found[f"right_{k}"] = (outputs.topk(k, 1).indices == labels.unsqueeze(1)).sum()
+            counts[f"right_{k}"] = (outputs.topk(k, 1).indices == labels.unsqueeze(1)).sum()
         if self.per_class:
             classes = outputs.shape[1]
             for c, (right, all_of_it) in enumerate(
@@ -60,16 +60,16 @@ class Classification(Task):
                     strict=True,
                 )
             ):
-                found |= {f"right_of_{c}": right, f"labels_of_{c}": all_of_it}
-        return found
+                counts |= {f"right_of_{c}": right, f"labels_of_{c}": all_of_it}
+        return counts
 
     def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
         labels = sums["labels"]
-        found = {"accuracy": sums["right"] / labels, "loss": sums["loss"] / count}
-        found |= {f"top_{k}_accuracy": sums[f"right_{k}"] / labels for k in self.top_k}
+        metrics = {"accuracy": sums["right"] / labels, "loss": sums["loss"] / count}
+        metrics |= {f"top_{k}_accuracy": sums[f"right_{k}"] / labels for k in self.top_k}
         classes = [name.removeprefix("labels_of_") for name in sums if name.startswith("labels_of_")]
         # nan, where the test set has no sample of a class.
-        return found | {
+        return metrics | {
             f"accuracy_of_{c}": _share(sums[f"right_of_{c}"], sums[f"labels_of_{c}"]) for c in classes
         }
 

@@ -35,7 +35,7 @@ class Translation(NextToken):
     bleu: bool | Positive = False
     """Whether an evaluation has BLEU: of all its samples, or of the first so many."""
     beams: Positive = 4
-    """Of the search for texts; 1: greedy."""
+    """Beams of the search for texts; 1: greedy."""
     alpha: NonNegativeFloat = 0.6
     """The exponent of the length penalty in the search."""
     longer: Positive = 50
@@ -45,15 +45,15 @@ class Translation(NextToken):
         return (*super().metrics(num_classes), *([BLEU] if self.bleu else []))
 
     def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
-        found = super().values(sums, count)
+        metrics = super().values(sums, count)
         if self.bleu:
             score = _sacrebleu().BLEU.compute_bleu(
                 *([int(sums[f"{name}_{n}"]) for n in ORDERS] for name in ("matches", "ngrams")),
                 int(sums["words"]), int(sums["reference_words"]),
                 smooth_method="exp",
             )  # fmt: skip
-            found["bleu"] = score.score
-        return found
+            metrics["bleu"] = score.score
+        return metrics
 
     def generated(
         self, network: Network, samples: Samples, batch_size: int, beat: Callable[[], None]
@@ -74,9 +74,9 @@ class Translation(NextToken):
                 vocabulary.text([id for id in row if id != IGNORED]) for row in batch.labels.tolist()
             )
         score = _sacrebleu().BLEU().corpus_score(texts, [references])
-        found = {"words": score.sys_len, "reference_words": score.ref_len}
-        found |= {f"matches_{n}": score.counts[n] for n in ORDERS}
-        return found | {f"ngrams_{n}": score.totals[n] for n in ORDERS}
+        counts = {"words": score.sys_len, "reference_words": score.ref_len}
+        counts |= {f"matches_{n}": score.counts[n] for n in ORDERS}
+        return counts | {f"ngrams_{n}": score.totals[n] for n in ORDERS}
 
     def check(self, dataset: LoadedDataset, loss: object) -> None:
         super().check(dataset, loss)

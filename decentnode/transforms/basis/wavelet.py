@@ -69,8 +69,8 @@ class Wavelet(Transform):
         for level in reversed(range(self._depth)):
             half = self._padded >> (level + 1)
             signal = pywt().idwt(signal, array[half : 2 * half], self.family, MODE)
-        found = torch.from_numpy(signal[: self.dimension]).to(coefficients.device)
-        return Payload.dense(found)
+        signal_part = torch.from_numpy(signal[: self.dimension]).to(coefficients.device)
+        return Payload.dense(signal_part)
 
 
 def pywt() -> Any:
@@ -83,7 +83,7 @@ def _check_family(family: str) -> None:
     if family not in known:
         raise BadInput(f"knows no family '{family}'{guess(family, known)}")
     signal = np.random.default_rng(0).standard_normal(64)
-    found = pywt().idwt(*pywt().dwt(signal, family, MODE), family, MODE)
-    error = float(np.abs(found - signal).max())
+    restored = pywt().idwt(*pywt().dwt(signal, family, MODE), family, MODE)
+    error = float(np.abs(restored - signal).max())
     if error > WORST_ERROR:
         raise BadInput(f"cannot use family '{family}': it reconstructs with an error of {error:.0e}")

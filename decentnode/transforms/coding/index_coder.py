@@ -47,13 +47,13 @@ class IndexCoder(Transform):
     lossless = True
 
     def layout(self, input_layout: Layout) -> Layout:
-        found = [f for f in input_layout.fields if f.name == INDICES]
-        self._passes = not found and self.selects_all
+        index_fields = [f for f in input_layout.fields if f.name == INDICES]
+        self._passes = not index_fields and self.selects_all
         if self._passes:
             return input_layout
-        if not found:
+        if not index_fields:
             raise BadInput("codes indices, but what comes before gives none")
-        (self._indices,) = found
+        (self._indices,) = index_fields
         most = self.most_bytes(self._indices.elements, self.dimension)
         most += COUNT_BYTES if self._indices.variable else 0
         code = Field(CODE, torch.uint8, most, variable=True, role=Role.INDEX)

@@ -49,13 +49,13 @@ def words(key: tuple[int, int], first: int, count: int, device: torch.device) ->
     """Words `first`, `first` + 1, ... of the stream with that key, as int64 (count,)."""
     skipped = first % 4
     blocks = -(-(skipped + count) // 4)
-    found = torch.empty((blocks, 4), dtype=torch.int64, device=device)
+    lanes = torch.empty((blocks, 4), dtype=torch.int64, device=device)
     for start in range(0, blocks, STEP):
         stop = min(start + STEP, blocks)
         counters = torch.arange(first // 4 + start + 1, first // 4 + stop + 1, device=device)
-        for lane, column in zip(_encrypted(counters, key), found[start:stop].unbind(1), strict=True):
+        for lane, column in zip(_encrypted(counters, key), lanes[start:stop].unbind(1), strict=True):
             column.copy_(lane)
-    return found.view(-1)[skipped : skipped + count]
+    return lanes.view(-1)[skipped : skipped + count]
 
 
 def _encrypted(counters: Tensor, key: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

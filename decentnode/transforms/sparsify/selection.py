@@ -43,13 +43,13 @@ def largest(score: Tensor, k: int) -> Tensor:
     if score.device.type != "cpu":
         return _largest_on_device(score, k)
     kth = _kth_largest(score, k)
-    found = positions(score >= kth)
-    if found.numel() == k:
-        return found
-    keep = score[found] > kth
+    chosen = positions(score >= kth)
+    if chosen.numel() == k:
+        return chosen
+    keep = score[chosen] > kth
     ties = positions(~keep)
     keep[ties[: k - int(keep.sum())]] = True
-    return found[keep]
+    return chosen[keep]
 
 
 def _largest_on_device(score: Tensor, k: int) -> Tensor:
@@ -73,13 +73,13 @@ def _kth_largest(score: Tensor, k: int) -> float:
     return float(np.partition(array, array.size - k)[array.size - k])
 
 
-def filled(dense_layout: Layout, values: Tensor, indices: Tensor, own: Tensor | None) -> Payload:
+def filled(dense_layout: Layout, values: Tensor, indices: Tensor, fill: Tensor | None) -> Payload:
     """`values` at `indices`, elsewhere the own signal or zeros, as a new payload of layout `dense`."""
     (field,) = dense_layout.fields
-    if own is None:
+    if fill is None:
         whole = values.new_zeros(field.elements, dtype=field.dtype)
     else:
-        whole = own.to(field.dtype, copy=True)
+        whole = fill.to(field.dtype, copy=True)
     # A later stage of the chain may leave the values in half precision.
     whole.index_copy_(0, indices.long(), values.to(field.dtype))
     return Payload.dense(whole)

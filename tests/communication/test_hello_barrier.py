@@ -16,7 +16,7 @@ from decentnode.communication.zeromq import hello_barrier
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
-from tests.support.troupe import RUN_ID, free_ports
+from tests.support.processes import RUN_ID, free_ports
 
 MEMORY = BufferSpec(10, payload_bytes=128)
 
@@ -112,7 +112,7 @@ def test_who_comes_back_goes_on_without_a_machine_that_is_silent(host, machines,
     host(processes, 1, base_port=base_port).open([], RUN_ID, 5.0)
     back = host(processes, 0, incarnation=1, base_port=base_port)
     back.open([1, 2], RUN_ID, 5.0)
-    assert back.come_back({0: [1, 2]}, 10.0) == 0
+    assert back.rejoin({0: [1, 2]}, 10.0) == 0
 
 
 def test_who_comes_back_goes_on_only_when_somebody_answers(host, machines):

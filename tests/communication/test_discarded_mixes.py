@@ -1,4 +1,4 @@
-"""A mix is thrown away when a peer wrote again what was read for it: nothing of what was read may stay."""
+"""A mix is discarded when a peer wrote again what was read for it: nothing of what was read may stay."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from decentnode.core.registry import SHARINGS
 from tests.node.test_resume import equal, experiment_of
 from tests.support.in_process import Nodes
 
-# Whose state comes of what was read is dropped: a peer that writes again has given up the edge, and says so.
+# Whose state comes of what was read is dropped: a peer that writes again has dropped the edge.
 PER_PEER = {"power_gossip", "choco_per_edge", "beer_per_edge"}
 # What these read in one step of a round is in what they send in the next.
 IN_STEPS = {"multi_gossip", "muffliato"}
@@ -22,7 +22,7 @@ def after_a_mix_of(numbers, experiment, directory):
     """State and model of rank 1, three rounds after one in which it read other numbers, or its peers' own."""
     nodes = Nodes(experiment, directory).begin().run(0, 3)
     node = nodes.nodes[1]
-    honest, is_sound = node.sharing.mix, node.exchange.is_valid
+    honest, is_valid = node.sharing.mix, node.exchange.is_valid
 
     def mix(vector, incoming, view, out):
         torn = {}
@@ -34,7 +34,7 @@ def after_a_mix_of(numbers, experiment, directory):
         honest(vector, torn, view, out)
 
     def find_it_torn():
-        is_sound()
+        is_valid()
         return False
 
     node.sharing.mix, node.exchange.is_valid = mix, find_it_torn

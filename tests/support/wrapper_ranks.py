@@ -11,19 +11,19 @@ from torch import nn
 
 from decentnode import DecentralizedDataParallel
 from decentnode.errors import DecentnodeError
-from decentnode.parallel.rendezvous import Hall
-from tests.support.troupe import FORK, free_ports
+from decentnode.parallel.rendezvous import ThreadRendezvous
+from tests.support.processes import FORK, free_ports
 
 LIMIT = 30.0
 
 
-def ensemble(size, work, limit=LIMIT):
-    """What `work(rank, seat)` gives on each rank; the first error is raised."""
-    hall, results, errors = Hall(size), [None] * size, {}
+def in_rank_threads(size, work, limit=LIMIT):
+    """What `work(rank, rendezvous)` gives on each rank; the first error is raised."""
+    rendezvous, results, errors = ThreadRendezvous(size), [None] * size, {}
 
     def perform(rank):
         try:
-            results[rank] = work(rank, hall.seat(rank))
+            results[rank] = work(rank, rendezvous.join(rank))
         except BaseException as error:
             errors[rank] = error
 
@@ -69,9 +69,13 @@ class Run:
     accumulation: int = 1
     options: dict = field(default_factory=dict)
 
-    def wrap(self, seat, **more):
+    def wrap(self, rendezvous, **more):
         return DecentralizedDataParallel(
-            copy.deepcopy(self.network), self.optimizer, self.topology, rendezvous=seat, **self.options | more
+            copy.deepcopy(self.network),
+            self.optimizer,
+            self.topology,
+            rendezvous=rendezvous,
+            **self.options | more,
         )
 
     def train(self, model, rank, first=0, last=None):
@@ -91,14 +95,14 @@ class Run:
     def models(self, size):
         """The parameters of all ranks after the training, shape (size, d)."""
 
-        def work(rank, seat):
-            model = self.wrap(seat)
+        def work(rank, rendezvous):
+            model = self.wrap(rendezvous)
             self.train(model, rank)
             found = flat(model)
             model.close()
             return found
 
-        return torch.stack(ensemble(size, work))
+        return torch.stack(in_rank_threads(size, work))
 
     def oracle(self, size, matrix_at, rests=lambda rank, step: False):
         """The same by the equations: `matrix_at(t)` is W of step t, mixing strength included.
@@ -125,7 +129,7 @@ class Run:
         return x
 
 
-def processes(size, work, limit=60.0, absent=(), mute=()):
+def in_rank_processes(size, work, limit=60.0, absent=(), mute=()):
     """What `work(rank)` gives in a process for each rank, as torchrun would start it, or the error it raised.
 
     Ranks that are `absent` are not started, and those that are `mute` answer nothing.

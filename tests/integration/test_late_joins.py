@@ -15,7 +15,7 @@ ENDLESS = ["rounds=100000", "evaluation.every=0", "sharing=faulty:Paced"]
 FOUR = [*ENDLESS, "graph=ring", "graph.nodes=4"]
 
 
-def ask(run: Run, rank: int) -> tuple[int, str]:
+def restart_node(run: Run, rank: int) -> tuple[int, str]:
     """What `decentnode restart` says, and its exit code."""
     answer = call("restart", str(run.run_dir), str(rank))
     return answer.returncode, answer.stdout + answer.stderr
@@ -25,11 +25,11 @@ def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
     """No attempts are configured; the node has its neighbor's model and takes part to the end."""
     run = Run(tmp_path / "run", [*FOUR, "mapping={machines: [{address: localhost, nodes: 4}]}"])
     run.wait_for_round(5)
-    code, said = ask(run, 2)
+    code, said = restart_node(run, 2)
     assert (code, said) == (2, f"{run.run_dir}: rank 2 is running\n")
     os.kill(run.pid_of(2), signal.SIGKILL)
     wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
-    assert ask(run, 2) == (0, "rank 2: started again\n")
+    assert restart_node(run, 2) == (0, "rank 2: started again\n")
     wait_until(lambda: run.text.count("exchanges with rank 2 again") >= 2, 40, lambda: run.text)
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.text
@@ -37,7 +37,7 @@ def test_a_dead_node_is_started_again_when_somebody_asks(tmp_path):
     assert run.summary["lost_nodes"] == {} and run.summary["stopped_nodes"] == 4
     seconds = [record.seconds for record in rounds_of(run, 2)]
     assert seconds == sorted(seconds)  # its time goes on with that of the run
-    code, said = ask(run, 2)
+    code, said = restart_node(run, 2)
     assert code == 2 and "no launcher answers" in said
 
 
@@ -55,7 +55,7 @@ def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others
     checkpoint.save(directory, 2, later, found.state, found.stamp)
     for round in [] if keeps else checkpoint.rounds(directory, 2)[:-1]:
         checkpoint.delete(directory, 2, round)
-    assert ask(run, 2) == (0, "rank 2: started again\n")
+    assert restart_node(run, 2) == (0, "rank 2: started again\n")
     # Rounds are quicker here than what is said about them, so an edge may come back at the second try.
     wait_until(
         lambda: any(record.round > died and record.heard == 2 for record in rounds_of(run, 2)),

@@ -1,4 +1,4 @@
-"""A GPU that is not there: tensors that say they are on it, compute in host memory, and tell who leaves it.
+"""A fake GPU: its tensors report its device, compute in host memory, and count what leaves it.
 
 As on a real one, each operation must have all its tensors on one device, but for single numbers of the
 CPU. What is copied to or from host memory is kept in lists, and how often the host waits is counted.
@@ -29,7 +29,7 @@ class Crossings:
     """How often the host waited for a number, or to know how many there are."""
 
 
-class PretendedGpu(TorchFunctionMode):
+class FakeGpu(TorchFunctionMode):
     """A machine with a GPU, as long as the mode lasts."""
 
     def __init__(self):

@@ -9,7 +9,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 """The names that plotly has for `MARKERS`."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""As plotly names them; they tell curves apart in print without colors."""
+"""Plotly's names of dashes, by which curves differ in print without colors."""
 PATTERNS: dict[str, str | tuple[int, tuple[int, ...]]] = {
     "solid": "-", "dash": (0, (5, 2)), "dot": (0, (1, 1)), "dashdot": "-.", "longdash": (0, (9, 3)),
 }  # fmt: skip
@@ -17,8 +17,8 @@ PATTERNS: dict[str, str | tuple[int, tuple[int, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """One curve's look."""
+class CurveStyle:
+    """The style of one curve."""
 
     color: str
     marker: str
@@ -26,12 +26,12 @@ class Look:
     dash: str
 
 
-def look(place: int) -> Look:
-    """The look of the variant at this place.
+def style_at(place: int) -> CurveStyle:
+    """The style of the variant at this place.
 
     Eight follow with different colors and markers; dashes and markers together repeat after 40.
     """
-    return Look(
+    return CurveStyle(
         PALETTE[place % len(PALETTE)], MARKERS[place % len(MARKERS)], SYMBOLS[place % len(SYMBOLS)],
         DASHES[place % len(DASHES)],
     )  # fmt: skip

@@ -29,11 +29,11 @@ from decentnode.communication.zeromq.endpoint import ZeroMQ
 FORK = multiprocessing.get_context("fork")
 RUN_ID = 0x1234_5678_9ABC
 LIMIT = 30.0
-"""Seconds after which a play is given up and its processes are killed."""
+"""Seconds after which the processes are killed."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class TransportCase:
     """A transport and how the nodes are spread over processes and machines."""
 
     name: str
@@ -65,24 +65,24 @@ class Stage:
         return tuple(places)
 
 
-INPROC = Stage("inproc")
-SHARED = Stage("shared_memory", "shared_memory")
-IPC = Stage("ipc", "ipc")
-TCP = Stage("tcp", "tcp")
-SHARED_SIBLINGS = Stage("shared_memory, 2 nodes per process", "shared_memory", 2)
-TCP_SIBLINGS = Stage("tcp, 2 nodes per process", "tcp", 2)
-MACHINES = Stage("two machines", "shared_memory", 1, 2)
-GUARDED = Stage("two machines with keys", "shared_memory", 1, 2, guarded=True)
-GLOO = Stage("gloo", "ipc", grouped="all")
-GLOO_MACHINES = Stage("gloo, two machines", "ipc", machines=2, grouped="all")
-HYBRID = Stage("hybrid", "shared_memory", grouped="some")
+INPROC = TransportCase("inproc")
+SHARED = TransportCase("shared_memory", "shared_memory")
+IPC = TransportCase("ipc", "ipc")
+TCP = TransportCase("tcp", "tcp")
+SHARED_SIBLINGS = TransportCase("shared_memory, 2 nodes per process", "shared_memory", 2)
+TCP_SIBLINGS = TransportCase("tcp, 2 nodes per process", "tcp", 2)
+MACHINES = TransportCase("two machines", "shared_memory", 1, 2)
+GUARDED = TransportCase("two machines with keys", "shared_memory", 1, 2, guarded=True)
+GLOO = TransportCase("gloo", "ipc", grouped="all")
+GLOO_MACHINES = TransportCase("gloo, two machines", "ipc", machines=2, grouped="all")
+HYBRID = TransportCase("hybrid", "shared_memory", grouped="some")
 GROUPED = (GLOO, HYBRID)
-STAGES = (*GROUPED, INPROC, SHARED, IPC, TCP, SHARED_SIBLINGS, TCP_SIBLINGS, MACHINES, GUARDED)
+TRANSPORT_CASES = (*GROUPED, INPROC, SHARED, IPC, TCP, SHARED_SIBLINGS, TCP_SIBLINGS, MACHINES, GUARDED)
 
 
 @dataclass
-class Actor:
-    """One node of a play."""
+class RunningNode:
+    """One node, in one of the processes."""
 
     rank: int
     endpoint: Endpoint
@@ -108,12 +108,12 @@ class Actor:
         return sum((mailbox.refused for mailbox in boxes), Counter())
 
 
-Part = Callable[[Actor], Awaitable[object]]
+Work = Callable[[RunningNode], Awaitable[object]]
 
 
 @dataclass
-class Play:
-    """What every rank returned; ranks that did not come to their end are missing."""
+class Outcomes:
+    """What every rank returned; ranks that did not end are missing."""
 
     results: dict[int, object] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
@@ -140,15 +140,17 @@ def free_ports(count: int) -> int:
     raise AssertionError("no free ports")
 
 
-def play(stage: Stage, nodes: int, part: Part, memory: BufferSpec, tick: float = 1.0, absent=()) -> Play:
-    """Lets every node play its part and gathers what they return; `absent` ranks never end by themselves."""
+def run_nodes(
+    case: TransportCase, nodes: int, work: Work, memory: BufferSpec, tick: float = 1.0, absent=()
+) -> Outcomes:
+    """Runs `work` on every node and gathers the results; `absent` ranks never end by themselves."""
     with tempfile.TemporaryDirectory(prefix="dn-") as directory:
-        if not stage.local:
-            return _play_here(stage, nodes, part, memory)
-        processes = stage.processes(nodes)
-        keys = credentials(stage.machines) if stage.guarded else [None] * stage.machines
+        if not case.local:
+            return _run_here(case, nodes, work, memory)
+        processes = case.processes(nodes)
+        keys = credentials(case.machines) if case.guarded else [None] * case.machines
         places = [_place(processes, own, Path(directory), keys) for own in range(len(processes))]
-        return _play_apart(stage, places, part, memory, tick, set(absent))
+        return _run_apart(case, places, work, memory, tick, set(absent))
 
 
 def _place(processes: tuple[HostProcess, ...], own: int, directory: Path, keys: list) -> ProcessDirectory:
@@ -164,19 +166,19 @@ def credentials(machines: int) -> list[Credentials]:
     return [Credentials(machine, pair, public) for machine, pair in enumerate(pairs)]
 
 
-def _play_here(stage: Stage, nodes: int, part: Part, memory: BufferSpec) -> Play:
+def _run_here(case: TransportCase, nodes: int, work: Work, memory: BufferSpec) -> Outcomes:
     place = ProcessDirectory((HostProcess(0, 0, tuple(range(nodes)), "127.0.0.1"),), 0, "")
-    return Play(*_perform(stage.communication(), place, part, memory, lambda: None))
+    return Outcomes(*_run_process(case.communication(), place, work, memory, lambda: None))
 
 
-def _perform(communication, place: ProcessDirectory, part: Part, memory: BufferSpec, ready):
+def _run_process(communication, place: ProcessDirectory, work: Work, memory: BufferSpec, ready):
     before, running = open_descriptors(), set(threading.enumerate())
     communication.prepare(place, 1 << 20)
     ranks = place.process.ranks
-    actors = [Actor(rank, communication.endpoint(rank, memory), communication) for rank in ranks]
+    nodes = [RunningNode(rank, communication.endpoint(rank, memory), communication) for rank in ranks]
     ready()
     communication.open([rank for rank in place.home if rank not in ranks], RUN_ID, 10.0)
-    outcomes = dict(zip(ranks, asyncio.run(_perform_all(actors, part)), strict=True))
+    outcomes = dict(zip(ranks, asyncio.run(_run_all(nodes, work)), strict=True))
     began = time.monotonic()
     communication.close(3.0)
     seconds = time.monotonic() - began
@@ -184,7 +186,7 @@ def _perform(communication, place: ProcessDirectory, part: Part, memory: BufferS
         r: "".join(traceback.format_exception(e)) for r, e in outcomes.items() if isinstance(e, Exception)
     }
     results = {rank: outcome for rank, outcome in outcomes.items() if rank not in errors}
-    del communication, actors, outcomes
+    del communication, nodes, outcomes
     gc.collect()
     buffers_sent.stop()  # the thread with which pyzmq itself collects what was sent without a copy
     return results, errors, [seconds], left_behind(before, running)
@@ -208,28 +210,28 @@ def left_behind(before: dict[str, str], running: set[threading.Thread]) -> list[
     return threads + [what for what in opened if "nvidia" not in what]
 
 
-async def _perform_all(actors: list[Actor], part: Part) -> list[object]:
-    return await asyncio.gather(*(_perform_one(actor, part) for actor in actors), return_exceptions=True)
+async def _run_all(nodes: list[RunningNode], work: Work) -> list[object]:
+    return await asyncio.gather(*(_run_one(node, work) for node in nodes), return_exceptions=True)
 
 
-async def _perform_one(actor: Actor, part: Part) -> object:
+async def _run_one(node: RunningNode, work: Work) -> object:
     try:
-        return await part(actor)
+        return await work(node)
     finally:
-        actor.release()
-        actor.endpoint.leave()
+        node.release()
+        node.endpoint.leave()
 
 
-def _play_apart(
-    stage: Stage, places: list[ProcessDirectory], part: Part, memory: BufferSpec, tick: float, absent
-) -> Play:
+def _run_apart(
+    case: TransportCase, places: list[ProcessDirectory], work: Work, memory: BufferSpec, tick: float, absent
+) -> Outcomes:
     base_port = free_ports(2 * len(places) + 2)
     bound = FORK.Barrier(len(places))
 
     def host(place: ProcessDirectory, pipe):
         torch.set_num_threads(1)
         sockets.PROPOSAL_INTERVAL = tick
-        pipe.send(_perform(stage.communication(base_port), place, part, memory, lambda: bound.wait(10.0)))
+        pipe.send(_run_process(case.communication(base_port), place, work, memory, lambda: bound.wait(10.0)))
 
     pipes, hosts = [], []
     for place in places:
@@ -238,7 +240,7 @@ def _play_apart(
         hosts[-1].start()
         sending.close()
         pipes.append(receiving)
-    whole = Play()
+    whole = Outcomes()
     limit = time.monotonic() + LIMIT
     try:
         for place, pipe in zip(places, pipes, strict=True):
@@ -252,7 +254,7 @@ def _play_apart(
     return whole
 
 
-def _collect(whole: Play, place: ProcessDirectory, pipe, limit: float) -> None:
+def _collect(whole: Outcomes, place: ProcessDirectory, pipe, limit: float) -> None:
     if not pipe.poll(max(0.0, limit - time.monotonic())):
         raise AssertionError(f"ranks {place.process.ranks} did not end")
     try:
