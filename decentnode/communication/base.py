@@ -25,6 +25,7 @@ from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import HOST, Layout, Payload
+from decentnode.core.registry import refuse_old_hooks
 from decentnode.errors import Defect, PeerError, ProtocolError, StartError
 
 FILES_PER_PEER = 7
@@ -283,6 +284,10 @@ class Communication(ABC):
     """The nodes in that group, if the options name them."""
     news: str = ""
     """One line for the console after `open`; empty: none."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, {"defect": "defects"})
 
     def nodes_in_one_process(self, local_nodes: int) -> int:
         """How many of a machine's nodes share one host process."""

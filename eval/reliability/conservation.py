@@ -431,7 +431,7 @@ def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Told]], ver
         verdict.rounds = min([verdict.rounds, *struck])
         nodes = [one[: verdict.rounds] for one in nodes]
         halves = {}
-    weights = WeightedGraph(graph, load(TINY, [f"graph={scheme.graph}"]).weights.make()).matrix()
+    weights = WeightedGraph(graph, load(TINY, [f"graph={scheme.graph}"]).sharing.weights.make()).matrix()
     costs = np.zeros((verdict.rounds, DIMENSION))
     struck = {round for rounds in halves.values() for round in rounds}
     if scheme.cost:

@@ -108,7 +108,7 @@ def test_on_the_measured_ring_gamma_is_below_the_cliff(settings, monkeypatch):
 
 def test_without_compression_a_round_shrinks_the_distance_as_the_matrix_does(settings):
     plain = settings("choco")
-    trial = simulate(plain, WeightedGraph(plain.graph.make(), plain.weights.make()), 1.0, 60)
+    trial = simulate(plain, WeightedGraph(plain.graph.make(), plain.sharing.weights.make()), 1.0, 60)
     assert trial.distances[-1] / trial.distances[-2] == pytest.approx(0.804738, abs=1e-5)
 
 
