@@ -239,7 +239,7 @@ def test_a_ring_of_any_size_mixes_as_the_formula_says(call):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["ring"], "ring: add nodes=..., a whole number > 0\n"),
+        (["ring"], "ring: nodes: missing; it must be a whole number > 0; add nodes=...\n"),
         (["ring", "nodez=3"], "command line: nodez: unknown option; did you mean 'nodes'?\n"),
         (["ring", "nodes=-2"], "command line: nodes: must be a whole number > 0, not -2\n"),
         (["nofile.edges"], "nofile.edges: cannot be read: No such file or directory\n"),
