@@ -225,10 +225,7 @@ def _negotiated(
         what = f"{name} of gradients needs the models as the local steps have left them; leave it out"
         yield Defect(("communication", "overlap"), what)
     why = f"nodes of {name} cannot rejoin: a new process does not know its neighbors; leave it out"
-    if failures.restart.attempts:
-        yield Defect(("failures", "restart", "attempts"), why)
-    if failures.start != "all":
-        yield Defect(("failures", "start"), why)
+    yield from _of_rejoin(failures, why)
 
 
 def _gradient_steps(sharing: Sharing, training: TrainingSettings) -> Iterator[Defect]:
@@ -260,16 +257,21 @@ def _losses(sharing: Sharing, failures: FailureSettings) -> Iterator[Defect]:
     if reason := why_not_taken_back(sharing):
         why = f"{reason}; leave it out, and continue with all from checkpoints: checkpoint.every and "
         why += "`decentnode resume`"
-        if failures.restart.attempts:
-            yield Defect(("failures", "restart", "attempts"), why)
-        if failures.start != "all":
-            yield Defect(("failures", "start"), why)
+        yield from _of_rejoin(failures, why)
     elif failures.start != "all" and failures.on_loss == "stop":
         yield Defect(
             ("failures", "start"), "would end in round 1 with failures.on_loss: stop; use continue there"
         )
     if failures.restart.attempts > MOST_RESTARTS:
         yield Defect(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
+
+
+def _of_rejoin(failures: FailureSettings, why: str) -> Iterator[Defect]:
+    """What cannot be asked for where no node can take part later."""
+    if failures.restart.attempts:
+        yield Defect(("failures", "restart", "attempts"), why)
+    if failures.start != "all":
+        yield Defect(("failures", "start"), why)
 
 
 def why_not_taken_back(sharing: Sharing, gradient_sync: GradientSync | None = None) -> str:
@@ -318,10 +320,7 @@ def _one_model(
     why += "checkpoint.every and `decentnode resume`"
     if failures.on_loss == "continue":
         yield Defect(("failures", "on_loss"), why)
-    if failures.restart.attempts:
-        yield Defect(("failures", "restart", "attempts"), why)
-    if failures.start != "all":
-        yield Defect(("failures", "start"), why)
+    yield from _of_rejoin(failures, why)
 
 
 def _same_steps(

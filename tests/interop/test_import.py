@@ -10,7 +10,6 @@ import typer
 import yaml
 
 from decentnode.cli import app
-from decentnode.cli.import_config import converted
 from decentnode.config import loader
 from decentnode.config.settings import Settings
 from decentnode.core.registry import Registry
@@ -18,6 +17,7 @@ from decentnode.errors import BadInput
 from decentnode.graph.files import read_graph
 from decentnode.interop import decentralizepy_keys as tables
 from decentnode.interop.driver_arguments import Arguments
+from decentnode.interop.imported_file import converted
 from decentnode.node.experiment import Experiment
 from tests.support.in_process import Nodes
 from tests.support.pages import ROOT, blocks
