@@ -17,14 +17,21 @@ DecentnodeError
 """
 
 import errno
+import re
 import signal
 import sysconfig
 import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 import msgspec
+
+Key = tuple[str | int, ...]
+"""The place of a value in a configuration, for instance ("sharing", "transforms", 0, "fraction")."""
 
 UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 """Errors of msgspec for bytes from outside, and Python's own for text that is not UTF-8."""
@@ -53,20 +60,80 @@ STOPPED_BY = {
 """Signals that stop a run, with their exit codes; the last one is sent when its terminal closes."""
 
 
+MISSING_KEY = "missing"
+"""The problem of a key that must be there."""
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One thing to correct; `config/yaml_source.py` adds the file and line of its key."""
+
+    key: Key
+    """From the section that was checked on, or from the top; empty: that section itself."""
+    problem: str
+    suggestion: str = ""
+    """What would be right."""
+    meant: str = ""
+    """The known name that an unknown one resembles."""
+
+    @classmethod
+    def at(cls, key: str, problem: str, suggestion: str = "") -> Self:
+        """The defect of a key in dotted form; of the section itself where it is empty."""
+        return cls(key_of(key), problem, suggestion)
+
+    @property
+    def what(self) -> str:
+        """`problem; suggestion`."""
+        return f"{self.problem}; {self.suggestion}" if self.suggestion else self.problem
+
+    def below(self, key: Key) -> Self:
+        """The same defect of a section that is at `key`."""
+        return replace(self, key=(*key, *self.key))
+
+    def __str__(self) -> str:
+        return f"{key_text(self.key)}: {self.what}" if self.key else self.what
+
+
+def key_text(key: Key) -> str:
+    """The dotted form, for instance `sharing.transforms[0].fraction`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
+
+
+def key_of(text: str) -> Key:
+    """The inverse of `key_text`."""
+    return tuple(int(word) if word.isdigit() else word for word in re.findall(r"\w+", text))
+
+
 class DecentnodeError(Exception):
-    """The root of all errors that this package raises itself."""
+    """The root of all errors that this package raises itself; a text is a defect without a key."""
 
     exit_code = ExitCode.FAILED
 
+    def __init__(self, *defects: Defect | str) -> None:
+        self.defects = tuple(one if isinstance(one, Defect) else Defect((), one) for one in defects)
+        super().__init__("\n".join(self.lines))
+
+    @classmethod
+    def at(cls, key: str, problem: str) -> Self:
+        """The error about the value of one key, in dotted form."""
+        return cls(Defect.at(key, problem))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line for each defect."""
+        return tuple(map(str, self.defects))
+
 
 class BadInput(DecentnodeError):
-    """Something the user wrote is wrong; `defects` has one line for each thing to correct."""
+    """Something the user wrote is wrong; `defects` has each thing to correct."""
 
     exit_code = ExitCode.BAD_INPUT
 
-    def __init__(self, *defects: str) -> None:
-        super().__init__("\n".join(defects))
-        self.defects = defects
+
+def refuse(defects: Iterable[Defect | str], error: type[BadInput] = BadInput) -> None:
+    """Raises one error with all defects, if there are any."""
+    if found := [*defects]:
+        raise error(*found)
 
 
 class ConfigError(BadInput):

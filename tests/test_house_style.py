@@ -235,9 +235,12 @@ MAY_IMPORT = {
     "launcher": GROUND
     | {"node", "config", "communication", "mapping", "results", "training", "datasets", "graph"}
     | {"attacks", "sharing"},
+    "interop": GROUND | {"config", "results"},
     "studies": GROUND | {"results", "launcher", "node", "config", "graph"},
     "testing": GROUND | RESEARCH | {"config", "node", "parallel", "results"},
-    "cli": GROUND | RESEARCH | {"config", "node", "parallel", "results", "launcher", "studies", "attacks"},
+    "cli": GROUND
+    | RESEARCH
+    | {"config", "node", "parallel", "results", "launcher", "studies", "attacks", "interop"},
 }
 """Which packages each package may import, lazy and type-only imports included (docs/architecture.md)."""
 

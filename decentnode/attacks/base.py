@@ -11,7 +11,7 @@ from decentnode.core.payload import Payload
 from decentnode.core.registry import name_of
 from decentnode.datasets.base import LoadedDataset
 from decentnode.datasets.skew import Skew
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph, View
 from decentnode.options import NonNegative
 from decentnode.sharing.base import Exchange, Incoming, Promises, Sharing
@@ -35,8 +35,8 @@ class Adversary(ABC):
     """The adversaries."""
 
     @abstractmethod
-    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
-        """Why it cannot attack such a run: an option, or "" for the whole attack, and a line."""
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
+        """Why it cannot attack such a run."""
 
     def skew(self) -> Skew | None:
         """What changes training samples; None: nothing."""
@@ -79,22 +79,24 @@ class Attack(Adversary):
     def lie(self, model: Tensor, view: View, seen: Seen, target: int | None) -> Tensor:
         """What the adversary sends in place of its model, shape (d,); `target`: None where it is for all."""
 
-    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
         outside = [rank for rank in self.ranks if rank >= graph.num_nodes]
         if outside:
-            yield "ranks", f"rank {outside[0]} does not exist; the graph has 0..{graph.num_nodes - 1}"
+            yield Defect(
+                ("ranks",), f"rank {outside[0]} does not exist; the graph has 0..{graph.num_nodes - 1}"
+            )
         if not self.ranks:
-            yield "ranks", "no rank is given; name the ranks of the adversaries"
+            yield Defect(("ranks",), "no rank is given; name the ranks of the adversaries")
         if self.needs_models and (not isinstance(sharing, Gossip) or sharing.promises.protects):
-            yield (
-                "",
+            yield Defect(
+                (),
                 f"{name_of(self)} needs the models of neighbors, and {name_of(sharing)} does not show them; "
                 "use sign_flip, noise, scaling or not_finite, or a scheme that sends whole models",
             )
 
     def wrap(self, scheme: Sharing) -> Sharing:
         if self.needs_models and isinstance(scheme, BuffersBeside):
-            raise BadInput(f"adversaries: {name_of(self)} and training.mix_buffers do not go together")
+            raise BadInput.at("adversaries", f"{name_of(self)} and training.mix_buffers do not go together")
         return Adversarial(scheme, self)
 
 

@@ -148,13 +148,13 @@ def validate(
         print_lines(dump(settings).splitlines())
         return
     from decentnode.config.error_locations import with_locations
-    from decentnode.graph.declared import doubts
+    from decentnode.graph.declared import notices
     from decentnode.node import dry_round
     from decentnode.node.experiment import Experiment
 
     graph = settings.graph.make()
-    for doubt in doubts(graph):
-        print(doubt, file=sys.stderr)
+    for notice in notices(graph):
+        print(notice, file=sys.stderr)
     text = f"{config}: ok, {graph.num_nodes} nodes, graph {settings.graph.name}, model {settings.model.name}"
     if load:
         with with_locations(config, overrides or ()):
@@ -410,7 +410,7 @@ app.command("import")(import_config)
 
 def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
     """An experiment's settings; reports a file that cannot be read before the slow imports."""
-    from decentnode.config.sources import extends
+    from decentnode.config import extends
 
     document = extends.read(config)
     import_torch()

@@ -188,8 +188,8 @@ def experiment_ports(settings: Settings, machine: int) -> Iterator[Finding]:
     for ports in needed:
         last = ports.first + ports.count - 1
         free = f"{ports.first}..{last} free at {ports.address} ({ports.key})"
-        defect = ports.defect()
-        yield Finding("fail", "ports", defect) if defect else Finding("ok", "ports", free)
+        failures = [Finding("fail", "ports", str(defect)) for defect in ports.defects()]
+        yield from failures or [Finding("ok", "ports", free)]
 
 
 def experiment_keys(settings: Settings, machine: int) -> Finding:
@@ -197,7 +197,7 @@ def experiment_keys(settings: Settings, machine: int) -> Finding:
     try:
         keys = credentials(settings, machine)
     except BadInput as error:
-        return Finding("fail", "keys", error.defects[0])
+        return Finding("fail", "keys", error.lines[0])
     if keys is None:
         why = "security: none" if settings.security == "none" else "only this machine can reach them"
         return Finding("ok", "keys", f"links over TCP are plain ({why})")

@@ -2,18 +2,16 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from decentnode.cli.graph import make
-from decentnode.core.atomic_files import write_durably
 from decentnode.core.registry import WRITERS
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
+from decentnode.interop.decentralizepy_results import as_decentralizepy
 from decentnode.launcher.recovery.resume import RunLock
-from decentnode.results import Run, read_records
-from decentnode.results.records import RoundRecord
+from decentnode.results import Run
 from decentnode.results.writers import Writer
 
 DECENTRALIZEPY = "decentralizepy"
@@ -74,49 +72,3 @@ def _options_of(run: Run, kind: str) -> Iterator[str]:
     writers = (run.settings.get("records") or {}).get("writers") or []
     options: dict[str, Any] = next((writer for writer in writers if writer.get("name") == kind), {})
     return (f"{key}={json.dumps(value)}" for key, value in options.items() if key != "name")
-
-
-def as_decentralizepy(run: Run, out: Path) -> list[Path]:
-    """`RANK_results.json` for each node, for the plot scripts of decentralizepy (Dhasade et al., 2023).
-
-    Rounds count from 1, accuracy is in percent. `total_meta` are the bytes of headers and positions, and
-    `total_data_per_n` those of values. Training loss is that of the evaluated rounds.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for rank in sorted({rank for row in run.rows for rank in row.ranks}):
-        path = out / f"{rank}_results.json"
-        write_durably(path, [json.dumps(_results(run, rank)).encode()])
-        paths.append(path)
-    return paths
-
-
-def _results(run: Run, rank: int) -> dict[str, dict[int, float | None]]:
-    rows = {row.round + 1: row for row in run.rows if rank in row.ranks}
-    records = read_records(run.directory / "records" / f"{rank:05d}.jsonl")
-    values = _totals(records, "sent_payload")
-    meta = {
-        round: index + header
-        for (round, index), header in zip(
-            _totals(records, "sent_index").items(), _totals(records, "sent_header").values(), strict=True
-        )
-    }  # fmt: skip
-
-    def metric(name: str, scale: float = 1.0) -> dict[int, float | None]:
-        values = {round: row.metrics[name].get(rank) for round, row in rows.items() if name in row.metrics}
-        return {round: None if value is None else scale * value for round, value in values.items()}
-
-    return {
-        "train_loss": {round: row.train_loss.get(rank) for round, row in rows.items()},
-        "test_loss": metric("loss"), "test_acc": metric("accuracy", 100),
-        "validation_loss": metric("validation_loss"), "validation_acc": metric("validation_accuracy", 100),
-        "total_bytes": {round: row.bytes_sent.get(rank) for round, row in rows.items()},
-        "total_meta": {round: meta[round] for round in rows if round in meta},
-        "total_data_per_n": {round: values[round] for round in rows if round in values},
-    }  # fmt: skip
-
-
-def _totals(records: Sequence[RoundRecord], field: str) -> dict[int, int]:
-    """The sum of a field up to each round, by round from 1."""
-    sums = accumulate(getattr(record, field) for record in records)
-    return {record.round + 1: total for record, total in zip(records, sums, strict=True)}

@@ -1,6 +1,5 @@
 """The output of `decentnode graph` about a graph file, a family of graphs or that of a configuration."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from decentnode.config import overrides
-from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown
+from decentnode.config.maker import made
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from, name_of
 from decentnode.core.text import counted
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, key_text, refuse
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.decay import known_decay, measured_decay
 from decentnode.graph.declared import check_declared
@@ -81,11 +80,11 @@ def report_config(settings: "Settings", drawing: Drawing | None = None) -> Itera
     """What `report` says, of a configuration's graph, with a check of its matrices for its scheme."""
     graph = settings.graph.make()
     check_declared(graph)
-    weighted = WeightedGraph(graph, settings.weights.make())
+    weighted = WeightedGraph(graph, settings.sharing.weights.make())
     yield f"graph              {settings.graph.name}"
     figures = measure(weighted)
     yield from seed_line(graph, ", that of the run" if settings.graph.draws_from_run else "")
-    yield from lines(figures, settings.weights.name)
+    yield from lines(figures, settings.sharing.weights.name)
     yield from decay_lines(weighted, figures)
     yield f"matrices           {check_matrices(weighted, needs_of(settings))}"
     if drawing is not None:
@@ -106,7 +105,7 @@ def needs_of(settings: "Settings") -> MatrixNeeds:
     from decentnode.core.vector import DTYPES
 
     sharing = settings.sharing.make()
-    transforms = [plugin.make() for plugin in settings.transforms]
+    transforms = [plugin.make() for plugin in settings.sharing.transforms]
     chain = sharing.make_chain(transforms, TRIAL.numel, DTYPES[settings.training.dtype], TRIAL)
     return MatrixNeeds(name_of(sharing), sharing.preserves_mean(chain), sharing.requirements.undirected_graph)
 
@@ -210,37 +209,17 @@ def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
     """The plug-in with options such as `nodes=16`; a file name selects the plug-in that reads files."""
     is_file = registry in (GRAPHS, MIXINGS) and bool(_FILE.fullmatch(name)) and ":" not in name
     import_from(Path.cwd())
-    cls = registry.find("file" if is_file else name)
-    base = registry.bases[0]
-    if not issubclass(cls, base):
-        wanted = f"{base.__module__}.{base.__qualname__}"
-        raise BadInput(f"'{name}' is no {registry.kind}; it must be a subclass of {wanted}")
     document = Document(name, {"path": name} if is_file else {})
     for option in options:
         overrides.apply(document, option)
-    values = {key: _value(document, cls, key, value) for key, value in document.value.items()}
     document.raise_any()
-    missing = [(key, hint) for key, (hint, default) in parameters_of(cls).items() if default is REQUIRED]
-    defects = [f"{name}: add {key}=..., {describe(hint)}" for key, hint in missing if key not in values]
-    if defects:
-        raise BadInput(*defects)
-    return cls(**values)
-
-
-def _value(document: Document, cls: type, key: str, value: Any) -> Any:
-    parameters = parameters_of(cls)
-    if key not in parameters:
-        document.add((key,), unknown("option", key, list(parameters)))
-        return None
-    if parameters[key][0] is Graph:
-        inner = dict(value) if isinstance(value, dict) else {"name": value}
-        name = str(inner.pop("name", ""))
-        return make(GRAPHS, name, [f"{option}={json.dumps(value)}" for option, value in inner.items()])
     try:
-        return typed(parameters[key][0], value)
-    except TypeMismatch as unfit:
-        document.add((key,), *unfit.problems.values())
-        return None
+        return made(registry, {**document.value, "name": "file" if is_file else name})
+    except BadInput as error:
+        document.report(*(one for one in error.defects if one.key and one.key[0] in document.value))
+        document.raise_any()
+        refuse(f"{name}: {one}; add {key_text(one.key)}=..." for one in error.defects if one.key)
+        raise
 
 
 def lines(figures: GraphFigures, weights: str) -> Iterator[str]:

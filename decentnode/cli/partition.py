@@ -29,9 +29,9 @@ def report(settings: Settings, as_json: bool, figure: Path | None) -> Iterator[s
     if figure is not None:
         draw_partition(table, figure)
     if as_json:
-        yield json.dumps({"partition": settings.partition.name, **table.content})
+        yield json.dumps({"partition": settings.dataset.partition.name, **table.content})
         return
-    yield from lines(table, settings.partition.name)
+    yield from lines(table, settings.dataset.partition.name)
     yield f"in all             {samples.sizes}"
     if figure is not None:
         yield f"figure             {figure}"

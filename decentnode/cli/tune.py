@@ -74,7 +74,7 @@ Try = Callable[[float, int], Trial]
 
 def report(settings: Settings) -> Iterator[str]:
     """One line for each gamma that was tried, and what to add to the command; raises BadInput, RunFailed."""
-    graph = WeightedGraph(settings.graph.make(), settings.weights.make(), settings.seed)
+    graph = WeightedGraph(settings.graph.make(), settings.sharing.weights.make(), settings.seed)
     check(settings, graph)
     nodes = counted(graph.num_nodes, "node")
     yield f"{settings.sharing.name}: consensus of {nodes}, {ROUNDS} rounds, {TRIAL.numel} random values each"
@@ -95,11 +95,11 @@ def check(settings: Settings, graph: WeightedGraph) -> None:
     name, options = settings.sharing.name, settings.sharing.options
     if "gamma" not in options:
         known = [n for n, cls in SHARINGS.classes().items() if "gamma" in parameters_of(cls)]
-        raise BadInput(f"sharing: {name} has no gamma to tune; {', '.join(known)} have one")
+        raise BadInput.at("sharing", f"{name} has no gamma to tune; {', '.join(known)} have one")
     if options.get("server") is not None:
-        raise BadInput(f"sharing: {name} with a server makes no use of gamma")
+        raise BadInput.at("sharing", f"{name} with a server makes no use of gamma")
     if graph.num_nodes < 2:
-        raise BadInput("graph: one node alone has no neighbor to agree with")
+        raise BadInput.at("graph", "one node alone has no neighbor to agree with")
 
 
 def find(attempt: Try) -> Iterator[Trial]:
@@ -162,7 +162,7 @@ def simulate(settings: Settings, graph: WeightedGraph, gamma: float, rounds: int
 def _scheme(settings: Settings, graph: WeightedGraph, gamma: float, rank: int) -> Sharing:
     plugin = replace(settings.sharing, options={**settings.sharing.options, "gamma": gamma})
     scheme: Sharing = plugin.make()
-    transforms = [t for t in (t.make() for t in settings.transforms) if not isinstance(t, LOSSLESS)]
+    transforms = [t for t in (t.make() for t in settings.sharing.transforms) if not isinstance(t, LOSSLESS)]
     chain = scheme.make_chain(transforms, TRIAL.numel, torch.float64, TRIAL)
     scheme.bind(Setup(TRIAL, chain, graph, rank, settings.seed))
     # All nodes start equal, as in a run; the random models then have the effect of training.

@@ -9,7 +9,7 @@ import resource
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -25,7 +25,8 @@ from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.payload import HOST, Layout, Payload
-from decentnode.errors import PeerError, ProtocolError, StartError
+from decentnode.core.registry import refuse_old_hooks
+from decentnode.errors import Defect, PeerError, ProtocolError, StartError
 
 FILES_PER_PEER = 7
 """The most descriptors of a host process per peer process, whatever they communicate through."""
@@ -284,6 +285,10 @@ class Communication(ABC):
     news: str = ""
     """One line for the console after `open`; empty: none."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, {"defect": "defects"})
+
     def nodes_in_one_process(self, local_nodes: int) -> int:
         """How many of a machine's nodes share one host process."""
         return local_nodes
@@ -303,9 +308,9 @@ class Communication(ABC):
         """Whether payloads would travel unencrypted between such machines without the user's permission."""
         return False
 
-    def defect(self, device: str, ranks: Sequence[int]) -> str:
-        """Why a machine with these nodes on such a device cannot take part; empty if it can."""
-        return ""
+    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
+        """Why a machine with these nodes on such a device cannot take part."""
+        yield from ()
 
     @abstractmethod
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:

@@ -1,11 +1,10 @@
 """Checks what two or more sections must agree on; each check runs when all its inputs were read.
 
-The parameters of a check name its inputs: the document, and instances by section.
+The parameters of a check name its inputs: instances by section.
 """
 
 import copy
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from typing import Any, Protocol
 
@@ -14,10 +13,9 @@ import torch
 from decentnode.communication.base import Communication
 from decentnode.config.checks.time_model import TIME_CHECKS
 from decentnode.config.settings import EvaluationSettings, FailureSettings
-from decentnode.config.yaml_source import Document
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.core.vector import DTYPES, HALVES, Entry, ParameterLayout, needs_float32
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.graph.connectivity import is_connected
 from decentnode.graph.mixing import MetropolisHastings, Mixing, Uniform, WeightedGraph
@@ -40,8 +38,8 @@ class InjectedFault(Protocol):
 
     def defects(
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
-    ) -> Iterable[tuple[str, str]]:
-        """Pairs of an option, or "" for the whole fault, and its defect in such a run."""
+    ) -> Iterator[Defect]:
+        """What is wrong with it in such a run."""
 
 
 class CheckedAdversary(Protocol):
@@ -50,63 +48,61 @@ class CheckedAdversary(Protocol):
     active: bool
     ranks: tuple[int, ...]
 
-    def defects(self, graph: Graph, sharing: Sharing) -> Iterable[tuple[str, str]]:
-        """Pairs of an option, or "" for the whole attack, and its defect in such a run."""
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
+        """What is wrong with it in such a run."""
 
 
-def check_all(document: Document, made: dict[str, Any]) -> None:
-    """Adds the defects of all checks whose inputs were read."""
+def defects(made: dict[str, Any]) -> Iterator[Defect]:
+    """The defects of all checks whose inputs were read."""
     for check in CHECKS:
-        needed = list(signature(check).parameters)[1:]
+        needed = list(signature(check).parameters)
         if all(made.get(name) is not None for name in needed):
-            check(document, *(made[name] for name in needed))
+            yield from check(*(made[name] for name in needed))
 
 
-def _count(document: Document, graph: Graph, mapping: Mapping) -> None:
+def _count(graph: Graph, mapping: Mapping) -> Iterator[Defect]:
     if mapping.num_nodes != graph.num_nodes:
         origin = f" ({mapping.origin})" if mapping.origin else ""
-        document.add(
+        yield Defect(
             ("mapping",),
             f"the machines carry {mapping.num_nodes} nodes{origin}, the graph has {graph.num_nodes}; "
             "correct either, they must be equal",
         )
 
 
-def _start(document: Document, graph: Graph, failures: FailureSettings) -> None:
+def _start(graph: Graph, failures: FailureSettings) -> Iterator[Defect]:
     least = failures.start.removeprefix("at_least ")
     if least.isdigit() and int(least) > graph.num_nodes:
         key = ("failures", "start")
-        document.add(key, f"must be at most the {graph.num_nodes} nodes of the graph, not {least}")
+        yield Defect(key, f"must be at most the {graph.num_nodes} nodes of the graph, not {least}")
 
 
-def _evaluated(document: Document, graph: Graph, evaluation: EvaluationSettings) -> None:
+def _evaluated(graph: Graph, evaluation: EvaluationSettings) -> Iterator[Defect]:
     given, nodes = evaluation.nodes, graph.num_nodes
     if isinstance(given, int) and given > nodes:
-        document.add(("evaluation", "nodes"), f"must be at most the {nodes} nodes of the graph, not {given}")
+        yield Defect(("evaluation", "nodes"), f"must be at most the {nodes} nodes of the graph, not {given}")
     elif outside := [rank for rank in given if rank >= nodes] if isinstance(given, tuple) else []:
         what = f"must be ranks of the graph, 0..{nodes - 1}, not {outside[0]}"
-        document.add(("evaluation", "nodes"), what)
+        yield Defect(("evaluation", "nodes"), what)
 
 
-def _machine(document: Document, mapping: Mapping, machine: int) -> None:
+def _machine(mapping: Mapping, machine: int) -> Iterator[Defect]:
     count = len(mapping.machines)
     if machine >= count:
-        document.add(("machine",), f"must be the index of a machine, 0..{count - 1}, not {machine}")
+        yield Defect(("machine",), f"must be the index of a machine, 0..{count - 1}, not {machine}")
 
 
-def _lists(document: Document, training: TrainingSettings, mapping: Mapping) -> None:
+def _lists(training: TrainingSettings, mapping: Mapping) -> Iterator[Defect]:
     machines, nodes = len(mapping.machines), mapping.num_nodes
     for name in ("steps_per_round", "epochs_per_round"):
         value = getattr(training, name)
         if isinstance(value, tuple) and len(value) not in (machines, nodes):
             each = f"{nodes} ranks" if machines == 1 else f"{nodes} ranks or {machines} machines"
             what = f"must be one number, or one for each of the {each}, not a list of {len(value)}"
-            document.add(("training", name), what)
+            yield Defect(("training", name), what)
 
 
-def _order(
-    document: Document, sharing: Sharing, transforms: Sequence[Transform], training: TrainingSettings
-) -> None:
+def _order(sharing: Sharing, transforms: Sequence[Transform], training: TrainingSettings) -> Iterator[Defect]:
     """Tries the chain with a model of one small matrix: a defect of its order is one for every model."""
     first, dtype = sharing.first_transforms(), DTYPES[training.dtype]
     for index in range(len(transforms)):
@@ -115,36 +111,34 @@ def _order(
         try:
             Chain(copy.deepcopy([*first, *transforms[: index + 1]]), TRIAL.numel, dtype, TRIAL)
         except BadInput as error:
-            _add_defects_of_chain(document, sharing, error)
+            yield from _defects_of_chain(sharing, error)
             return
     try:
         sharing.make_chain(copy.deepcopy(transforms), TRIAL.numel, dtype, TRIAL)
     except BadInput as error:
-        _add_defects_of_chain(document, sharing, error)
+        yield from _defects_of_chain(sharing, error)
 
 
-def _add_defects_of_chain(document: Document, sharing: Sharing, error: BadInput) -> None:
-    """Adds each defect at the key of the transform that its line names."""
+def _defects_of_chain(sharing: Sharing, error: BadInput) -> Iterator[Defect]:
+    """Each defect at the key of its transform; the scheme's own transforms come first in its chain."""
     first = sharing.first_transforms()
-    own = len(first)
     begun = f"; {name_of(sharing)} itself begins with {', '.join(map(name_of, first))}" if first else ""
-    for line in error.defects:
-        named = re.match(r"transforms\[(\d+)\] ", line)
-        index, what = (int(named[1]), line[named.end() :]) if named else (own, line)
-        if index < own:
-            document.add(("sharing",), f"{what} ({name_of(sharing)} itself puts it into the chain)")
+    for defect in error.defects:
+        index = next((part for part in defect.key if isinstance(part, int)), None)
+        if index is not None and index < len(first):
+            yield Defect(("sharing",), f"{defect.what} ({name_of(sharing)} itself puts it into the chain)")
         else:
-            place = ("sharing", "transforms", index - own) if named else ("sharing", "transforms")
-            document.add(place, what + begun)
+            place = () if index is None else (index - len(first),)
+            yield Defect(("sharing", "transforms", *place), defect.what + begun)
 
 
-def _precision(document: Document, sharing: Sharing, training: TrainingSettings) -> None:
+def _precision(sharing: Sharing, training: TrainingSettings) -> Iterator[Defect]:
     dtype = DTYPES[training.dtype]
     if sharing.requirements.float32 and dtype in HALVES:
-        document.add(("training", "dtype"), f"{name_of(sharing)} {needs_float32(dtype)}")
+        yield Defect(("training", "dtype"), f"{name_of(sharing)} {needs_float32(dtype)}")
 
 
-def _corrections(document: Document, sharing: Sharing, transforms: Sequence[Transform]) -> None:
+def _corrections(sharing: Sharing, transforms: Sequence[Transform]) -> Iterator[Defect]:
     scheme = name_of(sharing)
     if sharing.promises.carries_errors:
         why = f"would count errors twice, because {scheme} itself sends later what was dropped; leave it out"
@@ -154,10 +148,10 @@ def _corrections(document: Document, sharing: Sharing, transforms: Sequence[Tran
         return
     for index, transform in enumerate(transforms):
         if transform.needs_differences:
-            document.add(("sharing", "transforms", index), f"{name_of(transform)} {why}")
+            yield Defect(("sharing", "transforms", index), f"{name_of(transform)} {why}")
 
 
-def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
+def _capabilities(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     unmet = [
         (sharing.requirements.static_graph and not graph.static, "that is the same in every round"),
         (sharing.requirements.undirected_graph and graph.directed, "that is undirected"),
@@ -173,21 +167,22 @@ def _capabilities(document: Document, graph: Graph, sharing: Sharing) -> None:
     refused = [f"{name_of(sharing)} needs a graph {what}; this one is not" for fails, what in unmet if fails]
     if refused and unmet[0][0] and sharing.requirements.for_changing_graphs:
         refused[0] += f"; {sharing.requirements.for_changing_graphs}"
-    document.add(("sharing",), *refused)
+    yield from (Defect(("sharing",), what) for what in refused)
 
 
-def _servers(document: Document, graph: Graph, sharing: Sharing) -> None:
+def _servers(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     scheme, name = name_of(sharing), name_of(graph)
     if sharing.requirements.levels:
         what = f"{scheme} needs a graph of two levels, such as hierarchical; {name} has one"
         pairs = zip(graph.levels, getattr(sharing, "schemes", ()), strict=False)
         for level, inner in pairs:
-            _capabilities(document, level, inner)
-            _servers(document, level, inner)
-        document.add(("sharing",), *(() if graph.levels else (what,)))
+            yield from _capabilities(level, inner)
+            yield from _servers(level, inner)
+        if not graph.levels:
+            yield Defect(("sharing",), what)
     elif sharing.requirements.server and not graph.servers:
         what = f"{scheme} needs a graph with a server, such as federated; {name} has none"
-        document.add(("sharing",), what)
+        yield Defect(("sharing",), what)
     elif graph.servers and not sharing.requirements.server:
         schemes = SHARINGS.classes().items()
         fitting = [
@@ -195,12 +190,12 @@ def _servers(document: Document, graph: Graph, sharing: Sharing) -> None:
         ]
         fitting = ["levels"] if graph.levels else fitting
         what = f"{scheme} is for peers, but {name} has a server; use one of: {', '.join(fitting)}"
-        document.add(("sharing",), what)
+        yield Defect(("sharing",), what)
     elif sharing.requirements.server and graph.levels:
-        document.add(("sharing",), f"{scheme} is for one level, but {name} has two; use levels")
+        yield Defect(("sharing",), f"{scheme} is for one level, but {name} has two; use levels")
 
 
-def _scheme(document: Document, graph: Graph, sharing: Sharing, weights: Mixing) -> None:
+def _scheme(graph: Graph, sharing: Sharing, weights: Mixing) -> Iterator[Defect]:
     try:
         weighted = WeightedGraph(graph, weights)
     except BadInput:
@@ -208,35 +203,32 @@ def _scheme(document: Document, graph: Graph, sharing: Sharing, weights: Mixing)
     try:
         sharing.check(weighted)
     except BadInput as error:
-        document.add(("sharing",), *error.defects)
+        yield from (one.below(("sharing",)) for one in error.defects)
 
 
 def _negotiated(
-    document: Document, graph: Graph, sharing: Sharing, weights: Mixing, failures: FailureSettings,
+    graph: Graph, sharing: Sharing, weights: Mixing, failures: FailureSettings,
     overlap: bool,
-) -> None:  # fmt: skip
+) -> Iterator[Defect]:  # fmt: skip
     """Where nodes agree on edges by messages, their own state is part of the graph."""
     if not graph.is_negotiated:
         return
     name, scheme = name_of(graph), name_of(sharing)
     if sharing.promises.sends == "nothing":
-        document.add(("graph",), f"{scheme} exchanges nothing, so no node needs {name}; use ring")
+        yield Defect(("graph",), f"{scheme} exchanges nothing, so no node needs {name}; use ring")
     if sharing.requirements.co_senders:
         what = f"{scheme} needs to know all that a neighbor receives from, and {name} does not say so"
-        document.add(("sharing",), f"{what}; use epidemic_oracle")
+        yield Defect(("sharing",), f"{what}; use epidemic_oracle")
     if not isinstance(weights, MetropolisHastings | Uniform):
-        document.add(("sharing", "weights"), f"{name} has metropolis_hastings weights; leave it out")
+        yield Defect(("sharing", "weights"), f"{name} has metropolis_hastings weights; leave it out")
     if overlap and graph.needs_local_steps:
         what = f"{name} of gradients needs the models as the local steps have left them; leave it out"
-        document.add(("communication", "overlap"), what)
+        yield Defect(("communication", "overlap"), what)
     why = f"nodes of {name} cannot rejoin: a new process does not know its neighbors; leave it out"
-    if failures.restart.attempts:
-        document.add(("failures", "restart", "attempts"), why)
-    if failures.start != "all":
-        document.add(("failures", "start"), why)
+    yield from _of_rejoin(failures, why)
 
 
-def _gradient_steps(document: Document, sharing: Sharing, training: TrainingSettings) -> None:
+def _gradient_steps(sharing: Sharing, training: TrainingSettings) -> Iterator[Defect]:
     if not sharing.requirements.plain_sgd:
         return
     options = training.optimizer.options
@@ -249,32 +241,37 @@ def _gradient_steps(document: Document, sharing: Sharing, training: TrainingSett
         what = (
             f"{name_of(sharing)} needs plain SGD, as its equations are about gradient steps; not {wrong[0]}"
         )
-        document.add(("training", "optimizer"), what)
+        yield Defect(("training", "optimizer"), what)
 
 
-def _overlap(document: Document, sharing: Sharing, overlap: bool) -> None:
+def _overlap(sharing: Sharing, overlap: bool) -> Iterator[Defect]:
     if overlap and not sharing.promises.overlaps:
         what = f"{name_of(sharing)} needs the models as the local steps have left them; leave it out"
-        document.add(("communication", "overlap"), what)
+        yield Defect(("communication", "overlap"), what)
 
 
-def _losses(document: Document, sharing: Sharing, failures: FailureSettings) -> None:
+def _losses(sharing: Sharing, failures: FailureSettings) -> Iterator[Defect]:
     if failures.on_loss == "continue" and not sharing.promises.tolerates_loss:
         what = f"{name_of(sharing)} does not stay right when a node is lost; use stop, or leave it out"
-        document.add(("failures", "on_loss"), what)
+        yield Defect(("failures", "on_loss"), what)
     if reason := why_not_taken_back(sharing):
         why = f"{reason}; leave it out, and continue with all from checkpoints: checkpoint.every and "
         why += "`decentnode resume`"
-        if failures.restart.attempts:
-            document.add(("failures", "restart", "attempts"), why)
-        if failures.start != "all":
-            document.add(("failures", "start"), why)
+        yield from _of_rejoin(failures, why)
     elif failures.start != "all" and failures.on_loss == "stop":
-        document.add(
+        yield Defect(
             ("failures", "start"), "would end in round 1 with failures.on_loss: stop; use continue there"
         )
     if failures.restart.attempts > MOST_RESTARTS:
-        document.add(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
+        yield Defect(("failures", "restart", "attempts"), f"must be at most {MOST_RESTARTS}")
+
+
+def _of_rejoin(failures: FailureSettings, why: str) -> Iterator[Defect]:
+    """What cannot be asked for where no node can take part later."""
+    if failures.restart.attempts:
+        yield Defect(("failures", "restart", "attempts"), why)
+    if failures.start != "all":
+        yield Defect(("failures", "start"), why)
 
 
 def why_not_taken_back(sharing: Sharing, gradient_sync: GradientSync | None = None) -> str:
@@ -285,55 +282,50 @@ def why_not_taken_back(sharing: Sharing, gradient_sync: GradientSync | None = No
     return "" if taken else f"{name_of(sharing)} does not let lost nodes rejoin"
 
 
-def _private(
-    document: Document, gradient_sync: GradientSync, sharing: Sharing, training: TrainingSettings
-) -> None:
+def _private(gradient_sync: GradientSync, sharing: Sharing, training: TrainingSettings) -> Iterator[Defect]:
     if training.privacy is not None and sharing.requirements.local_loss:
         what = f"{name_of(sharing)} mixes by losses of a node's samples, and no noise covers those; use a "
-        document.add(("sharing",), what + "scheme that sees models alone, or leave out training.privacy")
+        yield Defect(("sharing",), what + "scheme that sees models alone, or leave out training.privacy")
     if training.privacy is not None and name_of(gradient_sync) != "local":
         what = (
             f"makes the steps of each node private by itself, but {name_of(gradient_sync)} sends gradients "
         )
-        document.add(("training", "privacy"), what + "within them; use training.name: local")
+        yield Defect(("training", "privacy"), what + "within them; use training.name: local")
 
 
 def _one_model(
-    document: Document, gradient_sync: GradientSync, sharing: Sharing, failures: FailureSettings,
+    gradient_sync: GradientSync, sharing: Sharing, failures: FailureSettings,
     communication: Communication, mapping: Mapping, overlap: bool,
-) -> None:  # fmt: skip
+) -> Iterator[Defect]:  # fmt: skip
     """With one common model there is nothing to share, and no node may be missing."""
     if not gradient_sync.one_model:
         return
     name = name_of(gradient_sync)
     if sharing.promises.sends != "nothing":
-        document.add(
+        yield Defect(
             ("sharing",), f"{name} keeps one model on all nodes, so nothing is left to share; use none"
         )
     if overlap:
         what = f"{name} overlaps its all-reduce with the backward pass by itself; leave it out"
-        document.add(("communication", "overlap"), what)
+        yield Defect(("communication", "overlap"), what)
     fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
     if communication.has_group:
-        document.add(
+        yield Defect(
             ("communication",), f"{name} has a process group of its own, and this one idles; use zeromq"
         )
     if communication.one_process or fullest > 1:
         what = f"{name} needs a process for each node; use zeromq with nodes_per_process: 1"
-        document.add(("communication",), what)
+        yield Defect(("communication",), what)
     why = f"{name} cannot continue without a node; leave it out, and continue with all from checkpoints: "
     why += "checkpoint.every and `decentnode resume`"
     if failures.on_loss == "continue":
-        document.add(("failures", "on_loss"), why)
-    if failures.restart.attempts:
-        document.add(("failures", "restart", "attempts"), why)
-    if failures.start != "all":
-        document.add(("failures", "start"), why)
+        yield Defect(("failures", "on_loss"), why)
+    yield from _of_rejoin(failures, why)
 
 
 def _same_steps(
-    document: Document, gradient_sync: GradientSync, training: TrainingSettings, graph: Graph
-) -> None:  # fmt: skip
+    gradient_sync: GradientSync, training: TrainingSettings, graph: Graph
+) -> Iterator[Defect]:  # fmt: skip
     """Nodes that step together need the same number of steps, and of evaluations in each."""
     if not gradient_sync.one_model:
         return
@@ -341,17 +333,17 @@ def _same_steps(
     for key in ("steps_per_round", "epochs_per_round"):
         value = getattr(training, key)
         if isinstance(value, tuple) and len(set(value)) > 1:
-            document.add(("training", key), f"{name} makes the same steps on all ranks; give one number")
+            yield Defect(("training", key), f"{name} makes the same steps on all ranks; give one number")
     if training.seconds_per_round is not None:
         what = f"{name} makes the same steps on all ranks; leave it out"
-        document.add(("training", "seconds_per_round"), what)
+        yield Defect(("training", "seconds_per_round"), what)
     if graph.has_rests:
-        document.add(
+        yield Defect(
             ("graph",), f"{name} makes the same steps on all ranks, and nodes of {name_of(graph)} rest"
         )
     if training.optimizer.cls is torch.optim.LBFGS:
         what = f"LBFGS looks at each rank's own loss, and {name} has one step for all; use another"
-        document.add(("training", "optimizer"), what)
+        yield Defect(("training", "optimizer"), what)
 
 
 def is_tree(graph: Graph) -> bool:
@@ -369,109 +361,104 @@ def is_complete(graph: Graph) -> bool:
     return known and all(len(graph.targets(rank, round)) == most for round in graph.cycle for rank in ranks)
 
 
-def _weights(document: Document, graph: Graph, weights: Mixing) -> None:
+def _weights(graph: Graph, weights: Mixing) -> Iterator[Defect]:
     try:
         weights.check(graph)
     except BadInput as error:
-        document.add(("sharing", "weights"), *error.defects)
+        yield from (one.below(("sharing", "weights")) for one in error.defects)
 
 
 def _faults(
-    document: Document, faults: Sequence[InjectedFault], graph: Graph, communication: Communication,
+    faults: Sequence[InjectedFault], graph: Graph, communication: Communication,
     mapping: Mapping, rounds: int,
-) -> None:  # fmt: skip
+) -> Iterator[Defect]:  # fmt: skip
     for index, fault in enumerate(faults):
-        for option, what in fault.defects(communication, mapping, graph.num_nodes, rounds):
-            document.add(("faults", index, option) if option else ("faults", index), what)
+        for defect in fault.defects(communication, mapping, graph.num_nodes, rounds):
+            yield defect.below(("faults", index))
 
 
-def _one_process(document: Document, communication: Communication, mapping: Mapping) -> None:
+def _one_process(communication: Communication, mapping: Mapping) -> Iterator[Defect]:
     if communication.one_process and len(mapping.machines) > 1:
         what = f"carries all nodes in one process, but there are {len(mapping.machines)} machines; use zeromq"
-        document.add(("communication",), what)
+        yield Defect(("communication",), what)
 
 
 def _ports_of_training(
-    document: Document, gradient_sync: GradientSync, communication: Communication, mapping: Mapping
-) -> None:
+    gradient_sync: GradientSync, communication: Communication, mapping: Mapping
+) -> Iterator[Defect]:
     if gradient_sync.port is None or len(mapping.machines) == 1:
         return
     key = ("training", "port")
     if gradient_sync.port == mapping.rendezvous_port:
-        document.add(key, f"{gradient_sync.port} is mapping.rendezvous_port; take another")
+        yield Defect(key, f"{gradient_sync.port} is mapping.rendezvous_port; take another")
         return
     for option, ports in communication.ports(mapping.machines[0].nodes, several=True).items():
         if gradient_sync.port in ports:
             what = f"{gradient_sync.port} is one of the ports from communication.{option} on; take another"
-            document.add(key, what)
+            yield Defect(key, what)
 
 
 def _port_of_service(
-    document: Document, graph: Graph, communication: Communication, mapping: Mapping
-) -> None:  # fmt: skip
+    graph: Graph, communication: Communication, mapping: Mapping
+) -> Iterator[Defect]:  # fmt: skip
     port = graph.service_port(len(mapping.machines))
     ports = communication.ports(mapping.machines[0].nodes, several=True)
     uses = {one: f"one of the ports from communication.{key} on" for key in ports for one in ports[key]}
     uses[mapping.rendezvous_port] = "mapping.rendezvous_port"
     if port in uses:
-        document.add(("graph", "port"), f"{port} is {uses[port]}; take another")
+        yield Defect(("graph", "port"), f"{port} is {uses[port]}; take another")
 
 
-def _members(document: Document, communication: Communication, graph: Graph) -> None:
+def _members(communication: Communication, graph: Graph) -> Iterator[Defect]:
     ranks = communication.group_ranks or ()
     if unknown := [rank for rank in ranks if rank >= graph.num_nodes]:
         key = ("communication", "group_ranks")
-        document.add(key, f"must be ranks of the {graph.num_nodes} nodes of the graph, not {unknown[0]}")
+        yield Defect(key, f"must be ranks of the {graph.num_nodes} nodes of the graph, not {unknown[0]}")
 
 
-def _trust(
-    document: Document, communication: Communication, gradient_sync: GradientSync, mapping: Mapping
-) -> None:
+def _trust(communication: Communication, gradient_sync: GradientSync, mapping: Mapping) -> Iterator[Defect]:
     """Payloads in a process group are neither encrypted nor authenticated."""
     addresses = [machine.address for machine in mapping.machines]
     listening = [i for i, machine in enumerate(mapping.machines) if machine.listen]
     if listening and (communication.has_group or gradient_sync.port is not None):
         behind = "gloo and NCCL bind the addresses that others use; use zeromq and training.name: local"
-        document.add(("mapping", "machines", listening[0], "listen"), behind)
+        yield Defect(("mapping", "machines", listening[0], "listen"), behind)
     what = (
         "gloo and NCCL send in plain between machines, to ports that anybody there can reach; write true "
         "where nobody else is in that network, or use"
     )
     if communication.crosses_network(addresses):
-        document.add(("communication", "trusted_network"), f"{what} zeromq")
+        yield Defect(("communication", "trusted_network"), f"{what} zeromq")
     if gradient_sync.crosses_network(addresses):
-        document.add(("training", "trusted_network"), f"{what} training.name: local")
+        yield Defect(("training", "trusted_network"), f"{what} training.name: local")
 
 
-def _ports(document: Document, communication: Communication, mapping: Mapping) -> None:
+def _ports(communication: Communication, mapping: Mapping) -> Iterator[Defect]:
     several = len(mapping.machines) > 1
     uses = {mapping.rendezvous_port: "is mapping.rendezvous_port"} if several else {}
     nodes = max(machine.nodes for machine in mapping.machines)
     for option, ports in communication.ports(nodes, several).items():
         key, needed = ("communication", option), f"the ports {ports[0]}..{ports[-1]} are needed"
         if ports[-1] > LAST_PORT:
-            document.add(key, f"{needed}, the last that exists is {LAST_PORT}")
+            yield Defect(key, f"{needed}, the last that exists is {LAST_PORT}")
         elif taken := uses.keys() & set(ports):
-            document.add(key, f"{needed}, but {min(taken)} {uses[min(taken)]}")
+            yield Defect(key, f"{needed}, but {min(taken)} {uses[min(taken)]}")
         uses |= dict.fromkeys(ports, "has another use")
 
 
-def _adversaries(
-    document: Document, adversaries: Sequence[CheckedAdversary], graph: Graph, sharing: Sharing
-) -> None:
+def _adversaries(adversaries: Sequence[CheckedAdversary], graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     seen: dict[int, int] = {}
     for index, attack in enumerate(adversaries):
-        for option, line in attack.defects(graph, sharing):
-            document.add(("adversaries", index, *([option] if option else [])), line)
+        yield from (one.below(("adversaries", index)) for one in attack.defects(graph, sharing))
         for rank in attack.ranks if attack.active else ():
             if seen.setdefault(rank, index) != index:
                 line = f"rank {rank} already makes the attack of adversaries[{seen[rank]}]; name it once"
-                document.add(("adversaries", index, "ranks"), line)
+                yield Defect(("adversaries", index, "ranks"), line)
     if seen and not set(range(graph.num_nodes)) - seen.keys():
-        document.add(("adversaries",), "all nodes are adversaries; leave some honest")
+        yield Defect(("adversaries",), "all nodes are adversaries; leave some honest")
 
 
-CHECKS: tuple[Callable[..., None], ...] = (
+CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
     _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
     _weights, _scheme, _negotiated, _gradient_steps, _overlap, _losses, _one_process, _members, _trust,
     _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private,

@@ -4,7 +4,6 @@ Samples, addresses, ports and the model are checked later than the file, by code
 The file is read again only when there is an error.
 """
 
-import re
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,17 +12,17 @@ from pathlib import Path
 from torch import nn
 from torch.optim import Optimizer
 
+from decentnode.config import extends
 from decentnode.config import overrides as command_line
-from decentnode.config.sections import SECTIONS
-from decentnode.config.sources import extends
-from decentnode.config.yaml_source import Key, key_of
 from decentnode.core.registry import REGISTRIES
 from decentnode.errors import (
     BadInput,
     ConfigError,
     DatasetError,
     DecentnodeError,
+    Defect,
     GraphError,
+    Key,
     MappingError,
     explained,
     is_foreign,
@@ -31,11 +30,10 @@ from decentnode.errors import (
 )
 from decentnode.training.objective import Objective
 
-_KEY = re.compile(r"(([a-z]\w*)(?:\.\w+|\[\d+\])*):? (.*)", re.DOTALL)
-SECTION_OF: dict[type[BadInput], str] = {
-    DatasetError: "dataset",
-    GraphError: "graph",
-    MappingError: "mapping",
+SECTION_OF: dict[type[BadInput], Key] = {
+    DatasetError: ("dataset",),
+    GraphError: ("graph",),
+    MappingError: ("mapping",),
 }
 """The key of an error that names a file instead of a key."""
 KEYS = {
@@ -70,22 +68,10 @@ def located(error: BadInput, path: Path, overrides: Sequence[str]) -> BadInput:
     except ConfigError:
         return error
     document.defects.clear()
-    elsewhere = []
-    for line in error.defects:
-        key, what = _key_and_rest(error, line)
-        if key:
-            document.add(key, what)
-        else:
-            elsewhere.append(line)
-    return ConfigError(*document.lines(), *elsewhere)
-
-
-def _key_and_rest(error: BadInput, line: str) -> tuple[Key, str]:
-    match = _KEY.fullmatch(line)
-    if match and match[2] in SECTIONS:
-        return key_of(match[1]), match[3]
-    section = SECTION_OF.get(type(error))
-    return ((section,) if section else ()), line
+    section = SECTION_OF.get(type(error), ())
+    whole = [defect if defect.key else defect.below(section) for defect in error.defects]
+    document.report(*(defect for defect in whole if defect.key))
+    return ConfigError(*document.lines(), *(defect for defect in whole if not defect.key))
 
 
 @contextmanager
@@ -98,10 +84,10 @@ def plugin_errors_as_bad_input() -> Iterator[None]:
             raise
         if all(is_foreign(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
             raise
-        raise BadInput(line_of(error)) from error
+        raise BadInput(defect_of(error)) from error
 
 
-def line_of(error: BaseException) -> str:
+def defect_of(error: BaseException) -> Defect:
     """`sharing: Mine.mix raises KeyError: 0 (file:line, in ...)`; without a plug-in only the error."""
     seen = [
         (key, f"{type(owner).__name__}.{frame.f_code.co_name}", is_foreign(frame))
@@ -110,9 +96,9 @@ def line_of(error: BaseException) -> str:
     ]
     own = [(key, method) for key, method, foreign in seen if not foreign]
     if not seen:
-        return explained(error)
+        return Defect((), explained(error))
     key, method = own[-1] if own else seen[0][:2] if seen[0][0] == "model" else seen[-1][:2]
-    return f"{key}: {method} raises {explained(error)}"
+    return Defect.at(key, f"{method} raises {explained(error)}")
 
 
 def _key_of(owner: object, error: BaseException) -> str:

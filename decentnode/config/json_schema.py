@@ -1,34 +1,28 @@
 """The JSON schema of configurations, with which editors complete and check them."""
 
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from decentnode.config.plugin_parser import GRAPH_FILE, Parameters, parameters_for
-from decentnode.config.sections import communication_parameters, scalar_parameters, training_parameters
-from decentnode.config.settings import (
-    CheckpointSettings,
-    EvaluationSettings,
-    FailureSettings,
-    RecordSettings,
-    TimeModelSettings,
-)
-from decentnode.config.sources.extends import EXTENDS
-from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
-from decentnode.config.type_check import REQUIRED, parameters_of, schema_of
-from decentnode.core import registry
-from decentnode.core.registry import Registry
-from decentnode.datasets.validation import ValidationSettings
+from decentnode.config.extends import EXTENDS
+from decentnode.config.plugin import keys_of_kind, named_in
+from decentnode.config.plugin_parser import GRAPH_FILE, parameters_for
+from decentnode.config.sections import is_value, scalar_parameters
+from decentnode.config.settings import Settings, TimeModelSettings, TrainingSection
+from decentnode.config.type_check import REQUIRED, Parameters, bare, parameters_of, schema_of
+from decentnode.core.registry import TRAININGS, Registry
 from decentnode.graph.base import Graph
-from decentnode.training.pace import PaceSettings
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+USUAL = {"task": "classification", "loss": "CrossEntropyLoss"}
+"""Names of plug-ins that follow from other sections, where nothing else is said."""
 REQUIRED_KEYS = ["rounds", "graph", "dataset", "model", "training"]
 
 
 def json_schema() -> Schema:
     """The JSON schema of configurations, for editors, with the options of every registered plug-in."""
     builder = SchemaBuilder()
-    top = builder.object(scalar_parameters(""), builder.sections())
+    sections = {name: given for name, given in parameters_of(Settings).items() if not is_value(given[0])}
+    top = builder.object(scalar_parameters(""), builder.fields(sections))
     # By default a run has the name of its file.
     del top["properties"]["name"]["default"]
     top["properties"] |= {EXTENDS: {"type": ["string", "null"]}}
@@ -51,51 +45,39 @@ class SchemaBuilder:
     def __init__(self) -> None:
         self.definitions: Schema = {}
 
-    def sections(self) -> Schema:
-        """The schemas of all keys other than plain values."""
-        weights, partition = self.plugin(registry.MIXINGS), self.plugin(registry.PARTITIONS, "iid")
-        held_out = self.object(parameters_of(ValidationSettings))
-        of_dataset = {
-            "partition": partition,
-            "skew": {"type": ["array", "null"], "items": self.plugin(registry.SKEWS)},
-            "validation": {"anyOf": [held_out, {"type": "null"}]},
-        }
-        transforms = {"type": ["array", "null"], "items": self.plugin(registry.TRANSFORMS)}
-        mixed = {"weights": weights, "transforms": transforms}
-        every = {name: self.value(*given) for name, given in communication_parameters().items()}
-        training_classes = {
-            "optimizer": self.plugin(OPTIMIZERS),
-            "scheduler": {"anyOf": [self.plugin(SCHEDULERS), {"type": "null"}]},
-            "loss": self.plugin(LOSSES, "CrossEntropyLoss"),
-            "augmentation": {"type": ["array", "null"], "items": self.plugin(registry.AUGMENTATIONS)},
-            "privacy": {"anyOf": [self.plugin(registry.PRIVACIES), {"type": "null"}]},
-            "pace": {"anyOf": [self.object(parameters_of(PaceSettings)), {"type": "null"}]},
-        }
-        records = parameters_of(RecordSettings)
-        del records["writers"]
-        writers = {"type": ["array", "null"], "items": self.plugin(registry.WRITERS)}
-        return {
-            "graph": self.plugin(registry.GRAPHS),
-            "mapping": self.plugin(registry.MAPPINGS, "linear"),
-            "dataset": self.plugin(registry.DATASETS, "", of_dataset),
-            "task": self.plugin(registry.TASKS, "classification"),
-            "model": self.plugin(registry.MODELS),
-            "training": self.training(training_classes),
-            "sharing": self.plugin(registry.SHARINGS, "gossip", mixed),
-            "communication": self.plugin(registry.COMMUNICATIONS, "zeromq", every),
-            "time_model": {"anyOf": [{"type": "string"}, self.object(parameters_of(TimeModelSettings))]},
-            "evaluation": self.object(parameters_of(EvaluationSettings)),
-            "failures": self.object(parameters_of(FailureSettings)),
-            "checkpoint": self.object(parameters_of(CheckpointSettings)),
-            "records": self.object(records, {"writers": writers}),
-            "faults": {"type": ["array", "null"], "items": self.plugin(registry.FAULTS)},
-            "adversaries": {"type": ["array", "null"], "items": self.plugin(registry.ATTACKS)},
-        }
+    def fields(self, parameters: Parameters) -> Schema:
+        """The schemas of fields of the settings by their types."""
+        return {name: self.field(*parameter) for name, parameter in parameters.items()}
 
-    def training(self, classes: Schema) -> Schema:
+    def field(self, hint: Any, default: Any) -> Schema:
+        """The schema of one field: a plug-in, a list of them, a section or a value."""
+        named, section = named_in(hint), bare(hint)
+        if is_value(hint):
+            return self.value(hint, default)
+        is_optional = type(None) in get_args(get_args(hint)[0] if named else hint)
+        if named is None:
+            found = self.training() if section is TrainingSection else self.section(section)
+        elif get_origin(section) is tuple:
+            return {"type": ["array", "null"], "items": self.plugin(named.registry)}
+        else:
+            name = named.default or USUAL.get(named.registry.kind, "")
+            found = self.plugin(named.registry, name, self.fields(keys_of_kind(section)))
+        return {"anyOf": [found, {"type": "null"}]} if is_optional else found
+
+    def section(self, cls: type) -> Schema:
+        """A section of its own; that of the time model may be its name alone."""
+        parameters = parameters_of(cls)
+        plugins = self.fields({name: given for name, given in parameters.items() if named_in(given[0])})
+        values = {name: given for name, given in parameters.items() if name not in plugins}
+        found = self.object(values, plugins)
+        return {"anyOf": [{"type": "string"}, found]} if cls is TimeModelSettings else found
+
+    def training(self) -> Schema:
         """A mapping whose `name` selects some of its keys; the others are valid for every name."""
-        shared = {key: self.value(*given) for key, given in training_parameters().items()} | classes
-        section: Schema = self.plugin(registry.TRAININGS, "local", shared)["anyOf"][1]
+        parameters = parameters_of(TrainingSection)
+        del parameters["task"], parameters["gradient_sync"]
+        shared = self.fields(parameters)
+        section: Schema = self.plugin(TRAININGS, "local", shared)["anyOf"][1]
         section["properties"] |= shared
         return section
 

@@ -2,13 +2,14 @@
 
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from decentnode.communication.base import Communication
 from decentnode.config.settings import KeyFolder, Settings
+from decentnode.errors import Defect
 from decentnode.graph.base import Graph
 from decentnode.mapping.base import Mapping, is_loopback
 from decentnode.training.gradient_sync import GradientSync
@@ -33,32 +34,33 @@ class Ports:
     key: str
     machine: int = field(default=0, compare=False)
 
-    def defect(self) -> str:
-        """The defect of the first port that cannot be bound; empty when all can."""
+    def defects(self) -> Iterator[Defect]:
+        """The defect of the first port that cannot be bound."""
         for port in range(self.first, self.first + self.count):
             error = bind_error(self.address, port)
             if error is not None:
-                return self._explain(port, error)
-        return ""
+                yield self._explain(port, error)
+                return
 
-    def _explain(self, port: int, error: OSError) -> str:
+    def _explain(self, port: int, error: OSError) -> Defect:
         reason = _REASONS.get(error.errno or 0, f"cannot be bound: {error.strerror}")
         if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-            return (
-                f"mapping: {self.address} is no address of this host, which is machine {self.machine}; "
-                "correct either, or add where it listens behind NAT, as listen: 0.0.0.0"
+            return Defect.at(
+                "mapping",
+                f"{self.address} is no address of this host, which is machine {self.machine}",
+                "correct either, or add where it listens behind NAT, as listen: 0.0.0.0",
             )
         last = self.first + self.count - 1
         needed = f"the ports {self.first}..{last} are" if self.count > 1 else "it is"
         remedy = f"{needed} needed, so name others: {self.key}={max(port + self.count, FIRST_FREE_FOR_ALL)}"
-        return f"{self.key}: port {port} at {self.address} {reason}; {remedy}"
+        return Defect.at(self.key, f"port {port} at {self.address} {reason}", remedy)
 
 
 def ports_needed(settings: Settings, machine: int) -> list[Ports]:
     """The TCP ports that `machine` will bind; none for a run on one machine over shared memory or ipc."""
     mapping: Mapping = settings.mapping.make()
     address, several = mapping.machines[machine].bound, len(mapping.machines) > 1
-    gradient_sync: GradientSync = settings.gradient_sync.make()
+    gradient_sync: GradientSync = settings.training.gradient_sync.make()
     needed = []
     if several and machine == 0:
         needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port", machine))

@@ -6,23 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from decentnode.communication.security.key_files import load_manifest
+from decentnode.config import extends, yaml_source
 from decentnode.config import overrides as command_line
-from decentnode.config import yaml_source
-from decentnode.config.consistency import check_all
+from decentnode.config.consistency import defects
 from decentnode.config.link_security import keys_beside
+from decentnode.config.plugin import Plugin, keys_of_kind
 from decentnode.config.plugin_parser import PluginParser
-from decentnode.config.sections import DATASET_KEYS, SHARING_KEYS, SectionParser
-from decentnode.config.settings import KeyFolder, Plugin, Settings
-from decentnode.config.sources import extends
+from decentnode.config.sections import SectionParser
+from decentnode.config.settings import KeyFolder, Settings, TrainingSection
 from decentnode.config.type_check import is_path, parameters_of
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.mapping.base import Mapping as RankMapping
-from decentnode.training.settings import TrainingSettings
+
+P = TypeVar("P", bound=Plugin)
 
 PER_HOST = ("run_dir", "machine", "device")
 """Keys that may differ between the machines of one run."""
@@ -43,10 +44,11 @@ def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) ->
     parser = PluginParser(document, folder)
     sections = SectionParser(parser)
     arguments = sections.read()
-    check_all(document, sections.made)
+    document.report(*defects(sections.made))
     document.raise_any()
     mapping = sections.made["mapping"]
-    settings = Settings(**arguments | {"training": per_rank(arguments["training"], mapping)})
+    settings = Settings(**arguments)
+    settings = replace(settings, training=per_rank(settings.training, mapping))
     settings = replace(settings, security=keys_beside(settings, [folder, *others]))
     if found := path_beside(sections.made["dataset"], parser.folder_of(("dataset", "name"))):
         # The resolved configuration names the place, so that a resume from another directory finds it.
@@ -55,7 +57,7 @@ def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) ->
     return settings
 
 
-def per_rank(training: TrainingSettings, mapping: RankMapping) -> TrainingSettings:
+def per_rank(training: TrainingSection, mapping: RankMapping) -> TrainingSection:
     """The settings with a list of one number per machine expanded to one per rank."""
 
     def spelled_out(value: Any) -> Any:
@@ -75,22 +77,17 @@ def dump(settings: Settings) -> str:
 
 def resolved(settings: Settings) -> dict[str, Any]:
     """The settings as plain values, in the shape of the YAML file."""
-    found: dict[str, Any] = plain({f.name: getattr(settings, f.name) for f in fields(settings)})
-    for name in DATASET_KEYS:
-        found["dataset"][name] = found.pop(name)
-    found["training"] = found.pop("gradient_sync") | found["training"]
-    found["task"] = found["training"].pop("task")
-    found["training"]["mix_buffers"] = found.pop("mix_buffers")
-    found["communication"]["overlap"] = found.pop("overlap")
-    for name in SHARING_KEYS:
-        found["sharing"][name] = found.pop(name)
+    found: dict[str, Any] = plain(settings)
+    del found["training"]["task"]
+    found["training"] = found["training"].pop("gradient_sync") | found["training"]
     return found
 
 
 def plain(value: Any) -> Any:
     """`value` in dicts, lists, texts and numbers."""
     if isinstance(value, Plugin):
-        return {"name": value.name} | plain(value.options)
+        more = {name: getattr(value, name) for name in keys_of_kind(type(value))}
+        return {"name": value.name} | plain(value.options) | plain(more)
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -126,7 +123,7 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
     # Runs of versions without this key had what it says by default.
     if content["training"]["threads"] == "auto":
         del content["training"]["threads"]
-    content["sharing"]["weights"] |= file_hashes(settings.weights)
+    content["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
     # A graph of labels is the same wherever the samples are.
     static = graph if isinstance(graph, StaticGraph) and not graph.needs_labels else None
     content["adjacency"] = static.adjacency if static else None
@@ -156,7 +153,7 @@ def agreed_keys(settings: Settings) -> str:
     return load_manifest(settings.security.keys, len(settings.mapping.make().machines)).digest
 
 
-def without_paths(plugin: Plugin) -> Plugin:
+def without_paths(plugin: P) -> P:
     """The plug-in without the options that name files, nor those of a plug-in inside."""
     paths = path_options(plugin)
     kept = {name: value for name, value in plugin.options.items() if name not in paths}

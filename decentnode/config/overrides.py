@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from decentnode.config.type_check import show
-from decentnode.config.yaml_source import Defect, Document, Key, SourceLocation, key_text, read_value
+from decentnode.config.yaml_source import Document, LocatedDefect, SourceLocation, read_value, shown_key
 from decentnode.core.text import shortened
+from decentnode.errors import Defect, Key
 
 _KEY = re.compile(r"\w+(\.\w+|\[\d+\])*")
 _PART = re.compile(r"\w+")
@@ -29,7 +30,7 @@ def apply(document: Document, override: str) -> None:
         typed = tuple(_PART.findall(name))
         container, key = _reach(document, typed, SourceLocation(0, typed))
     except _Misfit as misfit:
-        document.defects.append(Defect(SourceLocation(0, typed), typed, str(misfit)))
+        document.defects.append(LocatedDefect(SourceLocation(0, typed), Defect(typed, str(misfit))))
         return
     _forget(document, key)
     container[key[-1]] = read_value(text, document, key)
@@ -44,7 +45,7 @@ def put(document: Document, name: str, value: Any, source: SourceLocation) -> No
         words = tuple(_PART.findall(name))
         container, key = _reach(document, words, source)
     except _Misfit as misfit:
-        document.defects.append(Defect(source, words, str(misfit)))
+        document.defects.append(LocatedDefect(source, Defect(words, str(misfit))))
         return
     _forget(document, key)
     document.locations[key] = source
@@ -79,7 +80,7 @@ def _part(container: Any, word: str, key: Key) -> str | int:
     if isinstance(container, dict):
         return word
     if not isinstance(container, list):
-        raise _Misfit(f"{key_text(key)} is {show(container)} and has no keys")
+        raise _Misfit(f"{shown_key(key)} is {show(container)} and has no keys")
     if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= len(container):
-        raise _Misfit(f"{key_text(key)} has the entries 0..{len(container) - 1}, not {shortened(word)}")
+        raise _Misfit(f"{shown_key(key)} has the entries 0..{len(container) - 1}, not {shortened(word)}")
     return int(word)

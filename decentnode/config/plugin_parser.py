@@ -2,40 +2,38 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
 from decentnode.config.paths import expanded
+from decentnode.config.plugin import Plugin, takes_run_seed
 from decentnode.config.removed import removed
-from decentnode.config.settings import Plugin, Settings, takes_run_seed
+from decentnode.config.settings import Settings
 from decentnode.config.torch_classes import TorchClasses, plain_defaults
 from decentnode.config.type_check import (
     REQUIRED,
+    Parameters,
     TypeMismatch,
     describe,
     is_path,
     parameters_of,
     show,
     typed,
-    unknown,
+    unknown_key,
 )
-from decentnode.config.yaml_source import Document, Key, key_of
+from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, Registry, import_from, near_file
 from decentnode.core.text import quoted
-from decentnode.errors import BadInput
+from decentnode.errors import MISSING_KEY, BadInput, Defect, Key
 from decentnode.graph.base import Graph
 from decentnode.mapping.job import job_port
 from decentnode.options import Port
 
 T = TypeVar("T")
-Parameters = Mapping[str, tuple[Any, Any]]
-"""Type and default (or REQUIRED) by name."""
-
 GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
 """Matches the name of a graph that is a file."""
-_ANCHOR = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\d+\])*): (.*)", re.DOTALL)
 
 
 @dataclass
@@ -101,9 +99,7 @@ class PluginParser:
         try:
             return make()
         except BadInput as error:
-            for line in error.defects:
-                where, what = self._anchored(key, line)
-                self.document.add(where, what)
+            self.document.report(*(self._whole(key, defect) for defect in error.defects))
         return None
 
     def options(
@@ -112,7 +108,7 @@ class PluginParser:
         """Typed values of all parameters; None when there were defects. `what` describes an unknown one."""
         before = len(self.document.defects)
         for name in [name for name in section if name not in parameters]:
-            self.document.add((*key, name), unknown(what, name, known))
+            self.document.report(unknown_key((*key, name), what, known))
         found = {name: self._option(key, name, section, *rest) for name, rest in parameters.items()}
         unread = any(place[: len(key)] == key for place in self.document.unreadable)
         return found if len(self.document.defects) == before and not unread else None
@@ -121,7 +117,7 @@ class PluginParser:
         if name not in section:
             if default is REQUIRED:
                 wanted = "it has no default" if hint is Any else f"it must be {describe(hint)}"
-                self.document.add((*key, name), f"missing; {wanted}")
+                self.document.add((*key, name), MISSING_KEY, wanted)
             # Machines that the user lists may be in several jobs, and a service may be in none.
             follows_job = hint == Port and self._starts_by_scheduler and not section.get("address")
             return job_port(default) if follows_job and default is not REQUIRED else default
@@ -130,8 +126,10 @@ class PluginParser:
         try:
             value = typed(hint, section[name])
         except TypeMismatch as unfit:
-            for inner, problem in unfit.problems.items():
-                self.document.add((*key, name, *inner), removed((*key, name), section[name]) or problem)
+            instead = removed((*key, name), section[name])
+            for defect in unfit.defects:
+                whole = defect.below((*key, name))
+                self.document.report(Defect(whole.key, instead) if instead else whole)
             return default
         return self._path((*key, name), hint, value) if value is not None and is_path(name, hint) else value
 
@@ -162,7 +160,7 @@ class PluginParser:
         if isinstance(section, str):
             section = {"name": section}
         if section is None and not default:
-            self.document.add(key, f"missing; name one of: {registry.names}")
+            self.document.add(key, MISSING_KEY, f"name one of: {registry.names}")
             return "", {}
         if not isinstance(section, dict | None):
             self.document.add(key, f"must be a name, or a mapping with its options, not {show(section)}")
@@ -170,8 +168,8 @@ class PluginParser:
         options = dict(section or {})
         name = options.pop("name", None) or default
         if not isinstance(name, str) or not name:
-            wrong = f"must be a name, not {show(name)}" if name else "missing"
-            self.document.add((*key, "name"), f"{wrong}; name one of: {registry.names}")
+            wrong = f"must be a name, not {show(name)}" if name else MISSING_KEY
+            self.document.add((*key, "name"), wrong, f"name one of: {registry.names}")
             return "", {}
         if registry.kind == "graph" and re.fullmatch(GRAPH_FILE, name):
             self.document.locations[(*key, "path")] = self.document.location((*key, "name"))
@@ -186,7 +184,7 @@ class PluginParser:
             cls = registry.find(name)
         except BadInput as error:
             instead = removed(key, name)
-            self.document.add(where, *([instead] if instead else error.defects))
+            self.document.add(where, instead or str(error))
             return None
         if ":" in name and isinstance(cls, type) and not issubclass(cls, registry.bases):
             wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in registry.bases)
@@ -194,16 +192,11 @@ class PluginParser:
             return None
         return cls
 
-    def _anchored(self, key: Key, line: str) -> tuple[Key, str]:
-        """Moves a line that starts with a key of this section or of the file to that key."""
-        match = _ANCHOR.fullmatch(line)
-        if match is None:
-            return key, line
-        parts = key_of(match[1])
-        for where in ((*key, *parts), parts):
-            if where in self.document.locations:
-                return where, match[2]
-        return key, line
+    def _whole(self, section: Key, defect: Defect) -> Defect:
+        """A defect of a section with its key from the top, where a class has given it from the section on."""
+        own = (*section, *defect.key)
+        is_whole = defect.key[:1] == section[:1] and own not in self.document.locations
+        return defect if is_whole else replace(defect, key=own)
 
 
 def _tupled(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Removed keys and values of configurations, with their replacements."""
 
-from decentnode.config.yaml_source import Key
+from decentnode.errors import Key
 
 TEST_FAULTS = {
     "corrupt": "Corrupt", "duplicate": "Duplicate", "full_disk": "FullDisk", "hang": "Hang",

@@ -1,58 +1,47 @@
 """The sections of a configuration, read into the arguments of Settings."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin
 
 from torch import nn
 
+from decentnode.config.extends import EXTENDS
 from decentnode.config.paths import expanded
-from decentnode.config.plugin_parser import Parameters, PluginParser
-from decentnode.config.settings import (
-    CheckpointSettings,
-    EvaluationSettings,
-    FailureSettings,
-    KeyFolder,
-    Plugin,
-    RecordSettings,
-    Settings,
-    TimeModelSettings,
-)
-from decentnode.config.sources.extends import EXTENDS
+from decentnode.config.plugin import Plugin, keys_of_kind, named_in
+from decentnode.config.plugin_parser import PluginParser
+from decentnode.config.settings import KeyFolder, Settings, TrainingSection
 from decentnode.config.torch_classes import (
-    LOSSES,
     MOST_TRIAL_STEPS,
-    OPTIMIZERS,
-    SCHEDULERS,
+    TorchClasses,
     try_loss,
     try_optimizer,
     try_scheduler,
 )
-from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
-from decentnode.config.yaml_source import Document, Key
-from decentnode.core import registry
-from decentnode.core.registry import Registry
-from decentnode.datasets.validation import ValidationSettings
+from decentnode.config.type_check import Parameters, bare, parameters_of, show, unknown_key
+from decentnode.config.yaml_source import Document
+from decentnode.core.registry import TRAININGS, Registry
+from decentnode.errors import MISSING_KEY, Key
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.declared import check_declared
 from decentnode.graph.mixing import default_weights
 from decentnode.mapping.environment import started_machines
-from decentnode.training.pace import PaceSettings
-from decentnode.training.settings import Factory, TrainingSettings
+from decentnode.training.settings import Factory
 from decentnode.training.tasks.base import Task
 
-SCALARS = ("name", "seed", "rounds", "security", "device", "run_dir", "machine")
-SECTIONS = (
-    "extends", "name", "seed", "rounds", "graph", "mapping", "dataset", "task", "model", "training",
-    "sharing", "communication", "time_model", "evaluation", "failures", "checkpoint", "records", "faults",
-    "adversaries",
-    "security", "device", "run_dir", "machine",
-)  # fmt: skip
-SHARING_KEYS = ("weights", "transforms")
-DATASET_KEYS = ("partition", "skew", "validation")
-COMMUNICATION_KEYS = ("overlap",)
-CLASS_KEYS = ("optimizer", "scheduler", "loss", "augmentation", "privacy")
-"""Keys of `training` whose values are classes with options."""
+SECTIONS = (EXTENDS, *(field.name for field in fields(Settings)))
+"""All keys of the top."""
+
+
+def is_value(hint: Any) -> bool:
+    """Whether a field of the settings is one value, neither a plug-in nor a section."""
+    return named_in(hint) is None and not is_dataclass(bare(hint))
+
+
+def scalar_parameters(name: str) -> Parameters:
+    """Types and defaults of the keys that are no sections; `name` is the run's default name."""
+    found = {key: given for key, given in parameters_of(Settings).items() if is_value(given[0])}
+    return found | {"name": (found["name"][0], name)}
 
 
 @dataclass
@@ -70,38 +59,21 @@ class SectionParser:
     def read(self) -> dict[str, Any]:
         """The arguments of Settings by name; those with a defect are None or missing."""
         for name in [name for name in self.document.value if name not in SECTIONS]:
-            self.document.add((name,), unknown("key", name, SECTIONS))
+            self.document.report(unknown_key((name,), "key", SECTIONS))
         if EXTENDS in self.document.value:  # what a file extends has been merged into it
             what = "is read from a file alone; write it there, or name that file instead of this one"
             self.document.add((EXTENDS,), what)
-        return {
-            **self._scalars(),
-            "graph": self._plugin(("graph",), registry.GRAPHS),
-            "mapping": self._mapping(),
-            "dataset": self._plugin(("dataset",), registry.DATASETS, generic=DATASET_KEYS),
-            "partition": self._plugin(("dataset", "partition"), registry.PARTITIONS, "iid"),
-            "skew": self._plugins(("dataset", "skew"), registry.SKEWS),
-            "validation": self._validation(),
-            "model": self._plugin(("model",), registry.MODELS),
-            # After the dataset, which has a task of its own.
-            **self._training(self._plugin(("task",), registry.TASKS, self._default_task)),
-            **self._sharing(),
-            **self._communication(),
-            "time_model": self._time_model(),
-            "evaluation": self._settings(("evaluation",), EvaluationSettings),
-            "failures": self._settings(("failures",), FailureSettings),
-            "checkpoint": self._settings(("checkpoint",), CheckpointSettings),
-            "records": self._settings(
-                ("records",), RecordSettings, writers=self._plugins(("records", "writers"), registry.WRITERS)
-            ),
-            "faults": self._plugins(("faults",), registry.FAULTS),
-            "adversaries": self._plugins(("adversaries",), registry.ATTACKS),
-        }
+        found = self._scalars()
+        # In the order of the fields: a default may follow from sections before it.
+        for name, (hint, _) in parameters_of(Settings).items():
+            if not is_value(hint):
+                found[name] = self._field((name,), hint)
+        return found
 
     def _scalars(self) -> dict[str, Any]:
         parameters = scalar_parameters(Path(self.document.file).stem)
         # A null is the same as no entry, so that an override can remove an entry.
-        given = {name: value for name in SCALARS if (value := self.parser.get((name,))) is not None}
+        given = {name: value for name in parameters if (value := self.parser.get((name,))) is not None}
         if isinstance(given.get("security"), dict):
             del given["security"]
         found = self.parser.options((), given, parameters, "key", SECTIONS) or {}
@@ -115,75 +87,70 @@ class SectionParser:
             found["security"] = self._settings(("security",), KeyFolder)
         return found
 
-    def _settings(self, key: Key, cls: type, **plugins: tuple[Plugin | None, ...]) -> Any:
-        """The settings of a section; `plugins`: the values of its keys that were read already."""
-        section, known = self.parser.get(key), list(parameters_of(cls))
-        if not isinstance(section, dict | None):
-            self.document.add(key, f"must be a mapping with {', '.join(known)}, not {show(section)}")
+    def _field(self, key: Key, hint: Any) -> Any:
+        """The value of a field that is a plug-in, a list of them, or a section of its own."""
+        named, section = named_in(hint), bare(hint)
+        is_optional = type(None) in get_args(get_args(hint)[0] if named else hint)
+        if get_origin(section) is tuple and named:
+            return self._plugins(key, named.registry)
+        if section is TrainingSection:
+            return self._training()
+        if key == ("mapping",) and self.parser.get(key) is None:
+            if "graph" not in self.made or self.made["graph"] is None:
+                return None
+            self.document.value["mapping"] = default_mapping(self.made["graph"])
+        if is_optional and self.parser.get(key) is None:
             return None
+        if named is None:
+            return self._settings(key, section)
+        return self._plugin(key, named.registry, self._default_name(key) or named.default, section)
+
+    def _default_name(self, key: Key) -> str:
+        """The plug-in's name where the file has none and another section decides."""
+        graph: Graph | None = self.made.get("graph")
+        task: Task | None = self.made.get("task")
+        if key == ("sharing", "weights"):
+            return "metropolis_hastings" if graph is None else default_weights(graph)
+        if key == ("task",):
+            return str(getattr(self.made.get("dataset"), "task", "classification"))
+        if key == ("training", "loss"):
+            return task.default_loss if task else "CrossEntropyLoss"
+        return ""
+
+    def _settings(self, key: Key, cls: type) -> Any:
+        """The settings of a section; `time_model` may be its name alone."""
+        section, parameters = self.parser.get(key), parameters_of(cls)
+        if key == ("time_model",) and isinstance(section, str):
+            section = self.document.value["time_model"] = {"name": section}
+        if not isinstance(section, dict | None):
+            self.document.add(key, f"must be a mapping with {', '.join(parameters)}, not {show(section)}")
+            return None
+        plugins = {n: self._field((*key, n), hint) for n, (hint, _) in parameters.items() if named_in(hint)}
         own = {name: value for name, value in (section or {}).items() if name not in plugins}
-        parameters = {name: given for name, given in parameters_of(cls).items() if name not in plugins}
-        options = self.parser.options(key, own, parameters, "key", known)
+        values = {name: given for name, given in parameters.items() if name not in plugins}
+        options = self.parser.options(key, own, values, "key", list(parameters))
         made = None if options is None else self.parser.attempt(key, lambda: cls(**options, **plugins))
         self.made[str(key[-1])] = made
         return made
 
     def _plugin(
-        self, key: Key, registry: Registry, default: str = "", generic: tuple[str, ...] = ()
+        self, key: Key, registry: Registry, default: str = "", cls: type[Plugin] = Plugin
     ) -> Plugin | None:
-        """A plug-in that was also instantiated: an error of its constructor is a defect of its section."""
-        plugin = self.parser.plugin(key, registry, default, generic)
-        if plugin:
+        """A plug-in that was also instantiated: an error of its constructor is a defect of its section.
+
+        `cls` may have more keys, for every plug-in of the kind.
+        """
+        beside = keys_of_kind(cls)
+        plugin = self.parser.plugin(key, registry, default, beside)
+        if plugin and not isinstance(registry, TorchClasses):
             self.made[registry.kind] = self.parser.attempt(key, lambda: _tried(plugin))
-        return plugin
-
-    def _validation(self) -> ValidationSettings | None:
-        key = ("dataset", "validation")
-        found: ValidationSettings | None = None
-        if self.parser.get(key) is not None:
-            found = self._settings(key, ValidationSettings)
-        return found
-
-    def _time_model(self) -> TimeModelSettings | None:
-        key = ("time_model",)
-        if isinstance(name := self.parser.get(key), str):
-            self.document.value["time_model"] = {"name": name}
-        found: TimeModelSettings | None = self._settings(key, TimeModelSettings)
-        return found
-
-    def _pace(self) -> PaceSettings | None:
-        key = ("training", "pace")
-        found: PaceSettings | None = None
-        if self.parser.get(key) is not None:
-            found = self._settings(key, PaceSettings)
-        return found
-
-    def _mapping(self) -> Plugin | None:
-        graph: Graph | None = self.made.get("graph")
-        if self.parser.get(("mapping",)) is None and graph is not None:
-            self.document.value["mapping"] = default_mapping(graph)
-        elif self.parser.get(("mapping",)) is None:
-            return None
-        return self._plugin(("mapping",), registry.MAPPINGS, "linear")
-
-    def _sharing(self) -> dict[str, Any]:
-        graph: Graph | None = self.made.get("graph")
-        weights = "metropolis_hastings" if graph is None else default_weights(graph)
-        return {
-            "sharing": self._plugin(("sharing",), registry.SHARINGS, "gossip", SHARING_KEYS),
-            "weights": self._plugin(("sharing", "weights"), registry.MIXINGS, weights),
-            "transforms": self._plugins(("sharing", "transforms"), registry.TRANSFORMS),
-        }
-
-    def _communication(self) -> dict[str, Any]:
-        key = ("communication",)
         section = self.parser.get(key)
-        given = section if isinstance(section, dict) else {}
-        own = {name: value for name, value in given.items() if name in COMMUNICATION_KEYS}
-        options = self.parser.options(key, own, communication_parameters(), "key", COMMUNICATION_KEYS) or {}
-        self.made |= options
-        plugin = self._plugin(key, registry.COMMUNICATIONS, "zeromq", COMMUNICATION_KEYS)
-        return {"communication": plugin, **options}
+        values = {name: given for name, given in beside.items() if is_value(given[0])}
+        own = {n: value for n, value in section.items() if n in values} if isinstance(section, dict) else {}
+        found = self.parser.options(key, own, values, "key", list(values)) or {}
+        self.made |= found
+        found |= {n: self._field((*key, n), hint) for n, (hint, _) in beside.items() if n not in values}
+        return plugin and cls(**vars(plugin), **found)
 
     def _plugins(self, key: Key, registry: Registry) -> tuple[Plugin | None, ...]:
         """A list of plug-ins, by default empty; `made` gets all or none, under the key's last word."""
@@ -199,49 +166,42 @@ class SectionParser:
         self.made[str(key[-1])] = made if None not in made else None
         return tuple(found)
 
-    @property
-    def _default_task(self) -> str:
-        return str(getattr(self.made.get("dataset"), "task", "classification"))
-
-    def _training(self, task: Plugin | None) -> dict[str, Any]:
+    def _training(self) -> TrainingSection | None:
         key = ("training",)
         section = self.parser.get(key)
         if not isinstance(section, dict):
             wanted = "a mapping with optimizer and steps_per_round or epochs_per_round"
-            missing = f"missing; it must be {wanted}"
-            self.document.add(key, missing if section is None else f"must be {wanted}, not {show(section)}")
-            return {}
-        classes = self._classes(key)
-        parameters = training_parameters()
-        shared = (*parameters, *CLASS_KEYS, "pace")
-        gradient_sync = self._plugin(key, registry.TRAININGS, "local", shared)
-        self.made["gradient_sync"] = self.made.pop("training", None)
-        own = {name: value for name, value in section.items() if name in parameters}
-        options = self.parser.options(key, own, parameters, "key", list(parameters))
+            if section is None:
+                self.document.add(key, MISSING_KEY, f"it must be {wanted}")
+            else:
+                self.document.add(key, f"must be {wanted}, not {show(section)}")
+            return None
+        # The section `task` is read by now, and `gradient_sync` is the rest of this section.
+        parameters = parameters_of(TrainingSection)
+        del parameters["task"], parameters["gradient_sync"]
+        classes = self._classes({name: given for name, given in parameters.items() if not is_value(given[0])})
+        values = {name: given for name, given in parameters.items() if is_value(given[0])}
+        gradient_sync = None
+        if plugin := self.parser.plugin(key, TRAININGS, "local", parameters):
+            gradient_sync = self.parser.attempt(key, lambda: _tried(plugin))
+        self.made["gradient_sync"] = gradient_sync
+        own = {name: value for name, value in section.items() if name in values}
+        options = self.parser.options(key, own, values, "key", list(values))
         # Without a key that is misspelt, what the others say together may be wrong for that reason alone.
-        pace = self._pace()
-        if options is None or gradient_sync is None:
-            return {}
-        mix_buffers = self.made["mix_buffers"] = options.pop("mix_buffers")
-        if task:
-            options["task"] = task
-        training = self.parser.attempt(key, lambda: TrainingSettings(**classes, **options, pace=pace))
-        self.made["training"] = training
-        return {"gradient_sync": gradient_sync, "training": training, "mix_buffers": mix_buffers}
+        if options is None or plugin is None:
+            return None
+        self.made["mix_buffers"] = options["mix_buffers"]
+        made = self.made["training"] = self.parser.attempt(
+            key, lambda: TrainingSection(**classes, **options, gradient_sync=plugin)
+        )
+        return made
 
-    def _classes(self, key: Key) -> dict[str, Any]:
-        optimizer = self.parser.plugin((*key, "optimizer"), OPTIMIZERS)
+    def _classes(self, parameters: Parameters) -> dict[str, Any]:
+        """The plug-ins of `training` and its section `pace`; those of torch are tried, to get its errors."""
+        key = ("training",)
+        found = {name: self._field((*key, name), hint) for name, (hint, _) in parameters.items()}
+        optimizer, loss, scheduler = found["optimizer"], found["loss"], found["scheduler"]
         task: Task | None = self.made.get("task")
-        loss = self.parser.plugin((*key, "loss"), LOSSES, task.default_loss if task else "CrossEntropyLoss")
-        scheduler = None
-        if self.parser.get((*key, "scheduler")) is not None:
-            scheduler = self.parser.plugin((*key, "scheduler"), SCHEDULERS)
-        # One with a defect is left out, so that the rest can be checked.
-        augmentation = tuple(filter(None, self._plugins((*key, "augmentation"), registry.AUGMENTATIONS)))
-        privacy = None
-        if self.parser.get((*key, "privacy")) is not None:
-            privacy = self._plugin((*key, "privacy"), registry.PRIVACIES)
-            privacy = privacy if self.made.get("privacy") else None
         attempt, made = self.parser.attempt, None
         if optimizer:
             made = attempt((*key, "optimizer"), lambda: try_optimizer(optimizer))
@@ -249,11 +209,12 @@ class SectionParser:
             attempt((*key, "scheduler"), lambda: try_scheduler(scheduler, made, *self._schedule))
         if loss and task:
             attempt((*key, "loss"), lambda: try_loss(loss, task))
-        # The stand-in permits a check of the numbers although the optimizer has a defect.
-        return {
-            "optimizer": optimizer or Factory(nn.Identity), "scheduler": scheduler, "loss": loss,
-            "augmentation": augmentation, "privacy": privacy,
-        }  # fmt: skip
+        # What has a defect is left out or replaced, so that the rest can be checked.
+        return found | {
+            "optimizer": optimizer or Factory(nn.Identity),
+            "augmentation": tuple(filter(None, found["augmentation"])),
+            "privacy": found["privacy"] if self.made.get("privacy") else None,
+        }
 
     @property
     def _schedule(self) -> tuple[int, str]:
@@ -261,25 +222,6 @@ class SectionParser:
         if self.parser.get(("training", "schedule_step")) == "step":
             return MOST_TRIAL_STEPS, "step"
         return min(self.made.get("rounds") or 1, MOST_TRIAL_STEPS), "round"
-
-
-def scalar_parameters(name: str) -> Parameters:
-    """Types and defaults of the keys that are no sections; `name` is the run's default name."""
-    hints = get_type_hints(Settings, include_extras=True)
-    defaults = {key: getattr(Settings, key, REQUIRED) for key in SCALARS} | {"name": name}
-    return {key: (hints[key], defaults[key]) for key in SCALARS}
-
-
-def training_parameters() -> dict[str, tuple[Any, Any]]:
-    """Types and defaults of the keys of `training` that are not classes."""
-    own = parameters_of(TrainingSettings) | {"mix_buffers": (bool, Settings.mix_buffers)}
-    return {name: parameter for name, parameter in own.items() if name not in (*CLASS_KEYS, "task", "pace")}
-
-
-def communication_parameters() -> dict[str, tuple[Any, Any]]:
-    """Types and defaults of the keys of every transport."""
-    hints = get_type_hints(Settings, include_extras=True)
-    return {name: (hints[name], getattr(Settings, name)) for name in COMMUNICATION_KEYS}
 
 
 def default_mapping(graph: Graph) -> dict[str, Any]:

@@ -1,22 +1,21 @@
 """The settings of a run, typed and checked; `config.load` reads them from YAML."""
 
-import copy
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from decentnode.config.type_check import REQUIRED, parameters_of
+from decentnode.config.plugin import Named, Plugin
+from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
+from decentnode.core import registry
 from decentnode.core.timeouts import Timeouts
 from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
 from decentnode.graph.base import SEED
-from decentnode.models.base import model_of
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
-from decentnode.training.settings import Factory, TrainingSettings
+from decentnode.training.settings import TrainingSettings
 
 OURS = ("decentnode.", "torch.")
 """Packages whose plug-ins draw from torch's global generator alone."""
@@ -36,58 +35,6 @@ def check_start(start: str) -> str:
     if start != "all" and not _AT_LEAST.fullmatch(start):
         raise ValueError(f"must be 'all' or 'at_least N' with the number of nodes, not '{start[:40]}'")
     return start
-
-
-SEEDED_KINDS = ("graph", "attack")
-"""Kinds whose option `seed` is the run's seed where it is null."""
-
-
-def takes_run_seed(kind: str, cls: Callable[..., Any]) -> bool:
-    """Whether a plug-in draws from the run's seed if it is given none of its own.
-
-    A class for which null is a value of its own keeps that meaning.
-    """
-    default = parameters_of(cls).get("seed", (Any, REQUIRED))[1] if kind in SEEDED_KINDS else REQUIRED
-    return default is not REQUIRED and default is not None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plugin(Factory):
-    """A class that YAML names, with its checked options; `make()` returns a new instance each time."""
-
-    kind: str
-    name: str
-    """As in YAML: a registered name or `module:Class`."""
-    run_seed: int = 0
-    """What an option `seed` that is null stands for (`takes_run_seed`)."""
-
-    def seeded(self, run_seed: int) -> "Plugin":
-        """This plug-in, and those among its options, in a run with that seed."""
-        inner = {k: v.seeded(run_seed) for k, v in self.options.items() if isinstance(v, Plugin)}
-        return replace(self, run_seed=run_seed, options={**self.options, **inner})
-
-    @property
-    def draws_from_run(self) -> bool:
-        """Whether it, or a plug-in among its options, is drawn from the run's seed."""
-        inner = (value for value in self.options.values() if isinstance(value, Plugin))
-        return self._lacks_seed or any(plugin.draws_from_run for plugin in inner)
-
-    @property
-    def _lacks_seed(self) -> bool:
-        return self.options.get("seed", 0) is None and takes_run_seed(self.kind, self.cls)
-
-    def make(self, *args: object) -> Any:
-        """A new instance that shares nothing; raises BadInput when the class refuses its options."""
-        # A model may also be any torch.nn.Module from outside the package, which is wrapped.
-        is_model = self.kind == "model"
-        maker = (lambda **options: model_of(cast(type, self.cls), options)) if is_model else self.cls
-        options = {
-            name: value.make() if isinstance(value, Plugin) else copy.deepcopy(value)
-            for name, value in self.options.items()
-        }
-        if self._lacks_seed:
-            options["seed"] = self.run_seed
-        return Factory(maker, options).make(*args)
 
 
 @dataclass(frozen=True)
@@ -115,7 +62,7 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         if self.nodes == ():
-            raise BadInput("nodes: no node is given; give a number or ranks, or leave it out for all")
+            raise BadInput.at("nodes", "no node is given; give a number or ranks, or leave it out for all")
 
     def tested(self, num_nodes: int) -> frozenset[int] | None:
         """The ranks whose models are tested before the last round; None: all."""
@@ -203,7 +150,7 @@ class RecordSettings:
 
     models: ModelRecordSettings | None = None
     """None: no models."""
-    writers: tuple[Plugin, ...] = ()
+    writers: Annotated[tuple[Plugin, ...], Named(registry.WRITERS)] = ()
     """What machine 0 writes evaluations with, beside evaluations.jsonl."""
 
 
@@ -215,40 +162,72 @@ class KeyFolder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The settings of a run; runs with equal settings end with equal models."""
+class DatasetSettings(Plugin):
+    """The dataset, and what becomes of its samples."""
 
-    name: Annotated[str, AfterValidator(check_name)]
-    rounds: Positive
-    seed: NonNegative = SEED
-    graph: Plugin
-    mapping: Plugin
-    dataset: Plugin
-    partition: Plugin
-    skew: tuple[Plugin, ...] = ()
+    partition: Annotated[Plugin, Named(registry.PARTITIONS, "iid")]
+    skew: Annotated[tuple[Plugin, ...], Named(registry.SKEWS)] = ()
     """What changes the training samples of each rank, in this order."""
     validation: ValidationSettings | None = None
-    model: Plugin
-    gradient_sync: Plugin
-    """The gradient sync: `training.name` and its options."""
-    training: TrainingSettings
-    """Steps and epochs per round are one number for all ranks or one for each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSection(TrainingSettings):
+    """How every node trains; steps and epochs per round are one number for all ranks or one for each."""
+
+    optimizer: Annotated[Plugin, Named(OPTIMIZERS)]
+    loss: Annotated[Plugin, Named(LOSSES)]
+    scheduler: Annotated[Plugin | None, Named(SCHEDULERS)] = None
+    augmentation: Annotated[tuple[Plugin, ...], Named(registry.AUGMENTATIONS)] = ()
+    privacy: Annotated[Plugin | None, Named(registry.PRIVACIES)] = None
+    gradient_sync: Annotated[Plugin, Named(registry.TRAININGS, "local")]
+    """The key `name` and the options of that plug-in, which are keys of `training`, too."""
     mix_buffers: bool = False
     """Whether float buffers (running statistics) are part of the shared vector."""
-    sharing: Plugin
-    weights: Plugin
-    transforms: tuple[Plugin, ...] = ()
-    communication: Plugin
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingSettings(Plugin):
+    """The scheme, what it weights neighbors with, and how it encodes."""
+
+    weights: Annotated[Plugin, Named(registry.MIXINGS)]
+    transforms: Annotated[tuple[Plugin, ...], Named(registry.TRANSFORMS)] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommunicationSettings(Plugin):
+    """The transport, and when it is used."""
+
     overlap: bool = False
     """Whether nodes exchange their models of the start of a round while they train."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of a run, nested as its file is; runs with equal settings end with equal models.
+
+    Sections, the JSON schema and the resolved file follow from these fields and their types.
+    """
+
+    name: Annotated[str, AfterValidator(check_name)]
+    seed: NonNegative = SEED
+    rounds: Positive
+    graph: Annotated[Plugin, Named(registry.GRAPHS)]
+    mapping: Annotated[Plugin, Named(registry.MAPPINGS, "linear")]
+    dataset: Annotated[DatasetSettings, Named(registry.DATASETS)]
+    task: Annotated[Plugin, Named(registry.TASKS)]
+    model: Annotated[Plugin, Named(registry.MODELS)]
+    training: TrainingSection
+    sharing: Annotated[SharingSettings, Named(registry.SHARINGS, "gossip")]
+    communication: Annotated[CommunicationSettings, Named(registry.COMMUNICATIONS, "zeromq")]
+    time_model: TimeModelSettings = TimeModelSettings()
     evaluation: EvaluationSettings
     failures: FailureSettings
-    time_model: TimeModelSettings = TimeModelSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     records: RecordSettings = RecordSettings()
-    faults: tuple[Plugin, ...] = ()
+    faults: Annotated[tuple[Plugin, ...], Named(registry.FAULTS)] = ()
     """Injected faults."""
-    adversaries: tuple[Plugin, ...] = ()
+    adversaries: Annotated[tuple[Plugin, ...], Named(registry.ATTACKS)] = ()
     """Attacks, each with the ranks that make it."""
     security: Literal["auto", "none"] | KeyFolder = "auto"
     """Keys for links between machines; auto: those in `keys` beside the file, if links need them."""
@@ -263,6 +242,8 @@ class Settings:
         object.__setattr__(self, "graph", self.graph.seeded(self.seed))
         adversaries = tuple(attack.seeded(self.seed) for attack in self.adversaries)
         object.__setattr__(self, "adversaries", adversaries)
+        if self.training.task != self.task:
+            object.__setattr__(self, "training", replace(self.training, task=self.task))
 
     @property
     def adversary_ranks(self) -> frozenset[int]:
@@ -272,11 +253,12 @@ class Settings:
 
     @property
     def has_foreign_plugins(self) -> bool:
-        """Whether any plug-in comes from outside this package and torch."""
+        """Whether any plug-in that computes comes from outside this package and torch."""
         training = self.training
         plugins = [
-            self.graph, self.weights, self.dataset, self.partition, *self.skew, self.model, self.sharing,
-            *self.transforms, training.optimizer, training.loss, training.task, *training.augmentation,
+            self.graph, self.sharing.weights, self.dataset, self.dataset.partition, *self.dataset.skew,
+            self.model, self.sharing, *self.sharing.transforms, training.optimizer, training.loss, self.task,
+            *training.augmentation,
         ]  # fmt: skip
         plugins += [training.scheduler] if training.scheduler else []
         return not all(str(plugin.cls.__module__).startswith(OURS) for plugin in plugins)

@@ -10,7 +10,7 @@ import torch
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from decentnode.config.settings import Plugin
+from decentnode.config.plugin import Plugin
 from decentnode.config.type_check import parameters_of
 from decentnode.core.registry import Registry, guess, is_third_party
 from decentnode.core.text import first_line

@@ -18,11 +18,13 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from decentnode.config.yaml_source import Key
-from decentnode.core.registry import guess
+from decentnode.core.registry import guess, nearest
 from decentnode.core.text import quoted
+from decentnode.errors import MISSING_KEY, Defect, Key
 
 REQUIRED = Parameter.empty
+Parameters = Mapping[str, tuple[Any, Any]]
+"""Type and default (or REQUIRED) by name."""
 UNIONS = (Union, types.UnionType)
 OWN_ERRORS = ("value_error", "assertion_error")
 """Errors that a class raises itself, as pydantic calls them."""
@@ -41,11 +43,11 @@ _SIGNS: dict[type, tuple[str, str]] = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("
 
 
 class TypeMismatch(Exception):
-    """A value that its type does not allow; `problems` are (key within the value, defect)."""
+    """A value that its type does not allow; the keys of the defects are those within the value."""
 
-    def __init__(self, problems: dict[Key, str]) -> None:
-        super().__init__(str(problems))
-        self.problems = problems
+    def __init__(self, defects: Sequence[Defect]) -> None:
+        super().__init__("; ".join(map(str, defects)))
+        self.defects = defects
 
 
 def parameters_of(cls: Callable[..., Any], skip: int = 0) -> dict[str, tuple[Any, Any]]:
@@ -78,18 +80,14 @@ def typed(hint: Any, value: Any) -> Any:
     try:
         return _adapter(hint).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
-        problems: dict[Key, str] = {}
+        found: dict[Key, Defect] = {}
         # What a class says itself is more precise than that no other choice of a union fits.
         for one in sorted(error.errors(include_url=False), key=lambda one: one["type"] not in OWN_ERRORS):
-            key, what = _problem(hint, value, one)
-            problems.setdefault(key, what)
-        raise TypeMismatch(_deepest(problems)) from error
-
-
-def _deepest(problems: dict[Key, str]) -> dict[Key, str]:
-    """Problems without those of a whole with a problem in one of its parts: the other choices of a union."""
-    inner = {key[:length] for key in problems for length in range(len(key))}
-    return {key: what for key, what in problems.items() if key not in inner}
+            defect = _defect(hint, value, one)
+            found.setdefault(defect.key, defect)
+        # A whole with a defect in one of its parts has another one only as a choice of a union.
+        wholes = {key[:length] for key in found for length in range(len(key))}
+        raise TypeMismatch([defect for key, defect in found.items() if key not in wholes]) from error
 
 
 def schema_of(hint: Any, ref_template: str) -> dict[str, Any]:
@@ -114,34 +112,44 @@ def _cached_adapter(hint: Any) -> TypeAdapter[tuple[Any]]:
     return TypeAdapter(tuple[hint], config=_RULES)
 
 
-def _problem(hint: Any, value: Any, error: Mapping[str, Any]) -> tuple[Key, str]:
+def _defect(hint: Any, value: Any, error: Mapping[str, Any]) -> Defect:
     path = error["loc"][1:]
     key, inner = _locate(hint, path, value)
     last = path[-1] if path else None
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return path, unknown("key", str(last), list(_hints(_bare(inner))))
+        return unknown_key(path, "key", list(_hints(bare(inner))))
     if error["type"] == "missing" and isinstance(last, str) and key == path:
-        return key, f"missing; it must be {describe(inner)}"
+        return Defect(key, MISSING_KEY, f"it must be {describe(inner)}")
     if error["type"] in OWN_ERRORS:
-        return key, str(error["ctx"]["error"])
+        return Defect(key, str(error["ctx"]["error"]))
     if error["type"] == "missing":
         key, inner = _locate(hint, path[:-1], value)
-    return key, f"must be {describe(inner)}, not {show(_dig(value, key))}"
+    return Defect(key, f"must be {describe(inner)}, not {show(_dig(value, key))}")
+
+
+def unknown_key(key: Key, what: str, known: Sequence[str]) -> Defect:
+    """The defect of a key whose last word is none of the known ones; `what` it is."""
+    name = str(key[-1])
+    return Defect(key, unknown(what, name, known), meant=nearest(name, known))
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
     """`unknown key; did you mean 'x'?`, or all known names when none is similar."""
-    listed = f" (known: {', '.join(known)})" if known else ""
-    return f"unknown {what}{guess(name, list(known)) or listed}"
+    return f"unknown {what}{known_names(name, known)}"
+
+
+def known_names(name: str, known: Sequence[str]) -> str:
+    """`; did you mean 'x'?`, or all known names when none is similar."""
+    return guess(name, known) or (f" (known: {', '.join(known)})" if known else "")
 
 
 def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any]:
     """Follows a path while the types are unambiguous; returns the key so far, and the type there."""
     key: Key = ()
     for part in path:
-        if get_origin(_bare(hint)) in UNIONS:
+        if get_origin(bare(hint)) in UNIONS:
             # Here the path only names one of the choices; the value decides which one was meant.
-            inner = _meant(_bare(hint), _dig(value, key))
+            inner = _meant(bare(hint), _dig(value, key))
         else:
             inner = _inside(hint, part)
             key = (*key, part) if inner is not None else key
@@ -158,31 +166,31 @@ def _meant(union: Any, value: Any) -> Any:
     fitting = [
         choice
         for choice in get_args(union)
-        if get_origin(_bare(choice)) in wanted or (isinstance(value, dict) and is_dataclass(_bare(choice)))
+        if get_origin(bare(choice)) in wanted or (isinstance(value, dict) and is_dataclass(bare(choice)))
     ]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _inside(hint: Any, part: str | int) -> Any:
-    bare = _bare(hint)
-    arguments = get_args(bare)
-    if is_dataclass(bare):
-        return _hints(bare).get(str(part))  # type: ignore[arg-type]
-    if get_origin(bare) in (list, tuple, Sequence) and isinstance(part, int):
-        fixed = get_origin(bare) is tuple and Ellipsis not in arguments
+    inner = bare(hint)
+    arguments = get_args(inner)
+    if is_dataclass(inner):
+        return _hints(inner).get(str(part))  # type: ignore[arg-type]
+    if get_origin(inner) in (list, tuple, Sequence) and isinstance(part, int):
+        fixed = get_origin(inner) is tuple and Ellipsis not in arguments
         return arguments[part if fixed and part < len(arguments) else 0]
-    if get_origin(bare) in (dict, Mapping):
+    if get_origin(inner) in (dict, Mapping):
         return arguments[1]
     return None
 
 
-def _bare(hint: Any) -> Any:
+def bare(hint: Any) -> Any:
     """The type without its ranges, and without null where there is one other choice."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in UNIONS:
         choices = [choice for choice in get_args(hint) if choice is not types.NoneType]
-        return _bare(choices[0]) if len(choices) == 1 else hint
+        return bare(choices[0]) if len(choices) == 1 else hint
     return hint
 
 
@@ -194,7 +202,7 @@ def _dig(value: Any, key: Key) -> Any:
 
 def is_path(name: str, hint: Any) -> bool:
     """Whether an option names a file or directory: by its type, or by its name."""
-    return _bare(hint) is Path or ((name == "path" or name.endswith("_path")) and _bare(hint) is str)
+    return bare(hint) is Path or ((name == "path" or name.endswith("_path")) and bare(hint) is str)
 
 
 def show(value: Any) -> str:

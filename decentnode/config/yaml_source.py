@@ -16,10 +16,7 @@ import yaml
 
 from decentnode.core.registry import near_file
 from decentnode.core.text import printable, shortened
-from decentnode.errors import ConfigError
-
-Key = tuple[str | int, ...]
-"""The place of a value in the tree, for instance ("sharing", "transforms", 0, "fraction")."""
+from decentnode.errors import MISSING_KEY, ConfigError, Defect, Key, key_text
 
 MOST_BYTES = 1 << 18
 MOST_VALUES = 100_000
@@ -81,21 +78,21 @@ class SourceLocation:
 
 
 @dataclass(frozen=True)
-class Defect:
-    """One thing to correct, as the user's message."""
+class LocatedDefect:
+    """A defect with the place of the value; the one place where it becomes the user's message."""
 
     location: SourceLocation
-    key: Key
-    what: str
+    defect: Defect
 
     def render(self, file: str) -> str:
         """`file:line key: what`, or `command line: key: what` with the key as it was typed."""
+        key = self.defect.key
         if self.location.override is None:
             where = f"{self.location.file or file}:{self.location.line}"
-            where += f" {key_text(self.key)}" if self.key else ""
+            where += f" {shown_key(key)}" if key else ""
         else:
-            where = f"command line: {key_text(max(self.key, self.location.override, key=len))}"
-        return printable(f"{where}: {self.what}")
+            where = f"command line: {shown_key(max(key, self.location.override, key=len))}"
+        return printable(f"{where}: {self.defect.what}")
 
 
 @dataclass
@@ -105,7 +102,7 @@ class Document:
     file: str
     value: Any = None
     locations: dict[Key, SourceLocation] = field(default_factory=dict)
-    defects: list[Defect] = field(default_factory=list)
+    defects: list[LocatedDefect] = field(default_factory=list)
     unreadable: set[Key] = field(default_factory=set)
     bases: list[str] = field(default_factory=list)
     """The files that it extends, the nearest first."""
@@ -116,10 +113,15 @@ class Document:
             key = key[:-1]
         return self.locations.get(key, SourceLocation(1))
 
-    def add(self, key: Key, *what: str) -> None:
-        """Adds defects of the value at `key`; an unreadable value has its defect already."""
-        if key not in self.unreadable:
-            self.defects += [Defect(self.location(key), key, line) for line in what]
+    def add(self, key: Key, problem: str, suggestion: str = "") -> None:
+        """Adds a defect of the value at `key`."""
+        self.report(Defect(key, problem, suggestion))
+
+    def report(self, *defects: Defect) -> None:
+        """Adds defects with whole keys; an unreadable value has its defect already."""
+        self.defects += [
+            LocatedDefect(self.location(one.key), one) for one in defects if one.key not in self.unreadable
+        ]
 
     def lines(self) -> list[str]:
         """All defects in the file's order, then those of its bases, those of the command line last.
@@ -127,21 +129,20 @@ class Document:
         What is missing because its name is misspelt is told once, where that is.
         """
         order = {file: number for number, file in enumerate(["", *self.bases])}
-        misspelt = [(d.key[:-1], d.what) for d in self.defects if "did you mean" in d.what]
+        misspelt = {(*found.defect.key[:-1], found.defect.meant) for found in self.defects}
         ordered = sorted(
             (
-                d
-                for d in self.defects
-                if not d.what.startswith("missing;")
-                or not any(parent == d.key[:-1] and f"'{d.key[-1]}'?" in what for parent, what in misspelt)
+                found
+                for found in self.defects
+                if found.defect.problem != MISSING_KEY or found.defect.key not in misspelt
             ),
-            key=lambda d: (
-                d.location.override is not None,
-                order.get(d.location.file, len(order)),
-                d.location.line,
+            key=lambda found: (
+                found.location.override is not None,
+                order.get(found.location.file, len(order)),
+                found.location.line,
             ),
         )
-        return list(dict.fromkeys(defect.render(self.file) for defect in ordered))
+        return list(dict.fromkeys(found.render(self.file) for found in ordered))
 
     def raise_any(self) -> None:
         """Raises one ConfigError with all defects, if there are any."""
@@ -149,15 +150,9 @@ class Document:
             raise ConfigError(*self.lines())
 
 
-def key_text(key: Key) -> str:
-    """The dotted form, for instance `sharing.transforms[0].fraction`."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in key)
-    return "".join(parts).lstrip(".")
-
-
-def key_of(text: str) -> Key:
-    """The inverse of `key_text`."""
-    return tuple(int(word) if word.isdigit() else word for word in re.findall(r"\w+", text))
+def shown_key(key: Key) -> str:
+    """A key that a user has typed in dotted form, with its words shortened."""
+    return key_text(tuple(part if isinstance(part, int) else shortened(part) for part in key))
 
 
 def read(path: str | Path) -> Document:
@@ -312,7 +307,7 @@ class _Builder:
             if name in found:
                 first = self.document.locations[(*key, name)].line
                 what = "this key appears twice" + ("" if self.override else f"; the first is in line {first}")
-                self.document.defects.append(Defect(place, (*key, name), what))
+                self.document.defects.append(LocatedDefect(place, Defect((*key, name), what)))
             else:
                 found[name] = self.value(node_of_value, (*key, name), place.line)
         return found
@@ -325,7 +320,8 @@ class _Builder:
             return str(node.value)
         elif node.value == "<<":
             what = "merge keys (<<) are not read; write the keys out, or use an alias for a whole section"
-        self.document.defects.append(Defect(SourceLocation(_line(node), self.override), key, what))
+        place = SourceLocation(_line(node), self.override)
+        self.document.defects.append(LocatedDefect(place, Defect(key, what)))
         return None
 
     def _scalar(self, node: yaml.Node, key: Key) -> Any:

@@ -7,7 +7,7 @@ A decorator registers it, `@SHARING.register("gossip")`, when its package is imp
 import difflib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import isfunction
 from pathlib import Path
 from typing import TypeVar, cast
@@ -21,10 +21,15 @@ MOST_LETTERS = 220
 """Letters of the names in a message, at most; a message is one line."""
 
 
-def guess(word: str, known: Iterator[str] | list[str]) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that resembles `word` most, or an empty string."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")
+
+
+def guess(word: str, known: Iterable[str]) -> str:
     """Returns `; did you mean 'x'?` for the known word nearest to `word`, or an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    near = nearest(word, known)
+    return f"; did you mean '{near}'?" if near else ""
 
 
 def near_file(path: str) -> str:
@@ -38,8 +43,8 @@ def near_file(path: str) -> str:
         return ""
     neighbors = sorted(files, key=lambda file: (file.suffix == missing.suffix, file.name))
     names = {file.stem: file.name for file in neighbors}
-    near = difflib.get_close_matches(missing.stem, list(names), n=1, cutoff=0.6)
-    return f"; did you mean '{names[near[0]]}'?" if near else ""
+    near = nearest(missing.stem, names)
+    return f"; did you mean '{names[near]}'?" if near else ""
 
 
 class Registry:

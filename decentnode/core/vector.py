@@ -110,11 +110,11 @@ class ParameterLayout:
         if mix_buffers:
             tensors += [(name, b, True) for name, b in module.named_buffers() if has_mean(b)]
         if not tensors:
-            raise BadInput(f"model: {type(module).__name__} has no parameter to train (requires_grad)")
+            raise BadInput.at("model", f"{type(module).__name__} has no parameter to train (requires_grad)")
         entries, offset = [], 0
         for name, tensor, is_buffer in tensors:
             if defect := _defect(tensor, dtype):
-                raise BadInput(f"model: '{name}' is {defect}")
+                raise BadInput.at("model", f"'{name}' is {defect}")
             entries.append(Entry.of(name, tensor, offset, is_buffer, channels_last))
             offset += entries[-1].shape.numel()
         return cls(tuple(entries), dtype)
@@ -194,14 +194,16 @@ class Vector:
             entry = self.layout.entries[index]
             if not is_same and not entry.is_buffer:
                 # Its gradient and its optimizer are those of the first one.
-                raise RunFailed(
-                    f"model: a step replaces the parameter '{entry.name}' by another one; write to its data"
+                raise RunFailed.at(
+                    "model", f"a step replaces the parameter '{entry.name}' by another one; write to its data"
                 )
             if tensor is None or tensor.shape != view.shape or tensor.dtype != view.dtype:
                 has = "none" if tensor is None else f"{tensor.dtype} of shape {tuple(tensor.shape)}"
                 began = f"{view.dtype} of shape {tuple(view.shape)}"
                 remedy = "; leave training.mix_buffers out" if entry.is_buffer else ""
-                raise RunFailed(f"model: '{entry.name}' began as {began}, and is {has} after a step{remedy}")
+                raise RunFailed.at(
+                    "model", f"'{entry.name}' began as {began}, and is {has} after a step{remedy}"
+                )
             view.copy_(tensor.detach())
             tensor.data = view
             self._tensors[index] = tensor

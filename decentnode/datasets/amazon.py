@@ -84,27 +84,29 @@ class Amazon(ClientDataset):
                 has_rows = True
                 yield file.stem, reviews
         if not has_rows:
-            raise DatasetError(f"dataset.path: {directory}: no review in {len(self.files(directory))} files")
+            raise DatasetError.at(
+                "dataset.path", f"{directory}: no review in {len(self.files(directory))} files"
+            )
 
     def _reviews(self, file: Path) -> list[Review]:
-        place = f"dataset.path: {file}"
+        place = f"{file}"
         try:
             with file.open(newline="", encoding="utf-8-sig") as opened:
                 rows = csv.DictReader(opened)
                 for option in ("text_column", "stars_column"):
                     name = getattr(self, option)
                     if name not in (rows.fieldnames or ()):
-                        raise DatasetError(f"dataset.{option}: {file}:1: has no column {name!r}")
+                        raise DatasetError.at(f"dataset.{option}", f"{file}:1: has no column {name!r}")
                 return [self._review(row, f"{place}:{rows.line_num}") for row in rows]
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise DatasetError(f"{place}: cannot be read: {error}") from error
+            raise DatasetError.at("dataset.path", f"{place}: cannot be read: {error}") from error
 
     def _review(self, row: Mapping[str, str | None], place: str) -> Review:
         text, stars = row[self.text_column], row[self.stars_column]
         if text is None or stars is None:
-            raise DatasetError(f"{place}: has too few fields; it may be cut off")
+            raise DatasetError.at("dataset.path", f"{place}: has too few fields; it may be cut off")
         if not STAR.fullmatch(stars.strip()):
-            raise DatasetError(f"{place}: {stars!r} are no stars; they must be 1..{STARS}")
+            raise DatasetError.at("dataset.path", f"{place}: {stars!r} are no stars; they must be 1..{STARS}")
         return WORD.findall(text.lower())[: self.length], int(stars.strip()[0])
 
     def _vocabulary(self, clients: Mapping[str, list[Review]]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from decentnode.core.rng import generator
 from decentnode.core.text import counted
 from decentnode.core.vector import accumulator
 from decentnode.datasets.ragged import Ragged, Rows, Vocabulary, largest, lengths_of
-from decentnode.errors import BadInput, DatasetError, explained, is_out_of_memory
+from decentnode.errors import BadInput, DatasetError, Defect, explained, is_out_of_memory, refuse
 from decentnode.options import Positive
 
 ID_TYPES = (torch.uint16, torch.int16, torch.int32, torch.int64)
@@ -231,8 +231,8 @@ class Dataset(ABC):
         Returns the options with which `read` finds it. The files are equal on all machines, made in less than
         two seconds, and have samples and groups for 96 nodes. They are deleted once they are read.
         """
-        raise DatasetError(
-            f"dataset.sample: {name_of(self)} makes none; add a method write_sample(directory) to the class"
+        raise DatasetError.at(
+            "dataset.sample", f"{name_of(self)} makes none; add a method write_sample(directory) to the class"
         )
 
     @property
@@ -250,8 +250,7 @@ class Dataset(ABC):
     def whole(self, seed: int) -> LoadedDataset:
         """All samples, checked; raises DatasetError with a line for each defect."""
         whole = self._read(seed)
-        if defects := [f"dataset: {defect}" for defect in defects_of(whole)]:
-            raise DatasetError(*defects)
+        refuse((Defect.at("dataset", what) for what in defects_of(whole)), DatasetError)
         return whole
 
     def drawn(self, dataset: LoadedDataset, seed: int) -> LoadedDataset:
@@ -277,10 +276,10 @@ class Dataset(ABC):
         except Exception as error:  # the user's own class may raise anything
             if isinstance(error, BadInput) or is_out_of_memory(error):
                 raise
-            raise DatasetError(f"dataset: {name_of(self)}.{step} raises {explained(error)}") from error
+            raise DatasetError.at("dataset", f"{name_of(self)}.{step} raises {explained(error)}") from error
         if not isinstance(loaded, LoadedDataset):
             defect = f"{name_of(self)}.read returns {type(loaded).__name__}; it must return a LoadedDataset"
-            raise DatasetError(f"dataset: {defect}")
+            raise DatasetError.at("dataset", f"{defect}")
         return loaded
 
 
@@ -384,8 +383,8 @@ def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:
     if size is None:
         return samples
     if size > len(samples):
-        raise DatasetError(
-            f"dataset.{part}_size: {size} samples asked for, the {part} set has {len(samples)}"
+        raise DatasetError.at(
+            f"dataset.{part}_size", f"{size} samples asked for, the {part} set has {len(samples)}"
         )
     chosen = generator(seed, f"{part}_size").permutation(len(samples))[:size]
     return samples.subset(torch.from_numpy(chosen).sort().values)

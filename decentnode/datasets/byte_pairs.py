@@ -63,7 +63,7 @@ def _library() -> Any:
     try:
         import tokenizers
     except ModuleNotFoundError as error:
-        raise DatasetError(
-            "dataset: parallel needs tokenizers; run: pip install 'decentnode[tasks]'"
+        raise DatasetError.at(
+            "dataset", "parallel needs tokenizers; run: pip install 'decentnode[tasks]'"
         ) from error
     return tokenizers

@@ -64,11 +64,11 @@ class Split:
         """A column; raises DatasetError."""
         if name not in self.table.column_names:
             known = f"{guess(name, self.table.column_names)} (columns: {', '.join(self.table.column_names)})"
-            raise DatasetError(f"dataset.{option}: {self.folder} has no column {name!r}{known}")
+            raise DatasetError.at(f"dataset.{option}", f"{self.folder} has no column {name!r}{known}")
         column = self.table.column(name)
         if column.null_count:
             row = column.is_null().to_pylist().index(True)
-            raise DatasetError(f"dataset.path: {self.folder}: column {name!r} has no value in row {row}")
+            raise DatasetError.at("dataset.path", f"{self.folder}: column {name!r} has no value in row {row}")
         return column
 
     def values(self, name: str, option: str) -> Array:
@@ -78,9 +78,10 @@ class Split:
             return np.asarray(column)
         lengths = np.unique(list_lengths(column)).tolist()
         if len(lengths) > 1:
-            raise DatasetError(
-                f"dataset.{option}: {self.folder}: rows of {name!r} have {lengths[0]} to {lengths[-1]} "
-                "values; all must have as many"
+            raise DatasetError.at(
+                f"dataset.{option}",
+                f"{self.folder}: rows of {name!r} have {lengths[0]} to {lengths[-1]} "
+                "values; all must have as many",
             )
         return np.asarray(column.flatten()).reshape(len(column), -1)
 
@@ -119,9 +120,9 @@ class HuggingFace(Images):
         named = [name for name in ("image", "features", "ids") if getattr(self, name) is not None]
         if len(named) != 1 and not self.sample:
             listed = " and ".join(named) or "none"
-            raise DatasetError(f"dataset: name one of image, features and ids, not {listed}")
+            raise DatasetError.at("dataset", f"name one of image, features and ids, not {listed}")
         if self.label is None and self.ids is None and not self.sample:
-            raise DatasetError("dataset.label: missing; it names the column of the classes")
+            raise DatasetError.at("dataset.label", "missing; it names the column of the classes")
 
     @property
     def steps(self) -> str:
@@ -166,7 +167,7 @@ class HuggingFace(Images):
         if self.image is None:
             features = [np.concatenate(self._columns(split), axis=1) for split in splits]
             if len({array.shape[1] for array in features}) > 1:
-                raise DatasetError(f"dataset.features: {splits[1].folder}: its rows have another length")
+                raise DatasetError.at("dataset.features", f"{splits[1].folder}: its rows have another length")
             return loaded(features, labels, groups, classes)
         images = [self._images(split, self.image) for split in splits]
         train, test = ((image, torch.from_numpy(of)) for image, of in zip(images, labels, strict=True))
@@ -188,7 +189,7 @@ class HuggingFace(Images):
             content = cell.get("bytes") if isinstance(cell, dict) else cell
             path = cell.get("path") if isinstance(cell, dict) else None
             if not isinstance(content, bytes) and not path:
-                raise DatasetError(f"dataset.image: {place} is no image, but {type(cell).__name__}")
+                raise DatasetError.at("dataset.image", f"{place} is no image, but {type(cell).__name__}")
             return self.square(io.BytesIO(content) if content else path, place)
 
         return self.decoded(len(column), square, [*contents, name])
@@ -205,7 +206,7 @@ class HuggingFace(Images):
                 wrong = int(values.min()) if values.min() < 0 else int(values.max())
                 allowed = f"0..{len(described) - 1}"
                 defect = f"{split.folder}: {name!r} has {wrong}"
-                raise DatasetError(f"dataset.label: {defect}; it must be one of {allowed}")
+                raise DatasetError.at("dataset.label", f"{defect}; it must be one of {allowed}")
         return [values.astype(np.int64) for values in columns], len(described)
 
     def _groups(self, splits: Sequence[Split]) -> list[Array] | None:
@@ -220,7 +221,7 @@ class HuggingFace(Images):
         for split, ids in zip(splits, rows, strict=True):
             if ids.max() >= vocabulary:
                 defect = f"{split.folder}: {name!r} has the id {ids.max()}"
-                raise DatasetError(f"dataset.vocabulary: {defect}; ids must be below {vocabulary}")
+                raise DatasetError.at("dataset.vocabulary", f"{defect}; ids must be below {vocabulary}")
         inputs = [torch.from_numpy(ids[:, : self.length].clip(0).astype(np.int32)) for ids in rows]
         if self.label is not None:
             labels, classes = self._labels(splits)
@@ -237,15 +238,21 @@ class HuggingFace(Images):
         """Rows of ids, cut to a length; -1 fills up."""
         column = split.column(name, "ids").combine_chunks()
         if not is_list(column):
-            raise DatasetError(f"dataset.ids: {split.folder}: {name!r} has {column.type}, not lists of ids")
+            raise DatasetError.at(
+                "dataset.ids", f"{split.folder}: {name!r} has {column.type}, not lists of ids"
+            )
         values = np.asarray(column.flatten())
         if values.dtype.kind not in "iu" or (len(values) and values.min() < 0):
-            raise DatasetError(f"dataset.ids: {split.folder}: {name!r} has values that are no ids from 0 on")
+            raise DatasetError.at(
+                "dataset.ids", f"{split.folder}: {name!r} has values that are no ids from 0 on"
+            )
         lengths = list_lengths(column)
         starts = np.cumsum(lengths) - lengths
         short = np.flatnonzero(lengths < length - self.length + 1)
         if len(short):
-            raise DatasetError(f"dataset.ids: {split.folder}: {name!r} has too few ids in row {short[0]}")
+            raise DatasetError.at(
+                "dataset.ids", f"{split.folder}: {name!r} has too few ids in row {short[0]}"
+            )
         inside = np.arange(length) < lengths[:, None]
         # Places beyond the end of a row are those of other rows, or of none: they are not used.
         padded = values[np.minimum(starts[:, None] + np.arange(length), max(0, len(values) - 1))]
@@ -281,14 +288,16 @@ def _files(folder: Path) -> list[Path]:
     try:
         recorded = msgspec.json.decode(state.read_bytes(), type=_State)
     except UNDECODABLE as error:
-        raise DatasetError(f"dataset.path: {state}: not written by save_to_disk: {error}") from error
+        raise DatasetError.at("dataset.path", f"{state}: not written by save_to_disk: {error}") from error
     except OSError as error:
-        raise DatasetError(f"dataset.path: {state}: {error.strerror}") from error
+        raise DatasetError.at("dataset.path", f"{state}: {error.strerror}") from error
     if recorded.index_files:
-        raise DatasetError(f"dataset.path: {folder}: its rows are selected; call flatten_indices() first")
+        raise DatasetError.at(
+            "dataset.path", f"{folder}: its rows are selected; call flatten_indices() first"
+        )
     names = [file.filename for file in recorded.data_files]
     if outside := [name for name in names if Path(name).name != name]:
-        raise DatasetError(f"dataset.path: {state}: {outside[0]!r} is no file of its folder")
+        raise DatasetError.at("dataset.path", f"{state}: {outside[0]!r} is no file of its folder")
     return [folder / name for name in names]
 
 
@@ -303,13 +312,13 @@ def read_split(folder: Path) -> Split:
                 tables.append(stream.read_all())
         except UNREADABLE as error:
             reason = str(error).splitlines()[0]
-            raise DatasetError(f"dataset.path: {file}: no Arrow stream, or cut off: {reason}") from error
+            raise DatasetError.at("dataset.path", f"{file}: no Arrow stream, or cut off: {reason}") from error
     try:
         table = pyarrow.concat_tables(tables)
     except UNREADABLE as error:
-        raise DatasetError(f"dataset.path: {folder}: its files do not fit together: {error}") from error
+        raise DatasetError.at("dataset.path", f"{folder}: its files do not fit together: {error}") from error
     if not len(table):
-        raise DatasetError(f"dataset.path: {folder}: has no rows")
+        raise DatasetError.at("dataset.path", f"{folder}: has no rows")
     return Split(folder, table)
 
 
@@ -321,7 +330,7 @@ def class_names(folder: Path, column: str) -> list[str] | None:
     except FileNotFoundError:
         return None
     except UNDECODABLE as error:
-        raise DatasetError(f"dataset.path: {file}: not written by save_to_disk: {error}") from error
+        raise DatasetError.at("dataset.path", f"{file}: not written by save_to_disk: {error}") from error
     feature = (description.features or {}).get(column)
     return feature.names if isinstance(feature, _Feature) else None
 

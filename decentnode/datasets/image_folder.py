@@ -48,7 +48,7 @@ class Images(FileDataset):
 
     def __post_init__(self) -> None:
         if self.side < self.size:
-            raise DatasetError(f"dataset.resize: must be at least size, {self.size}, not {self.resize}")
+            raise DatasetError.at("dataset.resize", f"must be at least size, {self.size}, not {self.resize}")
 
     @property
     def side(self) -> int:
@@ -65,7 +65,7 @@ class Images(FileDataset):
                 opened.draft("RGB", (self.side, self.side))
                 image = as_rgb(opened)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise DatasetError(f"dataset.path: {name} cannot be read: {error}") from error
+            raise DatasetError.at("dataset.path", f"{name} cannot be read: {error}") from error
         scale = self.side / min(image.size)
         width, height = (max(self.side, round(scale * length)) for length in image.size)
         left, top = (width - self.size) // 2, (height - self.size) // 2
@@ -90,7 +90,7 @@ class Images(FileDataset):
             # Copy on write: torch asks for writable memory, and nobody writes.
             return torch.from_numpy(np.memmap(file, np.uint8, mode="c", shape=shape))
         except OSError as error:
-            raise DatasetError(f"dataset.cache_path: {file}: {error.strerror or error}") from error
+            raise DatasetError.at("dataset.cache_path", f"{file}: {error.strerror or error}") from error
 
     def _cache(self) -> Path:
         if self.cache_path is not None:
@@ -98,16 +98,17 @@ class Images(FileDataset):
         try:
             return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decentnode"
         except RuntimeError:
-            raise DatasetError(
-                "dataset.cache_path: missing, and this user has no home directory; name a folder"
+            raise DatasetError.at(
+                "dataset.cache_path", "missing, and this user has no home directory; name a folder"
             ) from None
 
     def _write(self, file: Path, shape: tuple[int, ...], image: Callable[[int], Pixels]) -> None:
         size, free = int(np.prod(shape)), shutil.disk_usage(file.parent).free
         if size > free:
-            raise DatasetError(
-                f"dataset.cache_path: {file.parent}: {shape[0]} decoded images need {size / 1e9:.3g} GB, and "
-                f"{free / 1e9:.3g} GB are free; name another folder, or a smaller size"
+            raise DatasetError.at(
+                "dataset.cache_path",
+                f"{file.parent}: {shape[0]} decoded images need {size / 1e9:.3g} GB, and "
+                f"{free / 1e9:.3g} GB are free; name another folder, or a smaller size",
             )
         # Under a name of its own until it is whole: several launchers may make it at once.
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}-")
@@ -170,20 +171,24 @@ class ImageFolder(Images):
         try:
             for inside in sorted(class_folders(folder)):
                 if inside.name not in classes:
-                    raise DatasetError(f"dataset.path: {inside}: a class without a folder in train")
+                    raise DatasetError.at("dataset.path", f"{inside}: a class without a folder in train")
                 image_files = sorted(
                     file for file in inside.rglob("*")
                     if file.suffix.lower() in SUFFIXES and not _is_hidden_below(file, inside)
                 )  # fmt: skip
                 if not image_files and folder.name == "train":
-                    raise DatasetError(f"dataset.path: {inside}: a class without images; remove the folder")
+                    raise DatasetError.at(
+                        "dataset.path", f"{inside}: a class without images; remove the folder"
+                    )
                 files += image_files[: self.images_per_class]
                 labels += [classes.index(inside.name)] * len(image_files[: self.images_per_class])
             contents = [f"{f.relative_to(folder)} {(s := f.stat()).st_size} {s.st_mtime_ns}" for f in files]
         except OSError as error:
-            raise DatasetError(f"dataset.path: {folder}: cannot be searched: {error.strerror}") from error
+            raise DatasetError.at(
+                "dataset.path", f"{folder}: cannot be searched: {error.strerror}"
+            ) from error
         if not files:
-            raise DatasetError(f"dataset.path: {folder}: no images in folders of classes")
+            raise DatasetError.at("dataset.path", f"{folder}: no images in folders of classes")
         images = self.decoded(len(files), lambda i: self.square(files[i], str(files[i])), contents)
         return images, torch.tensor(labels)
 
@@ -214,4 +219,4 @@ def as_rgb(image: Any) -> Any:
 def check_pillow(name: str) -> None:
     """Raises DatasetError where Pillow is not installed."""
     if find_spec("PIL") is None:
-        raise DatasetError(f"dataset: {name} needs Pillow; run: pip install 'decentnode[tasks]'")
+        raise DatasetError.at("dataset", f"{name} needs Pillow; run: pip install 'decentnode[tasks]'")

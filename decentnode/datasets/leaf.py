@@ -114,7 +114,7 @@ class Leaf(ClientDataset):
         for file in files:
             for user, content in read_file(file):
                 if user in file_of:
-                    raise DatasetError(f"dataset.path: {file}: user {user!r} is also in {file_of[user]}")
+                    raise DatasetError.at("dataset.path", f"{file}: user {user!r} is also in {file_of[user]}")
                 file_of[user] = file
                 x, y = self._arrays(file, user, content)
                 if len(y):
@@ -122,21 +122,23 @@ class Leaf(ClientDataset):
                     labels.append(y)
                     groups.append(np.full(len(y), numbers.setdefault(user, len(numbers)), dtype=np.int64))
         if not len(labels):
-            raise DatasetError(f"dataset.path: {directory}: no sample in {len(files)} files")
+            raise DatasetError.at("dataset.path", f"{directory}: no sample in {len(files)} files")
         return Part(inputs.tensor(), labels.tensor(), groups.tensor())
 
     def _arrays(self, file: Path, user: str, content: msgspec.Raw) -> Arrays:
-        place = f"dataset.path: {file}: user {user!r}"
+        place = f"{file}: user {user!r}"
         try:
             samples = msgspec.json.decode(content, type=self.user)
         except UNDECODABLE as error:
-            raise DatasetError(f"{place}: no samples of {self.title}: {error}") from error
+            raise DatasetError.at("dataset.path", f"{place}: no samples of {self.title}: {error}") from error
         if len(samples.x) != len(samples.y):
-            raise DatasetError(f"{place}: {len(samples.y)} labels y for {len(samples.x)} inputs x")
+            raise DatasetError.at(
+                "dataset.path", f"{place}: {len(samples.y)} labels y for {len(samples.x)} inputs x"
+            )
         try:
             return self.arrays(samples)
         except ValueError as error:
-            raise DatasetError(f"{place}: {error}") from error
+            raise DatasetError.at("dataset.path", f"{place}: {error}") from error
 
 
 def read_file(file: Path) -> Iterator[tuple[str, msgspec.Raw]]:
@@ -150,17 +152,17 @@ def read_file(file: Path) -> Iterator[tuple[str, msgspec.Raw]]:
         start = len(codecs.BOM_UTF8) if content[: len(codecs.BOM_UTF8)] == codecs.BOM_UTF8 else 0
         parsed = msgspec.json.decode(memoryview(content)[start:], type=_File)
     except UNDECODABLE as error:
-        raise DatasetError(f"dataset.path: {file}: no JSON file of LEAF: {error}") from error
+        raise DatasetError.at("dataset.path", f"{file}: no JSON file of LEAF: {error}") from error
     except OSError as error:
-        raise DatasetError(f"dataset.path: {file}: {error.strerror}") from error
+        raise DatasetError.at("dataset.path", f"{file}: {error.strerror}") from error
     named = set(parsed.users)
     for user in parsed.user_data:
         if user not in named:
-            raise DatasetError(f"dataset.path: {file}: user {user!r} of user_data is not in users")
+            raise DatasetError.at("dataset.path", f"{file}: user {user!r} of user_data is not in users")
     read = released = 0
     for user in parsed.users:
         if user not in parsed.user_data:
-            raise DatasetError(f"dataset.path: {file}: user {user!r} has no samples in user_data")
+            raise DatasetError.at("dataset.path", f"{file}: user {user!r} has no samples in user_data")
         raw = parsed.user_data[user]
         yield user, raw
         # Users are in this order in the file, usually; pages that are needed again are read again.

@@ -81,7 +81,7 @@ class Celeba(Leaf):
     def read(self, seed: int) -> LoadedDataset:
         check_pillow("celeba")
         if not self._images().is_dir():
-            raise DatasetError(f"dataset.images_path: {self._images()}: no directory with images")
+            raise DatasetError.at("dataset.images_path", f"{self._images()}: no directory with images")
         return image_parts(self.parts(), 2)
 
     def _images(self) -> Path:

@@ -147,7 +147,7 @@ class Reddit(Leaf):
 
 def read_vocabulary(file: Path) -> dict[str, int]:
     """The id of each word in a file of LEAF's build_vocab.py; raises DatasetError."""
-    place = f"dataset.vocabulary_path: {file}"
+    key = "dataset.vocabulary_path"
     try:
         embeddings = walk(file.read_bytes())
         words = msgspec.convert(embeddings["vocab"], type=dict[str, int])
@@ -156,9 +156,11 @@ def read_vocabulary(file: Path) -> dict[str, int]:
         if not words or min(words.values()) < 0 or max(words.values()) >= 2**31:
             raise ValueError("its ids are none of 0..2147483647")
     except OSError as error:
-        raise DatasetError(f"{place}: {error.strerror}") from error
+        raise DatasetError.at(key, f"{file}: {error.strerror}") from error
     except (ValueError, msgspec.ValidationError, *DEFECTS) as error:
-        raise DatasetError(f"{place}: no vocabulary of LEAF ({type(error).__name__}: {error})") from error
+        raise DatasetError.at(
+            key, f"{file}: no vocabulary of LEAF ({type(error).__name__}: {error})"
+        ) from error
     return words
 
 

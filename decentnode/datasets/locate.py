@@ -58,7 +58,7 @@ class FileDataset(Dataset):
         try:
             return next((candidate for candidate in candidates if self.is_complete(candidate)), None)
         except OSError as error:
-            raise DatasetError(f"dataset.path: cannot be searched: {error.strerror}") from error
+            raise DatasetError.at("dataset.path", f"cannot be searched: {error.strerror}") from error
 
     def directory(self) -> Path:
         """The directory of the files; raises DatasetError with the places that it searched and a remedy."""
@@ -69,8 +69,8 @@ class FileDataset(Dataset):
             usual = f"{' or '.join(FOLDERS)} (beside the configuration or in the current folder)"
             places = [*map(str, roots), usual, SYSTEM] if self.path is None else [self.path]
             remedy = self.remedy.format(folder=shlex.quote(self.path or FOLDERS[0]))
-            raise DatasetError(
-                f"dataset.path: no complete set of {self.title} files in {', '.join(places)}; {remedy}"
+            raise DatasetError.at(
+                "dataset.path", f"no complete set of {self.title} files in {', '.join(places)}; {remedy}"
             )
         return directory
 
@@ -106,7 +106,7 @@ class ClientDataset(FileDataset):
         for part, directory in directories.items():
             if not self.files(directory):
                 option = "path" if paths[part] is None else f"{part}_path"
-                raise DatasetError(f"dataset.{option}: {directory}: no directory with {self.content}")
+                raise DatasetError.at(f"dataset.{option}", f"{directory}: no directory with {self.content}")
         return directories
 
     def _root(self) -> Path:

@@ -42,7 +42,9 @@ class MovieLens(FileDataset):
 
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
-            raise DatasetError(f"dataset.test_fraction: must be between 0 and 1, not {self.test_fraction:g}")
+            raise DatasetError.at(
+                "dataset.test_fraction", f"must be between 0 and 1, not {self.test_fraction:g}"
+            )
 
     @property
     def title(self) -> str:
@@ -94,14 +96,14 @@ def read_ratings(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDAr
             rows = csv.DictReader(file)
             missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
             if missing:
-                raise DatasetError(
-                    f"dataset.path: {path}:1: has no column {missing[0]}; it is no {FILE} of MovieLens"
+                raise DatasetError.at(
+                    "dataset.path", f"{path}:1: has no column {missing[0]}; it is no {FILE} of MovieLens"
                 )
             numbers = [_numbers(row, path, rows.line_num) for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(f"dataset.path: {path}: cannot be read: {error}") from error
+        raise DatasetError.at("dataset.path", f"{path}: cannot be read: {error}") from error
     if not numbers:
-        raise DatasetError(f"dataset.path: {path}: has no rating")
+        raise DatasetError.at("dataset.path", f"{path}: has no rating")
     users, films, ratings = zip(*numbers, strict=True)
     return np.array(users), np.array(films), np.array(ratings, dtype=np.float32)
 
@@ -111,4 +113,4 @@ def _numbers(row: dict[str, str | None], path: Path, line: int) -> tuple[int, in
         user, film, rating = (row[name] or "" for name in COLUMNS)
         return int(user), int(film), float(rating)
     except ValueError as error:
-        raise DatasetError(f"dataset.path: {path}:{line}: is no rating: {error}") from error
+        raise DatasetError.at("dataset.path", f"{path}:{line}: is no rating: {error}") from error

@@ -68,7 +68,7 @@ class Parallel(Dataset):
 
     def __post_init__(self) -> None:
         if self.vocabulary < LEAST:
-            raise DatasetError(f"dataset.vocabulary: must be at least {LEAST}, not {self.vocabulary}")
+            raise DatasetError.at("dataset.vocabulary", f"must be at least {LEAST}, not {self.vocabulary}")
         check_path(self.path, self)
 
     @property
@@ -99,7 +99,9 @@ class Parallel(Dataset):
             vocabulary = byte_pairs.vocabulary_of((folder / TOKENIZER).read_bytes(), self.vocabulary)
             parts = [self._load(folder / part, vocabulary) for part in ("train", "test")]
         except (OSError, ValueError) as error:
-            raise DatasetError(f"dataset.cache_path: {folder}: is damaged ({error}); remove it") from error
+            raise DatasetError.at(
+                "dataset.cache_path", f"{folder}: is damaged ({error}); remove it"
+            ) from error
         train, test = self._with_groups(parts, pairs)
         return LoadedDataset(train, test, self.vocabulary, (self.length,))
 
@@ -109,9 +111,10 @@ class Parallel(Dataset):
         files = [TextFile.at(self._directory / f"{name}.{suffix}") for suffix in suffixes]
         for other in files[1:]:
             if other.lines != files[0].lines:
-                raise DatasetError(
-                    f"dataset.path: {files[0].path} has {files[0].lines} lines, {other.path} has "
-                    f"{other.lines}; each line of one must belong to that line of the other"
+                raise DatasetError.at(
+                    "dataset.path",
+                    f"{files[0].path} has {files[0].lines} lines, {other.path} has "
+                    f"{other.lines}; each line of one must belong to that line of the other",
                 )
         return files
 
@@ -124,7 +127,7 @@ class Parallel(Dataset):
             rows = list[tuple[int, int, int]]()
             write_durably(folder / f"{name}.ids", self._ids(tokenizer, source, target, rows))
             if not rows:
-                raise DatasetError(f"dataset.path: {source.path}: has no sentence with a translation")
+                raise DatasetError.at("dataset.path", f"{source.path}: has no sentence with a translation")
             table = io.BytesIO()
             np.save(table, np.array(rows, dtype=np.int64))
             write_durably(folder / f"{name}.npy", [table.getvalue()])

@@ -38,8 +38,9 @@ class Partition(ABC):
         """Sorted int64 indices for each rank, empty where a rank does not train."""
         ranks = self._training_ranks(num_nodes)
         if len(samples) < len(ranks):
-            raise DatasetError(
-                f"dataset.partition: {len(ranks)} training ranks need a sample each, there are {len(samples)}"
+            raise DatasetError.at(
+                "dataset.partition",
+                f"{len(ranks)} training ranks need a sample each, there are {len(samples)}",
             )
         parts = self.divide(samples, len(ranks), generator(seed, "partition"))
         part_of = {rank: torch.from_numpy(np.sort(part)) for rank, part in zip(ranks, parts, strict=True)}
@@ -50,12 +51,14 @@ class Partition(ABC):
         if self.ranks is None:
             return range(num_nodes)
         if not self.ranks:
-            raise DatasetError("dataset.partition.ranks: is empty; at least one rank must train")
+            raise DatasetError.at("dataset.partition.ranks", "is empty; at least one rank must train")
         if max(self.ranks) >= num_nodes or min(self.ranks) < 0:
             wrong = next(rank for rank in self.ranks if not 0 <= rank < num_nodes)
-            raise DatasetError(f"dataset.partition.ranks: {wrong} is no rank; ranks are 0..{num_nodes - 1}")
+            raise DatasetError.at(
+                "dataset.partition.ranks", f"{wrong} is no rank; ranks are 0..{num_nodes - 1}"
+            )
         if len(set(self.ranks)) < len(self.ranks):
-            raise DatasetError("dataset.partition.ranks: names a rank twice")
+            raise DatasetError.at("dataset.partition.ranks", "names a rank twice")
         return self.ranks
 
 
@@ -78,8 +81,8 @@ class Sizes(Partition):
 
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
         if len(self.sizes) != parts:
-            raise DatasetError(
-                f"dataset.partition.sizes: has {len(self.sizes)} entries for {parts} training ranks"
+            raise DatasetError.at(
+                "dataset.partition.sizes", f"has {len(self.sizes)} entries for {parts} training ranks"
             )
         edges = np.cumsum(self._counts(len(samples)))[:-1]
         return np.split(rng.permutation(len(samples)), edges)
@@ -90,9 +93,9 @@ class Sizes(Partition):
             return apportion(sizes, total)
         if sizes.sum() == total and (sizes == sizes.round()).all():
             return sizes.astype(np.int64)
-        raise DatasetError(
-            f"dataset.partition.sizes: sum to {sizes.sum():g}; "
-            f"fractions must sum to 1, counts to the {total} training samples"
+        raise DatasetError.at(
+            "dataset.partition.sizes",
+            f"sum to {sizes.sum():g}; fractions must sum to 1, counts to the {total} training samples",
         )
 
 
@@ -128,9 +131,10 @@ class Quantity(Partition):
 def check_min_size(min_size: int, parts: int, total: int) -> None:
     """Raises DatasetError if there are too few samples for parts of that size."""
     if parts * min_size > total:
-        raise DatasetError(
-            f"dataset.partition.min_size: {parts} training ranks of at least {min_size} need "
-            f"{parts * min_size} samples, there are {total}"
+        raise DatasetError.at(
+            "dataset.partition.min_size",
+            f"{parts} training ranks of at least {min_size} need "
+            f"{parts * min_size} samples, there are {total}",
         )
 
 
@@ -154,7 +158,9 @@ class Natural(Partition):
 
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
         if samples.groups is None:
-            raise DatasetError("dataset.partition: natural needs a dataset with groups; this one has none")
+            raise DatasetError.at(
+                "dataset.partition", "natural needs a dataset with groups; this one has none"
+            )
         _, group_of, sizes = np.unique(samples.groups.numpy(), return_inverse=True, return_counts=True)
         self._check(len(sizes), parts)
         rank_of = self._ranks(sizes, parts, rng)[group_of]
@@ -162,22 +168,24 @@ class Natural(Partition):
 
     def _check(self, groups: int, parts: int) -> None:
         if groups < parts:
-            raise DatasetError(
-                f"dataset.partition: natural has {groups} groups for {parts} training ranks; "
-                "each needs at least one"
+            raise DatasetError.at(
+                "dataset.partition",
+                f"natural has {groups} groups for {parts} training ranks; each needs at least one",
             )
         k, where = self.groups_per_node, "dataset.partition.groups_per_node"
         if k is None:
             return
         if k * parts > groups:
-            raise DatasetError(
-                f"{where}: {parts} training ranks of {k} groups need {k * parts}, there are {groups}; "
-                f"it must be at most {groups // parts}"
+            raise DatasetError.at(
+                where,
+                f"{parts} training ranks of {k} groups need {k * parts}, there are {groups}; "
+                f"it must be at most {groups // parts}",
             )
         if k * parts < groups and self.rest == "refuse":
-            raise DatasetError(
-                f"{where}: {parts} training ranks of {k} groups leave {groups - k * parts} of {groups}; "
-                "use rest: pool or leave_out"
+            raise DatasetError.at(
+                where,
+                f"{parts} training ranks of {k} groups leave {groups - k * parts} of {groups}; "
+                "use rest: pool or leave_out",
             )
 
     def _ranks(self, sizes: Indices, parts: int, rng: np.random.Generator) -> Indices:
@@ -243,12 +251,13 @@ class Dirichlet(Partition):
 def by_label(samples: Samples, rng: np.random.Generator) -> list[Indices]:
     """For each label that occurs, ascending, its samples in random order."""
     if samples.labels.dim() > 1:
-        raise DatasetError(
-            "dataset.partition: deals samples by their label, and here each has several; use iid or natural"
+        raise DatasetError.at(
+            "dataset.partition", "deals samples by their label, and here each has several; use iid or natural"
         )
     if samples.labels.is_floating_point():
-        raise DatasetError(
-            "dataset.partition: deals samples by their class, and here labels are numbers; use iid or natural"
+        raise DatasetError.at(
+            "dataset.partition",
+            "deals samples by their class, and here labels are numbers; use iid or natural",
         )
     order = rng.permutation(len(samples))
     assert isinstance(samples.labels, torch.Tensor)  # it has one dimension
@@ -313,15 +322,16 @@ class Shards(Partition):
         k, labels = self.labels_per_node, len(sizes)
         where = "dataset.partition.labels_per_node"
         if k > labels:
-            raise DatasetError(f"{where}: is {k}, the training samples have {labels} labels")
+            raise DatasetError.at(where, f"is {k}, the training samples have {labels} labels")
         if k * parts < labels:
-            raise DatasetError(
-                f"{where}: {parts} training ranks of {k} labels cannot hold all {labels}; "
-                f"it must be at least {-(-labels // parts)}"
+            raise DatasetError.at(
+                where,
+                f"{parts} training ranks of {k} labels cannot hold all {labels}; "
+                f"it must be at least {-(-labels // parts)}",
             )
         if k * parts > sum(min(size, parts) for size in sizes):
-            raise DatasetError(
-                f"{where}: {parts} training ranks of {k} labels need more samples of rare labels"
+            raise DatasetError.at(
+                where, f"{parts} training ranks of {k} labels need more samples of rare labels"
             )
 
 

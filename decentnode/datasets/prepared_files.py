@@ -42,10 +42,10 @@ class TextFile:
                     lines += block.count(b"\n")
                     last = block[-1:]
         except OSError as error:
-            raise DatasetError(f"dataset.path: {path}: {error.strerror}") from error
+            raise DatasetError.at("dataset.path", f"{path}: {error.strerror}") from error
         lines += last != b"\n"
         if not lines:
-            raise DatasetError(f"dataset.path: {path}: is empty")
+            raise DatasetError.at("dataset.path", f"{path}: is empty")
         return cls(path, lines, content.digest())
 
     def texts(self) -> Iterator[str]:
@@ -56,9 +56,10 @@ class TextFile:
                 try:
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 except UnicodeDecodeError as error:
-                    raise DatasetError(
-                        f"dataset.path: {self.path}:{number}: is no UTF-8 text: {error.reason} at byte "
-                        f"{error.start} of the line"
+                    raise DatasetError.at(
+                        "dataset.path",
+                        f"{self.path}:{number}: is no UTF-8 text: {error.reason} at byte "
+                        f"{error.start} of the line",
                     ) from error
 
 
@@ -95,8 +96,8 @@ def prepared(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(making, ignore_errors=True)
     except OSError as error:
-        raise DatasetError(
-            f"dataset.cache_path: {cache}: {error.strerror}; name a directory that can be written"
+        raise DatasetError.at(
+            "dataset.cache_path", f"{cache}: {error.strerror}; name a directory that can be written"
         ) from error
     return folder
 

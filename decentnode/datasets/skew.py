@@ -6,7 +6,7 @@ serves all nodes. Inputs keep their type: images stay uint8.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.core.registry import SKEWS, is_third_party, name_of
+from decentnode.core.registry import SKEWS, is_third_party, name_of, refuse_old_hooks
 from decentnode.core.rng import generator
 from decentnode.datasets.base import LoadedDataset, Samples, defects_of
 from decentnode.datasets.ragged import dense
-from decentnode.errors import DatasetError
+from decentnode.errors import DatasetError, Defect, refuse
 from decentnode.options import PositiveFloat, Probability
 
 Levels = tuple[float, ...]
@@ -51,9 +51,13 @@ class SkewedRank:
 class Skew(ABC):
     """A change of the training samples of each rank; the fields of a subclass are its YAML options."""
 
-    def defect(self, dataset: LoadedDataset, count: int) -> str:
-        """Why these samples cannot be changed so, if `count` ranks train; empty if they can."""
-        return ""
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, {"defect": "defects"})
+
+    def defects(self, dataset: LoadedDataset, count: int) -> Iterator[Defect]:
+        """Why these samples cannot be changed so, if `count` ranks train."""
+        yield from ()
 
     def levels(self, rank: SkewedRank, rng: np.random.Generator) -> Levels:
         """The numbers that make this rank differ from others; they are part of the run's record."""
@@ -75,9 +79,12 @@ def apply(
     Also for each skew the levels of all ranks; empty for a rank that does not train.
     """
     training = [rank for rank, part in enumerate(parts) if len(part)]
-    defects_by_index = ((index, skew.defect(dataset, len(training))) for index, skew in enumerate(skews))
-    if defects := [f"dataset.skew[{index}]: {defect}" for index, defect in defects_by_index if defect]:
-        raise DatasetError(*defects)
+    defects = (
+        defect.below(("dataset", "skew", index))
+        for index, skew in enumerate(skews)
+        for defect in skew.defects(dataset, len(training))
+    )
+    refuse(defects, DatasetError)
     chosen: list[list[Levels]] = [[() for _ in parts] for _ in skews]
     changes = _Changes(dataset.train)
     block = max(1, BLOCK // math.prod(dataset.shape))
@@ -94,12 +101,12 @@ def apply(
                     values, before = getattr(new, name), getattr(old, name)
                     if values.dtype != before.dtype or values.shape != before.shape:
                         defect = f"{name_of(skew)} returns {name} of another type or shape"
-                        raise DatasetError(f"dataset.skew[{index}]: {defect}")
+                        raise DatasetError.at(f"dataset.skew[{index}]", f"{defect}")
                     if values is not before:
                         changes.write(name, rows, values)
     result = replace(dataset, train=changes.samples)
-    if any(map(is_third_party, skews)) and (wrong := list(defects_of(result))):
-        raise DatasetError(*(f"dataset.skew: {defect}" for defect in wrong))
+    if any(map(is_third_party, skews)):
+        refuse((Defect.at("dataset.skew", what) for what in defects_of(result)), DatasetError)
     return result, chosen
 
 
@@ -119,12 +126,12 @@ class _Changes:
         getattr(self.samples, name)[rows] = values
 
 
-def _not_images(dataset: LoadedDataset, wanted: str) -> str:
-    """A defect unless the inputs are images."""
+def _not_images(dataset: LoadedDataset, wanted: str) -> Iterator[Defect]:
     if dataset.train.has_ids or len(dataset.shape) != len(IMAGE):
         kind = "ids" if dataset.train.has_ids else "features"
-        return f"needs {wanted} (channels, height, width), the inputs are {kind} of shape {dataset.shape}"
-    return ""
+        yield Defect(
+            (), f"needs {wanted} (channels, height, width), the inputs are {kind} of shape {dataset.shape}"
+        )
 
 
 def _rounded(values: NDArray[np.float64], like: Tensor) -> Tensor:
@@ -148,8 +155,8 @@ class Rotation(Skew):
     each rank from -degrees to degrees.
     """
 
-    def defect(self, dataset: LoadedDataset, count: int) -> str:
-        return _not_images(dataset, "images")
+    def defects(self, dataset: LoadedDataset, count: int) -> Iterator[Defect]:
+        yield from _not_images(dataset, "images")
 
     def levels(self, rank: SkewedRank, rng: np.random.Generator) -> Levels:
         if self.angles == "uniform":
@@ -203,8 +210,9 @@ class Noise(Skew):
     std: PositiveFloat = 0.1
     """The standard deviation of the last rank."""
 
-    def defect(self, dataset: LoadedDataset, count: int) -> str:
-        return "needs images or features, the inputs are ids" if dataset.train.has_ids else ""
+    def defects(self, dataset: LoadedDataset, count: int) -> Iterator[Defect]:
+        if dataset.train.has_ids:
+            yield Defect((), "needs images or features, the inputs are ids")
 
     def levels(self, rank: SkewedRank, rng: np.random.Generator) -> Levels:
         return (self.std * (rank.place + 1) / rank.count,)
@@ -227,11 +235,11 @@ class Color(Skew):
     strength: Probability = 0.3
     """Each factor is drawn from 1 - strength to 1 + strength."""
 
-    def defect(self, dataset: LoadedDataset, count: int) -> str:
-        if defect := _not_images(dataset, "color images"):
-            return defect
-        channels = dataset.shape[0]
-        return "" if channels == COLORS else f"needs color images of 3 channels, these have {channels}"
+    def defects(self, dataset: LoadedDataset, count: int) -> Iterator[Defect]:
+        if not_images := [*_not_images(dataset, "color images")]:
+            yield from not_images
+        elif (channels := dataset.shape[0]) != COLORS:
+            yield Defect((), f"needs color images of 3 channels, these have {channels}")
 
     def levels(self, rank: SkewedRank, rng: np.random.Generator) -> Levels:
         return tuple(rng.uniform(1 - self.strength, 1 + self.strength, COLORS).tolist())
@@ -253,13 +261,12 @@ class LabelNoise(Skew):
     rate: Probability | tuple[Probability, ...]
     """The probability for each sample: one for all ranks, or one for each rank that trains."""
 
-    def defect(self, dataset: LoadedDataset, count: int) -> str:
+    def defects(self, dataset: LoadedDataset, count: int) -> Iterator[Defect]:
         labels = dataset.train.labels
         if labels.dim() > 1 or labels.dtype != torch.int64 or dataset.num_classes < 2:
-            return "needs samples that have one class each, of two or more"
-        if isinstance(self.rate, tuple) and len(self.rate) != count:
-            return f"rate has {len(self.rate)} entries for {count} training ranks"
-        return ""
+            yield Defect((), "needs samples that have one class each, of two or more")
+        elif isinstance(self.rate, tuple) and len(self.rate) != count:
+            yield Defect((), f"rate has {len(self.rate)} entries for {count} training ranks")
 
     def levels(self, rank: SkewedRank, rng: np.random.Generator) -> Levels:
         return (float(self.rate[rank.place] if isinstance(self.rate, tuple) else self.rate),)

@@ -79,7 +79,7 @@ class TableFile(Dataset):
         groups = self._groups(tables)
         features = [self._features(*table) for table in tables]
         if len({array.shape[1:] for array in features}) > 1:
-            raise DatasetError(f"dataset.test_path: {self.test_path}: its rows have another shape")
+            raise DatasetError.at("dataset.test_path", f"{self.test_path}: its rows have another shape")
         if len(tables) == 1:
             is_test = drawn(len(labels[0]), self.test_fraction, seed)
             split = [np.flatnonzero(~is_test), np.flatnonzero(is_test)]
@@ -91,27 +91,28 @@ class TableFile(Dataset):
         table = read_table(path)
         rows = {len(column) for column in table.values()}
         if not rows or rows == {0}:
-            raise DatasetError(f"dataset.path: {path}: has no rows")
+            raise DatasetError.at("dataset.path", f"{path}: has no rows")
         if len(rows) > 1:
-            raise DatasetError(f"dataset.path: {path}: its arrays have different numbers of rows")
+            raise DatasetError.at("dataset.path", f"{path}: its arrays have different numbers of rows")
         return path, table
 
     def _column(self, path: Path, table: ByName, name: str, option: str) -> Array:
         if name not in table:
             known = f"{guess(name, list(table))} (columns: {', '.join(table)})"
-            raise DatasetError(f"dataset.{option}: {path} has no column {name!r}{known}")
+            raise DatasetError.at(f"dataset.{option}", f"{path} has no column {name!r}{known}")
         return table[name]
 
     def _features(self, path: Path, table: ByName) -> NDArray[np.float32]:
         others = [name for name in table if name not in (self.label, self.group)]
         names = self.features or others
         if self.features is None and (index := _row_numbers(table, others)) is not None:
-            raise DatasetError(
-                f"dataset.features: {path}: column {index!r} numbers the rows, as the index that pandas "
-                f"writes; remove it (to_csv(..., index=False)), or name the features"
+            raise DatasetError.at(
+                "dataset.features",
+                f"{path}: column {index!r} numbers the rows, as the index that pandas "
+                f"writes; remove it (to_csv(..., index=False)), or name the features",
             )
         if not names:
-            raise DatasetError(f"dataset.features: {path} has no columns but label and group")
+            raise DatasetError.at("dataset.features", f"{path} has no columns but label and group")
         columns = [
             numbers(self._column(path, table, name, "features"), f"{path}: column {name!r}") for name in names
         ]
@@ -134,13 +135,13 @@ class TableFile(Dataset):
 def check_fraction(fraction: float) -> None:
     """Raises DatasetError for a part for testing that leaves nothing, or is nothing."""
     if not 0 < fraction < 1:
-        raise DatasetError(f"dataset.test_fraction: must be between 0 and 1, not {fraction:g}")
+        raise DatasetError.at("dataset.test_fraction", f"must be between 0 and 1, not {fraction:g}")
 
 
 def drawn(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
     """Which rows are for testing; at least one is, and one is not. Raises DatasetError."""
     if count < 2:
-        raise DatasetError("dataset: one row is too few to train and to test")
+        raise DatasetError.at("dataset", "one row is too few to train and to test")
     chosen_rows = np.zeros(count, dtype=bool)
     chosen = min(max(1, round(count * fraction)), count - 1)
     chosen_rows[generator(seed, "test_fraction").permutation(count)[:chosen]] = True
@@ -169,12 +170,12 @@ def numbers(column: Array, name: str) -> NDArray[np.float32]:
     """The values as floats; raises DatasetError with the first row that has none."""
     if column.dtype.kind not in "biuf":
         row, value = next(filter(_is_no_number, enumerate(column.tolist(), 1)), (1, column.tolist()[0]))
-        raise DatasetError(f"dataset.path: {name} has {value!r} in row {row}, which is no number")
+        raise DatasetError.at("dataset.path", f"{name} has {value!r} in row {row}, which is no number")
     values = column.astype(np.float32)
     wrong = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))
     if len(wrong):
-        raise DatasetError(
-            f"dataset.path: {name} has no finite number in row {wrong[0] + 1}; fill it, or leave it out"
+        raise DatasetError.at(
+            "dataset.path", f"{name} has no finite number in row {wrong[0] + 1}; fill it, or leave it out"
         )
     return values
 
@@ -205,7 +206,7 @@ def places(columns: Sequence[Array]) -> tuple[list[Array], Array]:
     try:
         values, indices = np.unique(np.concatenate(columns), return_inverse=True)
     except TypeError as error:
-        raise DatasetError("dataset.test_path: texts in one file are numbers in the other") from error
+        raise DatasetError.at("dataset.test_path", "texts in one file are numbers in the other") from error
     edges = np.cumsum([len(column) for column in columns])[:-1]
     return [part.astype(np.int64) for part in np.split(indices, edges)], values
 
@@ -215,11 +216,15 @@ def numbered(columns: Sequence[Array], name: str) -> tuple[list[Array], int]:
     for column in columns:
         if column.ndim > 1 or (column.dtype.kind == "f" and (column % 1 != 0).any()):
             defect = "several values in a row" if column.ndim > 1 else column[column % 1 != 0].tolist()[0]
-            raise DatasetError(f"dataset.label: {name} has {defect}, which is no class; see dataset.predict")
+            raise DatasetError.at(
+                "dataset.label", f"{name} has {defect}, which is no class; see dataset.predict"
+            )
     labels, values = places(columns)
     missing = np.setdiff1d(np.arange(len(values)), labels[0])
     if len(missing):
-        raise DatasetError(f"dataset.test_path: {name} has {values[missing[0]]!s}, which no training row has")
+        raise DatasetError.at(
+            "dataset.test_path", f"{name} has {values[missing[0]]!s}, which no training row has"
+        )
     return labels, len(values)
 
 
@@ -233,7 +238,7 @@ def read_table(path: Path) -> ByName:
                 return {name: np.atleast_1d(arrays[name]) for name in arrays.files}
         return _read_with_pyarrow(path)
     except OSError as error:
-        raise DatasetError(f"dataset.path: {path}: {error.strerror or error}") from error
+        raise DatasetError.at("dataset.path", f"{path}: {error.strerror or error}") from error
     except (
         ValueError,
         KeyError,
@@ -242,7 +247,7 @@ def read_table(path: Path) -> ByName:
         zipfile.BadZipFile,
     ) as error:  # pyarrow's are ValueErrors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DatasetError(f"dataset.path: {path}: cannot be read: {reason}") from error
+        raise DatasetError.at("dataset.path", f"{path}: cannot be read: {reason}") from error
 
 
 def _read_with_pyarrow(path: Path) -> ByName:
@@ -258,14 +263,14 @@ def _read_with_pyarrow(path: Path) -> ByName:
     for name in table.column_names:
         if table.column(name).null_count:
             row = table.column(name).is_null().to_pylist().index(True) + 1
-            raise DatasetError(f"dataset.path: {path}: column {name!r} has no value in row {row}")
+            raise DatasetError.at("dataset.path", f"{path}: column {name!r} has no value in row {row}")
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 def check_pyarrow(name: str) -> None:
     """Raises DatasetError where pyarrow is not installed."""
     if find_spec("pyarrow") is None:
-        raise DatasetError(f"dataset: {name} needs pyarrow; run: pip install 'decentnode[tasks]'")
+        raise DatasetError.at("dataset", f"{name} needs pyarrow; run: pip install 'decentnode[tasks]'")
 
 
 def write_table(file: Path, table: ByName) -> None:

@@ -49,12 +49,14 @@ class Text(Dataset):
 
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
-            raise DatasetError(f"dataset.test_fraction: must be between 0 and 1, not {self.test_fraction:g}")
+            raise DatasetError.at(
+                "dataset.test_fraction", f"must be between 0 and 1, not {self.test_fraction:g}"
+            )
         check_path(self.path, self)
         try:
             re.compile(self.document or "")
         except re.error as error:
-            raise DatasetError(f"dataset.document: is no regular expression: {error}") from error
+            raise DatasetError.at("dataset.document", f"is no regular expression: {error}") from error
 
     @property
     def steps(self) -> str:
@@ -79,9 +81,10 @@ class Text(Dataset):
             train += [(first, number) for first in starts[: pieces - held_out]]
             test += [(first, number) for first in starts[pieces - held_out :]]
         if not train or not test:
-            raise DatasetError(
-                f"dataset: {self.path}: {len(text)} characters are too few for pieces of {self.length}, with "
-                f"{self.test_fraction:g} of them for testing"
+            raise DatasetError.at(
+                "dataset",
+                f"{self.path}: {len(text)} characters are too few for pieces of {self.length}, with "
+                f"{self.test_fraction:g} of them for testing",
             )
         parts = [self._samples(ids, piece) for piece in (train, test)]
         return LoadedDataset(parts[0], parts[1], len(characters), (self.length,))
@@ -90,11 +93,11 @@ class Text(Dataset):
         try:
             return Path(self.path or "").read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
-            raise DatasetError(
-                f"dataset: {self.path}: is no UTF-8 text: {error.reason} at byte {error.start}"
+            raise DatasetError.at(
+                "dataset", f"{self.path}: is no UTF-8 text: {error.reason} at byte {error.start}"
             ) from error
         except OSError as error:
-            raise DatasetError(f"dataset.path: {self.path}: {error.strerror}") from error
+            raise DatasetError.at("dataset.path", f"{self.path}: {error.strerror}") from error
 
     def _documents(self, text: str) -> Iterator[tuple[int, int]]:
         """Start and end of each document."""
@@ -102,7 +105,7 @@ class Text(Dataset):
         if self.document is not None:
             starts = [match.start() for match in re.finditer(self.document, text, re.MULTILINE)]
             if not starts:
-                raise DatasetError(f"dataset.document: no line of {self.path} matches {self.document!r}")
+                raise DatasetError.at("dataset.document", f"no line of {self.path} matches {self.document!r}")
         return zip(starts, [*starts[1:], len(text)], strict=True)
 
     def _samples(self, ids: NDArray[np.int64], pieces: list[tuple[int, int]]) -> Samples:
@@ -115,7 +118,7 @@ class Text(Dataset):
 def check_path(path: Path | None, dataset: Dataset) -> None:
     """Raises DatasetError where a dataset without usual places has neither a path nor a sample."""
     if path is None and not dataset.sample:
-        raise DatasetError(f"dataset.path: missing; {dataset.steps}")
+        raise DatasetError.at("dataset.path", f"missing; {dataset.steps}")
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:
@@ -145,7 +148,9 @@ class Tokens(Dataset):
     def __post_init__(self) -> None:
         check_path(self.path, self)
         if self.bits == 16 and self.vocabulary > 1 << 16:
-            raise DatasetError(f"dataset.bits: ids of 16 bits are below 65536, not below {self.vocabulary}")
+            raise DatasetError.at(
+                "dataset.bits", f"ids of 16 bits are below 65536, not below {self.vocabulary}"
+            )
 
     @property
     def _id_bits(self) -> int:
@@ -171,23 +176,23 @@ class Tokens(Dataset):
             # Copy on write: torch asks for writable memory, and nobody writes.
             tokens = np.memmap(file, token, mode="c") if size and size % token.itemsize == 0 else None
         except OSError as error:
-            raise DatasetError(f"dataset.path: {file}: {error.strerror}") from error
+            raise DatasetError.at("dataset.path", f"{file}: {error.strerror}") from error
         if tokens is None:
-            raise DatasetError(
-                f"dataset.path: {file}: {size} bytes are no tokens of {token.itemsize} bytes; it is cut off "
-                f"or empty"
+            raise DatasetError.at(
+                "dataset.path",
+                f"{file}: {size} bytes are no tokens of {token.itemsize} bytes; it is cut off or empty",
             )
         first = tokens[:MOST_CHECKED]
         if self._id_bits == 16 and len(first) > 3 and not first[1::2].any() and first[::2].any():
-            raise DatasetError(
-                f"dataset.bits: {file}: every second number is 0, so its ids have 32 bits; set bits: 32"
+            raise DatasetError.at(
+                "dataset.bits", f"{file}: every second number is 0, so its ids have 32 bits; set bits: 32"
             )
         if self._id_bits == 32 and (first >= self.vocabulary).all():
-            raise DatasetError(
-                f"dataset.bits: {file}: no number of 32 bits is below the vocabulary; its ids have 16 bits"
+            raise DatasetError.at(
+                "dataset.bits", f"{file}: no number of 32 bits is below the vocabulary; its ids have 16 bits"
             )
         if len(tokens) <= self.length:
-            raise DatasetError(f"dataset.length: {self.length}: {file} has only {len(tokens)} tokens")
+            raise DatasetError.at("dataset.length", f"{self.length}: {file} has only {len(tokens)} tokens")
         windows = _mapped(tokens).unfold(0, self.length + 1, self.length)
         return Samples(windows[:, :-1], windows[:, 1:])
 

@@ -31,9 +31,10 @@ class ValidationSettings:
         """The rows held out and those that stay, of `total`, both sorted; raises DatasetError."""
         count = self.size if isinstance(self.size, int) else round(self.size * total)
         if not 0 < count < total:
-            raise DatasetError(
-                f"dataset.validation.size: {self.size} of the {total} {self.source} samples are {count}; "
-                f"it must be from 1 to {total - 1}"
+            raise DatasetError.at(
+                "dataset.validation.size",
+                f"{self.size} of the {total} {self.source} samples are {count}; "
+                f"it must be from 1 to {total - 1}",
             )
         order = torch.from_numpy(generator(seed, "validation").permutation(total))
         return order[:count].sort().values, order[count:].sort().values

@@ -24,14 +24,14 @@ def check_declared(graph: Graph) -> None:
     if not is_third_party(graph):
         return
     if graph.period is None:
-        doubts(graph)  # raises GraphError for defects of any round
+        notices(graph)  # raises GraphError for defects of any round
         return
     _check_period(graph, graph.period)
     for reason in _rifts(graph, graph.cycle):
         raise GraphError(f"{name_of(graph)}: {reason}; add edges or set allow_disconnected = True")
 
 
-def doubts(graph: Graph) -> list[str]:
+def notices(graph: Graph) -> list[str]:
     """Why the first rounds of a graph without a period do not connect all nodes, one line each."""
     if not is_third_party(graph) or graph.period is not None or graph.num_nodes > MOST_RANKS:
         return []

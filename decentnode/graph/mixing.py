@@ -149,9 +149,10 @@ class WeightedGraph:
         Raises BadInput when the weights do not fit the graph, or `static` and `period` contradict.
         """
         if graph.static != (graph.period == 1):
-            raise BadInput(
-                f"graph {name_of(graph)}: static is {graph.static}, but period is {graph.period}; "
-                "a graph that changes and repeats is a PeriodicGraph"
+            raise BadInput.at(
+                "graph",
+                f"{name_of(graph)}: static is {graph.static}, but period is {graph.period}; "
+                "a graph that changes and repeats is a PeriodicGraph",
             )
         mixing.check(graph)
         self.graph = graph

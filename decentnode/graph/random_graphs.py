@@ -1,13 +1,14 @@
 """Graphs drawn at random, the same on every machine for the same seed, and always connected."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import log
 
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator, key
-from decentnode.errors import GraphError
+from decentnode.errors import Defect, GraphError, refuse
 from decentnode.graph.base import SEED, neighbor_lists
 from decentnode.graph.connectivity import is_connected
 from decentnode.graph.families import Edges, Sized
@@ -24,9 +25,9 @@ class Drawn(Sized):
 
     seed: int = field(default=SEED, kw_only=True)
 
-    def rules(self) -> dict[str, bool]:
-        """What must hold for such a graph to exist, with the options; true where it is broken."""
-        return {}
+    def defects(self) -> Iterator[Defect]:
+        """Why no such graph exists."""
+        yield from ()
 
     @abstractmethod
     def draw(self, attempt: int) -> Edges:
@@ -37,9 +38,7 @@ class Drawn(Sized):
         """An option that makes a connected graph likely."""
 
     def edges(self) -> Edges:
-        broken = [f"{name_of(self)}: {rule}" for rule, is_broken in self.rules().items() if is_broken]
-        if broken:
-            raise GraphError(*broken)
+        refuse((f"{name_of(self)}: {defect}" for defect in self.defects()), GraphError)
         for attempt in range(ATTEMPTS):
             edges = list(self.draw(attempt))
             if is_connected(neighbor_lists(self.nodes, edges)):
@@ -61,13 +60,14 @@ class Regular(Drawn):
 
     degree: NonNegative
 
-    def rules(self) -> dict[str, bool]:
+    def defects(self) -> Iterator[Defect]:
         n, d = self.nodes, self.degree
-        return {
-            f"degree must be below nodes, got degree {d} for {n} nodes": d >= n,
-            f"nodes * degree must be even, got {n} * {d}": n * d % 2 == 1,
-            f"degree must be at least 2 to connect {n} nodes, got {d}": d < min(2, n - 1),
-        }
+        if d >= n:
+            yield Defect((), f"degree must be below nodes, got degree {d} for {n} nodes")
+        if n * d % 2 == 1:
+            yield Defect((), f"nodes * degree must be even, got {n} * {d}")
+        if d < min(2, n - 1):
+            yield Defect((), f"degree must be at least 2 to connect {n} nodes, got {d}")
 
     def advice(self) -> str:
         return "take another seed or a higher degree"
@@ -92,12 +92,12 @@ class SmallWorld(Drawn):
     degree: Positive
     rewire: Probability
 
-    def rules(self) -> dict[str, bool]:
+    def defects(self) -> Iterator[Defect]:
         n, d = self.nodes, self.degree
-        return {
-            f"degree must be below nodes, got degree {d} for {n} nodes": d >= n,
-            f"degree must be even, half of it on each side, got {d}": d % 2 == 1,
-        }
+        if d >= n:
+            yield Defect((), f"degree must be below nodes, got degree {d} for {n} nodes")
+        if d % 2 == 1:
+            yield Defect((), f"degree must be even, half of it on each side, got {d}")
 
     def advice(self) -> str:
         return "take a higher degree or a lower rewire"

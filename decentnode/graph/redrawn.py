@@ -1,6 +1,6 @@
 """Random graphs, another one in each round. Every node draws it by itself, from seed and round."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator
-from decentnode.errors import GraphError
+from decentnode.errors import Defect, GraphError, refuse
 from decentnode.graph.base import (
     KEPT_ROUNDS,
     MOST_NODES,
@@ -47,19 +47,17 @@ class Redrawn(RedrawnGraph):
     seed: int = field(default=SEED, kw_only=True)
 
     def __post_init__(self) -> None:
-        broken = [f"{name_of(self)}: {rule}" for rule, is_broken in self.rules().items() if is_broken]
         if self.nodes > MOST_NODES:
-            broken = [f"{self.nodes:,} nodes are too many for a graph; at most {MOST_NODES:,}"]
-        if broken:
-            raise GraphError(*broken)
+            raise GraphError(f"{self.nodes:,} nodes are too many for a graph; at most {MOST_NODES:,}")
+        refuse((f"{name_of(self)}: {defect}" for defect in self.defects()), GraphError)
 
     @property
     def num_nodes(self) -> int:
         return self.nodes
 
-    def rules(self) -> dict[str, bool]:
-        """What must hold for the options; true where it is broken."""
-        return {}
+    def defects(self) -> Iterator[Defect]:
+        """Why no such graph exists."""
+        yield from ()
 
     def most_targets(self, rank: int) -> int:
         return getattr(self, "degree", super().most_targets(rank))
@@ -83,12 +81,12 @@ class EpidemicOracle(Redrawn):
 
     degree: NonNegative
 
-    def rules(self) -> dict[str, bool]:
+    def defects(self) -> Iterator[Defect]:
         n, s = self.nodes, self.degree
-        return {
-            f"degree must be below nodes, got {s} and {n}": s >= n,
-            f"nodes * degree must be even, got {n} * {s}": n * s % 2 == 1,
-        }
+        if s >= n:
+            yield Defect((), f"degree must be below nodes, got {s} and {n}")
+        if n * s % 2 == 1:
+            yield Defect((), f"nodes * degree must be even, got {n} * {s}")
 
     @property
     def expected_factor(self) -> float | None:
@@ -138,9 +136,10 @@ class EpidemicLocal(Redrawn):
     directed = True
     degree: NonNegative
 
-    def rules(self) -> dict[str, bool]:
+    def defects(self) -> Iterator[Defect]:
         n, s = self.nodes, self.degree
-        return {f"degree must be below nodes, got {s} and {n}": s >= n}
+        if s >= n:
+            yield Defect((), f"degree must be below nodes, got {s} and {n}")
 
     @property
     def expected_factor(self) -> float | None:
@@ -197,8 +196,9 @@ class EquiTopo(Redrawn):
 
     has_weights = True
 
-    def rules(self) -> dict[str, bool]:
-        return {f"nodes must be at least 2, got {self.nodes}": self.nodes < 2}
+    def defects(self) -> Iterator[Defect]:
+        if self.nodes < 2:
+            yield Defect((), f"nodes must be at least 2, got {self.nodes}")
 
     @property
     def static(self) -> bool:
@@ -261,8 +261,8 @@ class PartialParticipation(Redrawn):
 
     has_rests = True
 
-    def rules(self) -> dict[str, bool]:
-        return Regular(self.nodes, self.degree).rules()
+    def defects(self) -> Iterator[Defect]:
+        yield from Regular(self.nodes, self.degree).defects()
 
     def edges(self, round: int) -> Pairs:
         awake = self.awake(round)
@@ -302,8 +302,9 @@ class Teleport(Redrawn):
     has_weights = True
     has_rests = True
 
-    def rules(self) -> dict[str, bool]:
-        return {f"active must be at most nodes, got {self.active} of {self.nodes}": self.active > self.nodes}
+    def defects(self) -> Iterator[Defect]:
+        if self.active > self.nodes:
+            yield Defect((), f"active must be at most nodes, got {self.active} of {self.nodes}")
 
     def trains(self, rank: int, round: int) -> bool:
         return rank in self.places(round)

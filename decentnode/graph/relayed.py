@@ -1,6 +1,6 @@
 """A random graph whose neighbors exchange through relays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from decentnode.core.registry import GRAPHS
 from decentnode.core.rng import generator
+from decentnode.errors import Defect
 from decentnode.graph.base import KEPT_ROUNDS, Pairs, as_pairs
 from decentnode.graph.redrawn import EpidemicOracle
 
@@ -29,8 +30,10 @@ class Relayed(EpidemicOracle):
     def most_targets(self, rank: int) -> int:
         return min(self.nodes - 1, 2 * self.degree + 2)
 
-    def rules(self) -> dict[str, bool]:
-        return super().rules() | {f"nodes must be at least 2, got {self.nodes}": self.nodes < 2}
+    def defects(self) -> Iterator[Defect]:
+        yield from super().defects()
+        if self.nodes < 2:
+            yield Defect((), f"nodes must be at least 2, got {self.nodes}")
 
     def edges(self, round: int) -> Pairs:
         senders, receivers = as_pairs(self.neighbors.edges(round)).T

@@ -1,6 +1,6 @@
 """Graphs in which nodes have different roles: servers and their clients, clusters and their heads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import permutations, product
@@ -10,7 +10,7 @@ import numpy as np
 
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator
-from decentnode.errors import GraphError
+from decentnode.errors import Defect, GraphError
 from decentnode.graph.base import KEPT_ROUNDS, MOST_NODES, Graph, Pairs, PeriodicGraph
 from decentnode.graph.families import Chain, FullyConnected, Ring, Star
 from decentnode.graph.redrawn import Redrawn
@@ -40,17 +40,21 @@ class Federated(Redrawn):
     directed = True
     has_rests = True
 
-    def rules(self) -> dict[str, bool]:
+    def defects(self) -> Iterator[Defect]:
         n, both = self.nodes, self.servers
         most = n - len(both)
-        return {
-            f"server must be a rank, 0..{n - 1}, got {self.server}": self.server >= n,
-            f"standby must be a rank, 0..{n - 1}, got {self.standby}": max(both[1:], default=0) >= n,
-            f"standby must be another rank than the server, {self.server}": self.standby == self.server,
-            f"nodes must be at least {len(both) + 1}, so that there is a client, got {n}": most < 1,
-            f"clients must be at most {most}, got {self.clients}": 0 < most < (self.clients or 0),
-            "give the rate or the number of clients, not both": self.rate != 1 and self.clients is not None,
-        }
+        if self.server >= n:
+            yield Defect((), f"server must be a rank, 0..{n - 1}, got {self.server}")
+        if max(both[1:], default=0) >= n:
+            yield Defect((), f"standby must be a rank, 0..{n - 1}, got {self.standby}")
+        if self.standby == self.server:
+            yield Defect((), f"standby must be another rank than the server, {self.server}")
+        if most < 1:
+            yield Defect((), f"nodes must be at least {len(both) + 1}, so that there is a client, got {n}")
+        if 0 < most < (self.clients or 0):
+            yield Defect((), f"clients must be at most {most}, got {self.clients}")
+        if self.rate != 1 and self.clients is not None:
+            yield Defect((), "give the rate or the number of clients, not both")
 
     @property
     def servers(self) -> tuple[int, ...]:

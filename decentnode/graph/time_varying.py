@@ -1,10 +1,11 @@
 """Graphs that change from round to round by a formula, so that a node has few neighbors at a time."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from decentnode.core.registry import GRAPHS
-from decentnode.errors import GraphError
+from decentnode.core.registry import GRAPHS, name_of
+from decentnode.errors import Defect, GraphError, refuse
 from decentnode.graph.base import MOST_NODES, PeriodicGraph
 from decentnode.options import Positive
 
@@ -16,19 +17,17 @@ class Alternating(PeriodicGraph):
     nodes: Positive
 
     def __post_init__(self) -> None:
-        broken = self.broken_rules()
         if self.nodes > MOST_NODES:
-            broken = [f"{self.nodes:,} nodes are too many for a graph; at most {MOST_NODES:,}"]
-        if broken:
-            raise GraphError(*broken)
+            raise GraphError(f"{self.nodes:,} nodes are too many for a graph; at most {MOST_NODES:,}")
+        refuse((f"{name_of(self)}: {defect}" for defect in self.defects()), GraphError)
 
     @property
     def num_nodes(self) -> int:
         return self.nodes
 
-    def broken_rules(self) -> list[str]:
-        """Why no such graph exists, one line for each reason; empty when one does."""
-        return []
+    def defects(self) -> Iterator[Defect]:
+        """Why no such graph exists."""
+        yield from ()
 
 
 def hops(count: int) -> int:
@@ -100,13 +99,14 @@ class OnePeerHypercube(Alternating):
     Undirected; r rounds average exactly.
     """
 
-    def broken_rules(self) -> list[str]:
+    def defects(self) -> Iterator[Defect]:
         if is_power_of_two(self.nodes):
-            return []
-        return [
-            f"one_peer_hypercube: nodes must be 1, 2, 4, 8, ..., not {self.nodes}; "
-            "one_peer_exponential and base_k_plus_one take any number"
-        ]
+            return
+        yield Defect(
+            (),
+            f"nodes must be 1, 2, 4, 8, ..., not {self.nodes}; "
+            "one_peer_exponential and base_k_plus_one take any number",
+        )
 
     @property
     def period(self) -> int:
@@ -131,16 +131,18 @@ class AlternatingExponentialRing(Alternating):
     between: Literal["all", "one"] = "all"
     """How two machines exchange: all 2k ranks with each other, or each rank only with its counterpart."""
 
-    def broken_rules(self) -> list[str]:
+    def defects(self) -> Iterator[Defect]:
         n, k = self.nodes, self.per_machine
         if n % k:
-            return [f"alternating_exponential_ring: nodes must be a multiple of per_machine, got {n} and {k}"]
+            yield Defect((), f"nodes must be a multiple of per_machine, got {n} and {k}")
+            return
         if not is_power_of_two(n // k):
-            return [
-                f"alternating_exponential_ring: there must be 1, 2, 4, 8, ... machines, got {n} / {k} = "
-                f"{n // k}; base_k_plus_one takes any number of nodes"
-            ]
-        return []
+            yield Defect(
+                (),
+                f"there must be 1, 2, 4, 8, ... machines, got {n} / {k} = "
+                f"{n // k}; base_k_plus_one takes any number of nodes",
+            )
+            return
 
     @property
     def period(self) -> int:

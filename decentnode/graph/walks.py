@@ -1,5 +1,6 @@
 """Random graphs in which each round follows from the one before it: nodes walk, or tokens do."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator
+from decentnode.errors import Defect
 from decentnode.graph.base import KEPT_ROUNDS, Adjacency, Pairs
 from decentnode.graph.files import read_graph
 from decentnode.graph.mixing import Weights
@@ -114,13 +116,16 @@ class TokenWalk(Stepwise):
     has_weights = True
     has_rests = True
 
-    def rules(self) -> dict[str, bool]:
+    def defects(self) -> Iterator[Defect]:
         if (self.degree is None) == (self.path is None):
-            return {"give either degree or path": True}
+            yield Defect((), "give either degree or path")
+            return
         if self.degree is not None:
-            return Regular(self.nodes, self.degree).rules()
+            yield from Regular(self.nodes, self.degree).defects()
+            return
         n = len(self._base)
-        return {f"nodes must be those of the file, {n}, got {self.nodes}": n != self.nodes}
+        if n != self.nodes:
+            yield Defect((), f"nodes must be those of the file, {n}, got {self.nodes}")
 
     @cached_property
     def _base(self) -> Adjacency:

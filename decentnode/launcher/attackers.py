@@ -27,7 +27,7 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
     """What attacks know of a run, with the truth; raises BadInput where payloads cannot be read."""
     settings, samples, first = experiment.settings, experiment.samples, experiment.sharing()
     if isinstance(first, BuffersBeside) or not isinstance(first, Sharing):
-        raise BadInput("adversaries: passive attacks and training.mix_buffers do not go together")
+        raise BadInput.at("adversaries", "passive attacks and training.mix_buffers do not go together")
 
     scheme = cast(Callable[[int], Sharing], experiment.sharing)
     return Scene(
@@ -79,8 +79,8 @@ class AttackProcess:
         for attack in online:
             here = {rank in local for rank in attack.listeners}
             if len(here) > 1:
-                raise BadInput(
-                    f"adversaries: {attack.who} are on several machines; attack afterwards (online: false)"
+                raise BadInput.at(
+                    "adversaries", f"{attack.who} are on several machines; attack afterwards (online: false)"
                 )
         self._attacks = [attack for attack in online if set(attack.listeners) <= set(local)]
         self._experiment = experiment

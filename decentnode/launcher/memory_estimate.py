@@ -39,7 +39,12 @@ def bytes_needed(experiment: Experiment, machine: int) -> int:
     sharing.begin(torch.zeros(experiment.layout.numel, dtype=experiment.layout.dtype))
     # Two slots, gradient, snapshots, copies of vector or gradient, and the state of optimizer and scheme.
     settings = experiment.settings
-    copies = 4 + settings.overlap + bool(settings.evaluation.background) + experiment.gradient_sync.one_model
+    copies = (
+        4
+        + settings.communication.overlap
+        + bool(settings.evaluation.background)
+        + experiment.gradient_sync.one_model
+    )
     copies += _optimizer_copies(experiment)
     vector = experiment.layout.nbytes
     node = NODE_BYTES + vector * copies + _bytes_of(sharing.state_dict())

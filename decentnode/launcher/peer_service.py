@@ -36,7 +36,7 @@ def by_hand(settings: Settings) -> SamplingService:
     """The service for the nodes of these settings, started beside the run; raises BadInput."""
     graph: Graph = settings.graph.make()
     if not (isinstance(graph, PeerSampler) and graph.address):
-        raise BadInput("graph: must be peer_sampler with the address of this service; see graph.address")
+        raise BadInput.at("graph", "must be peer_sampler with the address of this service; see graph.address")
     mapping: Mapping = settings.mapping.make()
     communication: Communication = settings.communication.make()
     sizes = [machine.nodes for machine in mapping.machines]

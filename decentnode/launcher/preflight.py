@@ -11,7 +11,7 @@ from decentnode.communication.security.curve import OLDEST_LIBZMQ, Credentials
 from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
 from decentnode.config.settings import KeyFolder, Settings
 from decentnode.core.text import counted
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, Defect, refuse
 from decentnode.graph.base import FORESEEN_ROUNDS, Graph
 from decentnode.launcher.control_groups import room_for_processes
 
@@ -23,26 +23,21 @@ THREADS_PER_PROCESS, THREADS_BESIDE = 4, 6
 def check_group(settings: Settings, machine: int) -> None:
     """Raises BadInput, in one line, if this machine cannot take part in the process group."""
     communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
-    if defect := communication.defect(settings.device, ranks):
-        raise BadInput(f"communication.backend: {defect}")
-    if defect := settings.gradient_sync.make().defect(settings.device, len(ranks)):
-        raise BadInput(f"training.backend: {defect}")
+    refuse(one.below(("communication",)) for one in communication.defects(settings.device, ranks))
+    gradient_sync = settings.training.gradient_sync.make()
+    refuse(one.below(("training",)) for one in gradient_sync.defects(settings.device, len(ranks)))
 
 
 def check_ports(settings: Settings, machine: int) -> None:
     """Raises BadInput with one line for each key whose ports are not free."""
-    defects = [defect for ports in ports_needed(settings, machine) if (defect := ports.defect())]
-    if defects:
-        raise BadInput(*defects)
+    refuse(defect for ports in ports_needed(settings, machine) for defect in ports.defects())
 
 
 def check_writers(settings: Settings, machine: int) -> None:
     """Raises BadInput with one line for each writer whose package is not installed here."""
     writers = settings.records.writers if machine == 0 else ()
     lacks = [writer.make().lack() for writer in writers]
-    defects = [f"records.writers[{index}]: {lack}" for index, lack in enumerate(lacks) if lack]
-    if defects:
-        raise BadInput(*defects)
+    refuse(Defect(("records", "writers", i), lack) for i, lack in enumerate(lacks) if lack)
 
 
 def files_needed(graph: Graph, ranks: Sequence[int], communication: Communication) -> int:
@@ -100,11 +95,12 @@ def credentials(settings: Settings, machine: int) -> Credentials | None:
     if isinstance(settings.security, KeyFolder):
         # Refused instead of a plain link: the user asked for authentication.
         if zmq.zmq_version_info() < OLDEST_LIBZMQ or not zmq.has("curve"):
-            raise BadInput(f"security: libzmq {zmq.zmq_version()} cannot guard links; install pyzmq 26")
+            raise BadInput.at("security", f"libzmq {zmq.zmq_version()} cannot guard links; install pyzmq 26")
         return keys.load_credentials(settings.security.keys, machine, len(settings.mapping.make().machines))
     if settings.security == "auto" and needs_keys(settings):
-        raise BadInput(
-            f"security: others on the network could reach this run, and there is no folder '{KEY_FOLDER}' "
-            f"beside the configuration; run: {keys.MAKE}, or write security: none"
+        raise BadInput.at(
+            "security",
+            f"others on the network could reach this run, and there is no folder '{KEY_FOLDER}' "
+            f"beside the configuration; run: {keys.MAKE}, or write security: none",
         )
     return None

@@ -13,7 +13,7 @@ from decentnode.core.process_setup import check_kernel
 from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
 from decentnode.graph.base import RedrawnGraph
-from decentnode.graph.declared import doubts
+from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
 from decentnode.launcher.launcher import Launcher
@@ -48,7 +48,7 @@ def run_here(
         preflight.check_writers(settings, machine)
         preflight.check_processes(settings, machine)
         shortage = preflight.file_shortage(settings, machine)
-        for line in filter(None, [shortage, sample_notice(settings), *doubts(settings.graph.make())]):
+        for line in filter(None, [shortage, sample_notice(settings), *notices(settings.graph.make())]):
             print(line, file=sys.stderr)
         experiment = Experiment.from_settings(settings, dataset)
         import_for_nodes(settings)

@@ -20,7 +20,7 @@ from pydantic import AfterValidator
 from decentnode.core.clock import Clock
 from decentnode.core.registry import MAPPINGS
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import MappingError
+from decentnode.errors import Defect, MappingError, refuse
 from decentnode.options import Port, Positive
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
@@ -178,33 +178,39 @@ class Mapping(ABC):
         remote = next((i for i, ips in enumerate(known) if ips and not all(map(is_loopback, ips))), None)
         if remote is None:
             return
-        wrong = [
-            f"mapping: machine {i} has a loopback address, {_with_ip(self.address(i), ips)}, which machine "
-            f"{remote} ({self.address(remote)}) cannot reach; give one that it can (`hostname -I` shows them)"
+        unreachable = (
+            Defect.at(
+                "mapping",
+                f"machine {i} has a loopback address, {_with_ip(self.address(i), ips)}, which machine "
+                f"{remote} ({self.address(remote)}) cannot reach",
+                "give one that it can (`hostname -I` shows them)",
+            )
             for i, ips in enumerate(known)
             if ips and all(map(is_loopback, ips))
-        ]
-        if wrong:
-            raise MappingError(*wrong)
+        )
+        refuse(unreachable, MappingError)
 
     def _refuse_unresolved(self, resolved: dict[str, list[str]]) -> None:
-        unknown = [
-            f"mapping.machines[{i}].{'listen' if machine.listen else 'address'}: no address is known for the "
-            f"name '{machine.bound}'; "
-            "correct it, or give an IP address"
+        unknown = (
+            Defect(
+                ("mapping", "machines", i, "listen" if machine.listen else "address"),
+                f"no address is known for the name '{machine.bound}'",
+                "correct it, or give an IP address",
+            )
             for i, machine in enumerate(self.machines)
             if not resolved[machine.bound]
-        ]
-        if unknown:
-            raise MappingError(*unknown)
+        )
+        refuse(unknown, MappingError)
 
-    def _not_one(self, fitting: list[int], resolved: dict[str, list[str]]) -> str:
+    def _not_one(self, fitting: list[int], resolved: dict[str, list[str]]) -> Defect:
         shown = fitting or range(len(self.machines))
         bound = {i: self.machines[i].bound for i in shown}
         listed = ", ".join(f"{i}: {_with_ip(address, resolved[address])}" for i, address in bound.items())
         if fitting:
-            return f"mapping: several machines have an address of this host ({listed}); name one: machine=K"
-        return f"mapping: no machine has an address of this host ({listed}); correct it, or add machine=K"
+            what, remedy = "several machines have", "name one: machine=K"
+        else:
+            what, remedy = "no machine has", "correct it, or add machine=K"
+        return Defect.at("mapping", f"{what} an address of this host ({listed})", remedy)
 
 
 class Consecutive(Mapping):
@@ -234,16 +240,20 @@ class Linear(Consecutive):
 
     def __post_init__(self) -> None:
         if not self.machines:
-            raise MappingError("machines: the list is empty; give at least one {address: ..., nodes: ...}")
+            raise MappingError.at(
+                "machines", "the list is empty; give at least one {address: ..., nodes: ...}"
+            )
         first: dict[str, int] = {}
-        twice = [
-            f"machines[{i}]: {machine.address} is the address of machines[{first[name]}] too; "
-            "give each machine its own, or one entry with all its nodes"
+        twice = (
+            Defect(
+                ("machines", i),
+                f"{machine.address} is the address of machines[{first[name]}] too",
+                "give each machine its own, or one entry with all its nodes",
+            )
             for i, machine in enumerate(self.machines)
             if first.setdefault(name := normal(machine.address), i) != i
-        ]
-        if twice:
-            raise MappingError(*twice)
+        )
+        refuse(twice, MappingError)
 
 
 def is_own_address(ip: str) -> bool:

@@ -61,8 +61,9 @@ def _checked(addresses: Sequence[str]) -> list[str]:
             ) from error
         first = addresses.index(address)
         if first != machine:
-            raise MappingError(
-                f"mapping: torchrun's machines {first} and {machine} have the same address {address}; start "
-                "it once on each, or with --master-addr 127.0.0.1 where all are one host"
+            raise MappingError.at(
+                "mapping",
+                f"torchrun's machines {first} and {machine} have the same address {address}; start "
+                "it once on each, or with --master-addr 127.0.0.1 where all are one host",
             )
     return list(addresses)

@@ -55,9 +55,9 @@ class NetworkOf(Model):
         try:
             built = self.network(**self.options)
         except Exception as error:  # the user's own code may raise anything
-            raise _of_user(error, f"model {name} cannot be built") from error
+            raise _of_user(error, f"{name} cannot be built") from error
         if not isinstance(built, nn.Module):
-            raise BadInput(f"model {name} gives {type(built).__name__}, not a torch.nn.Module")
+            raise BadInput.at("model", f"{name} gives {type(built).__name__}, not a torch.nn.Module")
         return built
 
 
@@ -73,7 +73,7 @@ def model_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Model:
         network_options = dict(options)
         path = None if "pretrained" in signature(cls).parameters else network_options.pop("pretrained", None)
         return NetworkOf(cls, network_options, pretrained=path)
-    raise BadInput(f"model {cls.__name__} is neither a decentnode Model nor a torch.nn.Module")
+    raise BadInput.at("model", f"{cls.__name__} is neither a decentnode Model nor a torch.nn.Module")
 
 
 def initial_model(
@@ -114,15 +114,14 @@ def give_shapes(network: nn.Module, zeros: tuple[Tensor, ...] | None) -> None:
             with torch.no_grad():
                 network.eval()(*fields)
         except Exception as error:  # the user's own class may raise anything
-            raise _of_user(
-                error, f"model {type(network).__name__} does not take {_described(zeros)}"
-            ) from error
+            raise _of_user(error, f"{type(network).__name__} does not take {_described(zeros)}") from error
         for part, mode in modes.items():
             part.training = mode
     if names := _without_shape(network):
-        raise BadInput(
-            f"model: '{names[0]}' has no shape after a batch of samples: the network does not use it; remove "
-            "it, or give its module a size"
+        raise BadInput.at(
+            "model",
+            f"'{names[0]}' has no shape after a batch of samples: the network does not use it; remove "
+            "it, or give its module a size",
         )
 
 
@@ -153,11 +152,11 @@ def check_scores(
         with torch.no_grad():
             scores = tried(*zeros)
     except Exception as error:  # the user's own class may raise anything
-        raise _of_user(error, f"model {name} does not take {_described(zeros)}") from error
+        raise _of_user(error, f"{name} does not take {_described(zeros)}") from error
     shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     wanted = (count, num_classes, *labels)
     if shape != wanted:
-        raise BadInput(f"model {name} gives {shape} for {count} samples; it must give {wanted}")
+        raise BadInput.at("model", f"{name} gives {shape} for {count} samples; it must give {wanted}")
 
 
 def check_ids(network: nn.Module, largest: tuple[torch.Tensor, ...]) -> None:
@@ -173,7 +172,7 @@ def check_ids(network: nn.Module, largest: tuple[torch.Tensor, ...]) -> None:
             copied(network).eval()(*largest)
     except Exception as error:  # the user's own class may raise anything
         most = max(int(field.max()) for field in ids)
-        defect = f"model {type(network).__name__} does not take the ids of the samples, which go up to {most}"
+        defect = f"{type(network).__name__} does not take the ids of the samples, which go up to {most}"
         raise _of_user(error, defect) from error
 
 
@@ -189,9 +188,10 @@ def check_padding(
         scores, others = judged(*alone)[0], judged(*padded)[0]
     others = others[tuple(map(slice, scores.shape))]
     if (scores - others).abs().max() > MOST_CHANGE * scores.std():
-        raise BadInput(
-            f"model {type(network).__name__}: the scores of a sample change with the padding after it; it "
-            "must leave padding out (as transformer with padding: 0)"
+        raise BadInput.at(
+            "model",
+            f"{type(network).__name__}: the scores of a sample change with the padding after it; it "
+            "must leave padding out (as transformer with padding: 0)",
         )
 
 
@@ -219,15 +219,16 @@ def _of_user(error: Exception, problem: str) -> Exception:
         return error
     reason = (str(error) or "no reason given").splitlines()[0]
     expected = isinstance(error, RuntimeError | ValueError | TypeError)
-    return BadInput(f"{problem}: {reason if expected else f'{type(error).__name__}: {reason}'}")
+    return BadInput.at("model", f"{problem}: {reason if expected else f'{type(error).__name__}: {reason}'}")
 
 
 def image_shape(shape: tuple[int, ...], model: str, smallest: int) -> tuple[int, int, int]:
     """The shape, checked to be (channels, height, width) of at least `smallest` pixels a side."""
     if len(shape) != 3 or min(shape[1:]) < smallest:
-        raise BadInput(
-            f"model {model} takes images of shape (channels, height, width), at least "
-            f"{smallest} x {smallest}; the dataset gives {shape}"
+        raise BadInput.at(
+            "model",
+            f"{model} takes images of shape (channels, height, width), at least "
+            f"{smallest} x {smallest}; the dataset gives {shape}",
         )
     return shape[0], shape[1], shape[2]
 
@@ -235,7 +236,7 @@ def image_shape(shape: tuple[int, ...], model: str, smallest: int) -> tuple[int,
 def ids_shape(shape: tuple[int, ...], model: str) -> int:
     """The length of a text, from a shape that is checked to be (length,)."""
     if len(shape) != 1:
-        raise BadInput(f"model {model} takes ids of shape (length,); the dataset gives {shape}")
+        raise BadInput.at("model", f"{model} takes ids of shape (length,); the dataset gives {shape}")
     return shape[0]
 
 

@@ -71,8 +71,8 @@ class Gpt2(Model):
         check_heads(self.width, self.heads, "gpt2")
         context = length if self.context is None else self.context
         if context < length:
-            raise BadInput(
-                f"model gpt2: context {context} is shorter than the samples, which have {length} ids"
+            raise BadInput.at(
+                "model", f"gpt2: context {context} is shorter than the samples, which have {length} ids"
             )
         blocks = nn.ModuleList(
             PreNormBlock(

@@ -45,8 +45,9 @@ class MatrixFactorization(Model):
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         if shape != (2,) or num_classes != 1:
-            raise BadInput(
-                "model matrix_factorization takes ids (user, item) of shape (2,) and gives one rating; the "
-                f"dataset gives {shape} and {num_classes} classes"
+            raise BadInput.at(
+                "model",
+                "matrix_factorization takes ids (user, item) of shape (2,) and gives one rating; the "
+                f"dataset gives {shape} and {num_classes} classes",
             )
         return Factors(self.users, self.items, self.factors, self.start)

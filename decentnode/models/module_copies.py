@@ -52,9 +52,10 @@ def copied(network: nn.Module, gradient_hooks: bool = True) -> nn.Module:
     except Exception as error:  # the user's own classes may raise anything
         if isinstance(error, BadInput) or is_out_of_memory(error):
             raise
-        raise BadInput(
-            f"model: {_culprit(network)} cannot be copied for each node ({first_line(error)}); make it when "
-            "it is used, or define __deepcopy__"
+        raise BadInput.at(
+            "model",
+            f"{_culprit(network)} cannot be copied for each node ({first_line(error)}); make it when "
+            "it is used, or define __deepcopy__",
         ) from error
     return made
 

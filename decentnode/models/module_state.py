@@ -114,7 +114,7 @@ def check_extra_state(module: nn.Module) -> None:
             encoded(part.get_extra_state(), {}, "it")
         except UnknownKind as error:
             whose = f"'{path}'" if path else type(part).__name__
-            raise BadInput(f"model: the extra state of {whose} cannot be saved: {error}") from error
+            raise BadInput.at("model", f"the extra state of {whose} cannot be saved: {error}") from error
 
 
 def changes_itself(network: nn.Module, batches: list[tuple[Tensor, ...]], in_vector: Collection[str]) -> bool:

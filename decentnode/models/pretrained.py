@@ -43,10 +43,10 @@ def load_weights(network: nn.Module, path: Path) -> None:
     others = tensors.keys() - extra.keys() - buffers.keys()
     parameters = {name: value for name, value in tensors.items() if name in others}
     if other := next((name for name, value in parameters.items() if not isinstance(value, Tensor)), None):
-        raise BadInput(f"model.pretrained: {path}: the model has no '{other}'")
+        raise BadInput.at("model.pretrained", f"{path}: the model has no '{other}'")
     needed = {name: tensor for name, tensor in wanted.items() if name not in changing | extra.keys()}
     if defect := first_defect(needed, parameters):
-        raise BadInput(f"model.pretrained: {path}: {defect}")
+        raise BadInput.at("model.pretrained", f"{path}: {defect}")
     with torch.no_grad():
         for name, tensor in parameters.items():
             wanted[name].copy_(tensor)
@@ -59,7 +59,7 @@ def load_weights(network: nn.Module, path: Path) -> None:
                 owner.set_extra_state(value)
             except Exception as error:  # the user's own class may raise anything
                 problem = f"the model does not take its '{name}': {first_line(error)}"
-                raise BadInput(f"model.pretrained: {path}: {problem}") from error
+                raise BadInput.at("model.pretrained", f"{path}: {problem}") from error
 
 
 def _changing_buffers(network: nn.Module) -> set[str]:
@@ -81,21 +81,22 @@ def content_of(path: Path) -> dict[str, Any]:
     except BadInput:
         raise
     except (OSError, SafetensorError) as error:
-        raise BadInput(f"model.pretrained: {path}: cannot be read: {error}") from error
+        raise BadInput.at("model.pretrained", f"{path}: cannot be read: {error}") from error
     except Exception as error:  # torch.load raises whatever its parsers do
         if is_out_of_memory(error):
             raise
-        raise BadInput(
-            f"model.pretrained: {path}: neither a {SAFETENSORS} file nor a state_dict of tensors alone, "
-            "written by torch.save"
+        raise BadInput.at(
+            "model.pretrained",
+            f"{path}: neither a {SAFETENSORS} file nor a state_dict of tensors alone, written by torch.save",
         ) from error
     is_state = isinstance(content, Mapping) and all(
         isinstance(value, Tensor) or str(name).endswith(EXTRA) for name, value in content.items()
     )
     if not is_state:
-        raise BadInput(
-            f"model.pretrained: {path}: must hold the tensors of a state_dict, by name; it holds "
-            f"a {type(content).__name__} with other things"
+        raise BadInput.at(
+            "model.pretrained",
+            f"{path}: must hold the tensors of a state_dict, by name; it holds "
+            f"a {type(content).__name__} with other things",
         )
     return {str(name): value for name, value in content.items()}
 
@@ -114,7 +115,7 @@ def _with_others(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
             raise InvalidState(f"its state has schema {content.get('schema')}; this version reads {SCHEMA}")
         others = decoded(content.get("state"), inner, torch.device("cpu"))
     except (InvalidState, *UNDECODABLE) as error:
-        raise BadInput(f"model.pretrained: {path}: cannot be read: {error}") from error
+        raise BadInput.at("model.pretrained", f"{path}: cannot be read: {error}") from error
     return plain | others if isinstance(others, dict) else plain
 
 

@@ -38,5 +38,5 @@ class Quadratic(Model):
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         if len(shape) != 2 or shape[0] != 2 or num_classes != 1:
-            raise BadInput("model quadratic takes the samples of dataset quadratic, and no other")
+            raise BadInput.at("model", "quadratic takes the samples of dataset quadratic, and no other")
         return GaussianMean(torch.full(shape[1:], self.start))

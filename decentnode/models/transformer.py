@@ -104,9 +104,10 @@ class TransformerNetwork(nn.Module):
 def check_shape(shape: tuple[int, ...], fields: int) -> None:
     """Raises BadInput unless samples have source and target; of two fields each has the shape (length,)."""
     if not (len(shape) == 2 and shape[0] == 2) and not (fields == 2 and len(shape) == 1):
-        raise BadInput(
-            "model transformer takes ids of source and target, in two fields or in shape (2, length); the "
-            f"dataset gives {'one field' if fields == 1 else 'samples'} of shape {shape}"
+        raise BadInput.at(
+            "model",
+            "transformer takes ids of source and target, in two fields or in shape (2, length); the "
+            f"dataset gives {'one field' if fields == 1 else 'samples'} of shape {shape}",
         )
 
 
@@ -154,7 +155,7 @@ class Transformer(Model):
         check_shape(shape, fields=2)
         check_heads(self.width, self.heads, "transformer")
         if self.width < 4 or self.width % 2:
-            raise BadInput(f"model transformer: width must be even, 4 or more, not {self.width}")
+            raise BadInput.at("model", f"transformer: width must be even, 4 or more, not {self.width}")
         sizes = (self.width, self.heads, self.hidden, self.dropout)
         network = TransformerNetwork(
             nn.ModuleList(EncoderBlock(*sizes) for _ in range(self.layers)),

@@ -73,7 +73,9 @@ class Vit(Model):
         inputs, height, width = image_shape(shape, "vit", smallest=self.patch)
         check_heads(self.width, self.heads, "vit")
         if height % self.patch or width % self.patch:
-            raise BadInput(f"model vit: patch {self.patch} does not divide images of {height} x {width}")
+            raise BadInput.at(
+                "model", f"vit: patch {self.patch} does not divide images of {height} x {width}"
+            )
         blocks = nn.ModuleList(
             PreNormBlock(Attention(self.width, self.heads), 4 * self.width, nn.GELU(), EPSILON, self.dropout)
             for _ in range(self.layers)

@@ -19,7 +19,7 @@ from decentnode.communication.torch_distributed.missing_ranks import MissingRank
 from decentnode.communication.torch_distributed.process_group import prepare_nccl
 from decentnode.core.registry import TRAININGS
 from decentnode.datasets.base import Samples
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput, Defect, RunFailed
 from decentnode.mapping.base import is_loopback
 from decentnode.models.module_state import all_buffers
 from decentnode.options import Port, PositiveFloat
@@ -62,20 +62,23 @@ class DDPBaseline(GradientSync):
         reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
         return reachable and not self.trusted_network
 
-    def defect(self, device: str, nodes: int) -> str:
-        return backend_choice.backend_defect(self.backend, device, 0 if self.share_gpu else nodes)
+    def defects(self, device: str, nodes: int) -> Iterator[Defect]:
+        if what := backend_choice.backend_defect(self.backend, device, 0 if self.share_gpu else nodes):
+            yield Defect(("backend",), what)
 
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
         if self.samples == "reshuffled":
             everything = torch.cat(list(parts)).sort().values
             if len(everything) < len(parts):
                 few = f"{len(everything)} training samples are too few for {len(parts)} ranks"
-                raise BadInput(f"training: {NAME}: {few}")
+                raise BadInput.at("training", f"{NAME}: {few}")
             return Reshuffled(samples, everything, seed, rank, nodes=len(parts))
         sizes = list(map(len, parts))
         if not min(sizes):
             why = f"rank {sizes.index(0)} has no samples, and all must make the same steps"
-            raise BadInput(f"training: {NAME}: {why}; correct dataset.partition, or use samples: reshuffled")
+            raise BadInput.at(
+                "training", f"{NAME}: {why}; correct dataset.partition, or use samples: reshuffled"
+            )
         return Shard(samples, parts[rank], seed, rank, epoch_size=min(sizes))
 
     def connect(self, context: SyncContext) -> Reducer:

@@ -12,14 +12,14 @@ import msgspec
 import torch
 from torch import Tensor
 
-from decentnode.config.error_locations import line_of
+from decentnode.config.error_locations import defect_of
 from decentnode.config.settings import Settings
 from decentnode.core.payload import Payload
 from decentnode.core.text import first_line
 from decentnode.core.timeouts import Timeouts
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch
-from decentnode.errors import BadInput, DecentnodeError
+from decentnode.errors import BadInput, DecentnodeError, Defect, refuse
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
 from decentnode.models.module_copies import copied
@@ -55,9 +55,9 @@ def is_needed(settings: Settings) -> bool:
 
 
 class Findings(msgspec.Struct):
-    """What the dry round has found, in lines."""
+    """What the dry round has found."""
 
-    defects: list[str] = []
+    defects: list[Defect] = []
     notices: list[str] = []
     """What is no defect, but should be known."""
     uses_compiler: bool = False
@@ -79,13 +79,12 @@ def check(experiment: Experiment, saves: bool = False) -> Findings:
     answer = answer_of(answered, limit)
     if answer.is_late:
         key = "training.compile" if compiles else "failures.start_deadline"
-        raise BadInput(f"{key}: a dry round of one batch did not end within {limit:g} s")
+        raise BadInput.at(key, f"a dry round of one batch did not end within {limit:g} s")
     # The child ended without an answer: a crash, or `os._exit` in a plug-in.
     if not answer.content:
         raise BadInput(f"a dry round of one batch did not end: {answer.end}")
     result = msgspec.json.decode(answer.content, type=Findings)
-    if result.defects:
-        raise BadInput(*result.defects)
+    refuse(result.defects)
     return result
 
 
@@ -106,9 +105,10 @@ def findings(experiment: Experiment, saves: bool = False) -> Findings:
             trial = ModelTrial(experiment, rank, saves, result.notices)
             trial.run()
     except DecentnodeError as error:
-        result.defects += str(error).splitlines()
+        result.defects += error.defects
     except Exception as error:  # whatever a plug-in raises
-        result.defects.append(line_of(error) + _renamed(error))
+        defect = defect_of(error)
+        result.defects.append(replace(defect, suggestion=_renamed(error)))
     return result
 
 
@@ -117,12 +117,12 @@ def _renamed(error: Exception) -> str:
     if not isinstance(error, AttributeError) or not isinstance(error.obj, SharingBase):
         return ""
     today = renamed.ATTRIBUTES.get(error.name or "")
-    return f"; since version 0.2 it is {today}" if today else ""
+    return f"since version 0.2 it is {today}" if today else ""
 
 
 def defects(experiment: Experiment) -> list[str]:
     """The defects of an experiment, one line each; changes global state of plug-ins."""
-    return findings(experiment).defects
+    return [*map(str, findings(experiment).defects)]
 
 
 def members_of(graph: WeightedGraph) -> list[int]:
@@ -151,7 +151,7 @@ class DryNodes:
 
     experiment: Experiment
     schemes: Mapping[int, SharingBase] = field(init=False)
-    defects: list[str] = field(default_factory=list, init=False)
+    defects: list[Defect] = field(default_factory=list, init=False)
     sent: list[int] = field(default_factory=list, init=False)
     """Bytes of each payload, in all exchanges."""
     trained: int | None = field(default=None, init=False)
@@ -195,8 +195,8 @@ class DryNodes:
         loss = self._loss(minibatches.trial())
         if not loss.requires_grad:
             name = type(self.objective.module).__name__
-            raise BadInput(
-                f"model: the loss of {name} in training mode has no gradient; detach nothing in it"
+            raise BadInput.at(
+                "model", f"the loss of {name} in training mode has no gradient; detach nothing in it"
             )
         loss.backward()  # type: ignore[no-untyped-call]
         vector.take_in()
@@ -212,41 +212,43 @@ class DryNodes:
             loss = self.objective(batch)[1]
         except RuntimeError as error:
             if training.compile:
-                defect = f"training.compile: torch.compile fails here: {first_line(error)}; leave it out"
-                raise BadInput(defect) from error
+                defect = f"torch.compile fails here: {first_line(error)}; leave it out"
+                raise BadInput.at("training.compile", defect) from error
             if training.amp == "float16" and HALF in str(error):
-                defect = f"training.amp: float16 does not work on this CPU: {first_line(error)}; use bfloat16"
-                raise BadInput(defect) from error
+                defect = f"float16 does not work on this CPU: {first_line(error)}; use bfloat16"
+                raise BadInput.at("training.amp", defect) from error
             raise
         return loss
 
-    def code(self) -> Iterator[str]:
+    def code(self) -> Iterator[Defect]:
         """Encodes and decodes one model with a fresh chain."""
         chain = self.experiment.sharing().chain
         # Buffers after the parameters may bypass the chain.
         vector = self.models[self.ranks[0]][: chain.layouts[0].fields[0].elements]
         chain.begin(vector)
-        num_added = len(chain.stages) - len(self.experiment.settings.transforms)
+        num_added = len(chain.stages) - len(self.experiment.settings.sharing.transforms)
         sender, receiver = self.ranks[0], self.ranks[-1]
         context = Context(self.experiment.settings.seed, 0, sender, receiver if chain.per_receiver else None)
         payload = Payload.dense(vector)
         for index, transform in enumerate(chain.transforms):
-            key, before = f"sharing.transforms[{index - num_added}]", payload.buffer.clone()
+            key, before = ("sharing", "transforms", index - num_added), payload.buffer.clone()
             signal, payload = payload, transform.encode(payload, context)
             name = type(transform).__name__
             if not torch.equal(signal.buffer, before):
-                yield f"{key}: {name}.encode changes the memory that it was given; make a copy"
+                yield Defect(key, f"{name}.encode changes the memory that it was given; make a copy")
             if not isinstance(payload, Payload) or payload.layout.hash != chain.layouts[index + 1].hash:
-                yield f"{key}: {name}.encode gives another payload than its layout() declares"
+                yield Defect(key, f"{name}.encode gives another payload than its layout() declares")
                 return
         decoded = chain.decode(payload, context)
         if decoded.shape != vector.shape:
             shape, wanted = tuple(decoded.shape), tuple(vector.shape)
-            yield f"sharing.transforms: decode gives a vector of shape {shape}; it must be {wanted}"
+            yield Defect.at(
+                "sharing.transforms", f"decode gives a vector of shape {shape}; it must be {wanted}"
+            )
         elif not decoded.isfinite().all():
-            yield "sharing.transforms: decode gives numbers that are not finite"
+            yield Defect.at("sharing.transforms", "decode gives numbers that are not finite")
 
-    def share(self, round: int = 0) -> Iterator[str]:
+    def share(self, round: int = 0) -> Iterator[Defect]:
         """Runs one round of communication and checks `vector` and `out` after it."""
         graph, ranks = self.experiment.graph, self.ranks
         self.views = {rank: within(graph.view(rank, round, self.learning_rate), ranks) for rank in ranks}
@@ -262,7 +264,7 @@ class DryNodes:
             self.models[rank] = out[rank]
         yield from dict.fromkeys(self.defects)
 
-    def converse(self) -> Iterator[str]:
+    def converse(self) -> Iterator[Defect]:
         """Lets each node make a step and use what the others send, twice, and checks models and messages."""
         schemes = {rank: scheme for rank, scheme in self.schemes.items() if isinstance(scheme, AsyncSharing)}
         views = {rank: within(self.experiment.graph.view(rank, 0), self.ranks) for rank in self.ranks}
@@ -274,15 +276,17 @@ class DryNodes:
                 sender, (target, tag, number, payload) = posts.pop(0)
                 layout = schemes[sender].payload_layout(tag)
                 if layout is None or payload.layout.hash != layout.hash:
-                    yield f"sharing: {name} sends another payload than payload_layout({tag}) declares"
+                    yield Defect.at(
+                        "sharing", f"{name} sends another payload than payload_layout({tag}) declares"
+                    )
                     return
                 arrival = PeerMessage(sender, tag, number, payload)
                 answers = schemes[target].receive(self.models[target], arrival, views[target])
                 posts += [(target, answer) for answer in answers]
                 for _, error in schemes[target].refusals:
-                    yield f"sharing.transforms: what a node sends cannot be decoded: {error}"
+                    yield Defect.at("sharing.transforms", f"what a node sends cannot be decoded: {error}")
         if not all(model.isfinite().all() for model in self.models.values()):
-            yield "sharing: a model has numbers that are not finite"
+            yield Defect.at("sharing", "a model has numbers that are not finite")
 
     def _deliver(self, requests: Requests) -> Mapping[int, Incoming]:
         for rank, request in requests.items():
@@ -294,33 +298,37 @@ class DryNodes:
         self.phase += 1
         return delivered(requests) if not self.defects else {rank: {} for rank in requests}
 
-    def _mistakes(self, rank: int, scheme: Sharing, outgoing: Mapping[int, Payload]) -> Iterator[str]:
+    def _mistakes(self, rank: int, scheme: Sharing, outgoing: Mapping[int, Payload]) -> Iterator[Defect]:
         """Defects of what a node sends."""
         name, layout = type(_plugin(scheme)).__name__, scheme.payload_layout(self.phase)
         if self._is_changed(rank):
-            yield f"sharing: {name}.outgoing writes to vector, which peers may still read; make a copy"
+            yield Defect.at(
+                "sharing", f"{name}.outgoing writes to vector, which peers may still read; make a copy"
+            )
         if self.phase >= scheme.promises.phases:
             few = f"{name} exchanges more than {scheme.promises.phases} times"
-            yield f"sharing: {few}; let its promises have phases={self.phase + 1}"
+            yield Defect.at("sharing", f"{few}; let its promises have phases={self.phase + 1}")
         if strange := set(outgoing) - set(self.views[rank].targets):
-            yield f"sharing: {name}.outgoing sends to rank {min(strange)}, which is not in view.targets"
+            yield Defect.at(
+                "sharing", f"{name}.outgoing sends to rank {min(strange)}, which is not in view.targets"
+            )
         for payload in outgoing.values():
             if layout is None or not isinstance(payload, Payload) or payload.layout.hash != layout.hash:
                 method = f"payload_layout({self.phase})"
-                yield f"sharing: {name}.outgoing gives another payload than {method} declares"
+                yield Defect.at("sharing", f"{name}.outgoing gives another payload than {method} declares")
 
-    def _misdeeds(self, rank: int, scheme: Sharing, out: Tensor) -> Iterator[str]:
+    def _misdeeds(self, rank: int, scheme: Sharing, out: Tensor) -> Iterator[Defect]:
         """Defects of a node's result."""
         cls = type(_plugin(scheme))
         method = f"{cls.__name__}.{'mix' if cls.share is Sharing.share else 'share'}"
         if self._is_changed(rank):
-            yield f"sharing: {method} writes to vector, which peers may still read; write to out"
+            yield Defect.at("sharing", f"{method} writes to vector, which peers may still read; write to out")
         for _, error in scheme.refusals:
-            yield f"sharing.transforms: what a node sends cannot be decoded: {error}"
+            yield Defect.at("sharing.transforms", f"what a node sends cannot be decoded: {error}")
         unwritten = int(out.isnan().sum())
         if unwritten and not scheme.refusals:
             effect = f"leaves {unwritten:,} of {out.numel():,} elements of out unwritten, or makes them NaN"
-            yield f"sharing: {method} {effect}; write the new model into all of out"
+            yield Defect.at("sharing", f"{method} {effect}; write the new model into all of out")
 
     def _is_changed(self, rank: int) -> bool:
         """Whether a node's vector has changed; reports each change once."""

@@ -88,8 +88,12 @@ class Experiment:
     layout: ParameterLayout
     planned_rounds: int
     """The rounds that the settings ask for; private steps may have spent their budget before."""
+    plan: EvaluationPlan
+    """When models are evaluated, which ones, and on which samples."""
     privacy: tuple[PrivacyPlan, ...] = ()
     """The plan of each rank; none where steps are not private."""
+    injector: FaultInjector | None = None
+    """None without faults; its memory exists before the fork."""
 
     @classmethod
     def from_yaml(cls, path: Path, overrides: Sequence[str] = ()) -> "Experiment":
@@ -105,15 +109,14 @@ class Experiment:
         samples = RunSamples.load(settings, settings.graph.make().num_nodes, whole_dataset)
         graph = samples.weighted_graph(settings)
         dataset = samples.dataset
-        _ = settings.gradient_sync.make().shard(
-            dataset.train, samples.parts, settings.seed, 0
-        )  # raises BadInput
+        # Raises BadInput where a rank has no part of the steps, before a large model is made.
+        settings.training.gradient_sync.make().shard(dataset.train, samples.parts, settings.seed, 0)
         network = initial_model(
             settings.model.make(), dataset.shape, dataset.num_classes, settings.seed, dtype,
             dataset.train.zeros(2),
         )  # fmt: skip
         layout = ParameterLayout.of(
-            network, settings.mix_buffers, settings.training.channels_last(network), dtype
+            network, settings.training.mix_buffers, settings.training.channels_last(network), dtype
         )
         labels = tuple(dataset.train.labels.shape[1:])
         check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels)
@@ -121,49 +124,65 @@ class Experiment:
             check_ids(network, part.largest_ids())
         if dataset.train.is_ragged:
             check_padding(network, *dataset.train.alone_and_padded())
-        for augmentation in settings.training.augmentation:
-            augmentation.make().check(dataset)
         plans = plans_of(settings, graph.graph, samples, network)
         rounds, settings = settings.rounds, shortened(settings, plans)
-        experiment = cls(settings, graph, settings.mapping.make(), samples, network, layout, rounds, plans)
-        check_batches(experiment)
-        check_metrics(experiment.metrics)
-        _ = experiment.plan  # draws samples, which raises BadInput
-        _ = experiment.most_payload_bytes  # makes the chain once, which raises BadInput
-        _ = experiment.injector  # its memory must exist before the fork
-        if settings.training.pace is not None:
-            settings.training.pace.check(graph.num_nodes)
-        check_schedules(settings, graph.num_nodes)
+        mapping = settings.mapping.make()
+        faults = [fault.make() for fault in settings.faults]
+        machines = [mapping.machine_of(rank) for rank in range(graph.num_nodes)]
+        experiment = cls(
+            settings, graph, mapping, samples, network, layout, rounds,
+            plan=evaluation_plan(settings, samples, network), privacy=plans,
+            injector=FaultInjector(faults, machines, settings.seed) if faults else None,
+        )  # fmt: skip
+        experiment.check()
         return experiment
+
+    def check(self) -> None:
+        """Raises BadInput for what would only fail in a node: small batches, long reports, a chain.
+
+        What needs to be computed, such as a step, is tried in the dry round.
+        """
+        settings, dataset = self.settings, self.samples.dataset
+        for augmentation in settings.training.augmentation:
+            augmentation.make().check(dataset)
+        settings.training.check(dataset.train, self.least_batch, self.gradient_sync.one_model)
+        self._check_parts()
+        needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in self.metrics)
+        if needed > MOST_BYTES:
+            raise BadInput.at(
+                "task",
+                f"the {len(self.metrics)} metrics of an evaluation need {needed} bytes of a node's report, "
+                f"which has {MOST_BYTES}; measure fewer, for instance with per_class: false",
+            )
+        self.bound(on_overlay(self._scheme(), self.graph), 0)
+        if settings.training.pace is not None:
+            settings.training.pace.check(self.graph.num_nodes)
+        check_schedules(settings, self.graph.num_nodes)
+
+    def _check_parts(self) -> None:
+        for rank in range(self.graph.num_nodes):
+            if 0 < self.shard(rank).size < self.least_batch:
+                raise BadInput.at(
+                    "dataset.partition",
+                    f"rank {rank} has a single sample, but batch norm needs {self.least_batch} at once; give "
+                    f"each rank {self.least_batch} or none",
+                )
+        scheme: Sharing = self.settings.sharing.make()
+        without = [rank for rank, part in enumerate(self.samples.parts) if not len(part)]
+        if scheme.requirements.local_loss and without:
+            raise BadInput.at(
+                "sharing",
+                f"{name_of(scheme)} tests models on a node's own samples, but rank {without[0]} has none; "
+                "change dataset.partition, or use another scheme",
+            )
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """What an evaluation measures, the headline first; those on validation samples last."""
-        task = self.settings.training.task.make()
+        task = self.settings.task.make()
         metrics = tuple(Metric(*metric) for metric in task.metrics(self.samples.dataset.num_classes))
         held_out = self.samples.dataset.validation is not None
         return metrics + tuple(metric.of_validation for metric in metrics if held_out)
-
-    @cached_property
-    def plan(self) -> EvaluationPlan:
-        """When models are evaluated, which ones, and on which samples."""
-        tests, samples = self.settings.evaluation, self.samples.dataset.test
-        source: Dataset = self.settings.dataset.make()
-        size = source.available(tests.samples, samples)
-        if size is not None and size > len(samples):
-            raise BadInput(f"evaluation.samples: {size} samples asked for, the test set has {len(samples)}")
-        drawn = None if size is None else draw(samples, size, "evaluation", self.settings.seed)
-        return EvaluationPlan(
-            samples=samples,
-            every=tests.every,
-            rounds=self.settings.rounds,
-            batch_size=tests.batch_size or batch_size(self.network),
-            final=tests.final,
-            drawn=drawn,
-            ranks=tests.tested(self.graph.num_nodes),
-            adversaries=self.settings.adversary_ranks,
-            validation=self.samples.dataset.validation,
-        )
 
     @cached_property
     def processes(self) -> tuple[HostProcess, ...]:
@@ -199,15 +218,8 @@ class Experiment:
     @cached_property
     def gradient_sync(self) -> GradientSync:
         """The gradient sync of the run."""
-        gradient_sync: GradientSync = self.settings.gradient_sync.make()
+        gradient_sync: GradientSync = self.settings.training.gradient_sync.make()
         return gradient_sync
-
-    @cached_property
-    def injector(self) -> FaultInjector | None:
-        """The fault injector; None without faults."""
-        faults = [fault.make() for fault in self.settings.faults]
-        machines = [self.mapping.machine_of(rank) for rank in range(self.graph.num_nodes)]
-        return FaultInjector(faults, machines, self.settings.seed) if faults else None
 
     def sharing(self, rank: int = 0) -> SharingBase:
         """A new scheme of an honest node, ready to begin; without the exchanges of `on_overlay`."""
@@ -216,7 +228,7 @@ class Experiment:
     def _scheme(self) -> SharingBase:
         """A new scheme, not bound yet, with averaged buffers around it where it needs them."""
         scheme: SharingBase = self.settings.sharing.make()
-        transforms = [*scheme.first_transforms(), *(t.make() for t in self.settings.transforms)]
+        transforms = [*scheme.first_transforms(), *(t.make() for t in self.settings.sharing.transforms)]
         if not isinstance(scheme, Sharing) or stay_in_vector(self.layout, scheme, transforms):
             return scheme
         return beside(scheme)
@@ -224,7 +236,7 @@ class Experiment:
     def bound(self, scheme: SharingBase, rank: int) -> SharingBase:
         """Gives a scheme, with all that is around it, what it needs on a node of the run."""
         layout, settings, shard = self.layout, self.settings, self.shard(rank)
-        transforms = [t.make() for t in settings.transforms]
+        transforms = [t.make() for t in settings.sharing.transforms]
         local_loss = None
         if scheme.requirements.local_loss and shard.size:
             # In a network of its own.
@@ -358,7 +370,7 @@ class Experiment:
         checkpoints = NodeCheckpoints(
             resources.identity, settings.checkpoint.every, reporter, rank, scheduler, records
         )
-        adaptation = (AdaptWhileCommunicating if settings.overlap else AdaptThenCombine)(
+        adaptation = (AdaptWhileCommunicating if settings.communication.overlap else AdaptThenCombine)(
             training, scheduler.heartbeat, clock
         )
         node_class: Callable[..., Node] = Node
@@ -407,33 +419,24 @@ class Experiment:
         )  # fmt: skip
 
 
-def check_batches(experiment: Experiment) -> None:
-    """Raises BadInput if a node's batches are too small for the model's batch norm, or for its samples."""
-    least, training = experiment.least_batch, experiment.settings.training
-    training.check(experiment.samples.dataset.train, least, experiment.gradient_sync.one_model)
-    for rank in range(experiment.graph.num_nodes):
-        if 0 < experiment.shard(rank).size < least:
-            raise BadInput(
-                f"dataset.partition: rank {rank} has a single sample, but batch norm needs {least} at "
-                f"once; give each rank {least} or none"
-            )
-    scheme: Sharing = experiment.settings.sharing.make()
-    without = [rank for rank, part in enumerate(experiment.samples.parts) if not len(part)]
-    if scheme.requirements.local_loss and without:
-        raise BadInput(
-            f"sharing: {name_of(scheme)} tests models on a node's own samples, but rank {without[0]} has "
-            "none; change dataset.partition, or use another scheme"
-        )
-
-
-def check_metrics(metrics: Sequence[Metric]) -> None:
-    """Raises BadInput if the metrics of a node are too long for a report."""
-    needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in metrics)
-    if needed > MOST_BYTES:
-        raise BadInput(
-            f"task: the {len(metrics)} metrics of an evaluation need {needed} bytes of a node's report, "
-            f"which has {MOST_BYTES}; measure fewer, for instance with per_class: false"
-        )
+def evaluation_plan(settings: Settings, run_samples: RunSamples, network: nn.Module) -> EvaluationPlan:
+    """Draws the test samples of all evaluations; raises BadInput where there are too few."""
+    tests, samples = settings.evaluation, run_samples.dataset.test
+    source: Dataset = settings.dataset.make()
+    size = source.available(tests.samples, samples)
+    if size is not None and size > len(samples):
+        raise BadInput.at("evaluation.samples", f"{size} samples asked for, the test set has {len(samples)}")
+    return EvaluationPlan(
+        samples=samples,
+        every=tests.every,
+        rounds=settings.rounds,
+        batch_size=tests.batch_size or batch_size(network),
+        final=tests.final,
+        drawn=None if size is None else draw(samples, size, "evaluation", settings.seed),
+        ranks=tests.tested(len(run_samples.parts)),
+        adversaries=settings.adversary_ranks,
+        validation=run_samples.dataset.validation,
+    )
 
 
 def vector_test(experiment: Experiment, device: torch.device | None = None) -> VectorTest:
@@ -451,7 +454,7 @@ def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[s
     """
     settings = experiment.settings
     norms = (part for part in experiment.network.modules() if isinstance(part, _NormBase))
-    if not settings.mix_buffers and any(norm.track_running_stats for norm in norms):
+    if not settings.training.mix_buffers and any(norm.track_running_stats for norm in norms):
         return None
     mixed = [entry.name for entry in experiment.layout.entries]
     if settings.has_foreign_plugins and changes_itself(experiment.network, experiment.two_batches, mixed):

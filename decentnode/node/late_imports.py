@@ -12,7 +12,11 @@ COMPILER = "torch._dynamo"
 
 def import_for_nodes(settings: Settings) -> None:
     """Imports what nodes of these settings would import later, and nothing that they would not."""
-    training, model, gradient_sync = settings.training, settings.model.make(), settings.gradient_sync.make()
+    training, model, gradient_sync = (
+        settings.training,
+        settings.model.make(),
+        settings.training.gradient_sync.make(),
+    )
     training.prepare()
     # Private steps: the gradients of samples come from torch.func, which imports the compiler.
     if training.privacy is not None or model.uses_compiler or gradient_sync.uses_compiler:

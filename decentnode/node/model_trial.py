@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decentnode.config.error_locations import line_of
+from decentnode.config.error_locations import defect_of
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Samples
-from decentnode.errors import BadInput, DecentnodeError, is_out_of_memory
+from decentnode.errors import BadInput, DecentnodeError, Defect, is_out_of_memory
 from decentnode.models.module_copies import copied
 from decentnode.models.module_state import equal
 from decentnode.models.state_encoding import UnknownKind
@@ -100,23 +100,25 @@ class ModelTrial:
         """Checks what a gradient sync needs of each gradient."""
         unused, gradient_sync = training.rehearse_alone().unused, self.experiment.gradient_sync
         if unused and not getattr(gradient_sync, "find_unused_parameters", True):
-            raise BadInput(
-                f"training.find_unused_parameters: the model does not use '{min(unused)}' in its loss; set "
-                "true, or remove it"
+            raise BadInput.at(
+                "training.find_unused_parameters",
+                f"the model does not use '{min(unused)}' in its loss; set true, or remove it",
             )
 
     def _check_parameters(self, module: nn.Module, before: dict[str, bool]) -> None:
         after = {name: p.requires_grad for name, p in module.named_parameters()}
         for name in after.keys() - before.keys():
-            raise BadInput(
-                f"model: the parameter '{name}' appears in the first step, too late to be trained; make it "
-                "in the constructor, or use a lazy module of torch"
+            raise BadInput.at(
+                "model",
+                f"the parameter '{name}' appears in the first step, too late to be trained; make it "
+                "in the constructor, or use a lazy module of torch",
             )
         changed = [name for name in before if after.get(name) != before[name]]
         if changed:
-            raise BadInput(
-                f"model: a step changes whether '{changed[0]}' is trained, but the parameters that travel "
-                "are fixed at the start; set requires_grad in the constructor"
+            raise BadInput.at(
+                "model",
+                f"a step changes whether '{changed[0]}' is trained, but the parameters that travel "
+                "are fixed at the start; set requires_grad in the constructor",
             )
 
     def _try_smallest(self) -> None:
@@ -146,14 +148,16 @@ class ModelTrial:
         try:
             content_of_model(training.module)
         except UnknownKind as error:
-            raise BadInput(f"records.models: the model cannot be recorded: {error}") from error
+            raise BadInput.at("records.models", f"the model cannot be recorded: {error}") from error
 
     def _saved(self, training: Training) -> bytes | None:
         """The state of a node as in a checkpoint; None if none can hold it."""
         try:
             return packed({"vector": training.vector.values, "training": training.state_dict()})
         except (UnknownKind, BadTensors) as error:
-            self._report(f"checkpoint: a node cannot be saved, so no run could be resumed: {error}")
+            self._report(
+                Defect.at("checkpoint", f"a node cannot be saved, so no run could be resumed: {error}")
+            )
             return None
 
     def _resumed(self, content: bytes) -> Training:
@@ -179,7 +183,8 @@ class ModelTrial:
         kept = f"keeps {where} in a plain attribute" if where else "depends on what is no buffer"
         advice = "draw from torch, numpy.random or random, which are seeded" if is_generator else ADVICE
         name = type(training.module).__name__
-        self._report(f"model: {name} {kept}, so a resumed run would be another run; {advice}")
+        what = f"{name} {kept}, so a resumed run would be another run"
+        self._report(Defect.at("model", what, advice))
 
     def _evaluate_elsewhere(self, content: bytes, tests: Samples, scores: dict[str, float]) -> None:
         """Evaluates in a network of its own, as evaluators do."""
@@ -192,12 +197,12 @@ class ModelTrial:
         self._new().seed_evaluation(0)
         if not equal(test.run(tests, experiment.plan.batch_size), scores):
             difference = "scores of the model are others in another process, which lacks a plain attribute"
-            raise BadInput(f"evaluation.background: the {difference}; {ADVICE}")
+            raise BadInput.at("evaluation.background", f"the {difference}; {ADVICE}")
 
-    def _report(self, line: str) -> None:
+    def _report(self, defect: Defect) -> None:
         if self.saves:
-            raise BadInput(line)
-        self.notices.append(line)
+            raise BadInput(defect)
+        self.notices.append(str(defect))
 
 
 @contextmanager
@@ -213,8 +218,9 @@ def doing(activity: str) -> Iterator[None]:
         if SECOND_BACKWARD in str(error):
             why = "it keeps tensors with their graph from one step to the next; detach them"
         else:
-            why = line_of(error).removeprefix("model: ")
-        raise BadInput(f"model: it cannot {activity}: {why}") from error
+            defect = defect_of(error)
+            why = defect.what if defect.key == ("model",) else str(defect)
+        raise BadInput.at("model", f"it cannot {activity}: {why}") from error
 
 
 def _is_same(training: Training, other_training: Training) -> bool:

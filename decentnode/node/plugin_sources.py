@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from decentnode.config.settings import Plugin, Settings
+from decentnode.config.plugin import Plugin
+from decentnode.config.settings import Settings
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.text import printable
 from decentnode.core.timeouts import Timeouts

@@ -50,12 +50,14 @@ class RunSamples:
         # A dataset from outside may draw from any of the global generators.
         with seeded(seed, "dataset"):
             drawn = source.drawn(source.whole(seed) if whole_dataset is None else whole_dataset, seed)
-        dataset, rows = hold_out(drawn.to(DTYPES[settings.training.dtype]), settings.validation, seed)
+        dataset, rows = hold_out(drawn.to(DTYPES[settings.training.dtype]), settings.dataset.validation, seed)
         if not len(dataset.test):
-            raise BadInput("dataset: the test set is empty, so no model can be evaluated")
-        settings.training.task.make().check(dataset, settings.training.loss.cls)
-        parts = split_rows(settings.partition.make(), dataset.train, rows, nodes, seed)
-        changed, levels = skew.apply([plugin.make() for plugin in settings.skew], dataset, parts, seed)
+            raise BadInput.at("dataset", "the test set is empty, so no model can be evaluated")
+        settings.task.make().check(dataset, settings.training.loss.cls)
+        parts = split_rows(settings.dataset.partition.make(), dataset.train, rows, nodes, seed)
+        changed, levels = skew.apply(
+            [plugin.make() for plugin in settings.dataset.skew], dataset, parts, seed
+        )
         adversaries = [plugin.make() for plugin in settings.adversaries]
         flips = [flip for adversary in adversaries if (flip := adversary.skew()) is not None]
         changed, _ = skew.apply(flips, changed, parts, seed)
@@ -95,10 +97,12 @@ class RunSamples:
         """The graph with its weights; raises BadInput where it needs labels that the samples do not have."""
         graph: Graph = settings.graph.make()
         if not graph.needs_labels:
-            return WeightedGraph(graph, settings.weights.make(), settings.seed)
+            return WeightedGraph(graph, settings.sharing.weights.make(), settings.seed)
         if not self.has_classes:
-            raise BadInput(f"graph: {name_of(graph)} needs samples of classes; these have none")
-        weighted = WeightedGraph(graph.with_labels(self.histograms), settings.weights.make(), settings.seed)
+            raise BadInput.at("graph", f"{name_of(graph)} needs samples of classes; these have none")
+        weighted = WeightedGraph(
+            graph.with_labels(self.histograms), settings.sharing.weights.make(), settings.seed
+        )
         # The checks of the settings saw the graph that it is without labels.
         sharing: Sharing = settings.sharing.make()
         sharing.check(weighted)
@@ -116,7 +120,7 @@ class RunSamples:
         """The training samples of each rank in numbers, with labels as the skews have left them."""
         train = self.dataset.train
         # Tokens are labels that each rank has all of.
-        counted = not isinstance(settings.training.task.make(), NextToken) and (
+        counted = not isinstance(settings.task.make(), NextToken) and (
             1 < self.dataset.num_classes <= MOST_LABELS
         )
         return PartitionTable(
@@ -125,6 +129,6 @@ class RunSamples:
             [] if train.groups is None else [len(np.unique(train.groups[part])) for part in self.parts],
             [
                 {"name": plugin.name, "levels": levels}
-                for plugin, levels in zip(settings.skew, self.levels, strict=True)
+                for plugin, levels in zip(settings.dataset.skew, self.levels, strict=True)
             ],
         )

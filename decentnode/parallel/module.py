@@ -464,7 +464,7 @@ def joined(
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):
         terms[name] = str(getattr(options, name))
     chosen = "zeromq" if options.communication == "auto" else options.communication
-    communication: Communication = made(COMMUNICATIONS, chosen, {})
+    communication: Communication = made(COMMUNICATIONS, chosen)
     link = rendezvous.join(communication, terms, memory, options.deadline)
     endpoint = link.endpoint
     if endpoint.device != device:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from decentnode.config.type_check import describe, show, unknown
+from decentnode.config.type_check import describe, known_names, show
 from decentnode.errors import BadInput
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ class Options:
         known = [field.name for field in fields(cls)]
         for name in words:
             if name not in known:
-                suggestion = unknown("option", name, known).removeprefix("unknown option")
-                raise BadInput(f"DecentralizedDataParallel has no option '{name}'{suggestion}")
+                raise BadInput(f"DecentralizedDataParallel has no option '{name}'{known_names(name, known)}")
         return cls(**words)
 
     def strength(self, step: int) -> float:

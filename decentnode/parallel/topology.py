@@ -11,14 +11,12 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown
+from decentnode.config import maker
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import Adjacency, Graph, StaticGraph
-from decentnode.graph.declared import check_declared, doubts
+from decentnode.graph.declared import check_declared, notices
 from decentnode.graph.mixing import ROW_SUM_TOLERANCE, FromGraph, Mixing, WeightedGraph, default_weights
-from decentnode.mapping.job import job_port
-from decentnode.options import Port
 
 Topology = str | Mapping[str, Any] | Graph | Tensor | NDArray[Any] | Sequence[Sequence[float]]
 """A name, a mapping with `name` and options, a graph, or W itself: row i has the weights that rank i uses."""
@@ -66,10 +64,10 @@ def weighted_graph(
     if topology.is_negotiated:
         raise BadInput(f"topology: nodes of {name_of(topology)} agree on edges by messages; here are none")
     check_declared(topology)
-    for doubt in doubts(topology):
-        warnings.warn(doubt, stacklevel=3)
+    for notice in notices(topology):
+        warnings.warn(notice, stacklevel=3)
     rule = weights if weights is not None else default_weights(topology)
-    return WeightedGraph(topology, rule if isinstance(rule, Mixing) else made(MIXINGS, rule, {}))
+    return WeightedGraph(topology, rule if isinstance(rule, Mixing) else made(MIXINGS, rule))
 
 
 def _per_machine() -> dict[str, int]:
@@ -88,33 +86,14 @@ def digest(graph: WeightedGraph) -> str:
     return state.hexdigest()
 
 
-def made(registry: Registry, named: str | Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """The plug-in of that name; `defaults` are options for plug-ins that have them."""
-    options = {"name": named} if isinstance(named, str) else dict(named)
-    name = options.pop("name", None)
-    if not isinstance(name, str):
-        raise BadInput(f"{registry.kind}: a mapping names its plug-in under 'name'")
-    cls = registry.find(name)
-    parameters = parameters_of(cls)
-    for option in options:
-        if option not in parameters:
-            raise BadInput(f"{registry.kind} {name}: {option}: {unknown('option', option, list(parameters))}")
-    usual = {option: value for option, value in defaults.items() if option in parameters}
-    for option, (hint, default) in parameters.items():
-        if default is REQUIRED and option not in {**usual, **options}:
-            raise BadInput(f"{registry.kind} {name}: {option}: missing; it must be {describe(hint)}")
-        if hint == Port and default is not REQUIRED:
-            usual.setdefault(option, job_port(default))
-    for option, value in options.items():
-        try:
-            usual[option] = typed(parameters[option][0], value)
-        except TypeMismatch as unfit:
-            where = f"{registry.kind} {name}: {option}"
-            raise BadInput(*(f"{where}: {problem}" for problem in unfit.problems.values())) from unfit
+def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Any:
+    """The plug-in of that name, with errors that name it; `usual` are options for those that have them."""
     try:
-        return cls(**usual)
-    except TypeError as error:
-        raise BadInput(f"{registry.kind} {name}: {error}") from error
+        return maker.made(registry, named, usual)
+    except BadInput as error:
+        name = named if isinstance(named, str) else named.get("name")
+        lines = [f"{registry.kind} {name}: {one}" if one.key else str(one) for one in error.defects]
+        raise BadInput(*lines) from error
 
 
 def _matrix(content: Any, size: int) -> NDArray[np.float64]:

@@ -51,9 +51,9 @@ class ConsensusControl(Gossip):
     def check_chain(self, chain: Chain) -> None:
         for index, stage in enumerate(chain.stages):
             if stage.changes_basis or not (stage.lossless and stage.same_coordinates):
-                raise BadInput(
-                    f"transforms[{index}] {name_of(stage)} changes the models that {name_of(self)} compares; "
-                    "leave it out"
+                raise BadInput.at(
+                    f"transforms[{index}]",
+                    f"{name_of(stage)} changes the models that {name_of(self)} compares; leave it out",
                 )
 
     @property

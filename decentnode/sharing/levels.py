@@ -13,7 +13,7 @@ from torch import Tensor
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import SHARINGS, TRANSFORMS, Registry, guess, name_of
 from decentnode.core.vector import ParameterLayout
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
@@ -52,10 +52,12 @@ class Levels(SchemeWrapper):
         self.outer_scheme = _scheme("outer", self.outer)
         if self.outer_scheme.adjust_gradient is not None:
             name = name_of(self.outer_scheme)
-            raise BadInput(f"outer: {name} changes local steps; heads only mix: use gossip")
+            raise BadInput.at("outer", f"{name} changes local steps; heads only mix: use gossip")
         super().__init__(_scheme("inner", self.inner))
         if isinstance(self.scheme, FedStc):
-            raise BadInput("inner: fed_stc sends updates down, which a mix of heads would miss; use fed_avg")
+            raise BadInput.at(
+                "inner", "fed_stc sends updates down, which a mix of heads would miss; use fed_avg"
+            )
         self._transforms = [_transforms("inner", self.inner), _transforms("outer", self.outer)]
         self.registered_name = "levels"
         needs = [scheme.requirements for scheme in self.schemes]
@@ -200,14 +202,14 @@ def _scheme(level: str, level_options: Mapping[str, Any] | str) -> Sharing:
         or isinstance(scheme, Levels)
         or scheme.requirements.tree
     ):
-        raise BadInput(f"{level}: {name_of(scheme)} does not work in a level; use gossip or fed_avg")
+        raise BadInput.at(level, f"{name_of(scheme)} does not work in a level; use gossip or fed_avg")
     return scheme
 
 
 def _transforms(level: str, level_options: Mapping[str, Any] | str) -> list[Transform]:
     listed = [] if isinstance(level_options, str) else level_options.get("transforms") or []
     if not isinstance(listed, list):
-        raise BadInput(f"{level}.transforms: must be a list of transforms")
+        raise BadInput.at(f"{level}.transforms", "must be a list of transforms")
     return [
         _made(f"{level}.transforms[{index}]", TRANSFORMS, transform) for index, transform in enumerate(listed)
     ]
@@ -218,19 +220,21 @@ def _made(where: str, registry: Registry, plugin_options: Mapping[str, Any] | st
     options = {"name": plugin_options} if isinstance(plugin_options, str) else dict(plugin_options)
     name = options.pop("name", None)
     if not isinstance(name, str):
-        raise BadInput(f"{where}.name: missing; name one of: {registry.names}")
+        raise BadInput.at(f"{where}.name", f"missing; name one of: {registry.names}")
     cls = registry.find(name)
     hints = get_type_hints(cls, include_extras=True)
     known = [field.name for field in fields(cls) if field.init]
     lines = []
     for option, value in options.items():
         if option not in known:
-            lines.append(f"{where}.{option}: unknown option of {name}{guess(option, known)}")
+            lines.append(Defect.at(f"{where}.{option}", f"unknown option of {name}{guess(option, known)}"))
             continue
         try:
             options[option] = TypeAdapter(hints[option]).validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
-            lines.append(f"{where}.{option}: {error.errors()[0]['msg'].lower()}, not {json.dumps(value)}")
+            lines.append(
+                Defect.at(f"{where}.{option}", f"{error.errors()[0]['msg'].lower()}, not {json.dumps(value)}")
+            )
     if lines:
         raise BadInput(*lines)
     return cls(**options)

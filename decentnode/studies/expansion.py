@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from decentnode.config import extends
 from decentnode.config import loader as config
 from decentnode.config import overrides as command_line
 from decentnode.config.error_locations import plugin_errors_as_bad_input
 from decentnode.config.settings import Settings
-from decentnode.config.sources import extends
-from decentnode.config.yaml_source import Defect, Document, SourceLocation
-from decentnode.errors import BadInput, ConfigError
+from decentnode.config.yaml_source import Document, LocatedDefect, SourceLocation
+from decentnode.errors import BadInput, ConfigError, Defect
 from decentnode.studies.axes import Change, PlannedVariant
 from decentnode.studies.study_file import PlannedStudy
 
@@ -57,7 +57,7 @@ def planned_runs(study: PlannedStudy) -> list[PlannedRun]:
             with plugin_errors_as_bad_input():
                 settings_of[variant.name] = config.understand(document)
         except BadInput as error:
-            for line in error.defects:
+            for line in error.lines:
                 defects.setdefault(line, []).append(variant.name)
     if defects:
         raise ConfigError(*_with_variants(defects, len(study.variants)))
@@ -120,4 +120,4 @@ def _check_one_machine(study: PlannedStudy, all_settings: dict[str, Settings]) -
 
 def _wrong(study: PlannedStudy, key: str, defect: str) -> ConfigError:
     place = study.document.location((key,))
-    return ConfigError(Defect(place, (key,), defect).render(study.document.file))
+    return ConfigError(LocatedDefect(place, Defect((key,), defect)).render(study.document.file))

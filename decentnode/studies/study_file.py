@@ -15,8 +15,8 @@ from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SECTIONS
 from decentnode.config.settings import check_name
 from decentnode.config.type_check import REQUIRED, parameters_of, show, unknown
-from decentnode.config.yaml_source import Document, Key
-from decentnode.errors import ConfigError
+from decentnode.config.yaml_source import Document
+from decentnode.errors import ConfigError, Key
 from decentnode.options import NonNegative, Positive
 from decentnode.studies.axes import Change, Level, PlannedVariant, StudyAxis, combine, label_of, spread_out
 

@@ -42,7 +42,7 @@ class Computation:
     def __post_init__(self) -> None:
         if self.amp is not None and self.dtype != "float32":
             effect = "computes the same without amp" if self.dtype == "bfloat16" else "would lose its digits"
-            raise BadInput(f"training.amp: needs training.dtype: float32; {self.dtype} {effect}")
+            raise BadInput.at("training.amp", f"needs training.dtype: float32; {self.dtype} {effect}")
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """The context of forward passes and losses on a device."""

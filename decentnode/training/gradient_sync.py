@@ -1,16 +1,17 @@
 """How the local steps of all nodes depend on each other: the plug-ins of `training.name`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from decentnode.core.byte_counters import ByteCounters
-from decentnode.core.registry import TRAININGS
+from decentnode.core.registry import TRAININGS, refuse_old_hooks
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Samples
+from decentnode.errors import Defect
 from decentnode.training.minibatches import Shard
 from decentnode.training.reducer import Reducer
 
@@ -44,13 +45,17 @@ class GradientSync(ABC):
     port: int | None = None
     """The port of the rendezvous at rank 0, in a run over several machines."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, {"defect": "defects"})
+
     def crosses_network(self, addresses: Sequence[str]) -> bool:
         """Whether it sends between these machines over a network that is not declared as trusted."""
         return False
 
-    def defect(self, device: str, nodes: int) -> str:
-        """Why a machine with so many nodes on that device cannot take part; empty when it can."""
-        return ""
+    def defects(self, device: str, nodes: int) -> Iterator[Defect]:
+        """Why a machine with so many nodes on that device cannot take part."""
+        yield from ()
 
     @abstractmethod
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:

@@ -74,20 +74,22 @@ class PaceSettings:
         """The factors in the file by rank; one line of 1 where there is none. Raises BadInput."""
         if self.trace_path is None:
             return []
-        place = f"training.pace.trace_path: {self.trace_path}"
+        key = "training.pace.trace_path"
         try:
             lines = Path(self.trace_path).read_text("utf-8").splitlines()
             factors = [
                 [float(word) for word in line.replace(",", " ").split()] for line in lines if line.strip(" ,")
             ]
         except OSError as error:
-            raise BadInput(f"{place}: cannot be read: {error.strerror}") from None
+            raise BadInput.at(key, f"{self.trace_path}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise BadInput(f"{place}: must be text with one line of numbers per rank") from None
+            raise BadInput.at(
+                key, f"{self.trace_path}: must be text with one line of numbers per rank"
+            ) from None
         except ValueError as error:
-            raise BadInput(f"{place}: {error}") from None
+            raise BadInput.at(key, f"{self.trace_path}: {error}") from None
         if not all(0 < number < inf for line in factors for number in line):
-            raise BadInput(f"{place}: factors must be finite and > 0")
+            raise BadInput.at(key, f"{self.trace_path}: factors must be finite and > 0")
         return factors
 
     def of_rank(self, rank: int, nodes: int, seed: int, clock: Clock) -> "Pace":
@@ -97,9 +99,10 @@ class PaceSettings:
     def check(self, nodes: int) -> None:
         """Raises BadInput where the file does not fit that number of nodes."""
         if self.trace_path is not None and len(self.trace) != nodes:
-            raise BadInput(
-                f"training.pace.trace_path: {self.trace_path} has {len(self.trace)} lines; it must have one "
-                f"for each of the {nodes} ranks"
+            raise BadInput.at(
+                "training.pace.trace_path",
+                f"{self.trace_path} has {len(self.trace)} lines; it must have one "
+                f"for each of the {nodes} ranks",
             )
 
 

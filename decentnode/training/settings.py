@@ -1,7 +1,7 @@
 """The settings of local steps, and classes from YAML with their options."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from decentnode.core.registry import name_of
 from decentnode.core.text import first_line
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch, Samples
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, Defect, refuse
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from decentnode.training.augmentation.base import augmented
 from decentnode.training.augmentation.mixup import Mixup
@@ -96,68 +96,68 @@ class TrainingSettings(Computation):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch_size is not None and self.batch_tokens is not None:
-            raise BadInput("training: give one of batch_size and batch_tokens, not both")
+            raise BadInput.at("training", "give one of batch_size and batch_tokens, not both")
         if self.batch_size is None and self.batch_tokens is None:
             object.__setattr__(self, "batch_size", BATCH_SIZE)
         if self.drop_last and self.batch_tokens is not None:
-            raise BadInput("training.drop_last: minibatches of batch_tokens are all full; leave it out")
+            raise BadInput.at("training.drop_last", "minibatches of batch_tokens are all full; leave it out")
         if self.steps_per_round is not None and self.epochs_per_round is not None:
-            raise BadInput(f"training: {ONE_OF_BOTH}")
+            raise BadInput.at("training", f"{ONE_OF_BOTH}")
         if self.optimizer.cls is torch.optim.SparseAdam:
-            raise BadInput(
-                "training.optimizer: SparseAdam needs sparse gradients, and the gradient here is one dense "
-                "vector; use Adam"
+            raise BadInput.at(
+                "training.optimizer",
+                "SparseAdam needs sparse gradients, and the gradient here is one dense vector; use Adam",
             )
 
         is_optimizer = isinstance(self.optimizer.cls, type) and issubclass(self.optimizer.cls, Optimizer)
         if self.decay == "weights" and is_optimizer and not self.optimizer.options.get("weight_decay"):
-            raise BadInput("training.decay: weights needs an optimizer with a weight_decay above 0")
+            raise BadInput.at("training.decay", "weights needs an optimizer with a weight_decay above 0")
         if self.amp == "float16" and self.optimizer.cls is torch.optim.LBFGS:
-            raise BadInput(
-                "training.amp: float16 skips steps whose gradient overflows, and LBFGS cannot leave a line "
-                "search; use bfloat16"
+            raise BadInput.at(
+                "training.amp",
+                "float16 skips steps whose gradient overflows, and LBFGS cannot leave a line "
+                "search; use bfloat16",
             )
         if self.amp is not None and self.loss.cls is nn.BCELoss:
-            raise BadInput(
-                "training.amp: BCELoss is not safe in mixed precision; use BCEWithLogitsLoss, and a model "
-                "without a sigmoid at its end"
+            raise BadInput.at(
+                "training.amp",
+                "BCELoss is not safe in mixed precision; use BCEWithLogitsLoss, and a model "
+                "without a sigmoid at its end",
             )
         if self.schedule_step == "step" and self.scheduler and self.scheduler.cls is ReduceLROnPlateau:
-            raise BadInput(
-                "training.schedule_step: ReduceLROnPlateau needs the mean loss of a round; use round"
+            raise BadInput.at(
+                "training.schedule_step", "ReduceLROnPlateau needs the mean loss of a round; use round"
             )
 
         if sum(plugin.cls is Mixup for plugin in self.augmentation) > 1:
-            raise BadInput("training.augmentation: mixup mixes a batch once; name it once")
+            raise BadInput.at("training.augmentation", "mixup mixes a batch once; name it once")
         if self.privacy is not None:
-            self._check_private()
+            refuse(one.below(("training",)) for one in self._defects_of_private())
 
-    def _check_private(self) -> None:
-        """Raises BadInput for what private steps cannot go with, with a line for each."""
-        name, defects = name_of(self.privacy.make()) if self.privacy else "", list[str]()
+    def _defects_of_private(self) -> Iterator[Defect]:
+        """What private steps cannot go with."""
+        name = name_of(self.privacy.make()) if self.privacy else ""
         if self.minibatches != "epochs" or self.drop_last:
             key = "drop_last" if self.drop_last else "minibatches"
-            defects.append(f"{key}: {name} has its own ways to draw samples (privacy.sampling); leave it out")
+            yield Defect((key,), f"{name} has its own ways to draw samples (privacy.sampling); leave it out")
         if self.batch_tokens is not None:
-            defects.append(f"batch_tokens: {name} draws each sample by itself; use batch_size")
+            yield Defect(("batch_tokens",), f"{name} draws each sample by itself; use batch_size")
         if self.seconds_per_round is not None:
-            defects.append(f"seconds_per_round: {name} plans its steps; use steps_per_round")
+            yield Defect(("seconds_per_round",), f"{name} plans its steps; use steps_per_round")
         if self.compile is not False:
-            defects.append(f"compile: {name} does not compile the gradients of samples; leave it out")
+            yield Defect(("compile",), f"{name} does not compile the gradients of samples; leave it out")
         if self.dtype == "bfloat16":
-            defects.append(f"dtype: {name} clips exactly, which bfloat16 cannot; use float32")
+            yield Defect(("dtype",), f"{name} clips exactly, which bfloat16 cannot; use float32")
         if self.amp == "float16":
-            defects.append(f"amp: float16 scales losses, and {name} clips gradients; use bfloat16")
+            yield Defect(("amp",), f"float16 scales losses, and {name} clips gradients; use bfloat16")
         if self.optimizer.cls is torch.optim.LBFGS:
-            defects.append("optimizer: LBFGS takes several gradients in a step, and each spends; use SGD")
+            yield Defect(("optimizer",), "LBFGS takes several gradients in a step, and each spends; use SGD")
         if self.scheduler and self.scheduler.cls is ReduceLROnPlateau:
-            defects.append("scheduler: ReduceLROnPlateau reads training losses, which are not private")
+            yield Defect(("scheduler",), "ReduceLROnPlateau reads training losses, which are not private")
         if any(plugin.cls is Mixup for plugin in self.augmentation):
-            defects.append(
-                f"augmentation: mixup mixes samples, and {name} bounds what each adds; leave it out"
+            yield Defect(
+                ("augmentation",), f"mixup mixes samples, and {name} bounds what each adds; leave it out"
             )
-        if defects:
-            raise BadInput(*(f"training.{defect}" for defect in defects))
 
     def objective(self, module: nn.Module, channels_last: bool) -> Objective:
         """What a network is trained for; raises BadInput when the loss refuses its options."""
@@ -196,7 +196,7 @@ class TrainingSettings(Computation):
         """
         if self.batch_size is not None and self.batch_size < least:
             defect = f"batch norm needs {least} samples or more at once, not {self.batch_size}"
-            raise BadInput(f"training.batch_size: {defect}")
+            raise BadInput.at("training.batch_size", f"{defect}")
         if self.batch_tokens is None:
             return
         longest = int(samples.tokens.max())
@@ -210,7 +210,7 @@ class TrainingSettings(Computation):
             defect = "ranks would make unequal numbers of steps in an epoch; use steps_per_round"
         else:
             return
-        raise BadInput(f"training.batch_tokens: {defect}")
+        raise BadInput.at("training.batch_tokens", f"{defect}")
 
     def make_minibatches(self, shard: Shard) -> Minibatches:
         """The minibatches of a shard."""

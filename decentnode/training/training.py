@@ -181,9 +181,9 @@ class Training:
         def note(name: str, gradient: Tensor) -> None:
             unused.discard(name)
             if gradient.layout is not torch.strided:
-                raise BadInput(
-                    f"model: the gradient of '{name}' is sparse, and nodes send dense ones; leave "
-                    "sparse=True out"
+                raise BadInput.at(
+                    "model",
+                    f"the gradient of '{name}' is sparse, and nodes send dense ones; leave sparse=True out",
                 )
 
         hooks = [named[name].register_hook(partial(note, name)) for name in unused]  # type: ignore[no-untyped-call]

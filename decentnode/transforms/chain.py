@@ -13,7 +13,7 @@ from decentnode.core.payload import Form, Layout, Payload, as_bytes, dense_layou
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
 from decentnode.core.vector import HALVES, ParameterLayout, needs_float32
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import BadInput, Defect, RunFailed
 from decentnode.transforms.base import Context, Transform, values_field
 
 
@@ -68,13 +68,13 @@ class Chain(Stateful):
                 elements = self.layouts[-1].fields[0].elements
                 behind = transforms[len(bound) + 1 :]
                 transform.rest_of_chain = Chain(behind, elements, dtype, parameters, index + 1)
-            where = f"transforms[{index}] {name_of(transform)}"
+            where, name = f"transforms[{index}]", name_of(transform)
             if transform.needs_float32 and dtype in HALVES:
-                raise BadInput(f"{where} {needs_float32(dtype)}")
+                raise BadInput.at(where, f"{name} {needs_float32(dtype)}")
             try:
                 transform.output_layout = transform.layout(self.layouts[-1])
             except BadInput as error:
-                raise BadInput(*(f"{where} {what}" for what in error.defects)) from None
+                raise BadInput(*(Defect.at(where, f"{name} {one.what}") for one in error.defects)) from None
             self.layouts.append(transform.output_layout)
             bound.append(transform)
             if transform.emits is Form.SPARSE:
@@ -165,9 +165,10 @@ class Chain(Stateful):
         """`encode` for a signal that is in the chain's basis already."""
         if self.per_receiver and context.receiver is None:
             name = next(name_of(transform) for transform in self.stages if transform.per_receiver)
-            raise BadInput(
-                f"sharing: one payload is encoded for all neighbors, but {name} sends each another one; "
-                "return self.encode(vector, view) in outgoing, or encode for each with it as the receiver"
+            raise BadInput.at(
+                "sharing",
+                f"one payload is encoded for all neighbors, but {name} sends each another one; "
+                "return self.encode(vector, view) in outgoing, or encode for each with it as the receiver",
             )
         coefficients = coefficients.to(self.dtype)
         if not self.transforms:
@@ -249,7 +250,7 @@ def check_order(transforms: Sequence[Transform]) -> None:
             before = name_of(transforms[index - 1]) if index else "the signal"
             allowed = " or ".join(sorted(transform.accepts))
             reason = f"{name_of(transform)} takes {allowed} but {before} gives {forms[-1]}"
-            raise BadInput(f"transforms[{index}] {reason}; {_remedy(transforms, index, forms)}")
+            raise BadInput.at(f"transforms[{index}]", f"{reason}; {_remedy(transforms, index, forms)}")
         forms.append(transform.emits or forms[-1])
     remembering = next((transform for transform in transforms if transform.remembers), None)
     if remembering is not None:
@@ -269,6 +270,6 @@ def refuse_own_payloads(transforms: Sequence[Transform], why: str) -> None:
     """Raises BadInput with `why` when a transform encodes per neighbor."""
     for index, transform in enumerate(transforms):
         if transform.per_receiver:
-            raise BadInput(
-                f"transforms[{index}] {name_of(transform)} sends each neighbor another payload, but {why}"
+            raise BadInput.at(
+                f"transforms[{index}]", f"{name_of(transform)} sends each neighbor another payload, but {why}"
             )

@@ -14,9 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from decentnode.config import loader
+from decentnode.config import extends, loader
 from decentnode.config.settings import Settings
-from decentnode.config.sources import extends
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs" / "experiments"

@@ -433,7 +433,7 @@ def judge_rounds(cell: Cell, outcome: Outcome, lines: dict[int, list[Logged]], v
         verdict.rounds = min([verdict.rounds, *struck])
         nodes = [node[: verdict.rounds] for node in nodes]
         halves = {}
-    weights = WeightedGraph(graph, load(TINY, [f"graph={scheme.graph}"]).weights.make()).matrix()
+    weights = WeightedGraph(graph, load(TINY, [f"graph={scheme.graph}"]).sharing.weights.make()).matrix()
     costs = np.zeros((verdict.rounds, DIMENSION))
     struck = {round for rounds in halves.values() for round in rounds}
     if scheme.cost:

@@ -135,7 +135,7 @@ def main() -> int:
     options = parse()
     settings = load(TINY, overrides(options)[1:2])
     graph: Graph = settings.graph.make()
-    wanted = measure(WeightedGraph(graph, settings.weights.make())).contraction
+    wanted = measure(WeightedGraph(graph, settings.sharing.weights.make())).contraction
     with tempfile.TemporaryDirectory(prefix="dn-", dir="/tmp") as name:
         folder, runs = Path(name), list[subprocess.Popen[bytes]]()
         try:

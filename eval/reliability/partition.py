@@ -77,7 +77,7 @@ def main() -> int:
     options = parse()
     plan = trial(options)
     graph: Graph = load(TINY, plan.overrides).graph.make()
-    wanted = measure(WeightedGraph(graph, load(TINY, plan.overrides).weights.make())).contraction
+    wanted = measure(WeightedGraph(graph, load(TINY, plan.overrides).sharing.weights.make())).contraction
     assert wanted is not None
     outcome = run(plan)
     by_round = distances(outcome)

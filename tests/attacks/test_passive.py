@@ -291,7 +291,7 @@ def test_links_are_found_by_distance_and_loss(memorized):
 
 
 def defects(attack: PassiveAttack, graph=None, sharing=None) -> list[str]:
-    return [line for _, line in attack.defects(graph or Ring(6), sharing or Gossip())]
+    return [one.what for one in attack.defects(graph or Ring(6), sharing or Gossip())]
 
 
 def test_what_cannot_be_attacked_is_refused():

@@ -239,7 +239,7 @@ def test_a_ring_of_any_size_mixes_as_the_formula_says(call):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["ring"], "ring: add nodes=..., a whole number > 0\n"),
+        (["ring"], "ring: nodes: missing; it must be a whole number > 0; add nodes=...\n"),
         (["ring", "nodez=3"], "command line: nodez: unknown option; did you mean 'nodes'?\n"),
         (["ring", "nodes=-2"], "command line: nodes: must be a whole number > 0, not -2\n"),
         (["nofile.edges"], "nofile.edges: cannot be read: No such file or directory\n"),
@@ -507,23 +507,23 @@ def busy():
 
 def test_a_busy_port_is_named(busy):
     ports = link_security.Ports("127.0.0.1", busy, 1, "communication.base_port")
-    assert ports.defect() == (
+    assert [*map(str, ports.defects())] == [
         f"communication.base_port: port {busy} at 127.0.0.1 is in use; it is needed, so name others: "
         f"communication.base_port={busy + 1}"
-    )
+    ]
 
 
 def test_a_busy_port_among_many_is_named(busy):
     ports = link_security.Ports("127.0.0.1", busy - 1, 4, "communication.base_port")
-    assert f"the ports {busy - 1}..{busy + 2} are needed" in ports.defect()
+    assert f"the ports {busy - 1}..{busy + 2} are needed" in str(*ports.defects())
 
 
 def test_an_address_of_nobody_is_named():
     ports = link_security.Ports("203.0.113.7", 29600, 2, "communication.base_port", machine=3)
-    assert ports.defect() == (
+    assert [*map(str, ports.defects())] == [
         "mapping: 203.0.113.7 is no address of this host, which is machine 3; correct either, "
         "or add where it listens behind NAT, as listen: 0.0.0.0"
-    )
+    ]
 
 
 def test_a_port_that_was_used_a_moment_ago_is_free():

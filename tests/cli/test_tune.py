@@ -108,13 +108,13 @@ def test_on_the_measured_ring_gamma_is_below_the_cliff(settings, monkeypatch):
 
 def test_without_compression_a_round_shrinks_the_distance_as_the_matrix_does(settings):
     plain = settings("choco")
-    trial = simulate(plain, WeightedGraph(plain.graph.make(), plain.weights.make()), 1.0, 60)
+    trial = simulate(plain, WeightedGraph(plain.graph.make(), plain.sharing.weights.make()), 1.0, 60)
     assert trial.distances[-1] / trial.distances[-2] == pytest.approx(0.804738, abs=1e-5)
 
 
 def test_the_same_seed_gives_the_same_trial(settings):
     tuned = settings()
-    graph = WeightedGraph(tuned.graph.make(), tuned.weights.make())
+    graph = WeightedGraph(tuned.graph.make(), tuned.sharing.weights.make())
     assert simulate(tuned, graph, 0.2, 5) == simulate(tuned, graph, 0.2, 5)
 
 
@@ -130,7 +130,7 @@ def test_the_same_seed_gives_the_same_trial(settings):
 )
 def test_every_scheme_with_a_gamma_can_be_simulated(settings, sharing):
     tuned = settings(sharing)
-    trial = simulate(tuned, WeightedGraph(tuned.graph.make(), tuned.weights.make()), 0.02, 40)
+    trial = simulate(tuned, WeightedGraph(tuned.graph.make(), tuned.sharing.weights.make()), 0.02, 40)
     assert trial.rate > 0
 
 

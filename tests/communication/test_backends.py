@@ -78,8 +78,9 @@ def test_what_a_machine_lacks_is_known_before_the_start(monkeypatch):
 
 def test_members_of_a_hybrid_that_are_named_need_what_the_backend_needs():
     named = Hybrid(backend="nccl", group_ranks=(0, 1))
-    assert named.defect("cpu", (0, 1, 2)).startswith("nccl: ")
-    assert named.defect("cpu", (2, 3)) == Hybrid(backend="nccl").defect("cpu", (0, 1)) == ""
+    (defect,) = named.defects("cpu", (0, 1, 2))
+    assert defect.key == ("backend",) and defect.what.startswith("nccl: ")
+    assert [*named.defects("cpu", (2, 3)), *Hybrid(backend="nccl").defects("cpu", (0, 1))] == []
 
 
 APART = "mapping={machines: [{address: 10.0.0.1, nodes: 2}, {address: 10.0.0.2, nodes: 2}]}"
@@ -104,7 +105,7 @@ def test_what_a_process_group_cannot_do_is_a_defect_of_the_configuration(overrid
         overrides.append(APART)
     with pytest.raises(ConfigError) as refused:
         config.load(QUICKSTART, [*overrides, override])
-    assert [line for line in refused.value.defects if defect in line], refused.value.defects
+    assert [line for line in refused.value.lines if defect in line], refused.value.defects
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def load(text: str, *overrides: str) -> Settings:
 def defects_of(text: str, *overrides: str) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as error:
         load(text, *overrides)
-    return error.value.defects
+    return error.value.lines
 
 
 # What is filled in -------------------------------------------------------------------------------------
@@ -62,9 +62,16 @@ def defects_of(text: str, *overrides: str) -> tuple[str, ...]:
 def test_defaults() -> None:
     settings = load(SMALL)
     assert (settings.name, settings.seed, settings.device, settings.machine) == ("x", 1, "cpu", None)
-    names = [getattr(settings, kind).name for kind in ("graph", "mapping", "partition", "sharing", "weights")]
+    plugins = (
+        settings.graph,
+        settings.mapping,
+        settings.dataset.partition,
+        settings.sharing,
+        settings.sharing.weights,
+    )
+    names = [plugin.name for plugin in plugins]
     assert names == ["file", "linear", "iid", "gossip", "metropolis_hastings"]
-    assert (settings.communication.name, settings.transforms) == ("zeromq", ())
+    assert (settings.communication.name, settings.sharing.transforms) == ("zeromq", ())
     assert settings.training.loss.cls.__name__ == "CrossEntropyLoss"
     assert settings.training.optimizer.options["lr"] == 0.001
 
@@ -76,7 +83,7 @@ def test_default_mapping_is_this_machine_with_all_nodes() -> None:
 
 def test_default_weights_of_a_directed_graph() -> None:
     settings = load(SMALL, "graph.directed=true", "graph.allow_disconnected=true")
-    assert settings.weights.name == "uniform"
+    assert settings.sharing.weights.name == "uniform"
 
 
 def test_null_is_no_entry() -> None:
@@ -103,7 +110,7 @@ def test_scalars_follow_yaml_1_2(text, value) -> None:
 
 def test_alias_stands_for_what_it_names() -> None:
     text = SMALL + "sharing: {transforms: [&half {name: cast, dtype: fp16}]}\n"
-    assert load(text).transforms[0].options == {"dtype": "fp16"}
+    assert load(text).sharing.transforms[0].options == {"dtype": "fp16"}
     twice = text.replace("fp16}]", "fp16}, *half]")
     assert defects_of(twice) == (
         "x.yaml:6 sharing.transforms[1]: cast takes dense or sparse but cast gives quantized; "
@@ -150,11 +157,14 @@ def test_paths_start_at_the_file_then_at_the_current_folder(here) -> None:
         ("training.optimizer.lr=0.05", lambda s: s.training.optimizer.options["lr"] == 0.05),
         ("training.optimizer=Adam", lambda s: s.training.optimizer.name == "Adam"),
         ("failures.deadline=5", lambda s: s.failures.deadline == 5.0),
-        ("dataset.partition={name: shards, labels_per_node: 2}", lambda s: s.partition.name == "shards"),
+        (
+            "dataset.partition={name: shards, labels_per_node: 2}",
+            lambda s: s.dataset.partition.name == "shards",
+        ),
         ("graph.type=edges", lambda s: s.graph.options["type"] == "edges"),
         ("mapping.machines=[{address: '::1', nodes: 4}]", lambda s: s.mapping.make().address(0) == "::1"),
         ("sharing=none", lambda s: s.sharing.name == "none"),
-        ("sharing.transforms=[cast]", lambda s: [t.name for t in s.transforms] == ["cast"]),
+        ("sharing.transforms=[cast]", lambda s: [t.name for t in s.sharing.transforms] == ["cast"]),
         ("evaluation=null", lambda s: s.evaluation.every == 10),
     ],
 )

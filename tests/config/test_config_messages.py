@@ -14,7 +14,7 @@ OUTSIDE = '''\
 """Code of a user."""
 
 from dataclasses import dataclass
-from decentnode.errors import GraphError
+from decentnode.errors import Defect, GraphError
 from decentnode.graph import StaticGraph
 from decentnode.sharing.base import Requirements, Sharing
 from decentnode.sharing.gossip import Gossip
@@ -26,7 +26,7 @@ class Picky(StaticGraph):
 
     @property
     def adjacency(self):
-        raise GraphError("one thing", "nodes: another thing")
+        raise GraphError("one thing", Defect(("nodes",), "another thing"))
 
 
 @dataclass
@@ -94,7 +94,7 @@ def defects_of(text: str | bytes, *overrides: str) -> tuple[str, ...]:
     Path("x.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as error:
         config.load("x.yaml", overrides)
-    return error.value.defects
+    return error.value.lines
 
 
 def test_base_is_right() -> None:

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from decentnode.cli import app
-from decentnode.config import loader
+from decentnode.config import extends, loader
 from decentnode.config.json_schema import json_schema
 from decentnode.config.settings import KeyFolder, Settings
-from decentnode.config.sources import extends
 from decentnode.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +49,7 @@ def load(text: str, *overrides: str, base: str = BASE) -> Settings:
 def defects_of(text: str, *overrides: str, base: str = BASE) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as error:
         load(text, *overrides, base=base)
-    return error.value.defects
+    return error.value.lines
 
 
 # What is inherited -------------------------------------------------------------------------------------
@@ -75,19 +74,22 @@ def test_what_a_configuration_leaves_out_is_that_of_its_base() -> None:
         ("training: {optimizer: {name: Adam}}", lambda s: "momentum" not in s.training.optimizer.options),
         ("training: {optimizer: Adam}", lambda s: s.training.optimizer.options["lr"] == 0.001),
         ("model: {hidden: [8]}", lambda s: s.model.options["hidden"] == (8,)),
-        ("sharing: {gamma: 0.3}", lambda s: (s.sharing.options["gamma"], len(s.transforms)) == (0.3, 1)),
-        ("sharing: {name: choco, gamma: 0.3}", lambda s: len(s.transforms) == 1),
-        ("sharing: {name: gossip}", lambda s: (s.sharing.name, s.transforms) == ("gossip", ())),
-        ("sharing: choco", lambda s: s.sharing.options["gamma"] == 0.1 and s.transforms == ()),
-        ("sharing: {transforms: []}", lambda s: (s.sharing.name, s.transforms) == ("choco", ())),
+        (
+            "sharing: {gamma: 0.3}",
+            lambda s: (s.sharing.options["gamma"], len(s.sharing.transforms)) == (0.3, 1),
+        ),
+        ("sharing: {name: choco, gamma: 0.3}", lambda s: len(s.sharing.transforms) == 1),
+        ("sharing: {name: gossip}", lambda s: (s.sharing.name, s.sharing.transforms) == ("gossip", ())),
+        ("sharing: choco", lambda s: s.sharing.options["gamma"] == 0.1 and s.sharing.transforms == ()),
+        ("sharing: {transforms: []}", lambda s: (s.sharing.name, s.sharing.transforms) == ("choco", ())),
         ("sharing: {}", lambda s: s.sharing.options["gamma"] == 0.2),
         ("sharing: null", lambda s: s.sharing.name == "gossip"),
         ("graph: {type: edges}", lambda s: s.graph.options["type"] == "edges"),
         ("graph: {name: ring, nodes: 5}", lambda s: s.graph.name == "ring"),
-        ("dataset: {partition: {alpha: 2}}", lambda s: s.partition.options["alpha"] == 2.0),
+        ("dataset: {partition: {alpha: 2}}", lambda s: s.dataset.partition.options["alpha"] == 2.0),
         ("dataset: {partition: iid}", lambda s: s.dataset.options["train_size"] == 100),
-        ("dataset: {name: digits, test_size: 50}", lambda s: s.partition.name == "dirichlet"),
-        ("dataset: {name: quadratic, nodes: 4}", lambda s: s.partition.name == "iid"),
+        ("dataset: {name: digits, test_size: 50}", lambda s: s.dataset.partition.name == "dirichlet"),
+        ("dataset: {name: quadratic, nodes: 4}", lambda s: s.dataset.partition.name == "iid"),
         ("evaluation: null", lambda s: s.evaluation.every == 10),
         ("failures: {grace: 1}", lambda s: s.failures.grace == 1.0),
     ],
@@ -233,7 +235,7 @@ def test_a_base_that_cannot_be_extended_is_one_line(text, line, here) -> None:
     Path("x.yaml").write_text(text + "\n" + (BASE.partition("\n")[2] if "extend:" in text else ""))
     with pytest.raises(ConfigError) as error:
         loader.load("x.yaml")
-    assert error.value.defects[0].startswith(line.format(here=here))
+    assert error.value.lines[0].startswith(line.format(here=here))
 
 
 def test_an_override_cannot_extend() -> None:

@@ -46,7 +46,7 @@ def folder(tmp_path):
 def refusal(act, *arguments):
     with pytest.raises(BadInput) as caught:
         act(*arguments)
-    (line,) = caught.value.defects
+    (line,) = caught.value.lines
     assert "\n" not in line
     return line
 
@@ -264,7 +264,7 @@ class TestPreflight:
     def test_what_cannot_be_meant_is_refused(self, experiment, value, what):
         with pytest.raises(BadInput) as caught:
             self.load(experiment, f"security={value}")
-        assert f"command line: {what}" in caught.value.defects
+        assert f"command line: {what}" in caught.value.lines
 
     def test_the_saved_configuration_means_the_same(self, experiment, tmp_path):
         keys.make_keys(tmp_path / "keys", 2)

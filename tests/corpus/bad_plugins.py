@@ -334,7 +334,7 @@ PLUGINS: dict[str, tuple[str, str, list[str]]] = {
     "two exchanges in a round of one": (
         SHARING,
         own("Twice"),
-        ["14 sharing: Twice exchanges more than 1 times; set phases = 2"],
+        ["14 sharing: Twice exchanges more than 1 times; let its promises have phases=2"],
     ),
     "an adjusted gradient of another shape": (
         SHARING,

@@ -177,10 +177,16 @@ WORDS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "graph, nothing": (["graph"], ["decentnode: Missing argument 'FILE|NAME' (see decentnode --help)"]),
     "graph, unknown": (["graph", "rings"], ["unknown graph 'rings'; did you mean 'ring'? (known: ...)"]),
-    "graph, no nodes": (["graph", "ring"], ["ring: add nodes=..., a whole number > 0"]),
+    "graph, no nodes": (
+        ["graph", "ring"],
+        ["ring: nodes: missing; it must be a whole number > 0; add nodes=..."],
+    ),
     "graph, two options missing": (
         ["graph", "grid"],
-        ["grid: add rows=..., a whole number > 0", "grid: add columns=..., a whole number > 0"],
+        [
+            "grid: rows: missing; it must be a whole number > 0; add rows=...",
+            "grid: columns: missing; it must be a whole number > 0; add columns=...",
+        ],
     ),
     "graph, a bare number": (
         ["graph", "ring", "4"],

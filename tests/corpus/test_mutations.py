@@ -78,7 +78,7 @@ def refused_in_words(attempt) -> None:
     try:
         attempt()
     except BadInput as error:
-        assert error.defects and all(map(str.isprintable, error.defects))
+        assert error.lines and all(map(str.isprintable, error.lines))
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from decentnode.config import loader
-from decentnode.config.settings import takes_run_seed
+from decentnode.config.plugin import takes_run_seed
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import ATTACKS, GRAPHS
 from decentnode.errors import BadInput
@@ -32,7 +32,7 @@ def loaded(case, folder, seed=None, options=None):
             sections = sections_of(scheme_section(scheme), graph_section(case, folder) | (options or {}))
             return settings_of(sections | {"seed": seed})
         except BadInput as refused:
-            defects = refused.defects
+            defects = refused.lines
     raise AssertionError("; ".join(defects))
 
 

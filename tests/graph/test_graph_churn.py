@@ -93,7 +93,7 @@ def test_the_schedule_may_stand_in_a_file(tmp_path):
 def test_schedules_that_make_no_sense_are_refused(schedule, defect):
     with pytest.raises(GraphError) as caught:
         Churn(Ring(8), schedule)
-    assert caught.value.defects[0].startswith(defect)
+    assert caught.value.lines[0].startswith(defect)
 
 
 def test_lines_that_make_no_sense_are_named(tmp_path):
@@ -102,4 +102,4 @@ def test_lines_that_make_no_sense_are_named(tmp_path):
     with pytest.raises(GraphError) as caught:
         Churn(Ring(8), schedule_path=str(path))
     expected = "expected 'rank,first,last', or 'rank,first' to the end, not"
-    assert caught.value.defects == (f"{path}:2: {expected} '2 soon'", f"{path}:4: {expected} '4'")
+    assert caught.value.lines == (f"{path}:2: {expected} '2 soon'", f"{path}:4: {expected} '4'")

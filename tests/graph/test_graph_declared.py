@@ -8,7 +8,7 @@ import pytest
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput, GraphError
 from decentnode.graph import AperiodicGraph, Graph, PeriodicGraph, RedrawnGraph
-from decentnode.graph.declared import MOST_RANKS, check_declared, doubts
+from decentnode.graph.declared import MOST_RANKS, check_declared, notices
 from decentnode.graph.families import Ring
 from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph
 from decentnode.parallel.topology import weighted_graph
@@ -108,11 +108,11 @@ def test_many_ranks_are_looked_at_here_and_there():
 
 
 def test_a_graph_without_a_period_that_stays_in_parts_gets_a_warning():
-    assert doubts(Paired()) == [
+    assert notices(Paired()) == [
         "graph Paired: in its first 64 rounds the graph falls into 4 components, "
         "nodes 0 and 2 do not reach each other"
     ]
-    assert doubts(Matching()) == doubts(Slowly()) == doubts(Ring(4)) == []
+    assert notices(Matching()) == notices(Slowly()) == notices(Ring(4)) == []
 
 
 def test_own_training_loops_refuse_and_warn_alike():

@@ -157,7 +157,7 @@ def test_erdos_renyi_is_between_nothing_and_everything():
 def test_impossible_graphs_name_the_rule(graph, defects):
     with pytest.raises(GraphError) as caught:
         _ = graph.adjacency
-    assert list(caught.value.defects) == defects
+    assert list(caught.value.lines) == defects
 
 
 @pytest.mark.parametrize("name", sorted(GRAPHS.classes().keys() - {"churn"}))

@@ -35,7 +35,7 @@ def written(tmp_path, monkeypatch):
 def defects(path, **options):
     with pytest.raises(GraphError) as caught:
         read_graph(path, **options)
-    return list(caught.value.defects)
+    return list(caught.value.lines)
 
 
 def test_edges_are_written_in_both_directions(tmp_path):
@@ -182,6 +182,6 @@ def test_any_text_gives_a_graph_or_a_graph_error(tmp_path_factory, text, type):
     try:
         adjacency = read_graph(str(path), type)
     except GraphError as error:
-        assert all(defect.startswith(str(path)) for defect in error.defects)
+        assert all(defect.startswith(str(path)) for defect in error.lines)
     else:
         assert all(i in adjacency[j] for i, targets in enumerate(adjacency) for j in targets)

@@ -130,7 +130,7 @@ def test_the_next_node_continues_a_lost_token_with_its_own_model():
 def test_impossible_walks_are_refused(options, why):
     with pytest.raises(GraphError) as refused:
         TokenWalk(6, **options)
-    assert refused.value.defects[0] == f"token_walk: {why}"
+    assert refused.value.lines[0] == f"token_walk: {why}"
 
 
 def test_the_nodes_of_a_walk_are_those_of_its_file(tmp_path):

@@ -97,7 +97,7 @@ def test_a_schedule_with_a_bad_line_names_it(folder):
     (folder / "plan").write_text("graphs/a.edges\ngraphs/b.edges 0\n")
     with pytest.raises(GraphError) as refused:
         _ = FromFiles(str(folder / "plan")).num_nodes
-    assert len(refused.value.defects) == 2
+    assert len(refused.value.lines) == 2
 
 
 def test_nodes_of_a_trace_are_awake_when_a_round_begins_in_their_time(folder):

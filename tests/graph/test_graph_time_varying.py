@@ -279,8 +279,8 @@ def test_a_graph_that_contradicts_itself_is_refused():
 
     with pytest.raises(BadInput) as caught:
         WeightedGraph(Torn(4), MetropolisHastings())
-    assert caught.value.defects == (
-        "graph Torn: static is True, but period is 2; a graph that changes and repeats is a PeriodicGraph",
+    assert caught.value.lines == (
+        "graph: Torn: static is True, but period is 2; a graph that changes and repeats is a PeriodicGraph",
     )
 
 
@@ -310,4 +310,4 @@ def test_weights_of_a_graph_that_has_none():
 def test_impossible_graphs_name_the_rule(make, defect):
     with pytest.raises(GraphError) as caught:
         make()
-    assert caught.value.defects == (defect,)
+    assert caught.value.lines == (defect,)

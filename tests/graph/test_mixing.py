@@ -139,7 +139,7 @@ def written(tmp_path, monkeypatch):
 def defects(graph, mixing):
     with pytest.raises(GraphError) as caught:
         WeightedGraph(graph, mixing)
-    return list(caught.value.defects)
+    return list(caught.value.lines)
 
 
 def test_a_matrix_is_read(written):

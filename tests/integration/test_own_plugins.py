@@ -128,6 +128,6 @@ def test_every_sharing_class_has_a_scheme_and_a_chain(row, folder):
     (folder / "regular_16.txt").write_text((ROOT / "graphs" / "regular_16_4.edges").read_text())
     assert loader.load(folder / "epidemic.yaml").graph.make().period is None
     settings = loader.load(folder / "tutorial.yaml", [quoted(row[1])[0].replace("sharing: ", "sharing=", 1)])
-    transforms = [transform.make() for transform in settings.transforms]
+    transforms = [transform.make() for transform in settings.sharing.transforms]
     chain = settings.sharing.make().make_chain(transforms, TRIAL.numel, torch.float32, TRIAL)
     assert chain.layout.max_bytes > 0

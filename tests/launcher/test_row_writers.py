@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from decentnode.config.settings import Plugin
+from decentnode.config.plugin import Plugin
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.launcher.recovery.resume import RunLock

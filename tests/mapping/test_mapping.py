@@ -97,14 +97,14 @@ def test_not_exactly_one_machine_is_this_host(own, message) -> None:
     machines = Linear((Machine("10.0.0.1", 1), Machine("node2", 1)))
     with pytest.raises(MappingError) as error:
         machines.find_machine(*known(*own, node2="10.0.0.2"))
-    assert error.value.defects == (message,)
+    assert error.value.lines == (message,)
 
 
 def test_every_name_that_nobody_knows_is_named() -> None:
     machines = Linear((Machine("here", 1), Machine("10.0.0.1", 1), Machine("there", 1)))
     with pytest.raises(MappingError) as error:
         machines.find_machine(*known("10.0.0.1"))
-    assert error.value.defects == tuple(
+    assert error.value.lines == tuple(
         f"mapping.machines[{index}].address: no address is known for the name '{name}'; "
         "correct it, or give an IP address"
         for index, name in ((0, "here"), (2, "there"))
@@ -124,7 +124,7 @@ def test_a_loopback_address_among_those_of_other_hosts_is_refused() -> None:
     with pytest.raises(MappingError) as error:
         check("a", "b", "::1")
     remedy = "which machine 1 (b) cannot reach; give one that it can (`hostname -I` shows them)"
-    assert error.value.defects == tuple(
+    assert error.value.lines == tuple(
         f"mapping: machine {machine} has a loopback address, {address}, {remedy}"
         for machine, address in ((0, "a (127.0.1.1)"), (2, "::1"))
     )
@@ -227,7 +227,7 @@ def test_wrong_address(address, what) -> None:
 def test_two_spellings_of_one_address_are_refused(other) -> None:
     with pytest.raises(MappingError) as error:
         Linear((Machine("fd00::1", 1), Machine(other, 1)))
-    assert error.value.defects == (
+    assert error.value.lines == (
         f"machines[1]: {other} is the address of machines[0] too; "
         "give each machine its own, or one entry with all its nodes",
     )

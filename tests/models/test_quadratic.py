@@ -73,7 +73,7 @@ def test_options_that_give_no_problem_are_refused(options):
 @pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 10), ((3, 2), 1), ((2, 1), 10)])
 def test_samples_of_other_datasets_are_refused(shape, classes):
     with pytest.raises(
-        BadInput, match="model quadratic takes the samples of dataset quadratic, and no other"
+        BadInput, match="model: quadratic takes the samples of dataset quadratic, and no other"
     ):
         QuadraticModel().build(shape, classes)
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from decentnode.config import loader
-from decentnode.config.sources import extends
+from decentnode.config import extends, loader
 from decentnode.node.experiment import Experiment
 from tests.support.in_process import Nodes
 

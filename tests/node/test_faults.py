@@ -381,7 +381,7 @@ def test_a_wrong_fault_is_named_with_its_line(tmp_path, fault, message):
     line = len(path.read_text().splitlines())
     with pytest.raises(ConfigError) as caught:
         config.load(path)
-    (defect,) = caught.value.defects
+    (defect,) = caught.value.lines
     assert defect.startswith(f"{path}:{line} faults[1]")
     assert message in defect
 

@@ -136,7 +136,9 @@ def test_an_evaluator_is_not_given_what_it_has_no_room_for(networks, tmp_path):
 def test_what_cannot_run_is_refused_before_the_start(networks, tmp_path):
     for cls, words in networks.REFUSED.items():
         try:
-            defects = dry_round.findings(experiment_of(tmp_path, cls.__name__), saves=True).defects
+            defects = [
+                *map(str, dry_round.findings(experiment_of(tmp_path, cls.__name__), saves=True).defects)
+            ]
         except BadInput as error:
             defects = str(error).splitlines()
         assert len(defects) == 1 and defects[0].startswith("model: ") and words in defects[0], (cls, defects)

@@ -65,7 +65,7 @@ class Oracle:
     def run(self, rounds, mixed=lambda W, X: W @ X):
         for round in range(rounds):
             W, trained = self.weights(round), self.trained(self.X, round)
-            if self.experiment.settings.overlap:
+            if self.experiment.settings.communication.overlap:
                 self.X = mixed(W, self.X) + trained - self.X
             else:
                 self.X = mixed(W, trained)

@@ -151,5 +151,7 @@ def test_a_run_that_diverges_is_ended_by_the_guard():
 
 
 def test_a_transform_that_remembers_is_refused():
-    with pytest.raises(BadInput, match=r"^transforms\[0\] top_k remembers one thing .* choco_per_edge sends"):
+    with pytest.raises(
+        BadInput, match=r"^transforms\[0\]: top_k remembers one thing .* choco_per_edge sends"
+    ):
         ChocoPerEdge().check_chain(Chain([TopK(0.1, by="change")], 10))

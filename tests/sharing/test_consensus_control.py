@@ -67,5 +67,5 @@ def test_steps_that_slow_down_need_plain_sgd():
 
 
 def test_transforms_that_change_the_models_are_refused():
-    with pytest.raises(BadInput, match=r"^transforms\[0\] cast changes the models that consensus_control"):
+    with pytest.raises(BadInput, match=r"^transforms\[0\]: cast changes the models that consensus_control"):
         ConsensusControl().check_chain(Chain([Cast()], 10))

@@ -95,7 +95,7 @@ def test_every_coder_of_indices_gives_the_same_models(coder):
 
 def test_another_wavelet_can_be_named_and_a_wrong_one_is_refused():
     with pytest.raises(
-        BadInput, match=r"transforms\[0\] wavelet knows no family 'sim2'; did you mean 'sym2'\?"
+        BadInput, match=r"transforms\[0\]: wavelet knows no family 'sim2'; did you mean 'sym2'\?"
     ):
         bound(Jwins(wavelet="sim2"), 3, 10)
     bound(Jwins(wavelet="db4", levels=2), 3, 10)

@@ -124,7 +124,7 @@ def test_quasi_global_shrinks_disagreement_where_decent_lam_is_refused():
 
 @pytest.mark.parametrize("make", [lambda: RandomK(0.5), lambda: TopK(0.5), Qsgd, Sign, Ternary])
 def test_decent_lam_refuses_chains_that_select_or_quantize(make):
-    with pytest.raises(BadInput, match=r"transforms\[0\] \w+ is too coarse for decent_lam"):
+    with pytest.raises(BadInput, match=r"transforms\[0\]: \w+ is too coarse for decent_lam"):
         bound(DecentLam(), 8, 10, (make(),))
     bound(QuasiGlobal(), 8, 10, (make(),))
 

@@ -115,5 +115,5 @@ def test_acceleration_is_refused_where_its_polynomial_is_wrong(graph, weights, w
 
 @pytest.mark.parametrize("transform", [TopK(0.1), Qsgd()])
 def test_transforms_that_lose_much_are_refused(transform):
-    with pytest.raises(BadInput, match=r"^transforms\[0\] \w+ is too coarse for multi_gossip"):
+    with pytest.raises(BadInput, match=r"^transforms\[0\]: \w+ is too coarse for multi_gossip"):
         MultiGossip().check_chain(Chain([transform], 10))

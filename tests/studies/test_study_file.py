@@ -316,7 +316,7 @@ def test_bad_input_is_refused_in_words(study, id):
     text, lines = BAD[id]
     with pytest.raises(BadInput) as refused:
         planned_runs(study(text))
-    assert list(refused.value.defects) == lines
+    assert list(refused.value.lines) == lines
 
 
 def test_a_base_that_is_missing_or_broken_is_reported(tmp_path, monkeypatch, capsys):

@@ -7,7 +7,8 @@ from dataclasses import replace
 from decentnode.communication import InProcess
 from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.config import loader as configuration
-from decentnode.config.settings import FailureSettings, Plugin
+from decentnode.config.plugin import Plugin
+from decentnode.config.settings import FailureSettings
 from decentnode.node.experiment import Experiment
 from decentnode.node.host_process import sync_context
 from tests.support.in_process import Nodes

@@ -236,8 +236,8 @@ def walk(sections, folder, samples=None):
     try:
         experiment = Experiment.from_settings(settings_of(sections), shared)
     except BadInput as refused:
-        assert refused.defects and not any("\n" in defect for defect in refused.defects)
-        return refused.defects
+        assert refused.lines and not any("\n" in defect for defect in refused.lines)
+        return refused.lines
     team = Nodes(experiment, folder)
     moves = Moves(team.nodes)
     asyncio.run(asyncio.wait_for(to_the_end(team.nodes), TIMEOUT))

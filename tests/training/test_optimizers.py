@@ -383,6 +383,6 @@ def test_biases_may_be_left_out_of_decay(written, tmp_path):
 def test_a_mistake_in_yaml_is_one_line(written, override, defect):
     with pytest.raises(ConfigError) as caught:
         config.load(written, re.split(r" (?=training)", override))
-    assert [line.removeprefix("command line: ").split(" (known")[0] for line in caught.value.defects] == [
+    assert [line.removeprefix("command line: ").split(" (known")[0] for line in caught.value.lines] == [
         defect
     ]

@@ -100,7 +100,7 @@ def test_haar_on_one_level_is_sums_and_differences():
 
 
 def test_a_family_that_does_not_reconstruct_is_refused():
-    with pytest.raises(BadInput, match=r"^transforms\[0\] wavelet cannot use family 'dmey': .* an error of"):
+    with pytest.raises(BadInput, match=r"^transforms\[0\]: wavelet cannot use family 'dmey': .* an error of"):
         Chain([Wavelet("dmey")], 8)
 
 

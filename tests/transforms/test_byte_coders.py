@@ -130,9 +130,9 @@ def test_fpzip_errs_within_its_precision(dtype, bits, relative):
 @pytest.mark.parametrize(
     ("bits", "dtype", "message"),
     [
-        (9, torch.float32, r"^transforms\[0\] fpzip takes a precision of 10..32 bits or 0, not 9$"),
-        (33, torch.float32, r"^transforms\[0\] fpzip takes a precision of 10..32 bits or 0, not 33$"),
-        (17, torch.float64, r"^transforms\[0\] fpzip takes an even precision for float64, not 17$"),
+        (9, torch.float32, r"^transforms\[0\]: fpzip takes a precision of 10..32 bits or 0, not 9$"),
+        (33, torch.float32, r"^transforms\[0\]: fpzip takes a precision of 10..32 bits or 0, not 33$"),
+        (17, torch.float64, r"^transforms\[0\]: fpzip takes an even precision for float64, not 17$"),
     ],
 )
 def test_fpzip_refuses_a_precision_that_it_has_not(bits, dtype, message):
@@ -146,7 +146,7 @@ def test_a_missing_library_is_said_with_the_command_that_brings_it(coder, packag
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    message = rf"^transforms\[0\] {package} needs {package}: pip install 'decentnode\[compression\]'$"
+    message = rf"^transforms\[0\]: {package} needs {package}: pip install 'decentnode\[compression\]'$"
     with pytest.raises(BadInput, match=message):
         Chain([coder()], 5)
 
@@ -204,7 +204,7 @@ class TestNonsense:
 
 
 def test_a_byte_coder_takes_no_bytes():
-    expected = r"^transforms\[1\] lz4 takes .* but zstd gives bytes; leave one of them out$"
+    expected = r"^transforms\[1\]: lz4 takes .* but zstd gives bytes; leave one of them out$"
     with pytest.raises(BadInput, match=expected):
         Chain([Zstd(), Lz4()], 5)
 

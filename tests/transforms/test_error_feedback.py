@@ -133,11 +133,11 @@ def test_it_puts_on_the_wire_what_follows_puts_there():
 @pytest.mark.parametrize(
     ("chain", "message"),
     [
-        ([ErrorFeedback()], r"^transforms\[0\] error_feedback corrects the transforms after it"),
-        ([TopK(), ErrorFeedback(), Sign()], r"^transforms\[1\] error_feedback takes dense but top_k gives"),
+        ([ErrorFeedback()], r"^transforms\[0\]: error_feedback corrects the transforms after it"),
+        ([TopK(), ErrorFeedback(), Sign()], r"^transforms\[1\]: error_feedback takes dense but top_k gives"),
         ([ErrorFeedback(), ErrorFeedback(), TopK()], "error_feedback corrects what error_feedback after"),
-        ([ErrorFeedback(), TopK(by="change")], r"^transforms\[0\] error_feedback .* select by magnitude$"),
-        ([Clip(1.0), ErrorFeedback(), TopK([])], r"^transforms\[2\] top_k needs one fraction or more$"),
+        ([ErrorFeedback(), TopK(by="change")], r"^transforms\[0\]: error_feedback .* select by magnitude$"),
+        ([Clip(1.0), ErrorFeedback(), TopK([])], r"^transforms\[2\]: top_k needs one fraction or more$"),
     ],
 )  # fmt: skip
 def test_what_it_cannot_stand_in_front_of_is_refused(chain, message):

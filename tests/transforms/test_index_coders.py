@@ -234,6 +234,6 @@ def test_only_indices_are_replaced(coder):
 @each_coder
 def test_a_coder_without_indices_is_refused(coder):
     name = type(coder).registered_name
-    message = rf"^transforms\[1\] {name} codes indices, but what comes before gives none$"
+    message = rf"^transforms\[1\]: {name} codes indices, but what comes before gives none$"
     with pytest.raises(BadInput, match=message):
         Chain([Cast(), type(coder)()], 10)

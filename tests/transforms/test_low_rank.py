@@ -127,13 +127,13 @@ def test_a_resumed_node_sends_the_same_bytes(warm_start):
 
 def test_where_there_are_no_matrices_it_is_refused():
     parameters = layout_of(w=(8, 8))
-    with pytest.raises(BadInput, match=r"^transforms\[1\] low_rank needs the model's matrices"):
+    with pytest.raises(BadInput, match=r"^transforms\[1\]: low_rank needs the model's matrices"):
         Chain([Wavelet(), LowRank()], 64, parameters=parameters)
-    with pytest.raises(BadInput, match=r"^transforms\[0\] low_rank needs the model's matrices"):
+    with pytest.raises(BadInput, match=r"^transforms\[0\]: low_rank needs the model's matrices"):
         Chain([LowRank()], 64)
-    with pytest.raises(BadInput, match=r"^transforms\[0\] low_rank takes whole models of 64 values, not 65"):
+    with pytest.raises(BadInput, match=r"^transforms\[0\]: low_rank takes whole models of 64 values, not 65"):
         Chain([LowRank()], 65, parameters=parameters)
-    with pytest.raises(BadInput, match=r"^transforms\[1\] qsgd takes"):
+    with pytest.raises(BadInput, match=r"^transforms\[1\]: qsgd takes"):
         Chain([LowRank(), Qsgd()], 64, parameters=parameters)
 
 

@@ -65,7 +65,7 @@ def test_per_layer_every_tensor_has_an_equal_part_of_the_norm():
 
 
 def test_per_layer_needs_the_layers():
-    with pytest.raises(BadInput, match=r"^transforms\[0\] clip selects per layer"):
+    with pytest.raises(BadInput, match=r"^transforms\[0\]: clip selects per layer"):
         Chain([Clip(1.0, per_layer=True)], 17)
 
 
@@ -132,7 +132,7 @@ def test_gossip_adds_the_noise_of_two_neighbors_by_a_third_each(scope, variance)
 
 @pytest.mark.parametrize("stage", [Clip(1.0), GaussianNoise(1.0)], ids=repr)
 def test_nothing_that_looks_at_the_values_may_stand_before(stage):
-    expected = r"^transforms\[1\] \w+ takes dense but top_k gives sparse; put it before top_k$"
+    expected = r"^transforms\[1\]: \w+ takes dense but top_k gives sparse; put it before top_k$"
     with pytest.raises(BadInput, match=expected):
         Chain([TopK(), stage], 9)
 
@@ -149,6 +149,6 @@ def test_clip_and_noise_stand_first_or_behind_a_basis(basis):
 
 
 def test_noise_for_each_neighbor_is_refused_where_one_thing_is_remembered():
-    message = r"^transforms\[1\] gaussian_noise sends each neighbor another payload, but error_feedback"
+    message = r"^transforms\[1\]: gaussian_noise sends each neighbor another payload, but error_feedback"
     with pytest.raises(BadInput, match=message):
         Chain([ErrorFeedback(), GaussianNoise(1.0, "neighbor")], 9)

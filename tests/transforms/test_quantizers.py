@@ -266,11 +266,11 @@ class TestSign:
 
     def test_layers_must_be_known_and_whole(self):
         with pytest.raises(
-            BadInput, match=r"^transforms\[0\] sign with 'scale: layer' needs to know the layers"
+            BadInput, match=r"^transforms\[0\]: sign with 'scale: layer' needs to know the layers"
         ):
             Chain([Sign("layer")], 10)
         entries = (Entry("w", torch.Size([10]), 0),)
-        with pytest.raises(BadInput, match=r"^transforms\[1\] sign with 'scale: layer' takes whole models"):
+        with pytest.raises(BadInput, match=r"^transforms\[1\]: sign with 'scale: layer' takes whole models"):
             Chain([Nonzero(), Sign("layer")], 10, parameters=ParameterLayout(entries))
 
     def test_bytes_are_those_that_it_says(self):

@@ -179,5 +179,5 @@ def test_any_chain_is_refused_when_built_or_works(transforms, length, dtype):
 
 @given(st.lists(stages, min_size=1, max_size=3).filter(breaks_an_order))
 def test_what_does_not_fit_is_refused_whatever_the_signal(transforms):
-    with pytest.raises(BadInput, match=r"^transforms\[\d\] \w+ "):
+    with pytest.raises(BadInput, match=r"^transforms\[\d\]: \w+ "):
         Chain(transforms, 10)

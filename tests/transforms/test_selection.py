@@ -112,9 +112,9 @@ def test_per_layer_each_tensor_draws_k():
 
 @pytest.mark.parametrize("cls", [TopK, RandomK])
 def test_per_layer_needs_the_layers(cls):
-    with pytest.raises(BadInput, match=r"^transforms\[0\] \w+ selects per layer, but .* there are none$"):
+    with pytest.raises(BadInput, match=r"^transforms\[0\]: \w+ selects per layer, but .* there are none$"):
         chain_of(cls(per_layer=True), n=13)
-    with pytest.raises(BadInput, match=r"^transforms\[1\] \w+ selects per layer, but an earlier transform"):
+    with pytest.raises(BadInput, match=r"^transforms\[1\]: \w+ selects per layer, but an earlier transform"):
         chain_of(Wavelet(), cls(per_layer=True), n=13, parameters=LAYERS)
     with pytest.raises(BadInput, match="gets 14 values of a model of 13"):
         chain_of(cls(per_layer=True), n=14, parameters=LAYERS)
@@ -254,7 +254,7 @@ def test_a_coder_behind_a_selection_in_part_is_still_needed():
 
 
 def test_a_list_of_no_fractions_is_refused():
-    with pytest.raises(BadInput, match=r"^transforms\[0\] top_k needs one fraction or more$"):
+    with pytest.raises(BadInput, match=r"^transforms\[0\]: top_k needs one fraction or more$"):
         chain_of(TopK([]), n=4)
 
 

@@ -324,12 +324,12 @@ class FromLists:
 
 
 def test_a_wrong_order_is_one_line_that_names_both():
-    message = r"^transforms\[1\] cast takes dense or sparse but cast gives quantized; leave one of them out$"
+    message = r"^transforms\[1\]: cast takes dense or sparse but cast gives quantized; leave one of them out$"
     with pytest.raises(BadInput, match=message):
         Chain([Cast(), Cast("fp16")], 10)
 
 
 def test_a_wrong_first_transform_names_the_signal():
     given = "FromLists takes bytes or sparse but the signal gives dense"
-    with pytest.raises(BadInput, match=rf"^transforms\[0\] {given}; put one that .*top_k$"):
+    with pytest.raises(BadInput, match=rf"^transforms\[0\]: {given}; put one that .*top_k$"):
         check_order([FromLists()])

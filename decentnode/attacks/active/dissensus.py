@@ -8,6 +8,7 @@ from torch import Tensor
 
 from decentnode.attacks.base import Attack, Seen
 from decentnode.core.registry import ATTACKS
+from decentnode.errors import Defect
 from decentnode.graph.base import Graph, View
 from decentnode.options import PositiveFloat
 from decentnode.sharing.base import Sharing
@@ -40,9 +41,9 @@ class Dissensus(Attack):
             return victim
         return victim - self.epsilon * (torch.stack(others) - victim).sum(0)
 
-    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
         yield from super().defects(graph, sharing)
         if graph.period == 1 and any(
             len(graph.targets(rank, 0)) < 2 for rank in self.ranks if rank < graph.num_nodes
         ):
-            yield "", "dissensus needs two neighbors of an adversary, which it drives apart; use echo"
+            yield Defect((), "dissensus needs two neighbors of an adversary, which it drives apart; use echo")

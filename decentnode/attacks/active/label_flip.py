@@ -1,5 +1,6 @@
 """Wrong labels."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from decentnode.core.registry import ATTACKS
 from decentnode.datasets.base import LoadedDataset, Samples
 from decentnode.datasets.ragged import dense
 from decentnode.datasets.skew import Skew, SkewedRank
+from decentnode.errors import Defect
 from decentnode.graph.base import View
 
 
@@ -33,9 +35,9 @@ class FlippedLabels(Skew):
 
     ranks: tuple[int, ...]
 
-    def defect(self, dataset: LoadedDataset, count: int) -> str:
-        has_classes = dataset.train.labels.dim() == 1 and dataset.num_classes > 1
-        return "" if has_classes else "label_flip needs samples that have one class each, of two or more"
+    def defects(self, dataset: LoadedDataset, count: int) -> Iterator[Defect]:
+        if dataset.train.labels.dim() != 1 or dataset.num_classes < 2:
+            yield Defect((), "label_flip needs samples that have one class each, of two or more")
 
     def change(self, samples: Samples, rank: SkewedRank, rng: np.random.Generator) -> Samples:
         if rank.rank not in self.ranks:

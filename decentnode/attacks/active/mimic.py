@@ -7,6 +7,7 @@ from torch import Tensor
 
 from decentnode.attacks.base import Attack, Seen
 from decentnode.core.registry import ATTACKS
+from decentnode.errors import Defect
 from decentnode.graph.base import Graph, View
 from decentnode.options import NonNegative
 from decentnode.sharing.base import Sharing
@@ -25,11 +26,13 @@ class Mimic(Attack):
 
     victim: NonNegative | None = None
 
-    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
         yield from super().defects(graph, sharing)
         if self.victim is not None and (self.victim >= graph.num_nodes or self.victim in self.ranks):
             defect = "is an adversary itself" if self.victim in self.ranks else "does not exist"
-            yield "victim", f"rank {self.victim} {defect}; name an honest one of 0..{graph.num_nodes - 1}"
+            yield Defect(
+                ("victim",), f"rank {self.victim} {defect}; name an honest one of 0..{graph.num_nodes - 1}"
+            )
 
     def lie(self, model: Tensor, view: View, seen: Seen, target: int | None) -> Tensor:
         honest = sorted(j for j in seen if j not in self.ranks)

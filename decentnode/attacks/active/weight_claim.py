@@ -8,6 +8,7 @@ from torch import Tensor
 from decentnode.attacks.base import Adversarial, Attack, Seen
 from decentnode.core.payload import Payload
 from decentnode.core.registry import ATTACKS, name_of
+from decentnode.errors import Defect
 from decentnode.graph.base import Graph, View
 from decentnode.options import PositiveFloat
 from decentnode.sharing.base import Setup, Sharing
@@ -34,12 +35,12 @@ class WeightClaim(Attack):
     def lie(self, model: Tensor, view: View, seen: Seen, target: int | None) -> Tensor:
         return model
 
-    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
         yield from super().defects(graph, sharing)
         by_samples = isinstance(sharing, ServerSharing) and sharing.average == "samples"
         if not (by_samples or isinstance(sharing, PushSum)):
-            yield (
-                "",
+            yield Defect(
+                (),
                 f"{name_of(sharing)} sends no weight; use scaling, or push_sum, or a scheme with a server "
                 "and average: samples",
             )

@@ -16,6 +16,7 @@ from decentnode.core.rng import generator
 from decentnode.datasets.base import Samples
 from decentnode.datasets.ragged import dense
 from decentnode.datasets.skew import Skew, SkewedRank
+from decentnode.errors import Defect
 from decentnode.graph.base import Graph
 from decentnode.options import Fraction, Positive, Probability
 from decentnode.results.attack_results import AttackResult
@@ -41,10 +42,10 @@ class CanaryAudit(PassiveAttack):
     delta: Probability = 1e-5
     confidence: Probability = 0.95
 
-    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
         yield from super().defects(graph, sharing)
         if not self.victims:
-            yield "victims", "none is given; name the ranks that get canaries"
+            yield Defect(("victims",), "none is given; name the ranks that get canaries")
 
     def skew(self) -> Skew:
         return RandomLabels(victims=self.victims, canaries=self.canaries)

@@ -12,7 +12,7 @@ from decentnode.attacks.passive.scene import Scene
 from decentnode.attacks.passive.sight import Sight, is_readable
 from decentnode.core.registry import name_of
 from decentnode.datasets.base import LoadedDataset
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.options import NonNegative, Probability
 from decentnode.results.attack_results import AttackResult
@@ -91,42 +91,46 @@ class PassiveAttack(Adversary):
 
     # Checks before the start.
 
-    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[tuple[str, str]]:
+    def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
         n = graph.num_nodes
         if not self.ranks and not self.links:
-            yield "", "nobody listens; give ranks, or links such as [[0, 1]]"
+            yield Defect((), "nobody listens; give ranks, or links such as [[0, 1]]")
         for option, ranks in (
             ("ranks", self.ranks),
             ("links", sum(self.links, ())),
             ("victims", self.victims),
         ):
             if outside := [rank for rank in ranks if rank >= n]:
-                yield option, f"rank {outside[0]} does not exist; the graph has 0..{n - 1}"
+                yield Defect((option,), f"rank {outside[0]} does not exist; the graph has 0..{n - 1}")
                 return
         yield from self._defects_of_place(graph)
         if self.needs_samples and not self.ranks and not self.public:
-            yield (
-                "public",
+            yield Defect(
+                ("public",),
                 f"{name_of(self)} needs samples, and an eavesdropper has none; give it a share of the test "
                 "samples, such as public: 0.5, or name ranks",
             )
         if self.needs_bytes and self.links and self.encrypted and not self.ranks:
-            yield "encrypted", f"{name_of(self)} needs bytes, and of encrypted links only sizes are seen"
+            yield Defect(
+                ("encrypted",), f"{name_of(self)} needs bytes, and of encrypted links only sizes are seen"
+            )
         if self.needs_bytes and (why := is_readable(sharing, bool(self.ranks))):
-            yield "", f"{name_of(self)} {why}"
+            yield Defect((), f"{name_of(self)} {why}")
 
-    def _defects_of_place(self, graph: Graph) -> Iterator[tuple[str, str]]:
+    def _defects_of_place(self, graph: Graph) -> Iterator[Defect]:
         """What it would listen to and does not exist."""
         for a, b in self.links:
             if graph.period is not None and b not in graph.partners(a):
-                yield "links", f"ranks {a} and {b} never exchange in this graph; name ranks that do"
+                yield Defect(
+                    ("links",), f"ranks {a} and {b} never exchange in this graph; name ranks that do"
+                )
         if shared := set(self.victims) & set(self.ranks):
-            yield "victims", f"rank {min(shared)} is the adversary itself; name other ranks"
+            yield Defect(("victims",), f"rank {min(shared)} is the adversary itself; name other ranks")
         neighbors = self.sources_of(graph)
         if neighbors is not None and (others := sorted(set(self.victims) - neighbors - set(self.ranks))):
             near = ", ".join(map(str, sorted(neighbors)[:8])) or "nobody"
-            yield (
-                "victims",
+            yield Defect(
+                ("victims",),
                 f"rank {others[0]} is no neighbor of {self.who}; these are {near}",
             )
 
@@ -141,8 +145,8 @@ class PassiveAttack(Adversary):
         """Raises BadInput if the samples of the run do not fit."""
         has_classes = dataset.train.labels.dim() == 1 and dataset.num_classes > 1
         if self.needs_bytes and not has_classes:
-            raise BadInput(f"adversaries: {name_of(self)} needs samples that have one class each")
+            raise BadInput.at("adversaries", f"{name_of(self)} needs samples that have one class each")
         if self.needs_samples and not self.public and not any(len(parts[r]) for r in self.ranks):
-            raise BadInput(
-                f"adversaries: {name_of(self)} needs samples, and {self.who} have none; give public: 0.5"
+            raise BadInput.at(
+                "adversaries", f"{name_of(self)} needs samples, and {self.who} have none; give public: 0.5"
             )

@@ -51,7 +51,9 @@ class GradientInversion(PassiveAttack):
     def check(self, dataset: LoadedDataset, parts: Sequence[Tensor]) -> None:
         super().check(dataset, parts)
         if len(dataset.shape) != IMAGE or dataset.train.has_ids:
-            raise BadInput(f"adversaries: {name_of(self)} needs images, not inputs of shape {dataset.shape}")
+            raise BadInput.at(
+                "adversaries", f"{name_of(self)} needs images, not inputs of shape {dataset.shape}"
+            )
 
     def attack(self, scene: Scene, sight: Sight) -> Iterator[AttackResult]:
         for victim, start in sight.starts.items():

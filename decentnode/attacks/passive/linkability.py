@@ -42,9 +42,10 @@ class Linkability(PassiveAttack):
 
     def __post_init__(self) -> None:
         if self.method == "loss" and not self.knows_samples:
-            raise BadInput(
-                "method: loss needs the samples of the candidates, which no party has; knows_samples: true "
-                "grants them, and distance and timing need none"
+            raise BadInput.at(
+                "method",
+                "loss needs the samples of the candidates, which no party has; knows_samples: true "
+                "grants them, and distance and timing need none",
             )
 
     def attack(self, scene: Scene, sight: Sight) -> Iterator[AttackResult]:

@@ -138,4 +138,4 @@ def device_for(name: str, local_rank: int) -> torch.device:
 def check_device(name: str) -> None:
     """Raises BadInput if GPUs are required and there are none; counting them creates no CUDA context."""
     if name == "cuda" and not torch.cuda.device_count():
-        raise BadInput("device: cuda is asked for, but torch finds no GPU here; use cpu or auto")
+        raise BadInput.at("device", "cuda is asked for, but torch finds no GPU here; use cpu or auto")

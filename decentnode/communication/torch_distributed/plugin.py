@@ -1,6 +1,6 @@
 """Nodes whose payloads go through torch.distributed: NCCL between GPUs, gloo elsewhere."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,7 +19,7 @@ from decentnode.communication.torch_distributed.process_group import GroupFactor
 from decentnode.communication.torch_distributed.torch_groups import StoreRendezvous
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.registry import COMMUNICATIONS
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, Defect
 from decentnode.mapping.base import is_loopback
 from decentnode.options import NonNegative, Port
 
@@ -47,7 +47,7 @@ class TorchDistributed(ZeroMQ):
 
     def __post_init__(self) -> None:
         if self.nodes_per_process != 1:
-            raise BadInput(f"nodes_per_process: {ONE_NODE}")
+            raise BadInput.at("nodes_per_process", f"{ONE_NODE}")
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         prepare_nccl(directory.process.ranks[0], self.share_gpu)
@@ -62,8 +62,9 @@ class TorchDistributed(ZeroMQ):
         reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
         return reachable and not self.trusted_network
 
-    def defect(self, device: str, ranks: Sequence[int]) -> str:
-        return backend_defect(self.backend, device, 0 if self.share_gpu else len(ranks))
+    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
+        if what := backend_defect(self.backend, device, 0 if self.share_gpu else len(ranks)):
+            yield Defect(("backend",), what)
 
     def takes_part(self, rank: int, buffer_spec: BufferSpec) -> bool:
         """Whether the edges of a local node may go through the group."""
@@ -121,10 +122,10 @@ class Hybrid(TorchDistributed):
     group_ranks: tuple[NonNegative, ...] | None = None
     """The nodes in the group, on any device; null: those on GPUs."""
 
-    def defect(self, device: str, ranks: Sequence[int]) -> str:
+    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
         # Without `group_ranks` the nodes of a machine without GPUs are outside the group.
         members = set(self.group_ranks or ()) & set(ranks)
-        return super().defect(device, sorted(members)) if members else ""
+        yield from super().defects(device, sorted(members)) if members else ()
 
     def takes_part(self, rank: int, buffer_spec: BufferSpec) -> bool:
         if self.group_ranks is not None:

@@ -1,11 +1,11 @@
 """Checks of what belongs to one time model alone, and of the speeds of nodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from decentnode.communication.base import Communication
 from decentnode.config.settings import TimeModelSettings
-from decentnode.config.yaml_source import Document
 from decentnode.core.registry import SHARINGS, name_of
+from decentnode.errors import Defect
 from decentnode.graph.base import Graph
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import SharingBase
@@ -13,15 +13,15 @@ from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.settings import ONE_OF_BOTH, TrainingSettings
 
 
-def _paces(document: Document, training: TrainingSettings, mapping: Mapping) -> None:
+def _paces(training: TrainingSettings, mapping: Mapping) -> Iterator[Defect]:
     value = None if training.pace is None else training.pace.slowdown
     machines, nodes = len(mapping.machines), mapping.num_nodes
     if isinstance(value, tuple) and len(value) not in (machines, nodes):
         what = f"must have one number for each of the {nodes} ranks or {machines} machines"
-        document.add(("training", "pace", "slowdown"), f"{what}, not {len(value)}")
+        yield Defect(("training", "pace", "slowdown"), f"{what}, not {len(value)}")
 
 
-def _time_model(document: Document, time_model: TimeModelSettings, sharing: SharingBase) -> None:
+def _time_model(time_model: TimeModelSettings, sharing: SharingBase) -> Iterator[Defect]:
     """A scheme belongs to one time model, and so do some keys."""
     name, key = name_of(sharing), ("time_model",)
     if time_model.is_asynchronous != sharing.asynchronous:
@@ -29,56 +29,56 @@ def _time_model(document: Document, time_model: TimeModelSettings, sharing: Shar
         what = f"{name} needs time_model: asynchronous; with rounds, use a scheme such as gossip"
         if time_model.is_asynchronous:
             what = f"{name} exchanges in rounds, and time_model asynchronous has none; use {', '.join(known)}"
-        document.add(("sharing",), what)
+        yield Defect(("sharing",), what)
     if time_model.schedule is not None and not time_model.is_asynchronous:
         what = "rounds have no schedule: every run is the same; leave it out, or set name: asynchronous"
-        document.add((*key, "schedule"), what)
+        yield Defect((*key, "schedule"), what)
     if (time_model.schedule == "replay") != (time_model.schedule_path is not None):
         what = "is the recorded run of schedule: replay; give both, or neither"
-        document.add((*key, "schedule_path"), what)
+        yield Defect((*key, "schedule_path"), what)
 
 
-def _steps_given(document: Document, training: TrainingSettings, time_model: TimeModelSettings) -> None:
+def _steps_given(training: TrainingSettings, time_model: TimeModelSettings) -> Iterator[Defect]:
     """In a window of time a node makes as many steps as fit, unless a number limits them."""
     is_given = (training.steps_per_round, training.epochs_per_round) != (None, None)
     if not is_given and not time_model.is_asynchronous:
-        document.add(("training",), ONE_OF_BOTH)
+        yield Defect(("training",), ONE_OF_BOTH)
 
 
 def _asynchronous(
-    document: Document, time_model: TimeModelSettings, graph: Graph, gradient_sync: GradientSync,
+    time_model: TimeModelSettings, graph: Graph, gradient_sync: GradientSync,
     communication: Communication, overlap: bool, mix_buffers: bool,
-) -> None:  # fmt: skip
+) -> Iterator[Defect]:  # fmt: skip
     """What has no meaning without rounds."""
     if not time_model.is_asynchronous:
         return
     if not communication.has_messages:
         what = f"{name_of(communication)} carries no single messages, as time_model asynchronous needs them"
-        document.add(("communication",), f"{what}; use zeromq or inproc")
+        yield Defect(("communication",), f"{what}; use zeromq or inproc")
     if overlap:
         what = "time_model asynchronous always exchanges while nodes train; leave it out"
-        document.add(("communication", "overlap"), what)
+        yield Defect(("communication", "overlap"), what)
     if gradient_sync.one_model:
         what = f"{name_of(gradient_sync)} makes all steps together; use time_model: synchronous"
-        document.add(("training", "name"), what)
+        yield Defect(("training", "name"), what)
     if graph.has_rests:
         what = f"{name_of(graph)} has rounds of rest, and time_model asynchronous has no rounds"
-        document.add(("graph",), f"{what}; give slow nodes a slowdown (training.pace)")
+        yield Defect(("graph",), f"{what}; give slow nodes a slowdown (training.pace)")
     if graph.needs_service:
         what = f"{name_of(graph)} answers for rounds, and time_model asynchronous has none"
-        document.add(("graph",), f"{what}; use epidemic_local")
+        yield Defect(("graph",), f"{what}; use epidemic_local")
     if graph.is_negotiated:
         what = f"nodes agree on the edges of {name_of(graph)} in rounds, and time_model asynchronous has none"
-        document.add(("graph",), f"{what}; use epidemic_local")
+        yield Defect(("graph",), f"{what}; use epidemic_local")
     if mix_buffers:
         what = "variances could become negative where differences of other times are added; leave it out"
-        document.add(("training", "mix_buffers"), what)
+        yield Defect(("training", "mix_buffers"), what)
 
 
 def _not_in_windows(
-    document: Document, time_model: TimeModelSettings, training: TrainingSettings,
+    time_model: TimeModelSettings, training: TrainingSettings,
     adversaries: Sequence[object],
-) -> None:  # fmt: skip
+) -> Iterator[Defect]:  # fmt: skip
     """What counts steps or acts in rounds."""
     if not time_model.is_asynchronous:
         return
@@ -86,12 +86,12 @@ def _not_in_windows(
         what = (
             "the steps of a window are not known before it, and each one spends; use time_model: synchronous"
         )
-        document.add(("training", "privacy"), what)
+        yield Defect(("training", "privacy"), what)
     if adversaries:
         what = "adversaries act in rounds, and time_model asynchronous has none; leave it out"
-        document.add(("adversaries",), what)
+        yield Defect(("adversaries",), what)
 
 
-TIME_CHECKS: tuple[Callable[..., None], ...] = (
+TIME_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
     _paces, _time_model, _steps_given, _asynchronous, _not_in_windows,
 )  # fmt: skip

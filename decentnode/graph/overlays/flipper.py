@@ -58,7 +58,7 @@ class Flipper(AperiodicGraph):
     def adjacency(self) -> Adjacency:
         """The graph of the start."""
         regular = Regular(self.nodes, self.degree, seed=self.seed)
-        if self.start == "random" or any(regular.rules().values()):
+        if self.start == "random" or any(regular.defects()):
             return regular.adjacency
         n, half = self.nodes, [*range(1, self.degree // 2 + 1)]
         hops = half + [n // 2] * (self.degree % 2)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.registry import GRAPHS
 from decentnode.core.rng import generator
-from decentnode.errors import GraphError
+from decentnode.errors import GraphError, refuse
 from decentnode.graph.base import (
     KEPT_ROUNDS,
     SEED,
@@ -72,8 +72,7 @@ class Similarity(AperiodicGraph):
             f"nodes * random must be even, got {n} * {self.random}": n * self.random % 2 == 1,
             "labels do not change; leave every out, or take of: model": of_labels and self.every > 0,
         }
-        if broken := [f"similarity: {rule}" for rule, is_broken in rules.items() if is_broken]:
-            raise GraphError(*broken)
+        refuse((f"similarity: {rule}" for rule, is_broken in rules.items() if is_broken), GraphError)
 
     @property
     def num_nodes(self) -> int:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from decentnode.config import loader as config
-from decentnode.config.settings import Plugin, Settings
+from decentnode.config.plugin import Plugin
+from decentnode.config.settings import Settings
 from decentnode.core.streams import print_line
 from decentnode.launcher.report.summary import machine_directory, unused_directory
 from decentnode.mapping.base import Linear

@@ -2,13 +2,16 @@
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from decentnode.config import loader as config
-from decentnode.config.settings import CheckpointSettings, FailureSettings, Plugin, Settings
+from decentnode.config.plugin import Plugin
+from decentnode.config.settings import CheckpointSettings, FailureSettings, Settings
 from decentnode.config.type_check import show
 from decentnode.graph.base import Graph
 from decentnode.launcher.recovery.resume import differences
+
+P = TypeVar("P", bound=Plugin)
 
 
 def fingerprint(settings: Settings, graph: Graph) -> str:
@@ -27,11 +30,14 @@ def neutral(settings: Settings) -> Settings:
         dataset=config.without_paths(settings.dataset),
         communication=_without(settings.communication, *ports),
         mapping=_without(settings.mapping, "rendezvous_port"),
-        gradient_sync=_without(settings.gradient_sync, "port", "trusted_network"),
+        training=replace(
+            settings.training,
+            gradient_sync=_without(settings.training.gradient_sync, "port", "trusted_network"),
+        ),
     )  # fmt: skip
 
 
-def _without(plugin: Plugin, *options: str) -> Plugin:
+def _without(plugin: P, *options: str) -> P:
     """The plug-in, with these options unset if it has them."""
     return replace(plugin, options={k: None if k in options else v for k, v in plugin.options.items()})
 

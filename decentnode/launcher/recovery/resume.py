@@ -300,14 +300,14 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
 def settings_digest(experiment: Experiment) -> str:
     """A hash of all settings that affect the models; keys that may change at a resume are left out."""
     settings, nothing = experiment.settings, dict[str, object]()
+    gradient_sync = settings.training.gradient_sync
+    lasting_sync = replace(gradient_sync, options={**gradient_sync.options, **UNIMPORTANT})
     lasting = replace(
         settings, rounds=1, evaluation=EvaluationSettings(), failures=FailureSettings(),
         checkpoint=CheckpointSettings(), records=RecordSettings(), security="none",
         communication=replace(settings.communication, name="", options=nothing),
         mapping=replace(settings.mapping, name="", options=nothing),
-        gradient_sync=replace(
-            settings.gradient_sync, options={**settings.gradient_sync.options, **UNIMPORTANT}
-        ),
+        training=replace(settings.training, gradient_sync=lasting_sync),
     )  # fmt: skip
     return config.digest(lasting, experiment.graph.graph)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from decentnode.config.settings import Plugin
+from decentnode.config.plugin import Plugin
 from decentnode.core.polling import ready
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts

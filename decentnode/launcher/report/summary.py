@@ -187,12 +187,12 @@ def make_run_directory(experiment: Experiment, machine: int = 0) -> Path:
                 path.mkdir(exist_ok=True)
                 taken = path
             if not is_shared or not _claim(path):
-                raise BadInput(f"run_dir: {taken} is not empty; name another one, or remove it")
+                raise BadInput.at("run_dir", f"{taken} is not empty; name another one, or remove it")
         (path / "logs").mkdir()
         write_durably(path / "config.yaml", [config.dump(settings).encode()])
         write_atomically(path / PARTITION_FILE, partition.content)
     except OSError as error:
-        raise BadInput(f"run_dir: {path} cannot be written: {error.strerror}") from error
+        raise BadInput.at("run_dir", f"{path} cannot be written: {error.strerror}") from error
     return path
 
 

@@ -91,4 +91,4 @@ def apply_blocks(
 def check_heads(width: int, heads: int, model: str) -> None:
     """Raises BadInput unless the heads have equal parts of the width."""
     if width % heads:
-        raise BadInput(f"model {model}: heads {heads} does not divide width {width}")
+        raise BadInput.at("model", f"{model}: heads {heads} does not divide width {width}")

@@ -21,5 +21,5 @@ def norm_of(name: NormName, groups: int, narrowest: int, model: str) -> Norm:
     if name == "batch":
         return nn.BatchNorm2d
     if narrowest % groups:
-        raise BadInput(f"model {model}: groups {groups} does not divide width {narrowest}")
+        raise BadInput.at("model", f"{model}: groups {groups} does not divide width {narrowest}")
     return lambda channels: nn.GroupNorm(groups, channels)

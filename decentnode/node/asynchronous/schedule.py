@@ -253,15 +253,16 @@ def read_schedule(directory: Path, rank: int, rounds: int, nodes: float = inf) -
             if not (event >= 0 if isinstance(event, int) else 0 <= _peer_in(event) < nodes):
                 raise ValueError(f"'{event}' is no event of a run of {nodes} nodes")
     except OSError as error:
-        raise BadInput(
-            f"time_model.schedule_path: {path}: {error.strerror}; name a run with schedule: record"
+        raise BadInput.at(
+            "time_model.schedule_path", f"{path}: {error.strerror}; name a run with schedule: record"
         ) from None
     except (ValueError, *UNDECODABLE) as error:
-        raise BadInput(f"time_model.schedule_path: {path}: {error}") from None
+        raise BadInput.at("time_model.schedule_path", f"{path}: {error}") from None
     # The last line is that of the exchanges that were finished after the last round.
     if [window.round for window in windows] != list(range(rounds + 1)):
-        raise BadInput(
-            f"time_model.schedule_path: {path} has {max(0, len(windows) - 1)} whole rounds; a replay needs "
-            f"all {rounds} of a run that was recorded to its end"
+        raise BadInput.at(
+            "time_model.schedule_path",
+            f"{path} has {max(0, len(windows) - 1)} whole rounds; a replay needs "
+            f"all {rounds} of a run that was recorded to its end",
         )
     return windows

@@ -12,7 +12,7 @@ from decentnode.communication.base import Communication
 from decentnode.communication.interceptor import Received
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.core.registry import name_of, refuse_old_hooks
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, Defect
 from decentnode.mapping.base import Mapping
 from decentnode.options import NonNegative, Probability
 
@@ -47,7 +47,7 @@ class Fault:
     def __post_init__(self) -> None:
         if isinstance(self.rounds, tuple) and self.rounds[0] > self.rounds[1]:
             first, last = self.rounds
-            raise BadInput(f"rounds: must be the first and the last, not {first} and then {last}")
+            raise BadInput.at("rounds", f"must be the first and the last, not {first} and then {last}")
 
     @property
     def span(self) -> tuple[int, float]:
@@ -67,18 +67,20 @@ class Fault:
 
     def defects(
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
-    ) -> Iterator[tuple[str, str]]:
-        """Why it would never strike in such a run: an option, or "" for the whole fault, and a line."""
+    ) -> Iterator[Defect]:
+        """Why it would never strike in such a run."""
         machines = len(mapping.machines)
         unknown_ranks = sorted(rank for rank in self.named_ranks() if rank >= nodes)
         if unknown_ranks:
-            yield "", f"rank {unknown_ranks[0]} does not exist; the graph has the ranks 0..{nodes - 1}"
+            yield Defect(
+                (), f"rank {unknown_ranks[0]} does not exist; the graph has the ranks 0..{nodes - 1}"
+            )
         if self.machine is not None and self.machine >= machines:
             defect = f"must be the index of a machine, 0..{machines - 1}, not {self.machine}"
-            yield "machine", defect
+            yield Defect(("machine",), defect)
         if self.span[0] >= rounds:
             defect = f"never comes: the rounds are 0..{rounds - 1}, and it begins in {self.span[0]}"
-            yield "rounds", defect
+            yield Defect(("rounds",), defect)
 
 
 @dataclass(kw_only=True)
@@ -123,14 +125,16 @@ class MessageFault(Fault, ABC):
 
     def defects(
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
-    ) -> Iterator[tuple[str, str]]:
+    ) -> Iterator[Defect]:
         yield from super().defects(communication, mapping, nodes, rounds)
         fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
         if communication.has_group:
-            yield "", f"{name_of(self)} acts on ZeroMQ messages, and a process group has none; use zeromq"
+            yield Defect(
+                (), f"{name_of(self)} acts on ZeroMQ messages, and a process group has none; use zeromq"
+            )
         elif communication.one_process or fullest > 1:
             limit = f"{name_of(self)} acts on messages between processes; give each node a process of its own"
-            yield "", f"{limit} (zeromq with nodes_per_process: 1)"
+            yield Defect((), f"{limit} (zeromq with nodes_per_process: 1)")
 
 
 def named(ranks: Literal["all"] | int | tuple[int, ...]) -> Iterator[int]:

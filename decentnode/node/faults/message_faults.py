@@ -54,11 +54,11 @@ class NetworkPartition(MessageFault):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.groups) < 2 or not all(self.groups):
-            raise BadInput("groups: must be two lists of ranks or more, none of them empty")
+            raise BadInput.at("groups", "must be two lists of ranks or more, none of them empty")
         counts = Counter(chain(*self.groups))
         twice = sorted(rank for rank, count in counts.items() if count > 1)
         if twice:
-            raise BadInput(f"groups: rank {twice[0]} is named {counts[twice[0]]} times; once is right")
+            raise BadInput.at("groups", f"rank {twice[0]} is named {counts[twice[0]]} times; once is right")
         self._group = {rank: i for i, ranks in enumerate(self.groups) for rank in ranks}
 
     def inject(self, message: Received, draw: np.random.Generator, now: float, hold: Hold) -> list[Received]:

@@ -82,9 +82,10 @@ class Slow(NodeFault):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.activity == "receive" and (self.ranks == "all" or len(list(self.named_ranks())) > 1):
-            raise BadInput(
-                "activity: 'receive' is for one rank, named in `ranks`: several nodes that take long to wait "
-                "for each other wait ever longer"
+            raise BadInput.at(
+                "activity",
+                "'receive' is for one rank, named in `ranks`: several nodes that take long to wait "
+                "for each other wait ever longer",
             )
 
     def inject(self) -> None:

@@ -63,7 +63,7 @@ def account(
         raise BadInput(f"--delta must be between 0 and 1, not {delta:g}")
     nodes = settings.graph.make().num_nodes
     if nodes > MOST_NODES:
-        raise BadInput(f"graph: {nodes:,} nodes are too many for pairs; at most {MOST_NODES:,}")
+        raise BadInput.at("graph", f"{nodes:,} nodes are too many for pairs; at most {MOST_NODES:,}")
     if unknown := [rank for rank in colluders or () if not 0 <= rank < nodes]:
         raise BadInput(f"--colluders: ranks of this graph are 0..{nodes - 1}, not {unknown[0]}")
     if colluders is not None and not 0 < len({*colluders}) < nodes:
@@ -76,9 +76,10 @@ def account(
     elif isinstance(scheme, Muffliato):
         mechanism = NoiseOfMuffliato(settings, scheme, DELTA if delta is None else delta)
     else:
-        raise BadInput(
-            f"sharing.name: {settings.sharing.name} adds no noise that an accountant covers; "
-            "training.privacy does, with any scheme, and muffliato"
+        raise BadInput.at(
+            "sharing.name",
+            f"{settings.sharing.name} adds no noise that an accountant covers; "
+            "training.privacy does, with any scheme, and muffliato",
         )
     observers: Observers = [(v,) for v in range(nodes)] if colluders is None else [sorted({*colluders})]
     sources, notes = _flow(mechanism.graph, mechanism.scheme)
@@ -165,7 +166,7 @@ class PrivateStepsOfNodes(Mechanism):
         experiment = Experiment.from_settings(settings)
         options = settings.training.privacy.make() if settings.training.privacy else None
         if not isinstance(options, DpSgd) or options.accountant == "none":
-            raise BadInput("training.privacy: the network accountant needs dp_sgd with rdp or pld")
+            raise BadInput.at("training.privacy", "the network accountant needs dp_sgd with rdp or pld")
         self.delta = options.delta if delta is None else delta
         self.unit = "one training sample of a node, in all its steps"
         self.graph, self.scheme = experiment.graph, experiment.sharing()
@@ -196,7 +197,7 @@ class NoiseOfMuffliato(Mechanism):
 
     def __init__(self, settings: Settings, scheme: Muffliato, delta: float) -> None:
         self.unit = "all local updates of a node, each of the length of the clip"
-        self.graph = WeightedGraph(settings.graph.make(), settings.weights.make(), settings.seed)
+        self.graph = WeightedGraph(settings.graph.make(), settings.sharing.weights.make(), settings.seed)
         self.scheme, self.rounds, self.delta = scheme, settings.rounds, delta
         self.doubts = () if scheme.generator == "secure" else SEEDED
         self._noise, self._c = scheme.noise, scheme.coefficients(self.graph)

@@ -26,15 +26,16 @@ def plans_of(
     if training.privacy is None:
         return ()
     if settings.time_model.is_asynchronous:
-        raise BadInput(
-            "training.privacy: its steps are planned by rounds, which time_model: asynchronous has not; "
-            "use synchronous"
+        raise BadInput.at(
+            "training.privacy",
+            "its steps are planned by rounds, which time_model: asynchronous has not; use synchronous",
         )
     privacy: Privacy = training.privacy.make()
     privacy.check(network, samples.dataset.train)
-    if settings.mix_buffers and any(buffer.is_floating_point() for buffer in network.buffers()):
-        raise BadInput(
-            "training.mix_buffers: buffers are sent without noise, so training.privacy allows none; set false"
+    if settings.training.mix_buffers and any(buffer.is_floating_point() for buffer in network.buffers()):
+        raise BadInput.at(
+            "training.mix_buffers",
+            "buffers are sent without noise, so training.privacy allows none; set false",
         )
     expected = (training.batch_size or BATCH_SIZE) * training.accumulate
     # Nodes with equally many samples and steps have the same plan.
@@ -52,9 +53,10 @@ def shortened(settings: Settings, plans: Sequence[PrivacyPlan]) -> Settings:
     # A node without steps has nothing to spend.
     rounds = max((plan.rounds for plan in plans if plan.steps), default=settings.rounds)
     if not rounds:
-        raise BadInput(
-            "training.privacy.epsilon: the steps of the first round exceed it at every node; allow more, "
-            "use more noise, or fewer samples in a step"
+        raise BadInput.at(
+            "training.privacy.epsilon",
+            "the steps of the first round exceed it at every node; allow more, "
+            "use more noise, or fewer samples in a step",
         )
     return settings if rounds == settings.rounds else replace(settings, rounds=rounds)
 

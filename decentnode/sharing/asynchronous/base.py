@@ -67,9 +67,10 @@ class AsyncSharing(SharingBase):
     def check_chain(self, chain: Chain) -> None:
         for index, transform in enumerate(chain.stages):
             if transform.remembers and not self.promises.sends_one_payload:
-                raise BadInput(
-                    f"transforms[{index}] {name_of(transform)} remembers what it has sent to all, but "
-                    f"{name_of(self)} sends each message to one peer; leave it out"
+                raise BadInput.at(
+                    f"transforms[{index}]",
+                    f"{name_of(transform)} remembers what it has sent to all, but "
+                    f"{name_of(self)} sends each message to one peer; leave it out",
                 )
 
     @property

@@ -173,8 +173,9 @@ def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequenc
     if scheme.promises.protects and transforms:
         hiding.append(name_of(scheme))
     if hiding:
-        raise BadInput(
-            f"training.mix_buffers: running statistics would travel beside the transforms, where {hiding[0]} "
-            "does not hide them; leave it out, and every node keeps its own"
+        raise BadInput.at(
+            "training.mix_buffers",
+            f"running statistics would travel beside the transforms, where {hiding[0]} "
+            "does not hide them; leave it out, and every node keeps its own",
         )
     return scheme.promises.protects or (type(scheme) in (Gossip, AllReduce) and not transforms)

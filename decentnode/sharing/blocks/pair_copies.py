@@ -152,7 +152,8 @@ def refuse_memory(sharing: Sharing, chain: Chain) -> None:
     """Raises BadInput when a transform remembers what was sent: each neighbor is sent something else."""
     for index, stage in enumerate(chain.stages):
         if stage.remembers:
-            raise BadInput(
-                f"transforms[{index}] {name_of(stage)} remembers one thing that was sent to all, but "
-                f"{name_of(sharing)} sends each neighbor another payload; leave it out"
+            raise BadInput.at(
+                f"transforms[{index}]",
+                f"{name_of(stage)} remembers one thing that was sent to all, but "
+                f"{name_of(sharing)} sends each neighbor another payload; leave it out",
             )

@@ -75,4 +75,6 @@ def refuse_coarse(chain: Chain, why: str) -> None:
     """Raises BadInput, with `why`, where a transform selects or quantizes; a cast does not count."""
     for index, stage in enumerate(chain.stages):
         if stage.emits is Form.SPARSE or (stage.emits is Form.QUANTIZED and not isinstance(stage, Cast)):
-            raise BadInput(f"transforms[{index}] {name_of(stage)} is too coarse for {why}, or leave it out")
+            raise BadInput.at(
+                f"transforms[{index}]", f"{name_of(stage)} is too coarse for {why}, or leave it out"
+            )

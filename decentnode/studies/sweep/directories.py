@@ -80,7 +80,7 @@ class RunDirectory:
         try:
             before = config.load(self.path / "config.yaml")
         except BadInput as error:
-            return error.defects[0]
+            return error.lines[0]
         return difference(before, settings) or "the content of a file that graph or sharing.weights names"
 
     @property

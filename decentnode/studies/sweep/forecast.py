@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-from decentnode.config.error_locations import line_of, with_locations
+from decentnode.config.error_locations import defect_of, with_locations
 from decentnode.core.atomic_files import write_whole
 from decentnode.core.polling import ready
 from decentnode.core.text import how_it_ended
@@ -130,12 +130,12 @@ def _answer(run: PlannedRun, datasets: DatasetCache) -> _Answer:
             check_group(settings, 0)
             experiment = Experiment.from_settings(settings, datasets.of(settings))
     except BadInput as error:
-        return _Answer(Forecast(), [f"{line} (variant {run.variant.name})" for line in error.defects])
+        return _Answer(Forecast(), [f"{line} (variant {run.variant.name})" for line in error.lines])
     try:
         return _Answer(forecast(experiment))
     # An estimate must not prevent a run that would work; the run itself has a dry round for such errors.
     except Exception as error:
-        print(line_of(error), file=sys.stderr)
+        print(defect_of(error), file=sys.stderr)
         return _Answer(sizes(experiment))
 
 

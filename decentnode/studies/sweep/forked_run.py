@@ -228,7 +228,7 @@ def free_ports(settings: Settings, taken: set[int]) -> dict[str, int]:
 
 
 def _is_free(ports: Ports, taken: set[int]) -> bool:
-    return taken.isdisjoint(range(ports.first, ports.first + ports.count)) and not ports.defect()
+    return taken.isdisjoint(range(ports.first, ports.first + ports.count)) and not any(ports.defects())
 
 
 def ports_of(settings: Settings, ports: Mapping[str, int]) -> set[int]:

@@ -42,9 +42,10 @@ class ImageAugmentation(Augmentation):
     def check(self, dataset: LoadedDataset) -> None:
         if dataset.train.has_ids or len(dataset.shape) != 3:
             kind = "ids" if dataset.train.has_ids else "inputs"
-            raise BadInput(
-                f"training.augmentation: {name_of(self)} needs images of shape (channels, height, width); "
-                f"the dataset has {kind} of shape {tuple(dataset.shape)}"
+            raise BadInput.at(
+                "training.augmentation",
+                f"{name_of(self)} needs images of shape (channels, height, width); "
+                f"the dataset has {kind} of shape {tuple(dataset.shape)}",
             )
 
 

@@ -40,7 +40,7 @@ class Cutout(ImageAugmentation):
         super().check(dataset)
         if self.size > min(dataset.shape[1:]):
             height, width = dataset.shape[1:]
-            raise BadInput(
-                f"training.augmentation: cutout of {self.size} x {self.size} pixels is larger than the "
-                f"images of {height} x {width}"
+            raise BadInput.at(
+                "training.augmentation",
+                f"cutout of {self.size} x {self.size} pixels is larger than the images of {height} x {width}",
             )

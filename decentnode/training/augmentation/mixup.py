@@ -36,9 +36,9 @@ class Mixup(Augmentation):
     def check(self, dataset: LoadedDataset) -> None:
         labels = dataset.train.labels
         if dataset.train.has_ids or dataset.train.more:
-            raise BadInput("training.augmentation: mixup needs one input of numbers, and ids are none")
+            raise BadInput.at("training.augmentation", "mixup needs one input of numbers, and ids are none")
         if labels.is_floating_point() or labels.dim() != 1:
             kind = "numbers" if labels.is_floating_point() else f"of shape {tuple(labels.shape[1:])} each"
-            raise BadInput(
-                f"training.augmentation: mixup needs one class for each sample; the labels are {kind}"
+            raise BadInput.at(
+                "training.augmentation", f"mixup needs one class for each sample; the labels are {kind}"
             )

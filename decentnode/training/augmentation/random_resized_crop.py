@@ -33,7 +33,7 @@ class RandomResizedCrop(ImageAugmentation):
 
     def __post_init__(self) -> None:
         if self.most_stretch < 1:
-            raise BadInput(f"most_stretch: must be a ratio of 1 or more, not {self.most_stretch:g}")
+            raise BadInput.at("most_stretch", f"must be a ratio of 1 or more, not {self.most_stretch:g}")
 
     def images(self, images: Tensor, random: np.random.Generator) -> Tensor:
         count, _, *sizes = images.shape

@@ -85,9 +85,10 @@ class Accountant(ABC):
         while not is_enough(high):
             low, high = high, self.stride * high
             if high > MOST_NOISE:
-                raise BadInput(
-                    f"training.privacy.epsilon: {epsilon:g} needs noise above {MOST_NOISE:g} for {steps} "
-                    "steps of a node; allow more, or make fewer steps"
+                raise BadInput.at(
+                    "training.privacy.epsilon",
+                    f"{epsilon:g} needs noise above {MOST_NOISE:g} for {steps} "
+                    "steps of a node; allow more, or make fewer steps",
                 )
         while low == high or (low > LEAST_NOISE and is_enough(low)):
             low, high = low / self.stride, low
@@ -150,8 +151,8 @@ def accounting() -> ModuleType:
         import dp_accounting.pld.privacy_loss_distribution
         import dp_accounting.rdp
     except ImportError as error:
-        raise BadInput(
-            "training.privacy: the accountants need the package dp-accounting; install decentnode[privacy]"
+        raise BadInput.at(
+            "training.privacy", "the accountants need the package dp-accounting; install decentnode[privacy]"
         ) from error
     return dp_accounting  # type: ignore[no-any-return]
 

@@ -64,22 +64,23 @@ class DpSgd(Privacy):
 
     def __post_init__(self) -> None:
         if self.noise is None and self.epsilon is None:
-            raise BadInput("training.privacy: give noise, or epsilon, for which the noise is computed")
+            raise BadInput.at("training.privacy", "give noise, or epsilon, for which the noise is computed")
         if self.accountant == "none":
             if self.epsilon is not None:
-                raise BadInput("training.privacy.epsilon: needs an accountant: rdp or pld")
+                raise BadInput.at("training.privacy.epsilon", "needs an accountant: rdp or pld")
         elif self.sampling not in ACCOUNTANTS[self.accountant].samplings:
-            raise BadInput(
-                f"training.privacy.sampling: {self.accountant} covers poisson, not {self.sampling}; use "
-                "that, or accountant: none, which claims nothing"
+            raise BadInput.at(
+                "training.privacy.sampling",
+                f"{self.accountant} covers poisson, not {self.sampling}; use "
+                "that, or accountant: none, which claims nothing",
             )
         if self.noise and not LEAST_GIVEN <= self.noise <= MOST_NOISE:
-            raise BadInput(
-                f"training.privacy.noise: must be 0, or from {LEAST_GIVEN:g} to {MOST_NOISE:g}, "
-                f"not {self.noise:g}"
+            raise BadInput.at(
+                "training.privacy.noise",
+                f"must be 0, or from {LEAST_GIVEN:g} to {MOST_NOISE:g}, not {self.noise:g}",
             )
         if self.noise == 0 and self.epsilon is not None:
-            raise BadInput("training.privacy.noise: 0 protects nothing; leave it out to compute it")
+            raise BadInput.at("training.privacy.noise", "0 protects nothing; leave it out to compute it")
 
     def described(self) -> dict[str, Any]:
         return {"name": "dp_sgd", "delta": self.delta, "accountant": self.accountant}
@@ -89,25 +90,27 @@ class DpSgd(Privacy):
             # InstanceNorm mixes nothing, unless it keeps statistics of the samples it has seen.
             mixes = not isinstance(part, _InstanceNorm) or part.track_running_stats
             if isinstance(part, _NormBase) and mixes:
-                raise BadInput(
-                    f"training.privacy: {type(part).__name__} '{name}' of the model mixes samples, so that "
-                    "each changes the gradients of others; use GroupNorm (norm: group)"
+                raise BadInput.at(
+                    "training.privacy",
+                    f"{type(part).__name__} '{name}' of the model mixes samples, so that "
+                    "each changes the gradients of others; use GroupNorm (norm: group)",
                 )
         if name := next((name for name, p in network.named_parameters() if p.is_complex()), None):
-            raise BadInput(
-                f"training.privacy: '{name}' of the model is complex, and dp_sgd clips real gradients"
+            raise BadInput.at(
+                "training.privacy", f"'{name}' of the model is complex, and dp_sgd clips real gradients"
             )
         if samples.weights is not None:
-            raise BadInput(
-                "training.privacy: the samples have weights, which dp_sgd does not bound; leave them out"
+            raise BadInput.at(
+                "training.privacy", "the samples have weights, which dp_sgd does not bound; leave them out"
             )
 
     def plan(self, size: int, expected: int, steps: Sequence[int]) -> PrivacyPlan:
         total, rate = sum(steps), min(1.0, expected / size) if size else 0.0
         if size and self.delta >= 1 / size and self.accountant != "none":
-            raise BadInput(
-                f"training.privacy.delta: must be below 1 / {size}, for a node of {size} samples, not "
-                f"{self.delta:g}, which would allow it to publish one of them"
+            raise BadInput.at(
+                "training.privacy.delta",
+                f"must be below 1 / {size}, for a node of {size} samples, not "
+                f"{self.delta:g}, which would allow it to publish one of them",
             )
         if self.accountant == "none":
             return PrivacyPlan(rate, self.noise or 0.0, total, float("inf"), len(steps))

@@ -76,11 +76,11 @@ class Classification(Task):
     def check(self, dataset: LoadedDataset, loss: object) -> None:
         super().check(dataset, loss)
         if dataset.num_classes == 1 and loss is nn.CrossEntropyLoss:
-            raise BadInput(
-                "training.loss: CrossEntropyLoss is always 0 where there is one class; use NLLLoss"
+            raise BadInput.at(
+                "training.loss", "CrossEntropyLoss is always 0 where there is one class; use NLLLoss"
             )
         if too_large := [k for k in self.top_k if k > dataset.num_classes]:
-            raise BadInput(f"task.top_k: {too_large[0]} is more than the {dataset.num_classes} classes")
+            raise BadInput.at("task.top_k", f"{too_large[0]} is more than the {dataset.num_classes} classes")
 
 
 def _share(part: float, whole: float) -> float:

@@ -53,9 +53,11 @@ class NextToken(Task):
         super().check(dataset, loss)
         if not dataset.train.has_ids:
             dtype = str(dataset.train.inputs.dtype).removeprefix("torch.")
-            raise BadInput(
-                f"task: {name_of(self)} needs samples of ids (int16, int32, int64), not of {dtype}"
+            raise BadInput.at(
+                "task", f"{name_of(self)} needs samples of ids (int16, int32, int64), not of {dtype}"
             )
         if loss not in (nn.CrossEntropyLoss, nn.NLLLoss):
             name = getattr(loss, "__name__", loss)
-            raise BadInput(f"training.loss: {name_of(self)} needs CrossEntropyLoss or NLLLoss, not {name}")
+            raise BadInput.at(
+                "training.loss", f"{name_of(self)} needs CrossEntropyLoss or NLLLoss, not {name}"
+            )

@@ -30,7 +30,7 @@ class Rating(Task):
 
     def __post_init__(self) -> None:
         if self.step <= 0:
-            raise BadInput(f"step: must be above 0, not {self.step:g}")
+            raise BadInput.at("step", f"must be above 0, not {self.step:g}")
 
     def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
         errors = (MetricSpec(name, higher_is_better=False) for name in ("rmse", "mae"))
@@ -60,4 +60,4 @@ class Rating(Task):
         super().check(dataset, loss)
         if dataset.train.labels.dim() != 1:
             shape = tuple(dataset.train.labels.shape[1:])
-            raise BadInput(f"task: rating needs one label for each sample, not labels of shape {shape}")
+            raise BadInput.at("task", f"rating needs one label for each sample, not labels of shape {shape}")

@@ -82,14 +82,15 @@ class Translation(NextToken):
         super().check(dataset, loss)
         for samples in (dataset.train, dataset.test):
             if len(samples.more) != 1 or not _fit(samples.more[0], samples.labels):
-                raise BadInput(
-                    "task: translation needs samples with two fields of ids, source and target, and a label "
-                    "for each id of the target"
+                raise BadInput.at(
+                    "task",
+                    "translation needs samples with two fields of ids, source and target, and a label "
+                    "for each id of the target",
                 )
         if self.bleu and dataset.test.vocabulary is None:
-            raise BadInput("task.bleu: needs a dataset that knows the text of ids, such as parallel")
+            raise BadInput.at("task.bleu", "needs a dataset that knows the text of ids, such as parallel")
         if self.bleu and find_spec("sacrebleu") is None:
-            raise BadInput("task.bleu: needs sacrebleu; run: pip install 'decentnode[tasks]'")
+            raise BadInput.at("task.bleu", "needs sacrebleu; run: pip install 'decentnode[tasks]'")
 
 
 def _translated(

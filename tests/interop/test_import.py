@@ -10,14 +10,14 @@ import typer
 import yaml
 
 from decentnode.cli import app
-from decentnode.cli.import_config import converted
 from decentnode.config import loader
 from decentnode.config.settings import Settings
-from decentnode.config.sources import decentralizepy_keys as tables
-from decentnode.config.sources.driver_arguments import Arguments
 from decentnode.core.registry import Registry
 from decentnode.errors import BadInput
 from decentnode.graph.files import read_graph
+from decentnode.interop import decentralizepy_keys as tables
+from decentnode.interop.driver_arguments import Arguments
+from decentnode.interop.imported_file import converted
 from decentnode.node.experiment import Experiment
 from tests.support.in_process import Nodes
 from tests.support.pages import ROOT, blocks
@@ -195,7 +195,10 @@ def test_every_sharing_class_becomes_its_scheme(name, imported) -> None:
     assert settings == loader.load("result.yaml", [f"sharing={EXPECTED[name]}"])
     assert (settings.rounds, settings.seed, settings.model.name) == (2, 99, "lenet")
     assert settings.dataset.options["path"] == "/mnt/nfs/shared/CIFAR"
-    assert (settings.partition.name, settings.partition.options["alpha"]) == ("dirichlet", 1.0)
+    assert (settings.dataset.partition.name, settings.dataset.partition.options["alpha"]) == (
+        "dirichlet",
+        1.0,
+    )
     assert (settings.training.steps_per_round, settings.training.batch_size) == (3, 8)
     assert (settings.training.minibatches, settings.training.drop_last) == ("reshuffle", False)
     assert settings.evaluation.every == 5
@@ -373,7 +376,7 @@ def test_a_key_becomes_ours(old, new, key, value, imported) -> None:
 @pytest.mark.parametrize("name", ["PartialModel", "TopK", "Wavelet", "JWINS"])
 def test_values_are_ranked_by_the_change_that_decentralizepy_accumulates(name, more, by, imported) -> None:
     settings = imported(f"{INI}sharing_class = {name}\n{more}")
-    options = settings.sharing.options if name == "JWINS" else settings.transforms[-1].options
+    options = settings.sharing.options if name == "JWINS" else settings.sharing.transforms[-1].options
     assert (options["by"] or "change") == by
     text = Path("result.yaml").read_text()
     assert "dataset_class = CIFAR10: normalized by its colors; decentralizepy takes (x - 0.5) / 0.5" in text
@@ -385,7 +388,7 @@ def test_sizes_become_a_partition(imported) -> None:
     sizes = [1 / 16] * 16
     text = str(sizes).replace(", ", ",\n  ", 2)
     ini = INI.replace("sizes =", f"sizes = {text}").replace("= dirichlet\nalpha = 1", "= simple")
-    assert imported(ini + SHARINGS["plain"]).partition.options["sizes"] == tuple(sizes)
+    assert imported(ini + SHARINGS["plain"]).dataset.partition.options["sizes"] == tuple(sizes)
 
 
 def test_a_class_of_ones_own_keeps_its_place(imported, here) -> None:
@@ -573,7 +576,7 @@ def test_a_missing_line_has_an_answer(line) -> None:
         Path("result.yaml").write_text(converted(Path("config.ini"), arguments, [], None)[1])
         assert loader.load("result.yaml").rounds == 2
     except BadInput as error:
-        assert all(re.match(r"config\.ini:\d+", one) and "\n" not in one for one in error.defects)
+        assert all(re.match(r"config\.ini:\d+", one) and "\n" not in one for one in error.lines)
 
 
 # The page has the same tables --------------------------------------------------------------------------
@@ -675,10 +678,15 @@ def test_the_page_has_every_sharing_class(row, imported) -> None:
             continue
         defaults = {"wavelet": "haar"} if name == "Wavelet" else {}
         expected = loader.load("result.yaml", [f"sharing={json.dumps(shown)}"])
-        assert settings.sharing == expected.sharing
-        assert settings.weights == expected.weights
-        assert [one.name for one in settings.transforms] == [one.name for one in expected.transforms]
-        assert defaults or settings.transforms == expected.transforms
+        assert (settings.sharing.name, settings.sharing.options) == (
+            expected.sharing.name,
+            expected.sharing.options,
+        )
+        assert settings.sharing.weights == expected.sharing.weights
+        assert [one.name for one in settings.sharing.transforms] == [
+            one.name for one in expected.sharing.transforms
+        ]
+        assert defaults or settings.sharing.transforms == expected.sharing.transforms
 
 
 def test_the_page_names_no_class_twice() -> None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from decentnode.config.sources.decentralizepy_keys import KEYS
-from decentnode.config.sources.ini_file import IniEntry, IniFile
-from decentnode.config.yaml_source import Defect, Document, Key, SourceLocation
+from decentnode.config.yaml_source import Document, LocatedDefect, SourceLocation
 from decentnode.core.registry import guess
 from decentnode.core.text import quoted
+from decentnode.errors import Defect, Key
+from decentnode.interop.decentralizepy_keys import KEYS
+from decentnode.interop.ini_file import IniEntry, IniFile
 
 OWN = "decentralizepy"
 PAGE = f"docs/from_{OWN}.md"
@@ -71,9 +72,9 @@ class Conversion:
         if value is not None:
             self.put(key, value, SourceLocation(0, key))
 
-    def defect(self, line: int, key: Key, what: str) -> None:
+    def report(self, line: int, defect: Defect) -> None:
         """Adds a defect of the INI file."""
-        self.document.defects.append(Defect(SourceLocation(line), key, what))
+        self.document.defects.append(LocatedDefect(SourceLocation(line), defect))
 
     def miss(self, entry: IniEntry, reason: str = "") -> None:
         """Records a key without a counterpart; default: the reason of the table."""
@@ -110,11 +111,8 @@ class Conversion:
             return named.text
         hint = guess(named.text, list(known)) or f" (those with one: {', '.join(known)})"
         remedy = f"name another plug-in, such as {key}=NAME or {key}=module:Class"
-        self.defect(
-            named.line,
-            (named.section, named.key),
-            f"no counterpart of {quoted(named.text)}{hint}; {remedy}",
-        )
+        what = f"no counterpart of {quoted(named.text)}{hint}"
+        self.report(named.line, Defect((named.section, named.key), what, remedy))
         return ""
 
     def resolve(self, key: Key) -> None:

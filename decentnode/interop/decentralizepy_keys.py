@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from decentnode.config.yaml_source import Key
+from decentnode.errors import Key
 
 Options = Mapping[str, Any]
 

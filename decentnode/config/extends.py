@@ -14,9 +14,10 @@ from typing import Any
 from decentnode.config import yaml_source
 from decentnode.config.paths import expanded
 from decentnode.config.type_check import show
-from decentnode.config.yaml_source import Document, Key
+from decentnode.config.yaml_source import Document
 from decentnode.core.registry import near_file
 from decentnode.core.text import quoted
+from decentnode.errors import Key
 
 EXTENDS = "extends"
 DEFAULT_NAMES: dict[Key, str] = {

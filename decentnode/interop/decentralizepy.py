@@ -4,9 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from decentnode.config.sources import driver_arguments, ini_file
-from decentnode.config.sources.conversion import OWN, PAGE, Conversion, is_decentralizepy
-from decentnode.config.sources.decentralizepy_keys import (
+from decentnode.config.type_check import unknown, unknown_key
+from decentnode.config.yaml_source import SourceLocation
+from decentnode.errors import MISSING_KEY, Defect
+from decentnode.interop import driver_arguments, ini_file
+from decentnode.interop.conversion import OWN, PAGE, Conversion, is_decentralizepy
+from decentnode.interop.decentralizepy_keys import (
     BASIS_KEYS,
     CNNS,
     COMMUNICATIONS,
@@ -23,10 +26,8 @@ from decentnode.config.sources.decentralizepy_keys import (
     TRAININGS,
     Scheme,
 )
-from decentnode.config.sources.driver_arguments import Arguments
-from decentnode.config.sources.ini_file import IniEntry
-from decentnode.config.type_check import unknown
-from decentnode.config.yaml_source import SourceLocation
+from decentnode.interop.driver_arguments import Arguments
+from decentnode.interop.ini_file import IniEntry
 
 Section = Mapping[str, IniEntry]
 OURS = {
@@ -72,15 +73,18 @@ def _check_names(conversion: Conversion) -> None:
     """Raises ConfigError for unknown sections and keys, and for missing ones."""
     for name, line in conversion.ini.lines.items():
         if name not in KEYS:
-            conversion.defect(line, (f"[{name}]",), unknown("section", name, list(KEYS)))
+            conversion.report(line, Defect((f"[{name}]",), unknown("section", name, list(KEYS))))
     conversion.document.raise_any()  # what is missing may be the one with the unknown name
     for name, classes in REQUIRED.items():
         if name not in conversion.ini.lines:
-            conversion.defect(1, (), f"no section [{name}]; a configuration of {OWN} has {', '.join(KEYS)}")
+            what = f"no section [{name}]; a configuration of {OWN} has {', '.join(KEYS)}"
+            conversion.report(1, Defect((), what))
             continue
         for key in classes:
             if key not in conversion.section(name):
-                conversion.defect(conversion.ini.lines[name], (name, key), "missing; it names the class")
+                conversion.report(
+                    conversion.ini.lines[name], Defect((name, key), MISSING_KEY, "it names the class")
+                )
     for name, keys in KEYS.items():
         entries = conversion.section(name)
         # An optimizer, and classes of one's own, have options of their own.
@@ -90,7 +94,7 @@ def _check_names(conversion: Conversion) -> None:
             if entry.key not in keys and name in OURS and conversion.replaces(OURS[name]):
                 conversion.miss(entry, f"unknown, and {OURS[name]} is that of the command line")
             elif entry.key not in keys:
-                conversion.defect(entry.line, (name, entry.key), unknown("key", entry.key, list(keys)))
+                conversion.report(entry.line, unknown_key((name, entry.key), "key", list(keys)))
     conversion.document.raise_any()
 
 
@@ -171,12 +175,11 @@ def _validation(conversion: Conversion, section: Section) -> None:
             conversion.miss(size, "without validation_source not used")
         return
     if source.text.lower() not in SOURCES:
-        conversion.defect(
-            source.line, (source.section, source.key), unknown("part", source.text.lower(), list(SOURCES))
-        )
+        what = unknown("part", source.text.lower(), list(SOURCES))
+        conversion.report(source.line, Defect((source.section, source.key), what))
     elif size is None:
-        what = "missing; it is the fraction of the samples that validation_source names"
-        conversion.defect(source.line, (source.section, "validation_size"), what)
+        what = "it is the fraction of the samples that validation_source names"
+        conversion.report(source.line, Defect((source.section, "validation_size"), MISSING_KEY, what))
     else:
         conversion.set(source, "dataset", "validation", "source", value=source.text.lower())
         conversion.set(size, "dataset", "validation", "size")
@@ -187,9 +190,8 @@ def _validation(conversion: Conversion, section: Section) -> None:
 def _partition_name(conversion: Conversion, entries: IniEntry) -> str:
     text = entries.text.capitalize() if entries.text.lower() in ("true", "false") else entries.text
     if text not in PARTITIONS:
-        conversion.defect(
-            entries.line, (entries.section, entries.key), unknown("partition", text, list(PARTITIONS))
-        )
+        what = unknown("partition", text, list(PARTITIONS))
+        conversion.report(entries.line, Defect((entries.section, entries.key), what))
     name = PARTITIONS.get(text, "iid")
     conversion.set(entries, "dataset", "partition", "name", value=name)
     if text == "simple":
@@ -219,7 +221,7 @@ def _training(conversion: Conversion, section: Section) -> None:
         conversion.note(section["training_class"], "the transform top_k itself accumulates changes")
     elif ":" in name:
         what = "local steps of your own are no plug-in here; use Training, or the library (docs/library.md)"
-        conversion.defect(section["training_class"].line, ("TRAIN_PARAMS", "training_class"), what)
+        conversion.report(section["training_class"].line, Defect(("TRAIN_PARAMS", "training_class"), what))
     epochs = "full_epochs" in section and section["full_epochs"].value is True
     for key, ours in (("rounds", "epochs_per_round" if epochs else "steps_per_round"), ("batch_size",) * 2):
         # Both are 1 in decentralizepy where they are not given.
@@ -285,7 +287,8 @@ def _sharing(conversion: Conversion, section: Section) -> None:
     _begin(conversion, named, scheme)
     for key in scheme.required:
         if key not in section:
-            conversion.defect(named.line, (named.section, key), f"missing; {name} has no default for it")
+            wanted = f"{name} has no default for it"
+            conversion.report(named.line, Defect((named.section, key), MISSING_KEY, wanted))
     for key, default in scheme.defaults.items():
         if key not in section:
             conversion.set(named, "sharing", *scheme.keys[key], value=default)

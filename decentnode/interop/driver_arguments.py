@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from decentnode.config.plugin_parser import GRAPH_FILE
-from decentnode.config.sources.conversion import OWN, Conversion
-from decentnode.config.sources.decentralizepy_keys import FLAGS
 from decentnode.config.yaml_source import SourceLocation
 from decentnode.core.registry import near_file
 from decentnode.core.text import quoted
-from decentnode.errors import BadInput, ConfigError
+from decentnode.errors import BadInput, ConfigError, Defect
+from decentnode.interop.conversion import OWN, Conversion
+from decentnode.interop.decentralizepy_keys import FLAGS
 
 HERE = "127.0.0.1"
 
@@ -57,7 +57,7 @@ def processes(text: str) -> tuple[int, ...]:
 def add(conversion: Conversion, arguments: Arguments) -> None:
     """Adds what the arguments say to a conversion; its defects, too."""
     if arguments.iterations is None and not conversion.replaces("rounds"):
-        conversion.defect(1, ("rounds",), f"in {OWN} an argument of the driver; add --iterations N")
+        conversion.report(1, Defect(("rounds",), f"in {OWN} an argument of the driver; add --iterations N"))
     conversion.set_argument(arguments.iterations, "rounds")
     conversion.set_argument(arguments.test_after, "evaluation", "every")
     conversion.set_argument(arguments.machine_id, "machine")
@@ -77,10 +77,10 @@ def _add_graph(conversion: Conversion, arguments: Arguments) -> None:
         words = (
             f"'graph={{name: federated, nodes: {nodes}, rate: {rate}}}' sharing=fed_avg (for STC: fed_stc)"
         )
-        conversion.defect(1, ("graph",), f"{what} {words}")
+        conversion.report(1, Defect(("graph",), f"{what} {words}"))
     elif arguments.graph is None:
         if not conversion.replaces("graph") and "graph" not in conversion.document.value:
-            conversion.defect(1, ("graph",), f"in {OWN} an argument of the driver; add --graph FILE")
+            conversion.report(1, Defect(("graph",), f"in {OWN} an argument of the driver; add --graph FILE"))
     elif arguments.graph_type is None and re.fullmatch(GRAPH_FILE, str(arguments.graph)):
         conversion.set_argument(str(arguments.graph), "graph")
         conversion.resolve(("graph",))
@@ -103,7 +103,9 @@ def _add_machines(conversion: Conversion, arguments: Arguments) -> None:
         return
     file = arguments.ip or (conversion.ini.path.parent / named.text if named is not None else None)
     if file is None:
-        conversion.defect(1, ("mapping",), "the addresses of the machines are not named; add --ip FILE.json")
+        conversion.report(
+            1, Defect(("mapping",), "the addresses of the machines are not named; add --ip FILE.json")
+        )
         return
     addresses = read_addresses(file)
     count = arguments.machines or len(addresses)

@@ -1,0 +1,47 @@
+"""A plug-in from its name and options where there is no file: on the command line, and in a training loop."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown_key
+from decentnode.core.registry import GRAPHS, Registry
+from decentnode.errors import MISSING_KEY, BadInput, Defect, refuse
+from decentnode.graph.base import Graph
+from decentnode.mapping.job import job_port
+from decentnode.options import Port
+
+
+def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Any:
+    """The plug-in of that name; `usual` are options for plug-ins that have them.
+
+    Raises BadInput with a defect for each wrong option, whose key it is.
+    """
+    options = {"name": named} if isinstance(named, str) else dict(named)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise BadInput(f"{registry.kind}: a mapping names its plug-in under 'name'")
+    cls = registry.find(name)
+    if not issubclass(cls, registry.bases):
+        wanted = f"{registry.bases[0].__module__}.{registry.bases[0].__qualname__}"
+        raise BadInput(f"'{name}' is no {registry.kind}; it must be a subclass of {wanted}")
+    parameters, defects = parameters_of(cls), list[Defect]()
+    values = {option: value for option, value in (usual or {}).items() if option in parameters}
+    for option, value in options.items():
+        if option not in parameters:
+            defects.append(unknown_key((option,), "option", list(parameters)))
+            continue
+        hint = parameters[option][0]
+        try:
+            values[option] = made(GRAPHS, value) if hint is Graph else typed(hint, value)
+        except (TypeMismatch, BadInput) as error:
+            defects += [defect.below((option,)) for defect in error.defects]
+    for option, (hint, default) in parameters.items():
+        if default is REQUIRED and option not in {**values, **options}:
+            defects.append(Defect((option,), MISSING_KEY, f"it must be {describe(hint)}"))
+        elif hint == Port and default is not REQUIRED:
+            values.setdefault(option, job_port(default))
+    refuse(defects)
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise BadInput(f"{registry.kind} {name}: {error}") from error

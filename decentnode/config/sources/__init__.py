@@ -1,1 +1,0 @@
-"""Other files that a configuration is made from: those that it extends, and those of decentralizepy."""

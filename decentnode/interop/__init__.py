@@ -1,0 +1,1 @@
+"""Formats of other systems: reads configurations of decentralizepy, writes results for its scripts."""
