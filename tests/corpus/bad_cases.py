@@ -1,15 +1,18 @@
 """All cases of bad input, from the tables."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 
-from tests.corpus.bad_configs import EDITS, LOADED, OVERRIDES, UNREADABLE
-from tests.corpus.bad_files import CIFAR, GRAPHS, IDX, KEYS, RUNS, WEIGHTS
+from tests.corpus.bad_configs import BYTES, EDITS, LOADED, OVERRIDES, UNREADABLE
+from tests.corpus.bad_files import BESIDE_A_ROW, CIFAR, GRAPHS, IDX, KEYS, NO_TEXT, ROW, ROWS, RUNS, WEIGHTS
 from tests.corpus.bad_plugins import CODE, DATA, DATASETS, PLUGINS
 from tests.corpus.bad_words import WORDS
 from tests.corpus.case import BASE, Case, edited
 from tests.corpus.formats import CIFAR_DEFECTS, IDX_DEFECTS, KEY_DEFECTS, cifar_files, idx_files, key_files
+from tests.corpus.table import Row, rows
 
 CONFIG = "x.yaml"
+VALIDATE = ("validate", CONFIG)
 
 
 def bad_cases() -> list[Case]:
@@ -18,52 +21,78 @@ def bad_cases() -> list[Case]:
 
 
 def _configurations() -> Iterator[Case]:
-    validate = ("validate", CONFIG, "--no-load")
-    for id, (old, new, lines) in EDITS.items():
-        yield Case(f"config, {id}", validate, _prefixed(CONFIG, lines), {CONFIG: edited(old, new)})
-    for id, (old, new, lines) in LOADED.items():
-        yield Case(f"loaded, {id}", validate[:2], _prefixed(CONFIG, lines), {CONFIG: edited(old, new)})
-    for id, (content, lines) in UNREADABLE.items():
-        yield Case(f"unreadable, {id}", validate[:2], lines, {CONFIG: content})
-    for id, (words, lines) in OVERRIDES.items():
-        yield Case(f"override, {id}", (*validate, *words), lines, {CONFIG: BASE})
+    for row in rows(EDITS):
+        yield _edit("config", row, words=(*VALIDATE, "--no-load"))
+    for row in rows(LOADED):
+        yield _edit("loaded", row)
+    for row in rows(UNREADABLE):
+        yield Case(f"unreadable, {row.id}", VALIDATE, _prefixed(CONFIG, row.lines), {CONFIG: row.new})
+    for content, line in BYTES.items():
+        yield Case(f"unreadable, {content[:40]!r}", VALIDATE, [f"{CONFIG}:{line}"], {CONFIG: content})
+    for row in rows(OVERRIDES):
+        words = (*VALIDATE, "--no-load", *shlex.split(row.new))
+        # Defects that the file has only beside the override are named with their line of the file.
+        elsewhere = (f"{CONFIG}:1", "decentnode: ")
+        wanted = [line if line.startswith(elsewhere) else f"command line: {line}" for line in row.lines]
+        yield Case(f"override, {row.id}", words, wanted, {CONFIG: BASE})
+
+
+def _edit(kind: str, row: Row, *, words: Sequence[str] = VALIDATE, **files: str) -> Case:
+    """A configuration that differs from BASE in one thing, beside modules."""
+    wanted = [f"{CONFIG}:{line}" if line[0].isdigit() else line for line in row.lines]
+    modules = {f"{name}.py": content for name, content in files.items()}
+    return Case(f"{kind}, {row.id}", words, wanted, {CONFIG: edited(row.old, row.new), **modules})
 
 
 def _graphs() -> Iterator[Case]:
-    for name, (content, lines) in GRAPHS.items():
-        yield Case(f"graph {name}", ("graph", f"./{name}"), _prefixed(f"./{name}", lines), {name: content})
-    for name, (text, lines) in WEIGHTS.items():
+    for row in rows(GRAPHS):
+        name, _, content = row.new.partition(" ")
+        yield Case(
+            f"graph {name}", ("graph", f"./{name}"), _prefixed(f"./{name}", row.lines), {name: content}
+        )
+    for name, damaged in NO_TEXT.items():
+        line = f"./{name}: is not a text file; expected numbers in UTF-8"
+        yield Case(f"graph {name}", ("graph", f"./{name}"), [line], {name: damaged})
+    for row in rows(WEIGHTS):
+        name, _, content = row.new.partition(" ")
         words = ("graph", "ring.edges", "--weights", name)
-        yield Case(f"weights {name}", words, _prefixed(name, lines), {name: text})
+        yield Case(f"weights {name}", words, _prefixed(name, row.lines), {name: content})
 
 
 def _datasets() -> Iterator[Case]:
-    for kind, lines, defects, files in (
+    for kind, table, defects, files in (
         ("idx, variant: mnist", IDX, IDX_DEFECTS, idx_files),
         ("cifar10", CIFAR, CIFAR_DEFECTS, cifar_files),
     ):
         config = edited("name: digits", f"name: {kind}, path: set")
+        lines = {row.new: row.lines for row in rows(table)}
         for id, (damaged, content) in defects.items():
             written = {f"set/{name}": c for name, c in files(damaged, content).items()}
-            wanted = _prefixed("x.yaml:8 dataset", lines[id])
-            yield Case(
-                f"{kind.split(',')[0]}, {id}", ("validate", CONFIG), wanted, {**written, CONFIG: config}
-            )
+            wanted = [f"{CONFIG}:8 {line}" for line in lines[id]]
+            yield Case(f"{kind.split(',')[0]}, {id}", VALIDATE, wanted, {**written, CONFIG: config})
 
 
 def _plugins() -> Iterator[Case]:
-    for id, (old, new, lines) in DATASETS.items():
-        files = {CONFIG: edited(old, new), "corpus_data.py": DATA}
-        yield Case(f"own data, {id}", ("validate", CONFIG), _prefixed(CONFIG, lines), files)
-    for id, (old, new, lines) in PLUGINS.items():
-        files = {CONFIG: edited(old, new), "corpus_code.py": CODE}
-        wanted = [f"{CONFIG}:{line}" if line[0].isdigit() else line for line in lines]
-        yield Case(f"own code, {id}", ("validate", CONFIG), wanted, files)
+    for row in rows(DATASETS):
+        yield _edit("own data", row, corpus_data=DATA)
+    for row in rows(PLUGINS):
+        yield _edit("own code", row, corpus_code=CODE)
 
 
 def _runs() -> Iterator[Case]:
-    for id, (files, lines) in RUNS.items():
-        yield Case(f"run, {id}", ("plot", "run"), lines, {f"run/{name}": c for name, c in files.items()})
+    for table, files in ((RUNS, {}), (BESIDE_A_ROW, {"run/evaluations.jsonl": ROW})):
+        for row in rows(table):
+            name, _, content = row.new.partition(" ")
+            written = {**files, f"run/{name}": content.replace("{row}", ROW)}
+            yield Case(f"run, {row.id}", ("plot", "run"), row.lines, written)
+    for row in rows(ROWS):
+        assert row.old in ROW, row.old
+        written = {"run/evaluations.jsonl": ROW.replace(row.old, row.new, 1)}
+        yield Case(f"run, {row.id}", ("plot", "run"), row.lines, written)
+    line = "run/evaluations.jsonl:{}: not written by this version of decentnode: JSON is malformed: "
+    lines = [line.format(number) + "invalid character (byte 0)" for number in (1, 2)]
+    picture = {"run/evaluations.jsonl": b"\x89PNG\n\xff\n"}
+    yield Case("run, a picture", ("plot", "run"), lines, picture)
 
 
 GUARDED = (
@@ -73,17 +102,18 @@ GUARDED = (
 
 
 def _keys() -> Iterator[Case]:
+    lines = {row.new: row.lines for row in rows(KEYS)}
     for id, (damaged, change) in KEY_DEFECTS.items():
         content, modes = key_files(damaged, change)
         files: dict[str, str | bytes] = {f"keys/{name}": text for name, text in content.items()}
         modes = {f"keys/{name}": mode for name, mode in modes.items()}
-        yield Case(f"keys, {id}", GUARDED, KEYS[id], {**files, CONFIG: BASE}, modes)
+        yield Case(f"keys, {id}", GUARDED, lines[id], {**files, CONFIG: BASE}, modes)
 
 
 def _words() -> Iterator[Case]:
-    for id, (words, lines) in WORDS.items():
-        yield Case(f"words, {id}", words, lines, {CONFIG: BASE})
+    for row in rows(WORDS):
+        yield Case(f"words, {row.id}", shlex.split(row.new), row.lines, {CONFIG: BASE})
 
 
 def _prefixed(prefix: str, lines: list[str]) -> list[str]:
-    return [line if line == "..." else prefix + (line if line[:1] in ":. " else f":{line}") for line in lines]
+    return [line if line == "..." else prefix + (line if line[:1] == ":" else f":{line}") for line in lines]

@@ -53,86 +53,42 @@ class Pooled(Tagger):
     def forward(self, ids):
         return super().forward(ids).mean(-1)
 """
-DIGITS = "{name: digits, partition: {name: dirichlet, alpha: 0.5}}"
-MODEL = "{name: mlp, hidden: [8]}"
 
+DATASETS = r"""
+= {name: digits, partition: {name: dirichlet, alpha: 0.5}}
+{name: "corpus_data:Mine", defect: "y[7] = 3"}
+    | 8 dataset | the training label of sample 7 is 3; it must be one of 0..2
+{name: "corpus_data:Mine", defect: "y[7:] = -1"}
+    | 8 dataset | the training label of sample 7 is -1; it must be one of 0..2
+{name: "corpus_data:Mine", defect: "y = y.float()"}
+    | 8 dataset | the training labels are numbers, so num_classes must be 1, not 3
+{name: "corpus_data:Mine", defect: "x[5, 2], x[9, 1] = float('nan'), float('inf')"}
+    | 8 dataset | the training inputs of 2 samples are not finite, first those of sample 5
+{name: "corpus_data:Mine", defect: "y = y[:300]"}
+    | 8 dataset | the training set has 300 labels for 400 inputs; there must be one row for each
+{name: "corpus_data:Mine", defect: "more = dict(groups=torch.zeros(3))"}
+    | 8 dataset | the training set has 3 groups for 400 samples; there must be one for each
+{name: "corpus_data:Mine", defect: "x = x.numpy()"}
+    | 8 dataset | the training inputs are ndarray; they must be a torch.Tensor with one row ...
+{name: "corpus_data:Mine", defect: "x = x[:, :5]"}
+    | 8 dataset | the training inputs have the shape (5,) each, the dataset has (6,)
+{name: "corpus_data:Mine", defect: "classes = 0"}
+    | 8 dataset | num_classes is 0; it must be a whole number from 1 on
+{name: "corpus_data:Mine", defect: "y[7] = 3; x[:, 1] = float('inf')"}
+    | 8 dataset | the training label of sample 7 is 3; ...
+    | 8 dataset | the training inputs of 400 samples are not finite, ...
+{name: "corpus_data:Mine", defect: "x = x.int(); more = dict(std=torch.tensor(2.0))"}
+    | 8 dataset | the training inputs are torch.int32, so ids, which are not normalized; leave out ...
+'corpus_data:Fails' | 8 dataset | Fails.read raises KeyError: 'x' (...corpus_data.py:23, in Fails.read)
+'corpus_data:Nothing' | 8 dataset | Nothing.read returns NoneType; it must return a LoadedDataset
+{name: 'corpus_data:Tokens', partition: {name: shards}}
+    | 8 dataset.partition | deals samples by their label, and here each has several; use iid or natural
 
-def defect(code: str) -> str:
-    """The data set with a line of code that spoils it."""
-    return f'{{name: "corpus_data:Mine", defect: "{code}"}}'
-
-
-LABEL = "8 dataset: the training label of sample"
-DATASETS: dict[str, tuple[str, str, list[str]]] = {
-    "a label too high": (DIGITS, defect("y[7] = 3"), [f"{LABEL} 7 is 3; it must be one of 0..2"]),
-    "a negative label": (DIGITS, defect("y[7:] = -1"), [f"{LABEL} 7 is -1; it must be one of 0..2"]),
-    "labels of the wrong type": (
-        DIGITS,
-        defect("y = y.float()"),
-        ["8 dataset: the training labels are numbers, so num_classes must be 1, not 3"],
-    ),
-    "one input that is none": (
-        DIGITS,
-        defect("x[5, 2], x[9, 1] = float('nan'), float('inf')"),
-        ["8 dataset: the training inputs of 2 samples are not finite, first those of sample 5"],
-    ),
-    "fewer labels than inputs": (
-        DIGITS,
-        defect("y = y[:300]"),
-        ["8 dataset: the training set has 300 labels for 400 inputs; there must be one row for each"],
-    ),
-    "other groups than samples": (
-        DIGITS,
-        defect("more = dict(groups=torch.zeros(3))"),
-        ["8 dataset: the training set has 3 groups for 400 samples; there must be one for each"],
-    ),
-    "an array of numpy": (
-        DIGITS,
-        defect("x = x.numpy()"),
-        ["8 dataset: the training inputs are ndarray; they must be a torch.Tensor with one row ..."],
-    ),
-    "another shape than it says": (
-        DIGITS,
-        defect("x = x[:, :5]"),
-        ["8 dataset: the training inputs have the shape (5,) each, the dataset has (6,)"],
-    ),
-    "no classes": (
-        DIGITS,
-        defect("classes = 0"),
-        ["8 dataset: num_classes is 0; it must be a whole number from 1 on"],
-    ),
-    "several defects": (
-        DIGITS,
-        defect("y[7] = 3; x[:, 1] = float('inf')"),
-        [f"{LABEL} 7 is 3; ...", "8 dataset: the training inputs of 400 samples are not finite, ..."],
-    ),
-    "ids that are normalized": (
-        DIGITS,
-        defect("x = x.int(); more = dict(std=torch.tensor(2.0))"),
-        ["8 dataset: the training inputs are torch.int32, so ids, which are not normalized; leave out ..."],
-    ),
-    "an error in read": (
-        DIGITS,
-        "'corpus_data:Fails'",
-        ["8 dataset: Fails.read raises KeyError: 'x' (...corpus_data.py:23, in Fails.read)"],
-    ),
-    "nothing read": (
-        DIGITS,
-        "'corpus_data:Nothing'",
-        ["8 dataset: Nothing.read returns NoneType; it must return a LoadedDataset"],
-    ),
-    "one score for all tokens": (
-        f"{DIGITS}\nmodel: {MODEL}",
-        "'corpus_data:Tokens'\nmodel: 'corpus_data:Pooled'",
-        ["9 model: Pooled gives (2, 4) for 2 samples; it must give (2, 4, 5)"],
-    ),
-    "tokens dealt by their label": (
-        DIGITS,
-        "{name: 'corpus_data:Tokens', partition: {name: shards}}",
-        ["8 dataset.partition: deals samples by their label, and here each has several; use iid or natural"],
-    ),
-}
-"""Of the configuration BASE: what to replace, by what, and the lines that follow `x.yaml:`."""
+= {name: digits, partition: {name: dirichlet, alpha: 0.5}}\nmodel: {name: mlp, hidden: [8]}
+'corpus_data:Tokens'\nmodel: 'corpus_data:Pooled'
+    | 9 model | Pooled gives (2, 4) for 2 samples; it must give (2, 4, 5)
+"""
+"""Edits of the configuration BASE, and what follows `x.yaml:`."""
 
 CODE = """\
 from dataclasses import dataclass
@@ -278,112 +234,38 @@ class Picky(Stuck):
     def forward(self, x):
         return torch.nn.Sequential.forward(self, x if not self.training else x[:, :, 1:])
 """
-SHARING = "{name: gossip, weights: metropolis_hastings}"
-GRAPH = "{name: file, path: ring.edges}"
 
+PLUGINS = r"""
+= {name: file, path: ring.edges}
+'corpus_code:Lonely' | graph | Lonely.adjacency raises KeyError: 0 (...corpus_code.py:...
 
-def own(name: str) -> str:
-    """One of the classes above, as YAML names it."""
-    return f"'corpus_code:{name}'"
+= {name: mlp, hidden: [8]}
+'corpus_code:Stuck' | 9 model | the loss of Stuck in training mode has no gradient; detach nothing in it
+'corpus_code:Picky' | 9 model | Picky.forward raises RuntimeError: ... (...corpus_code.py:...
 
-
-def transform(name: str) -> str:
-    """Gossip with a transform of its own behind another one."""
-    return f"{{name: gossip, transforms: [{{name: clip, norm: 9}}, {own(name)}]}}"
-
-
-PLUGINS: dict[str, tuple[str, str, list[str]]] = {
-    "a mix that forgets to write out": (
-        SHARING,
-        own("NoOut"),
-        [
-            "14 sharing: NoOut.mix leaves 1 of 610 elements of out unwritten, or makes them NaN; write the "
-            "new model into all of out"
-        ],
-    ),
-    "a mix that writes vector": (
-        SHARING,
-        own("InPlace"),
-        ["14 sharing: InPlace.mix writes to vector, which peers may still read; write to out"],
-    ),
-    "an outgoing that writes vector": (
-        SHARING,
-        own("Early"),
-        ["14 sharing: Early.outgoing writes to vector, which peers may still read; make a copy"],
-    ),
-    "a mix that raises": (
-        SHARING,
-        own("Fails"),
-        ["14 sharing: Fails.mix raises KeyError: 99 (...corpus_code.py:36, in Fails.mix)"],
-    ),
-    "a payload layout that raises": (
-        SHARING,
-        own("Unlaid"),
-        ["14 sharing: Unlaid.payload_layout raises KeyError: 0 (...corpus_code.py:42, ...)"],
-    ),
-    "a payload for nobody": (
-        SHARING,
-        own("Astray"),
-        ["14 sharing: Astray.outgoing sends to rank 99, which is not in view.targets"],
-    ),
-    "a payload of another layout": (
-        SHARING,
-        own("Half"),
-        ["14 sharing: Half.outgoing gives another payload than payload_layout(0) declares"],
-    ),
-    "two exchanges in a round of one": (
-        SHARING,
-        own("Twice"),
-        ["14 sharing: Twice exchanges more than 1 times; let its promises have phases=2"],
-    ),
-    "an adjusted gradient of another shape": (
-        SHARING,
-        own("Adjusts"),
-        ["14 sharing: Adjusts._adjust raises RuntimeError: ... (...corpus_code.py:71, in Adjusts._adjust)"],
-    ),
-    "an encode that writes its input": (
-        SHARING,
-        transform("Greedy"),
-        ["14 sharing.transforms[1]: Greedy.encode changes the memory that it was given; make a copy"],
-    ),
-    "an encode of another layout": (
-        SHARING,
-        transform("Other"),
-        ["14 sharing.transforms[1]: Other.encode gives another payload than its layout() declares"],
-    ),
-    "a decode of another shape": (
-        SHARING,
-        transform("Short"),
-        ["14 sharing.transforms: decode gives a vector of shape (609,); it must be (610,)"],
-    ),
-    "a decode that raises": (
-        SHARING,
-        transform("Undecided"),
-        ["14 sharing.transforms: Undecided.decode raises KeyError: 'values' (...corpus_code.py:..."],
-    ),
-    "a layout that raises": (
-        SHARING,
-        transform("Shapes"),
-        ["sharing.transforms: Shapes.layout raises AttributeError: ... (...corpus_code.py:..."],
-    ),
-    "a graph that raises": (
-        GRAPH,
-        own("Lonely"),
-        ["graph: Lonely.adjacency raises KeyError: 0 (...corpus_code.py:..."],
-    ),
-    "weights that raise": (
-        SHARING,
-        f"{{name: gossip, weights: {own('Weights')}}}",
-        ["14 sharing.weights: Weights.incoming raises KeyError: 0 (...corpus_code.py:..."],
-    ),
-    "a model without gradients": (
-        MODEL,
-        own("Stuck"),
-        ["9 model: the loss of Stuck in training mode has no gradient; detach nothing in it"],
-    ),
-    "a model that fails in training alone": (
-        MODEL,
-        own("Picky"),
-        ["9 model: Picky.forward raises RuntimeError: ... (...corpus_code.py:..."],
-    ),
-}
+= {name: gossip, weights: metropolis_hastings}
+'corpus_code:NoOut'
+    | 14 sharing | NoOut.mix leaves 1 of 610 elements of out unwritten, or makes them NaN; write the new ...
+'corpus_code:InPlace' | 14 sharing | InPlace.mix writes to vector, which peers may still read; write to out
+'corpus_code:Early' | 14 sharing | Early.outgoing writes to vector, which peers may still read; make a copy
+'corpus_code:Fails' | 14 sharing | Fails.mix raises KeyError: 99 (...corpus_code.py:36, in Fails.mix)
+'corpus_code:Unlaid' | 14 sharing | Unlaid.payload_layout raises KeyError: 0 (...corpus_code.py:42, ...)
+'corpus_code:Astray' | 14 sharing | Astray.outgoing sends to rank 99, which is not in view.targets
+'corpus_code:Half' | 14 sharing | Half.outgoing gives another payload than payload_layout(0) declares
+'corpus_code:Twice' | 14 sharing | Twice exchanges more than 1 times; set phases = 2
+'corpus_code:Adjusts'
+    | 14 sharing | Adjusts._adjust raises RuntimeError: ... (...corpus_code.py:71, in Adjusts._adjust)
+{name: gossip, transforms: [{name: clip, norm: 9}, 'corpus_code:Greedy']}
+    | 14 sharing.transforms[1] | Greedy.encode changes the memory that it was given; make a copy
+{name: gossip, transforms: [{name: clip, norm: 9}, 'corpus_code:Other']}
+    | 14 sharing.transforms[1] | Other.encode gives another payload than its layout() declares
+{name: gossip, transforms: [{name: clip, norm: 9}, 'corpus_code:Short']}
+    | 14 sharing.transforms | decode gives a vector of shape (609,); it must be (610,)
+{name: gossip, transforms: [{name: clip, norm: 9}, 'corpus_code:Undecided']}
+    | 14 sharing.transforms | Undecided.decode raises KeyError: 'values' (...corpus_code.py:...
+{name: gossip, transforms: [{name: clip, norm: 9}, 'corpus_code:Shapes']}
+    | sharing.transforms | Shapes.layout raises AttributeError: ... (...corpus_code.py:...
+{name: gossip, weights: 'corpus_code:Weights'}
+    | 14 sharing.weights | Weights.incoming raises KeyError: 0 (...corpus_code.py:...
+"""
+"""Edits of BASE; in front of a line that begins with a digit stands `x.yaml:`."""

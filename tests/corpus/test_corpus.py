@@ -69,8 +69,9 @@ def test_what_may_be_a_mistake_is_reported_and_accepted(call):
 
 
 def test_the_corpus_is_as_large_as_promised():
-    assert len(BAD) >= 200
-    assert len(GOOD) >= 100
+    assert len(BAD) >= 800
+    assert len(GOOD) >= 250
+    assert sum("..." not in line for case in BAD for line in case.lines) >= 700
     assert Counter(case.id for case in BAD + GOOD).most_common(1)[0][1] == 1
 
 
