@@ -8,7 +8,7 @@ from decentnode.cli import app as cli
 from decentnode.cli import tune as tuning
 from decentnode.cli.tune import SMALLEST, Trial, chosen, find, report, simulate
 from decentnode.config import loader as config
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import RunFailed
 from decentnode.graph.mixing import WeightedGraph
 
 CONFIG = """
@@ -132,22 +132,6 @@ def test_every_scheme_with_a_gamma_can_be_simulated(settings, sharing):
     tuned = settings(sharing)
     trial = simulate(tuned, WeightedGraph(tuned.graph.make(), tuned.sharing.weights.make()), 0.02, 40)
     assert trial.rate > 0
-
-
-@pytest.mark.parametrize(
-    ("sharing", "message"),
-    [
-        (
-            "gossip",
-            r"^sharing: gossip has no gamma to tune; .*beer, beer_per_edge, choco, .*, stc.* have one$",
-        ),
-        ("{name: stc, server: 0}", r"^sharing: stc with a server makes no use of gamma$"),
-    ],
-)
-def test_where_there_is_nothing_to_tune_it_says_so(settings, sharing, message):
-    graph = "graph={name: star, nodes: 8}"
-    with pytest.raises(BadInput, match=message):
-        next(report(settings(sharing, graph)))
 
 
 def test_the_command_prints_the_table_and_what_to_add(tmp_path, monkeypatch, capsys):

@@ -180,6 +180,39 @@ null | 4 graph | missing; name one of: ...
 {name: regular, nodes: 4, degree: 4} | 4 graph | regular: degree must be below nodes, got degree 4 for 4 nodes
 {name: regular, nodes: 5, degree: 3} | 4 graph | regular: nodes * degree must be even, got 5 * 3
 {name: regular, nodes: 4, degree: 1} | 4 graph | regular: degree must be at least 2 to connect 4 nodes, got 1
+{name: regular, nodes: 3, degree: 5} | 4 graph | regular: degree must be below nodes, got degree 5 for 3 nodes
+    | 4 graph | regular: nodes * degree must be even, got 3 * 5
+{name: small_world, nodes: 8, degree: 3, rewire: 0.1}
+    | 4 graph | small_world: degree must be even, half of it on each side, got 3
+{name: small_world, nodes: 2, degree: 2, rewire: 0.1}
+    | 4 graph | small_world: degree must be below nodes, got degree 2 for 2 nodes
+{name: epidemic_oracle, nodes: 7, degree: 3}
+    | 4 graph | epidemic_oracle: nodes * degree must be even, got 7 * 3
+{name: epidemic_oracle, nodes: 4, degree: 4}
+    | 4 graph | epidemic_oracle: degree must be below nodes, got 4 and 4
+{name: epidemic_local, nodes: 4, degree: 4}
+    | 4 graph | epidemic_local: degree must be below nodes, got 4 and 4
+{name: equi_topo, nodes: 1, shifts: 2} | 4 graph | equi_topo: nodes must be at least 2, got 1
+{name: one_peer_hypercube, nodes: 6}
+    | 4 graph | one_peer_hypercube: nodes must be 1, 2, 4, 8, ..., not 6; one_peer_exponential and
+    + base_k_plus_one take any number
+{name: alternating_exponential_ring, nodes: 6, per_machine: 4}
+    | 4 graph | alternating_exponential_ring: nodes must be a multiple of per_machine, got 6 and 4
+{name: alternating_exponential_ring, nodes: 12, per_machine: 4}
+    | 4 graph | alternating_exponential_ring: there must be 1, 2, 4, 8, ... machines, got 12 / 4 = 3;
+    + base_k_plus_one takes any number of nodes
+{name: alternating_ring, nodes: 2000000}
+    | 4 graph | 2,000,000 nodes are too many for a graph; at most 1,000,000
+{name: federated, nodes: 1} | 4 graph | federated: nodes must be at least 2, so that there is a client, got 1
+{name: federated, nodes: 4, server: 4} | 4 graph | federated: server must be a rank, 0..3, got 4
+{name: federated, nodes: 4, standby: 5} | 4 graph | federated: standby must be a rank, 0..3, got 5
+{name: federated, nodes: 4, standby: 0}
+    | 4 graph | federated: standby must be another rank than the server, 0
+{name: federated, nodes: 4, clients: 4} | 4 graph | federated: clients must be at most 3, got 4
+{name: token_walk, nodes: 4, degree: 2, path: ring.edges}
+    | 4 graph | token_walk: give either degree or path
+{name: token_walk, nodes: 4, degree: 4}
+    | 4 graph | token_walk: degree must be below nodes, got degree 4 for 4 nodes
 {name: small_world, nodes: 4, degree: 5, rewire: 0.1}
     | 4 graph | small_world: degree must be below nodes, got degree 5 for 4 nodes
     | 4 graph | small_world: degree must be even, half of it on each side, got 5
@@ -267,6 +300,8 @@ mapping:\n  rendezvous_port: http\n
 4 | 7 mapping.machines[0] | must be a mapping with address and nodes, not 4
 {address: 'fd00::1', nodes: 2}\n    - {address: 'fd00:0::1', nodes: 2}
     | 8 mapping.machines[1] | fd00:0::1 is the address of machines[0] too; give each machine its own, or ...
+{address: 'fd00::1', nodes: 2}\n    - {address: 'FD00::1', nodes: 2}
+    | 8 mapping.machines[1] | FD00::1 is the address of machines[0] too; give each machine its own, or ...
 
 = {address: 127.0.0.1,\s
 { | 7 mapping.machines[0].address | missing; it must be text
@@ -295,6 +330,10 @@ mapping:\n  rendezvous_port: http\n
     | 7 mapping.machines[0].address | 'my host' is not an address; give an IPv4 or IPv6 address or a host name
 10.0.1
     | 7 mapping.machines[0].address | '10.0.1' is not an address; give an IPv4 or IPv6 address or a host name
+'-node'
+    | 7 mapping.machines[0].address | '-node' is not an address; give an IPv4 or IPv6 address or a host name
+a..b
+    | 7 mapping.machines[0].address | 'a..b' is not an address; give an IPv4 or IPv6 address or a host name
 'fd00:::1' | 7 mapping.machines[0].address | 'fd00:::1' is not an IPv6 address; write it bare, such as fd00::1
 
 = , nodes: 4}
@@ -770,6 +809,10 @@ natural | 8 dataset.partition | natural needs a dataset with groups; this one ha
 {name: sizes, sizes: [1, 2]} | 8 dataset.partition.sizes | has 2 entries for 4 training ranks
 {name: sizes, sizes: [0.5, 0.2, 0.2, 0.2]}
     | 8 dataset.partition.sizes | sum to 1.1; fractions must sum to 1, counts to the 1437 training samples
+{name: sizes, sizes: [1000, 400, 30, 8]}
+    | 8 dataset.partition.sizes | sum to 1438; fractions must sum to 1, counts to the 1437 training samples
+{name: quantity, min_size: 1000}
+    | 8 dataset.partition.min_size | 4 training ranks of at least 1000 need 4000 samples, there are 1437
 
 = alpha: 0.5
 ranks: [0, 4] | 8 dataset.partition.ranks | 4 is no rank; ranks are 0..3

@@ -9,6 +9,19 @@ count_neg.edges -4\n0 1\n | 1 | -4 nodes are not possible; expected 1 to 1000000
 count_zero.edges 0\n | 1 | 0 nodes are not possible; expected 1 to 1000000
 count_big.edges 99999999999999999999\n0 1\n
     | 1 | the first line is the number of nodes, one integer, not '99999999999999999999'
+count_large.edges 9999999999\n | 1 | 9999999999 nodes are not possible; expected 1 to 1000000
+count_below.edges \nn\n | 2 | the first line is the number of nodes, one integer, not 'n'
+all.edges 4\n0 1\n0 9\n2 2\nx 1\n1 2 3\n-1 2\n
+    | 1 | 2 of 4 nodes have no neighbor (2, 3); add edges or set allow_disconnected
+    | 3 | rank 9 is out of range; with 4 nodes it is 0..3
+    | 4 | node 2 is its own neighbor; remove that, it always has its own model
+    | 5 | 'x' is not an integer; expected a rank 0..3
+    | 6 | an edge is two ranks 'i j', not '1 2 3'
+    | 7 | rank -1 is out of range; with 4 nodes it is 0..3
+all.adj 3\n1 2\n0\n1.5 2\n0\n | 2 | node 0 lists 2, but node 2 does not list 0; add it or set directed
+    | 4 | '1.5' is not an integer; expected a rank 0..2
+    | 4 | node 2 is its own neighbor; remove that, it always has its own model
+    | 5 | a line after those of all 3 nodes; remove it or correct n
 nocount.edges 0 1\n1 2\n2 0\n | 1 | the first line is the number of nodes, one integer, not '0 1'
 range.edges 3\n0 1\n1 2\n2 3\n | 4 | rank 3 is out of range; with 3 nodes it is 0..2
 negative.edges 3\n0 1\n1 2\n2 -1\n | 4 | rank -1 is out of range; with 3 nodes it is 0..2
@@ -143,6 +156,14 @@ w_long.txt <x  * 3000> | 1 | 3000 weights in a file of 1 rows; the matrix is n t
     | 1 | 'x' is not a weight; expected a number from 0 to 1
 w_unheard.txt 0.5 0 0.5 0\n0 1 0 0\n0 0 1 0\n0 0 0 1\n
     | 1 | node 0 does not receive from node 2 in this graph; its weight must be 0
+w_all.txt 0 0 0.5\n0 1 0.25\n0 2 0.25\n1 1 -0.5\n1 0 one\n2 2\n2 2 1\n9 2 1\n2 2 1\n3 3 1\n
+    | 3 | node 0 does not receive from node 2 in this graph; its weight must be 0
+    | 4 | '-0.5' is not a weight; expected a number from 0 to 1
+    | 5 | 'one' is not a weight; expected a number from 0 to 1
+    | 6 | expected 'i j weight', two ranks and a number, not '2 2'
+    | 8 | weight 9 2 is out of range; ranks of this graph are 0..3
+    | 9 | a second weight for 2 2; the first is in line 7
+    | 10 | the weights that node 1 gives sum to 0; they must sum to 1
 """
 """Files of weights for a ring of four nodes, likewise."""
 

@@ -37,6 +37,9 @@ sweep y.yaml | y.yaml: cannot be read: No such file or directory
 sweep x.yaml | x.yaml:1: this is a configuration; a study names it (base: x.yaml)
 rnu x.yaml | decentnode: No such command 'rnu'. Did you mean 'run'? (see decentnode --help)
 --nope | decentnode: No such option: --nope (see decentnode --help)
+nope | decentnode: No such command 'nope' (see decentnode --help)
+restart run -1
+    | decentnode: Invalid value for 'RANK': Input should be greater than or equal to 0 (see decentnode --help)
 run x.yaml --no-load | decentnode: No such option: --no-load (see decentnode --help)
 run | decentnode: Missing argument 'config' (see decentnode --help)
 run a b | a: cannot be read: No such file or directory
@@ -67,6 +70,19 @@ graph grid | grid: add rows=..., a whole number > 0
 graph ring 4 | command line: 4: an override is key=value, such as training.optimizer.lr=0.05
 graph ring nodes=four | command line: nodes: must be a whole number > 0, not 'four'
 graph ring nodes=0 | command line: nodes: must be a whole number > 0, not 0
+graph ring nodes=-2 | command line: nodes: must be a whole number > 0, not -2
+graph ring nodes | command line: nodes: an override is key=value, such as training.optimizer.lr=0.05
+graph ring nodez=3 | command line: nodez: unknown option; did you mean 'nodes'?
+graph nofile.edges | nofile.edges: cannot be read: No such file or directory
+graph ring nodes=4 --wights x
+    | decentnode: No such option: --wights (Possible options: --weights) (see decentnode --help)
+graph ring nodes=4 --rounds 3 | --rounds is for a picture; add --draw FILE
+graph ring nodes=4 --draw x.png --color red | --color: must be machine, label or none, not 'red'
+graph ring nodes=4 --draw x.png --color label
+    | --color label needs a configuration, such as configs/quickstart.yaml
+graph x.yaml --weights x | --weights is for a graph; of an experiment change sharing.weights=RULE
+graph ring nodes=4 --draw x.txt | --draw: x.txt: must end in .png, .svg or .pdf
+graph random_matching nodes=4 --draw x.png --rounds 25 | --rounds: must be 1..24, not 25
 graph ring nodes.x=3 | command line: nodes.x: must be a whole number > 0, not a mapping
 graph ring nodes=4 degree=3 | command line: degree: unknown option (known: nodes)
 graph erdos_renyi nodes=4 probability=.nan | command line: probability: .nan is not a finite number

@@ -205,56 +205,6 @@ def test_label_histogram_counts_every_class():
     assert label_histogram(samples, parts, 4) == [[2, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
 
 
-@pytest.mark.parametrize(
-    ("partition", "num_nodes", "message"),
-    [
-        (Iid(), 101, ": 101 training ranks need a sample each, there are 100"),
-        (Iid(ranks=()), 4, ".ranks: is empty; at least one rank must train"),
-        (Iid(ranks=(0, 4)), 4, ".ranks: 4 is no rank; ranks are 0..3"),
-        (Iid(ranks=(1, 1)), 4, ".ranks: names a rank twice"),
-        (
-            Shards(labels_per_node=11),
-            4,
-            ".labels_per_node: is 11, the training samples have 10 labels",
-        ),
-        (
-            Shards(labels_per_node=2),
-            4,
-            ".labels_per_node: 4 training ranks of 2 labels cannot hold all 10; it must be at least 3",
-        ),
-        (
-            Shards(labels_per_node=2),
-            60,
-            ".labels_per_node: 60 training ranks of 2 labels need more samples of rare labels",
-        ),
-        (
-            Dirichlet(min_size=30),
-            4,
-            ".min_size: 4 training ranks of at least 30 need 120 samples, there are 100",
-        ),
-        (
-            Quantity(min_size=30),
-            4,
-            ".min_size: 4 training ranks of at least 30 need 120 samples, there are 100",
-        ),
-        (Sizes(sizes=(1.0,)), 4, ".sizes: has 1 entries for 4 training ranks"),
-        (
-            Sizes(sizes=(0.5, 0.4)),
-            2,
-            ".sizes: sum to 0.9; fractions must sum to 1, counts to the 100 training samples",
-        ),
-        (
-            Sizes(sizes=(50, 51)),
-            2,
-            ".sizes: sum to 101; fractions must sum to 1, counts to the 100 training samples",
-        ),
-        (Natural(), 4, ": natural needs a dataset with groups; this one has none"),
-    ],
-)
-def test_impossible_partitions_say_what_would_be_possible(partition, num_nodes, message):
-    assert message_of(partition, balanced(10), num_nodes) == "dataset.partition" + message
-
-
 def test_natural_with_too_few_groups_says_so():
     message = message_of(Natural(), labelled([0, 1, 0], groups=[0, 1, 0]), 3)
     assert message == "dataset.partition: natural has 2 groups for 3 training ranks; each needs at least one"
@@ -271,5 +221,11 @@ def test_natural_with_too_few_groups_says_so():
     ],
 )
 def test_natural_says_what_its_number_of_groups_would_need(options, message):
-    defect = message_of(Natural(**options), labelled([0] * 5, groups=range(5)), 2)
-    assert defect == f"dataset.partition.groups_per_node: {message}"
+    found = message_of(Natural(**options), labelled([0] * 5, groups=range(5)), 2)
+    assert found == f"dataset.partition.groups_per_node: {message}"
+
+
+def test_labels_that_run_out_are_named():
+    message = message_of(Shards(labels_per_node=2), balanced(10), 60)
+    rare = "60 training ranks of 2 labels need more samples of rare labels"
+    assert message == f"dataset.partition.labels_per_node: {rare}"

@@ -103,52 +103,6 @@ def test_auto_looks_at_the_content_where_the_suffix_says_nothing(written):
     ]
 
 
-def test_all_defects_of_an_edges_file_come_at_once(written):
-    assert defects(written("4\n0 1\n0 9\n2 2\nx 1\n1 2 3\n-1 2\n")) == [
-        "g.edges:1: 2 of 4 nodes have no neighbor (2, 3); add edges or set allow_disconnected",
-        "g.edges:3: rank 9 is out of range; with 4 nodes it is 0..3",
-        "g.edges:4: node 2 is its own neighbor; remove that, it always has its own model",
-        "g.edges:5: 'x' is not an integer; expected a rank 0..3",
-        "g.edges:6: an edge is two ranks 'i j', not '1 2 3'",
-        "g.edges:7: rank -1 is out of range; with 4 nodes it is 0..3",
-    ]
-
-
-def test_all_defects_of_an_adjacency_file_come_at_once(written):
-    assert defects(written("3\n1 2\n0\n1.5 2\n0\n", "g.adj")) == [
-        "g.adj:2: node 0 lists 2, but node 2 does not list 0; add it or set directed",
-        "g.adj:4: '1.5' is not an integer; expected a rank 0..2",
-        "g.adj:4: node 2 is its own neighbor; remove that, it always has its own model",
-        "g.adj:5: a line after those of all 3 nodes; remove it or correct n",
-    ]
-
-
-def test_an_adjacency_file_has_a_line_for_each_node(written):
-    assert defects(written("3\n1 2\n0 2\n", "g.adj"), directed=True, allow_disconnected=True) == [
-        "g.adj:3: the file ends after 2 of 3 nodes; each node has its line"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "defect"),
-    [
-        ("", "g.edges:1: the file is empty; its first line is the number of nodes"),
-        ("# none\n", "g.edges:1: the file is empty; its first line is the number of nodes"),
-        ("0 1\n1 2\n", "g.edges:1: the first line is the number of nodes, one integer, not '0 1'"),
-        ("\nn\n", "g.edges:2: the first line is the number of nodes, one integer, not 'n'"),
-        ("-3\n0 1\n", "g.edges:1: -3 nodes are not possible; expected 1 to 1000000"),
-        ("9999999999\n", "g.edges:1: 9999999999 nodes are not possible; expected 1 to 1000000"),
-        (
-            "4\n0 1\n2 3\n",
-            "g.edges:1: the graph falls into 2 components, nodes 0 and 2 do not reach each other; "
-            "add edges or set allow_disconnected",
-        ),
-    ],
-)
-def test_one_defect(written, text, defect):
-    assert defects(written(text)) == [defect]
-
-
 def test_a_directed_graph_must_lead_everywhere_and_back(written):
     name = written("3\n0 1\n1 2\n2 1\n")
     assert defects(name, directed=False) == [
@@ -165,13 +119,6 @@ def test_a_missing_file_is_guessed(written):
     assert defects("ring16.edges") == [
         "ring16.edges: cannot be read: No such file or directory; did you mean 'ring_16.edges'?"
     ]
-
-
-def test_what_is_no_text_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "g.edges").write_bytes(b"\xff\xfe\x00\x81")
-    assert defects("g.edges") == ["g.edges: is not a text file; expected numbers in UTF-8"]
-    assert defects(".") == [".: cannot be read: Is a directory"]
 
 
 @settings(max_examples=30)

@@ -156,21 +156,6 @@ def test_walking_nodes_meet_those_that_are_near():
         before = places
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (lambda: EpidemicOracle(7, 3), "epidemic_oracle: nodes * degree must be even, got 7 * 3"),
-        (lambda: EpidemicOracle(4, 4), "epidemic_oracle: degree must be below nodes, got 4 and 4"),
-        (lambda: EpidemicLocal(4, 4), "epidemic_local: degree must be below nodes, got 4 and 4"),
-        (lambda: EquiTopo(1, 2), "equi_topo: nodes must be at least 2, got 1"),
-    ],
-)  # fmt: skip
-def test_impossible_options_are_refused(make, why):
-    with pytest.raises(GraphError) as refused:
-        make()
-    assert str(refused.value) == why
-
-
 def test_nodes_of_an_edge_are_awake_and_each_is_as_often_as_its_probability_says():
     graph = PartialParticipation(12, 4, 0.7)
     rounds = 2000

@@ -56,23 +56,6 @@ def test_every_client_is_drawn_as_often():
     assert np.abs(drawn[1:] / rounds - 0.25).max() < 4.5 * np.sqrt(0.25 * 0.75 / rounds)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"nodes": 1}, "nodes must be at least 2, so that there is a client, got 1"),
-        ({"nodes": 4, "server": 4}, "server must be a rank, 0..3, got 4"),
-        ({"nodes": 4, "standby": 5}, "standby must be a rank, 0..3, got 5"),
-        ({"nodes": 4, "standby": 0}, "standby must be another rank than the server, 0"),
-        ({"nodes": 4, "clients": 4}, "clients must be at most 3, got 4"),
-        ({"nodes": 4, "clients": 2, "rate": 0.5}, "give the rate or the number of clients, not both"),
-    ],
-)
-def test_impossible_roles_are_refused(options, why):
-    with pytest.raises(GraphError) as refused:
-        Federated(**options)
-    assert str(refused.value) == f"federated: {why}"
-
-
 def tailed(tmp_path):
     """A triangle with a tail of three, as a file."""
     path = tmp_path / "tailed.edges"
@@ -117,20 +100,6 @@ def test_the_next_node_continues_a_lost_token_with_its_own_model():
     network = Lockstep(Gossip, graph, start, weights=FromGraph(), is_live=lambda i, j: j != here)
     assert torch.equal(network.mix()[there], start[there])
     assert graph.trains(there, 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({}, "give either degree or path"),
-        ({"degree": 2, "path": "x"}, "give either degree or path"),
-        ({"degree": 6}, "degree must be below nodes, got degree 6 for 6 nodes"),
-    ],
-)
-def test_impossible_walks_are_refused(options, why):
-    with pytest.raises(GraphError) as refused:
-        TokenWalk(6, **options)
-    assert refused.value.lines[0] == f"token_walk: {why}"
 
 
 def test_the_nodes_of_a_walk_are_those_of_its_file(tmp_path):

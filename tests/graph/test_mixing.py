@@ -73,12 +73,6 @@ def test_directed_graphs_receive_and_send_apart():
     assert seen.outgoing_weights == {0: 0.25, 2: 0.25, 4: 0.25, 5: 0.25}
 
 
-def test_metropolis_hastings_refuses_directed_graphs():
-    with pytest.raises(BadInput) as caught:
-        WeightedGraph(Exponential(4), MetropolisHastings())
-    assert str(caught.value) == "metropolis_hastings weights need an undirected graph; use uniform or file"
-
-
 def test_a_changing_graph_has_the_weights_of_its_round():
     weighted = WeightedGraph(Flicker(), MetropolisHastings())
     assert view(weighted, 3, round=0).weights == {2: 0.5, 3: 0.5}
@@ -171,35 +165,6 @@ def test_what_rounding_left_over_goes_to_self(written):
 def test_a_link_without_weight_is_listed_with_zero(written):
     weighted = WeightedGraph(Ring(3), written("1 0 0\n0 0.5 0.5\n0 0.5 0.5\n"))
     assert view(weighted, 0).weights == {0: 1.0, 1: 0.0, 2: 0.0}
-
-
-def test_all_defects_of_triples_come_at_once(written):
-    text = "0 0 0.5\n0 1 0.25\n0 2 0.25\n1 1 -0.5\n1 0 one\n2 2\n2 2 1\n9 2 1\n2 2 1\n"
-    assert defects(Chain(3), written(text)) == [
-        "w.txt:3: node 0 does not receive from node 2 in this graph; its weight must be 0",
-        "w.txt:4: '-0.5' is not a weight; expected a number from 0 to 1",
-        "w.txt:5: 'one' is not a weight; expected a number from 0 to 1",
-        "w.txt:6: expected 'i j weight', two ranks and a number, not '2 2'",
-        "w.txt:8: weight 9 2 is out of range; ranks of this graph are 0..2",
-        "w.txt:8: the weights that node 1 gives sum to 0; they must sum to 1",
-        "w.txt:9: a second weight for 2 2; the first is in line 7",
-    ]
-
-
-def test_all_defects_of_a_matrix_come_at_once(written):
-    text = "0.5 0.5 0 0\n0.5 0.25 0.25 0\n0 0.3 0.3 0.3\n0 0.5 0.5\n"
-    assert defects(Chain(4), written(text)) == [
-        "w.txt:3: the weights that node 2 gives sum to 0.9; they must sum to 1",
-        "w.txt:4: 3 weights in a file of 4 rows; the matrix is n times n",
-        "w.txt:4: node 3 does not receive from node 1 in this graph; its weight must be 0",
-    ]
-
-
-def test_not_a_number_is_not_a_weight(written):
-    assert (
-        defects(Ring(1), written("nan\n"))[0]
-        == "w.txt:1: 'nan' is not a weight; expected a number from 0 to 1"
-    )
 
 
 def test_weights_from_a_file_need_a_graph_that_stays(written):

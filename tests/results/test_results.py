@@ -359,22 +359,6 @@ def test_numbers_that_are_not_finite_become_null(tmp_path) -> None:
     assert read_object(tmp_path / "x.json")["distance"] is None
 
 
-def test_another_schema_is_refused(tmp_path) -> None:
-    path = tmp_path / "summary.json"
-    write_atomically(path, {"schema": 4})
-    with pytest.raises(
-        BadInput, match=re.escape(f"{path}: has schema 4; this version of decentnode reads 1, 2, 3")
-    ):
-        read_object(path)
-
-
-def test_what_is_no_run_directory_is_reported(tmp_path) -> None:
-    path = tmp_path / "evaluations.jsonl"
-    with pytest.raises(BadInput) as caught:
-        read_evaluations(path)
-    assert str(caught.value) == f"{path}: No such file or directory; name the directory of a run"
-
-
 @pytest.mark.parametrize("line", [b'{"name":"\xff"}', b"[" * 5000], ids=["UTF-8", "nested"])
 @pytest.mark.parametrize("read", [read_object, read_events])
 def test_a_damaged_file_is_one_line(tmp_path, read, line) -> None:
