@@ -1,9 +1,10 @@
 """A case of the corpus: files, a command line, and what it must say about them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.corpus.table import fits
 
 MOST_LETTERS = 360
 """Of one line; lists of all plug-ins of a kind come near it. Paths of the test's folder do not count."""
@@ -192,7 +193,7 @@ class Case:
             wrong.append(f"{len(lines)} lines instead of {len(self.lines)}")
         for line, wanted in zip(lines, self.lines, strict=False):
             text = wanted.replace("{here}", str(folder)).replace("{busy}", str(busy))
-            if not re.fullmatch(".*".join(map(re.escape, text.split("..."))), line):
+            if not fits(text, line):
                 wrong.append(f"not '{text}' but '{line}'")
         return wrong
 

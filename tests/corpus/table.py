@@ -59,3 +59,8 @@ def text(cell: str) -> str:
         return ""
     repeated = re.sub(r"<(.+?) \* (\d+)>", lambda found: found[1] * int(found[2]), cell)
     return re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[1]), repeated)
+
+
+def fits(wanted: str, line: str) -> bool:
+    """Returns whether a line is the wanted one, in which `...` stands for any text."""
+    return re.fullmatch(".*".join(map(re.escape, wanted.split("..."))), line) is not None

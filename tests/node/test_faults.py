@@ -355,41 +355,6 @@ def test_the_seed_decides_in_which_rounds_a_node_is_struck():
 
 # Configuration ------------------------------------------------------------------------------------------
 
-MISTAKES = [
-    ("{name: crahs}", "unknown fault 'crahs'; did you mean 'crash'?"),
-    ("crash, ranks: 9}", "rank 9 does not exist; the graph has the ranks 0..7"),
-    ("crash, ranks: [1, -1]}", "ranks[1]: must be a whole number >= 0, not -1"),
-    ("crash, round: 3}", "round: unknown option of crash; did you mean 'rounds'?"),
-    ("crash, rounds: [7, 3]}", "rounds: must be the first and the last, not 7 and then 3"),
-    ("crash, rounds: 30}", "rounds: never comes: the rounds are 0..29, and it begins in 30"),
-    ("crash, machine: 1}", "machine: must be the index of a machine, 0..0, not 1"),
-    ("slow, factor: 1}", "factor: must be a number > 1, not 1"),
-    ("drop, probability: 2}", "probability: must be a number >= 0 and <= 1, not 2"),
-    ("stop, seconds: 0}", "seconds: must be a number > 0, not 0"),
-    ("partition}", "groups: missing; it must be a list of lists of whole numbers >= 0"),
-    ("partition, groups: [[0, 1], [1]]}", "groups: rank 1 is named 2 times; once is right"),
-    ("partition, groups: [[0, 1]]}", "groups: must be two lists of ranks or more, none of them empty"),
-    ("partition, groups: [[0], [8]]}", "rank 8 does not exist; the graph has the ranks 0..7"),
-]
-
-
-@pytest.mark.parametrize(("fault", "message"), MISTAKES)
-def test_a_wrong_fault_is_named_with_its_line(tmp_path, fault, message):
-    entry = fault if fault.startswith("{") else f"{{name: {fault}"
-    path = tmp_path / "x.yaml"
-    path.write_text(f"{TINY.read_text()}faults:\n  - {{name: crash}}\n  - {entry}\n")
-    line = len(path.read_text().splitlines())
-    with pytest.raises(ConfigError) as caught:
-        config.load(path)
-    (defect,) = caught.value.lines
-    assert defect.startswith(f"{path}:{line} faults[1]")
-    assert message in defect
-
-
-def test_an_unknown_activity_lists_the_right_ones(tmp_path):
-    with pytest.raises(ConfigError, match=r"must be 'begin' or 'train' or .* or 'checkpoint', not 'sleep'"):
-        config.load(TINY, ["faults=[{name: crash, activity: sleep}]"])
-
 
 @pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 2}"])
 def test_messages_inside_a_process_cannot_be_struck(transport):

@@ -14,6 +14,7 @@ from decentnode.studies.expansion import planned_runs
 from decentnode.studies.study_file import read_study
 from decentnode.studies.sweep import command, slurm
 from decentnode.studies.sweep.directories import WHAT
+from tests.corpus.table import fits, rows
 
 ROOT = Path(__file__).parents[2]
 BASE = f"base: {ROOT}/configs/quickstart.yaml\n"
@@ -146,177 +147,83 @@ def test_a_long_label_is_cut_and_stays_unique():
     assert len(labels) == 3 and max(map(len, labels)) <= 40
 
 
-BAD = {
-    "a key that does not exist": ("axs: {}\n", ["s.yaml:2 axs: unknown key; did you mean 'axes'?"]),
-    "no axis": (
-        f"axes:\n  {LR}r: [0.1]\n",
-        ["s.yaml:3 training.optimizer.lrr: unknown option of SGD; did you mean 'lr'?"],
-    ),
-    "an axis of another kind": (
-        "axes:\n  rounds: 5\n",
-        [
-            "s.yaml:3 axes.rounds: must be a list of values, a range {from: 1, to: 9, step: 2}, or named "
-            "variants {name: {key: value}}, not 5"
-        ],
-    ),
-    "an empty axis": (
-        "axes:\n  rounds: []\n",
-        [
-            "s.yaml:3 axes.rounds: must be a list of values, a range {from: 1, to: 9, step: 2}, or named "
-            "variants {name: {key: value}}, not an empty one"
-        ],
-    ),
-    "a bad value of one variant": (
-        f"axes:\n  {LR}:\n    - 0.1\n    - fast\n",
-        ["s.yaml:5 training.optimizer.lr: must be a number, not 'fast' (variant fast)"],
-    ),
-    "a bad value in all runs": (
-        "set:\n  rounds: none\n", ["s.yaml:3 rounds: must be a whole number > 0, not 'none'"]
-    ),
-    "a key that is none": (
-        "set:\n  'a b': 1\n",
-        ["s.yaml:3 a b: this is no key; a key is a word, or words with dots: training.optimizer.lr"],
-    ),
-    "a key below a value": (
-        "set:\n  rounds.more: 1\n", ["s.yaml:3 rounds.more: rounds is 40 and has no keys"]
-    ),
-    "a scheme that the graph does not carry": (
-        "axes:\n  sharing: [gossip, relay_sum]\n",
-        ["s.yaml:3 sharing: relay_sum needs a graph that is a tree, such as chain, star or binary_tree; this "
-         "one is not (variant relay_sum)"],
-    ),
-    "the same settings twice": (
-        "axes:\n  kind:\n    a: {}\n    b: {rounds: 40}\n",
-        ["s.yaml:2 axes: the variants 'a' and 'b' have the same settings; leave one out"],
-    ),
-    "the same value twice": (
-        "axes:\n  rounds: [5, 5]\n",
-        ["s.yaml:3 axes.rounds: two values have the label 'rounds-5'; make them named variants"],
-    ),
-    "one key in two axes": (
-        "axes:\n  rounds: [5]\n  kind: {a: {rounds: 3}}\n",
-        ["s.yaml:4 axes.kind: rounds is changed by the axis 'rounds', too"],
-    ),
-    "a range without a step": (
-        "axes:\n  rounds: {from: 1, to: 5}\n",
-        ["s.yaml:3 axes.rounds: a range has from, to, and one of step and count"],
-    ),
-    "a range without an end": (
-        "axes:\n  rounds: {from: 1, step: 5}\n", ["s.yaml:3 axes.rounds.to: missing; it must be a number"]
-    ),
-    "a range that leads nowhere": (
-        "axes:\n  rounds: {from: 1, to: 5, step: -1}\n",
-        ["s.yaml:3 axes.rounds: a step of -1 does not lead from 1 to 5"],
-    ),
-    "a range with log from 0": (
-        "axes:\n  rounds: {from: 0, to: 5, count: 3, log: true}\n",
-        ["s.yaml:3 axes.rounds: a range with log has a count, and from and to above 0"],
-    ),
-    "a zip of another length": (
-        f"axes:\n  rounds: [5, 6]\n  {LR}: [0.1]\nzip: [[rounds, {LR}]]\n",
-        [f"s.yaml:5 zip[0]: axes that go together have equally many values; rounds has 2, {LR} has 1"],
-    ),
-    "a zip of no axis": (
-        "axes:\n  rounds: [5, 6]\nzip: [[rounds, round]]\n",
-        ["s.yaml:4 zip[0]: unknown axis 'round'; did you mean 'rounds'?"],
-    ),
-    "a condition of no axis": (
-        "axes:\n  rounds: [5, 6]\nexclude: [{round: 5}]\n",
-        ["s.yaml:4 exclude[0].round: unknown axis; did you mean 'rounds'?"],
-    ),
-    "a condition of no value": (
-        "axes:\n  rounds: [5, 6]\nexclude: [{rounds: 7}]\n",
-        ["s.yaml:4 exclude[0].rounds: unknown value 7 (known: rounds-5, rounds-6)"],
-    ),
-    "nothing left": (
-        "axes:\n  rounds: [5]\nexclude: [{rounds: 5}]\n", ["s.yaml:4 exclude: leaves no combination"]
-    ),
-    "no seed": (
-        "seeds: 0\n", ["s.yaml:2 seeds: must be a whole number > 0 or a list of whole numbers >= 0, not 0"]
-    ),
-    "a seed twice": ("seeds: [1, 1]\n", ["s.yaml:2 seeds: must be different whole numbers, one or more"]),
-    "a seed among the changes": (
-        "set:\n  seed: 3\n", ["s.yaml:3 set.seed: the sweep sets seed; use seeds: [...] of the study"]
-    ),
-    "jobs of another kind": (
-        "jobs: all\n", ["s.yaml:2 jobs: must be 'auto' or a whole number > 0, not 'all'"]
-    ),
-    "several machines": (
-        "set:\n  mapping: {machines: [{address: 127.0.0.1, nodes: 8}, {address: 127.0.0.2, nodes: 8}]}\n",
-        ["s.yaml:1 base: a sweep runs on one machine, and base is for 2; list one in mapping.machines"],
-    ),
-    "no range": (
-        "axes:\n  rounds: {to: 5, step: 1}\n", ["s.yaml:3 axes.rounds.from: missing; it must be a number"]
-    ),
-    "a range between one number": (
-        "axes:\n  rounds: {from: 3, to: 3, count: 2}\n",
-        ["s.yaml:3 axes.rounds: a range with a count has two different ends, not twice 3"],
-    ),
-    "a range beyond all numbers": (
-        f"axes:\n  {LR}: {{from: -1.0e+308, to: 1.0e+308, count: 3}}\n",
-        [f"s.yaml:3 axes.{LR}: a range whose ends are too far apart; the values between are not finite"],
-    ),
-    "a range without an end in sight": (
-        f"axes:\n  {LR}: {{from: 0, to: 1, step: 1.0e-300}}\n",
-        [f"s.yaml:3 axes.{LR}: a range of more than 10,000 values; name fewer"],
-    ),
-    "a named variant without keys": (
-        "axes:\n  kind:\n    a:\n    b: {rounds: 3}\n",
-        ["s.yaml:4 axes.kind.a: a named variant is a mapping from keys to values, {} for none, not null"],
-    ),
-    "an axis that a later one replaces": (
-        f"axes:\n  {LR}: [0.1]\n  training.optimizer: [{{name: SGD, lr: 1}}]\n",
-        [f"s.yaml:4 axes.training.optimizer: training.optimizer replaces {LR} of the axis '{LR}'; "
-         "put this axis before that one"],
-    ),
-    "a condition without an axis": (
-        "axes: {rounds: [5, 6]}\nexclude: [{}]\n",
-        ["s.yaml:3 exclude[0]: names no axis; write a condition such as {rounds: 5}, or leave it out"],
-    ),
-    "a condition without a value": (
-        "axes: {rounds: [5, 6]}\nexclude: [{rounds: []}]\n",
-        ["s.yaml:3 exclude[0].rounds: an empty list; name a value of the axis, or several"],
-    ),
-    "a condition where nothing differs": (
-        "exclude: [{rounds: 5}]\n", ["s.yaml:2 exclude[0].rounds: the study has no axes"]
-    ),
-    "more seeds than anybody runs": (
-        "seeds: 100000000000\n",
-        ["s.yaml:2 seeds: 100,000,000,000 runs before exclude; a study has at most 100,000"],
-    ),
-    "more combinations than anybody runs": (
-        f"axes:\n  {LR}: {{from: 0, to: 1, count: 1000}}\n  rounds: {{from: 1, to: 1000, step: 1}}\n",
-        ["s.yaml:2 axes: 1,000,000 runs before exclude; a study has at most 100,000"],
-    ),
-    "names that some disks do not tell apart": (
-        "axes: {kind: {A: {rounds: 3}, a: {rounds: 4}}}\n",
-        ["s.yaml:2 axes: the variants 'A' and 'a' differ in case alone, which some disks ignore"],
-    ),
-    "the name of the study's copy": (
-        "axes: {kind: {study.yaml: {rounds: 3}}}\n",
-        ["s.yaml:2 axes: a variant cannot be named 'study.yaml'; the sweep writes that file"],
-    ),
-    "a directory that is a file": (
-        f"out: {ROOT}/pyproject.toml/runs\n",
-        [f"s.yaml:2 out: {ROOT}/pyproject.toml is a file; name a directory (out=...)"],
-    ),
-    "a directory of nobody": (
-        "out: ~nobody-at-all/x\n",
-        ["s.yaml:2 out: no usable path: '~nobody-at-all/x': there is no such user"],
-    ),
-    "a label that is no file's name": (
-        "axes: {kind: {'a/b': {}}}\n",
-        ["s.yaml:2 axes.kind.a/b: a label is made of letters, digits, '_', '-', '+' and '.', at most 60"],
-    ),
-}  # fmt: skip
+BAD = r"""
+axs: {}\n | 2 axs | unknown key; did you mean 'axes'?
+axes:\n  training.optimizer.lrr: [0.1]\n
+    | 3 training.optimizer.lrr | unknown option of SGD; did you mean 'lr'?
+axes:\n  rounds: 5\n
+    | 3 axes.rounds | must be a list of values, a range {from: 1, to: 9, step: 2}, or named variants ... not 5
+axes:\n  rounds: []\n
+    | 3 axes.rounds | must be a list of values, a range {from: 1, to: 9, step: 2}, or named variants {name:
+    + {key: value}}, not an empty one
+axes:\n  training.optimizer.lr:\n    - 0.1\n    - fast\n
+    | 5 training.optimizer.lr | must be a number, not 'fast' (variant fast)
+set:\n  rounds: none\n | 3 rounds | must be a whole number > 0, not 'none'
+set:\n  'a b': 1\n | 3 a b | this is no key; a key is a word, or words with dots: training.optimizer.lr
+set:\n  rounds.more: 1\n | 3 rounds.more | rounds is 40 and has no keys
+axes:\n  sharing: [gossip, relay_sum]\n
+    | 3 sharing | relay_sum needs a graph that is a tree, such as chain, star or binary_tree; this one is ...
+axes:\n  kind:\n    a: {}\n    b: {rounds: 40}\n
+    | 2 axes | the variants 'a' and 'b' have the same settings; leave one out
+axes:\n  rounds: [5, 5]\n | 3 axes.rounds | two values have the label 'rounds-5'; make them named variants
+axes:\n  rounds: [5]\n  kind: {a: {rounds: 3}}\n | 4 axes.kind | rounds is changed by the axis 'rounds', too
+axes:\n  rounds: {from: 1, to: 5}\n | 3 axes.rounds | a range has from, to, and one of step and count
+axes:\n  rounds: {from: 1, step: 5}\n | 3 axes.rounds.to | missing; it must be a number
+axes:\n  rounds: {from: 1, to: 5, step: -1}\n | 3 axes.rounds | a step of -1 does not lead from 1 to 5
+axes:\n  rounds: {from: 0, to: 5, count: 3, log: true}\n
+    | 3 axes.rounds | a range with log has a count, and from and to above 0
+axes:\n  rounds: [5, 6]\n  training.optimizer.lr: [0.1]\nzip: [[rounds, training.optimizer.lr]]\n
+    | 5 zip[0] | axes that go together have equally many values; rounds has 2, training.optimizer.lr has 1
+axes:\n  rounds: [5, 6]\nzip: [[rounds, round]]\n | 4 zip[0] | unknown axis 'round'; did you mean 'rounds'?
+axes:\n  rounds: [5, 6]\nexclude: [{round: 5}]\n | 4 exclude[0].round | unknown axis; did you mean 'rounds'?
+axes:\n  rounds: [5, 6]\nexclude: [{rounds: 7}]\n
+    | 4 exclude[0].rounds | unknown value 7 (known: rounds-5, rounds-6)
+axes:\n  rounds: [5]\nexclude: [{rounds: 5}]\n | 4 exclude | leaves no combination
+seeds: 0\n | 2 seeds | must be a whole number > 0 or a list of whole numbers >= 0, not 0
+seeds: [1, 1]\n | 2 seeds | must be different whole numbers, one or more
+set:\n  seed: 3\n | 3 set.seed | the sweep sets seed; use seeds: [...] of the study
+jobs: all\n | 2 jobs | must be 'auto' or a whole number > 0, not 'all'
+set:\n  mapping: {machines: [{address: 127.0.0.1, nodes: 8}, {address: 127.0.0.2, nodes: 8}]}\n
+    | 1 base | a sweep runs on one machine, and base is for 2; list one in mapping.machines
+axes:\n  rounds: {to: 5, step: 1}\n | 3 axes.rounds.from | missing; it must be a number
+axes:\n  rounds: {from: 3, to: 3, count: 2}\n
+    | 3 axes.rounds | a range with a count has two different ends, not twice 3
+axes:\n  training.optimizer.lr: {from: -1.0e+308, to: 1.0e+308, count: 3}\n
+    | 3 axes.training.optimizer.lr | a range whose ends are too far apart; the values between are not finite
+axes:\n  training.optimizer.lr: {from: 0, to: 1, step: 1.0e-300}\n
+    | 3 axes.training.optimizer.lr | a range of more than 10,000 values; name fewer
+axes:\n  kind:\n    a:\n    b: {rounds: 3}\n
+    | 4 axes.kind.a | a named variant is a mapping from keys to values, {} for none, not null
+axes:\n  training.optimizer.lr: [0.1]\n  training.optimizer: [{name: SGD, lr: 1}]\n
+    | 4 axes.training.optimizer | training.optimizer replaces training.optimizer.lr of the axis
+    + 'training.optimizer.lr'; put this axis before that one
+axes: {rounds: [5, 6]}\nexclude: [{}]\n
+    | 3 exclude[0] | names no axis; write a condition such as {rounds: 5}, or leave it out
+axes: {rounds: [5, 6]}\nexclude: [{rounds: []}]\n
+    | 3 exclude[0].rounds | an empty list; name a value of the axis, or several
+exclude: [{rounds: 5}]\n | 2 exclude[0].rounds | the study has no axes
+seeds: 100000000000\n | 2 seeds | 100,000,000,000 runs before exclude; a study has at most 100,000
+axes:\n  training.optimizer.lr: {from: 0, to: 1, count: 1000}\n  rounds: {from: 1, to: 1000, step: 1}\n
+    | 2 axes | 1,000,000 runs before exclude; a study has at most 100,000
+axes: {kind: {A: {rounds: 3}, a: {rounds: 4}}}\n
+    | 2 axes | the variants 'A' and 'a' differ in case alone, which some disks ignore
+axes: {kind: {study.yaml: {rounds: 3}}}\n
+    | 2 axes | a variant cannot be named 'study.yaml'; the sweep writes that file
+out: {root}/pyproject.toml/runs\n | 2 out | {root}/pyproject.toml is a file; name a directory (out=...)
+out: ~nobody-at-all/x\n | 2 out | no usable path: '~nobody-at-all/x': there is no such user
+axes: {kind: {'a/b': {}}}\n
+    | 2 axes.kind.a/b | a label is made of letters, digits, '_', '-', '+' and '.', at most 60
+"""
+"""What follows the line of the base, and what follows `s.yaml:`; the table is read as those of the corpus."""
 
 
-@pytest.mark.parametrize("id", BAD)
-def test_bad_input_is_refused_in_words(study, id):
-    text, lines = BAD[id]
+@pytest.mark.parametrize("row", list(rows(BAD)), ids=lambda row: row.id)
+def test_bad_input_is_refused_in_words(study, row):
     with pytest.raises(BadInput) as refused:
-        planned_runs(study(text))
-    assert list(refused.value.lines) == lines
+        planned_runs(study(row.new.replace("{root}", str(ROOT))))
+    expected = [f"s.yaml:{line}".replace("{root}", str(ROOT)) for line in row.lines]
+    assert len(refused.value.defects) == len(expected)
+    assert all(map(fits, expected, refused.value.defects))
 
 
 def test_a_base_that_is_missing_or_broken_is_reported(tmp_path, monkeypatch, capsys):
