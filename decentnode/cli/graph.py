@@ -241,7 +241,8 @@ def lines(figures: GraphFigures, weights: str) -> Iterator[str]:
     if figures.period is not None:
         yield f"second eigenvalue  {_second(figures)}"
     if changes or figures.exact_after:
-        yield f"exact average      {_exact(figures)}"
+        exact = "never" if figures.exact_after is None else f"after {counted(figures.exact_after, 'round')}"
+        yield f"exact average      {'unknown' if figures.contraction is None else exact}"
     yield f"rounds to 1e-6     {_rounds(figures)}"
 
 
@@ -255,12 +256,6 @@ def _second(figures: GraphFigures) -> str:
     if figures.contraction is None:
         return "too large to compute"
     return f"{figures.contraction:.6f}{' a round' if figures.period != 1 else ''}"
-
-
-def _exact(figures: GraphFigures) -> str:
-    if figures.contraction is None:
-        return "unknown"
-    return "never" if figures.exact_after is None else f"after {counted(figures.exact_after, 'round')}"
 
 
 def _rounds(figures: GraphFigures) -> str:

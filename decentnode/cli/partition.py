@@ -67,16 +67,14 @@ def _rows(table: PartitionTable) -> Iterator[Sequence[object]]:
         if labels:
             held = table.labels[rank]
             row += [sum(count > 0 for count in held), *(held if names else [])]
-            row += ["".join(_shade(count, most) for count in held)] if shaded else []
+            if shaded:
+                darkest = len(SHADES) - 1
+                row.append("".join(SHADES[-(-count * darkest // most) if count else 0] for count in held))
         yield row
 
 
 def _level(numbers: Sequence[float]) -> str:
     return " ".join(f"{number:.3g}" for number in numbers) or "-"
-
-
-def _shade(count: int, most: int) -> str:
-    return SHADES[-(-count * (len(SHADES) - 1) // most)] if count else SHADES[0]
 
 
 def _whole(table: PartitionTable, name: str) -> Iterator[str]:

@@ -76,19 +76,15 @@ def fetch(source: Source, folder: Path, progress: Progress) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.part")
         with _locked(part) as file:
-            _check_space(path.parent, source.size - file.seek(0, os.SEEK_END))
+            # What is unpacked comes on top, but its size is not known before.
+            needed, free = source.size - file.seek(0, os.SEEK_END), shutil.disk_usage(path.parent).free
+            if free < needed:
+                raise DownloadFailed(f"{path.parent}: {needed} bytes are needed, and {free} are free")
             _complete(source, file, progress)
             part.replace(path)
     except OSError as error:
         raise DownloadFailed(f"{path}: {error.strerror or error}") from error
     return path
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    # What is unpacked comes on top, but its size is not known before.
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise DownloadFailed(f"{folder}: {needed} bytes are needed, and {free} are free")
 
 
 @contextmanager

@@ -174,7 +174,8 @@ class ImageFolder(Images):
                     raise DatasetError.at("dataset.path", f"{inside}: a class without a folder in train")
                 image_files = sorted(
                     file for file in inside.rglob("*")
-                    if file.suffix.lower() in SUFFIXES and not _is_hidden_below(file, inside)
+                    if file.suffix.lower() in SUFFIXES
+                    and not any(is_hidden(Path(part)) for part in file.relative_to(inside).parts)
                 )  # fmt: skip
                 if not image_files and folder.name == "train":
                     raise DatasetError.at(
@@ -196,10 +197,6 @@ class ImageFolder(Images):
 def class_folders(folder: Path) -> list[Path]:
     """The folders of the classes in a part, in any order."""
     return [entry for entry in folder.iterdir() if entry.is_dir() and not is_hidden(entry)]
-
-
-def _is_hidden_below(file: Path, folder: Path) -> bool:
-    return any(is_hidden(Path(part)) for part in file.relative_to(folder).parts)
 
 
 def as_rgb(image: Any) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from decentnode.core.registry import DATASETS
 from decentnode.datasets import samples
@@ -71,7 +70,8 @@ class Text(Dataset):
 
     def read(self, seed: int) -> LoadedDataset:
         text = self._text()
-        characters, ids = np.unique(_code_points(text), return_inverse=True)
+        code_points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+        characters, ids = np.unique(code_points, return_inverse=True)
         documents = list(self._documents(text))
         train, test = [], []
         for number, (start, end) in enumerate(documents):
@@ -119,10 +119,6 @@ def check_path(path: Path | None, dataset: Dataset) -> None:
     """Raises DatasetError where a dataset without usual places has neither a path nor a sample."""
     if path is None and not dataset.sample:
         raise DatasetError.at("dataset.path", f"missing; {dataset.steps}")
-
-
-def _code_points(text: str) -> NDArray[np.uint32]:
-    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
 @DATASETS.register("tokens")
@@ -192,10 +188,6 @@ class Tokens(Dataset):
                 "dataset.bits", f"{file}: no number of 32 bits is below the vocabulary; its ids have 16 bits"
             )
         if len(tokens) <= self.length:
-            raise DatasetError.at("dataset.length", f"{self.length}: {file} has only {len(tokens)} tokens")
-        windows = _mapped(tokens).unfold(0, self.length + 1, self.length)
+            raise DatasetError(f"dataset.length: {self.length}: {file} has only {len(tokens)} tokens")
+        windows = torch.from_numpy(tokens).unfold(0, self.length + 1, self.length)
         return Samples(windows[:, :-1], windows[:, 1:])
-
-
-def _mapped(tokens: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(tokens)

@@ -273,8 +273,12 @@ def resolve_names(names: Sequence[str], seconds: float = Timeouts.name_lookup) -
     resolved: dict[str, list[str]] = {name: [name] if _ip(name) else [] for name in names}
     arrived: dict[str, list[str]] = {}
 
-    def resolve(name: str) -> None:
-        arrived[name] = _addresses(name)
+    def look_up(name: str) -> None:
+        try:
+            answers = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+        except (OSError, UnicodeError):
+            answers = []
+        arrived[name] = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
 
     # Daemon threads, because a resolver that hangs cannot be interrupted and must not delay the exit.
     unknown = [name for name in resolved if not _ip(name)]
@@ -286,14 +290,6 @@ def resolve_names(names: Sequence[str], seconds: float = Timeouts.name_lookup) -
     for thread in threads:
         thread.join(max(0.0, deadline - clock.now()))
     return resolved | arrived.copy()
-
-
-def _addresses(name: str) -> list[str]:
-    try:
-        answers = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError):
-        return []
-    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
 
 
 def _with_ip(name: str, addresses: list[str]) -> str:

@@ -114,7 +114,11 @@ class DecentralizedDataParallel(nn.Module):
         self._backward = BackwardState()
         self._expect_all()
         if chosen.update_in == "backward":
-            self._register_hooks()
+            for i, part in enumerate(self._engine.optimizers):
+                for parameter in self._engine.buckets[i].tensors:
+                    hook = partial(self._note_gradient, i)
+                    parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                part.clear()
 
     # Training.
 
@@ -342,13 +346,6 @@ class DecentralizedDataParallel(nn.Module):
         self._close()
 
     # The backward pass.
-
-    def _register_hooks(self) -> None:
-        for i, part in enumerate(self._engine.optimizers):
-            for parameter in self._engine.buckets[i].tensors:
-                hook = partial(self._note_gradient, i)
-                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-            part.clear()
 
     def _note_backward(self, gradient: Tensor) -> None:
         """Registers the end of a new backward pass, which finishes the buckets that are left."""

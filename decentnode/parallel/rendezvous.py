@@ -154,7 +154,10 @@ class RankStoreRendezvous(RankRendezvous):
             if size > 1 and "MASTER_ADDR" not in os.environ:
                 return cls(rank, size, *_store_of_default_group())
         elif "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
-            _refuse_tasks_of_srun()
+            job = find_job()
+            if job is not None and job.is_started and job.size > 1:
+                # One of several processes of srun, which would all train alone.
+                raise BadInput(f"{job}, but set no RANK; have srun start torchrun, once on each machine")
             warnings.warn("no RANK in the environment: a single process, without torchrun", stacklevel=3)
             return cls(0, 1, None)
         else:
@@ -318,13 +321,6 @@ def _store_of_default_group() -> tuple[Any, tuple[str, int]]:
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return default_store, (store.host, store.port) if isinstance(store, TCPStore) else ("127.0.0.1", 0)
-
-
-def _refuse_tasks_of_srun() -> None:
-    """Raises BadInput in one of several processes of srun, which would all train alone."""
-    job = find_job()
-    if job is not None and job.is_started and job.size > 1:
-        raise BadInput(f"{job}, but set no RANK; have srun start torchrun, once on each machine")
 
 
 def _is_there(store: Any, key: str) -> bool:

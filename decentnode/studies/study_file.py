@@ -134,7 +134,11 @@ class _StudyParser:
         keys = StudyKeys(**parsed)
         name = keys.name or Path(self.document.file).stem
         if not keys.name:
-            self._check_file_name(name)
+            try:
+                check_name(name)
+            except ValueError as error:
+                what = f"the name of the file is that of the study, and {error}; add name: ..."
+                self.document.add((), what)
         axes = tuple(axis for name in keys.axes if (axis := self._axis(name, keys.axes[name])))
         self._check_changes(keys, axes)
         self._check_zip(keys, axes)
@@ -174,12 +178,6 @@ class _StudyParser:
         if taken:
             self.document.add(("out",), f"{taken} is a file; name a directory (out=...)")
         return out
-
-    def _check_file_name(self, name: str) -> None:
-        try:
-            check_name(name)
-        except ValueError as error:
-            self.document.add((), f"the name of the file is that of the study, and {error}; add name: ...")
 
     # Axes.
 

@@ -54,9 +54,10 @@ class Attacker:
         received: dict[int, list[tuple[TranscriptLine, Tensor | None]]] = {}
         for transcript in self._transcripts:
             for line in transcript.lines.pop(round, []):
-                if self._concerns(line):
-                    received.setdefault(line.target, []).append((line, self._content(transcript, line)))
-        if not received:
+                is_heard = self.attack.hears(line.target, line.source)
+                if is_heard and line.source not in self.attack.ranks:
+                    heard.setdefault(line.target, []).append((line, self._content(transcript, line)))
+        if not heard:
             return None
         if self._reader is None:
             # Only now: a node writes its key before its first line.
@@ -69,10 +70,6 @@ class Attacker:
                 for victim in known.keys() - set(wanted):
                     del known[victim]
         return sight
-
-    def _concerns(self, line: TranscriptLine) -> bool:
-        """Whether the party hears a payload, from a node that is not part of it."""
-        return self.attack.sees(line.target, line.source) and line.source not in self.attack.ranks
 
     def _content(self, transcript: Transcript, line: TranscriptLine) -> Tensor | None:
         if not self.attack.opens(line.target, line.sealed):

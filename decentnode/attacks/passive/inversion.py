@@ -201,9 +201,10 @@ def trained_on(scene: Scene, victim: int, round: int) -> Samples:
         return scene.shard_of(victim).subset(torch.arange(min(len(scene.parts[victim]), 1)))
     settings, part = scene.training, scene.parts[victim]
     shard = Shard(scene.dataset.train, part, scene.seed, victim)
-    minibatches = settings.make_minibatches(
-        Shard(_numbered(part), torch.arange(len(part)), scene.seed, victim)
-    )
+    # The labels of these samples are their places in the shard.
+    places = torch.arange(len(part))
+    numbered = Samples(torch.zeros(len(part), 1), places)
+    minibatches = settings.make_minibatches(Shard(numbered, places, scene.seed, victim))
     per_epoch = minibatches.steps_per_epoch(settings.accumulate)
     rows: list[Tensor] = []
     for each in range(round + 1):
@@ -213,11 +214,6 @@ def trained_on(scene: Scene, victim: int, round: int) -> Samples:
         ]
         rows = [batch.labels for batches in steps for batch in batches]
     return shard.samples.subset(part[torch.unique(torch.cat(rows))])
-
-
-def _numbered(part: Tensor) -> Samples:
-    """Samples whose labels are their places in a shard."""
-    return Samples(torch.zeros(len(part), 1), torch.arange(len(part)))
 
 
 def bounds(samples: Samples) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ from torch import Tensor
 from decentnode.attacks.passive.scene import Scene
 from decentnode.core.payload import Payload
 from decentnode.graph.relayed import Relayed
-from decentnode.sharing.base import Sharing
 from decentnode.sharing.blocks.masked_sums import MaskedSums
 from decentnode.sharing.shatter import Shatter, use_key
 
@@ -66,10 +65,7 @@ class MixReplay:
         if not has_any.any():
             return {}
         mean = torch.where(has_any, outs[0] / weight.clamp(min=LEAST_WEIGHT), known.double()).float()
-        return dict.fromkeys(self._origins(self._pair[0], round, phases), mean)
-
-    def _origins(self, scheme: Sharing, round: int, phases: Phases) -> list[int]:
-        graph = self._scene.graph.graph
-        if isinstance(scheme, Shatter) and isinstance(graph, Relayed):
-            return sorted(graph.neighbors.targets(self._rank, round))
-        return sorted(phases[-1])
+        graph, origins = self._scene.graph.graph, sorted(phases[-1])
+        if isinstance(self._pair[0], Shatter) and isinstance(graph, Relayed):
+            origins = sorted(graph.neighbors.targets(self._rank, round))
+        return dict.fromkeys(origins, mean)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import or_
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -110,12 +111,14 @@ class Similarity(AperiodicGraph):
         n = self.nodes
         contacts = min(self.contacts, n - 1)
         drawn = EpidemicOracle(n, contacts + (n * contacts % 2), seed=self.seed)
-        known, exchanges = [1 << rank for rank in range(n)], list[Adjacency]()
-        while len(exchanges) < MOST_EXCHANGES and any(has != (1 << n) - 1 for has in known):
-            exchanges.append(neighbor_lists(n, drawn.edges(len(exchanges))))
-            known = [_union(known, (i, *peers)) for i, peers in enumerate(exchanges[-1])]
-        more = (neighbor_lists(n, drawn.edges(len(exchanges) + k)) for k in range(SPARE_EXCHANGES))
-        return (*exchanges, *more)
+        known, found = [1 << rank for rank in range(n)], list[Adjacency]()
+        while len(found) < MOST_EXCHANGES and any(has != (1 << n) - 1 for has in known):
+            found.append(neighbor_lists(n, drawn.edges(len(found))))
+            known = [
+                reduce(or_, (known[rank] for rank in peers), known[i]) for i, peers in enumerate(found[-1])
+            ]
+        more = (neighbor_lists(n, drawn.edges(len(found) + k)) for k in range(SPARE_EXCHANGES))
+        return (*found, *more)
 
     @cached_property
     def chosen(self) -> Callable[[bytes, bytes, int], Adjacency]:
@@ -169,11 +172,3 @@ def unit(x: Array) -> NDArray[np.int16]:
     if not 0 < length < np.inf:
         return np.zeros(len(x), np.int16)
     return np.rint(x * (UNIT / length)).astype(np.int16)
-
-
-def _union(known: Sequence[int], ranks: Sequence[int]) -> int:
-    """The bits that any of these ranks has."""
-    union = 0
-    for rank in ranks:
-        union |= known[rank]
-    return union

@@ -264,11 +264,8 @@ def mean_label(run: RunCurves) -> str:
 
 def _draw_line(axes: Axes, x: list[float], y: list[float], style: Style, meaning: str = "") -> None:
     """`meaning` is the name of the line in the legend for a single run."""
-    axes.plot(x, y, color=style.color, marker=_marker(style.marker, x), label=style.name or meaning)
-
-
-def _marker(marker: str, x: Sequence[float]) -> str:
-    return marker if len(x) <= MOST_MARKED else ""
+    marker = style.marker if len(x) <= MOST_MARKED else ""
+    axes.plot(x, y, color=style.color, marker=marker, label=style.name or meaning)
 
 
 def _draw_distances(axes: Axes, runs: Sequence[RunCurves]) -> None:

@@ -86,7 +86,8 @@ def figure_of(picture: GraphPicture) -> Figure:
     side = PANEL if panels == 1 else SMALL_PANEL
     entries = _legend(picture)
     # Of the legend, in inches: as many entries in a line as the width has room for.
-    across = max(1, min(len(entries), int(columns * side / (0.45 + 0.085 * _longest(entries)))))
+    longest = max((len(str(entry.get_label())) for entry in entries), default=0)
+    across = max(1, min(len(entries), int(columns * side / (0.45 + 0.085 * longest))))
     below = 0.12 + 0.24 * ceil(len(entries) / across) if entries else 0.0
     height = rows * (side + (0.25 if panels > 1 else 0.0)) + 0.45 + below
     figure = Figure(figsize=(columns * side, height))
@@ -101,10 +102,6 @@ def figure_of(picture: GraphPicture) -> Figure:
     if entries:
         figure.legend(handles=entries, loc="lower center", ncols=across, handletextpad=0.3, columnspacing=1.2)
     return figure
-
-
-def _longest(entries: Sequence[Line2D]) -> int:
-    return max((len(str(entry.get_label())) for entry in entries), default=0)
 
 
 def _legend(picture: GraphPicture) -> list[Line2D]:

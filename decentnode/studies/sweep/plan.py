@@ -104,16 +104,14 @@ class SweepPlan:
             )
             yield f"  {variant:<{width}}  {row}{''.join(f'{text:>{COLUMN}}' for text in costs)}"
         if len(self.study.seeds) > 1:
-            yield f"  graph: {graphs_and_seeds({name: self._graph_varies(name) for name in variants})}"
+            vary = {name: self._of(name)[0].planned.settings.graph.draws_from_run for name in variants}
+            yield f"  graph: {graphs_and_seeds(vary)}"
         if waiting:
             yield f"  to do: {self._total(waiting)}"
             yield from self._origin()
 
     def _of(self, variant: str) -> list[RunDirectory]:
         return [directory for directory in self.directories if directory.planned.variant.name == variant]
-
-    def _graph_varies(self, variant: str) -> bool:
-        return self._of(variant)[0].planned.settings.graph.draws_from_run
 
     def _mark(self, directory: RunDirectory) -> str:
         marks = {RunStatus.DONE: "x", RunStatus.RESUMABLE: "~"}
