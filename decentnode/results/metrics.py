@@ -83,4 +83,3 @@ class Metric(msgspec.Struct, frozen=True):
 ACCURACY = Metric("accuracy", higher_is_better=True, is_fraction=True)
 LOSS = Metric("loss", higher_is_better=False)
 CLASSIFICATION = (ACCURACY, LOSS)
-REGRESSION = (LOSS,)

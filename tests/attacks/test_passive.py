@@ -17,7 +17,6 @@ from decentnode.attacks.passive.measures import (
     auc,
     audit_p_value,
     audited_epsilon,
-    clopper_pearson,
     psnr,
     ssim,
     tpr_at,
@@ -69,10 +68,6 @@ def test_similarity_has_its_closed_forms():
 
 
 def test_bounds_of_epsilon():
-    low, high = clopper_pearson(20, 20)
-    assert math.isclose(low, 0.025 ** (1 / 20), abs_tol=1e-9) and high == 1
-    low, high = clopper_pearson(3, 10)
-    assert (round(low, 4), round(high, 4)) == (0.0667, 0.6525)
     # With delta 0 it is a binomial tail; all right: (e^eps / (1 + e^eps))^r.
     assert math.isclose(audit_p_value(50, 50, 50, 1.0, 0.0), (1 + math.exp(-1)) ** -50)
     want = -math.log(0.05 ** (-1 / 50) - 1)

@@ -62,13 +62,6 @@ def ssim(image: Tensor, original: Tensor) -> float:
     return float((top / ((mx * mx + my * my + c1) * (vx + vy + c2))).mean())
 
 
-def binomial_tail(count: int, trials: int, probability: float) -> float:
-    """The probability of at least `count` successes."""
-    if count <= 0 or probability >= 1:
-        return 1.0
-    return min(1.0, float(_binomial(trials, probability)[count:].sum()))
-
-
 def _binomial(trials: int, probability: float) -> Scores:
     """The probabilities of 0..trials successes."""
     k = np.arange(trials + 1)
@@ -79,30 +72,6 @@ def _binomial(trials: int, probability: float) -> Scores:
         return np.array([1.0] + [0.0] * trials)
     probabilities: Scores = np.exp(ways + k * math.log(probability) + (trials - k) * math.log1p(-probability))
     return probabilities
-
-
-def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Lower and upper bound of a probability, each with half of the error (Clopper and Pearson, 1934)."""
-    error = (1 - confidence) / 2
-
-    def root(is_above: bool) -> float:
-        low, high = 0.0, 1.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            tail = (
-                1 - binomial_tail(successes + 1, trials, middle)
-                if is_above
-                else binomial_tail(successes, trials, middle)
-            )
-            if (tail > error) == is_above:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    lower = 0.0 if successes == 0 else root(False)
-    upper = 1.0 if successes == trials else root(True)
-    return lower, upper
 
 
 def audit_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
@@ -125,11 +94,11 @@ def audited_epsilon(
 ) -> float:
     """The largest epsilon that is refuted with this confidence; 0 where none is."""
     low, high = 0.0, MOST_EPSILON
-    if audit_p_value(canaries, guesses, correct, 0.0, delta) > 1 - confidence:
+    if audit_p_value(canaries, guesses, correct, epsilon=0.0, delta=delta) > 1 - confidence:
         return 0.0
     for _ in range(60):
         middle = (low + high) / 2
-        refuted = audit_p_value(canaries, guesses, correct, middle, delta) <= 1 - confidence
+        refuted = audit_p_value(canaries, guesses, correct, epsilon=middle, delta=delta) <= 1 - confidence
         low, high = (middle, high) if refuted else (low, middle)
     return low
 
