@@ -90,7 +90,7 @@ def test_runs_of_one_name_are_distinguished_by_their_folders(tmp_path) -> None:
 def test_a_panel_shows_mean_bands_and_average_model(run) -> None:
     with matplotlib.rc_context(figures.STYLE):
         axes = Figure().add_subplot()
-        figures._panels(curves.read_runs([run]))["accuracy_rounds"](axes)
+        figures.panels_of(curves.read_runs([run]))["accuracy_rounds"](axes)
     mean, average = axes.lines
     assert list(mean.get_xdata()) == [10, 20]
     assert mean.get_ydata() == pytest.approx([60, 80])
@@ -105,7 +105,7 @@ def test_a_single_evaluation_is_drawn_as_bars_with_a_tick(tmp_path) -> None:
     only = make_run(tmp_path / "only", row(9, 0.5, 0.7, average_model={"accuracy": 0.8}))
     with matplotlib.rc_context(figures.STYLE):
         axes = Figure().add_subplot()
-        figures._panels(curves.read_runs([only]))["accuracy_rounds"](axes)
+        figures.panels_of(curves.read_runs([only]))["accuracy_rounds"](axes)
     assert [line.get_marker() for line in axes.lines] == ["o", "_"]
     widest, _ = (bar.get_segments()[0][:, 1].tolist() for bar in axes.collections)
     assert widest == pytest.approx([50, 70])
@@ -114,13 +114,13 @@ def test_a_single_evaluation_is_drawn_as_bars_with_a_tick(tmp_path) -> None:
 def test_several_runs_share_their_panels(run, tmp_path) -> None:
     # No consensus distance and no average model, as on a machine other than 0.
     bare = make_run(tmp_path / "b", row(4, 0.25, 0.5), name="bare")
-    runs = curves.read_runs([run, bare])
-    panels = figures._panels(runs)
+    found = curves.read_runs([run, bare])
+    panels = figures.panels_of(found)
     assert set(panels) == SINGLE | {"accuracy_nodes"}
     axes = Figure().add_subplot()
     panels["accuracy_nodes"](axes)
     assert list(axes.lines[1].get_ydata()) == [25, 50]
-    legend = figures._overview(runs, panels).legends[0]
+    legend = figures.overview(found, panels).legends[0]
     names = [text.get_text() for text in legend.get_texts()]
     assert names == ["trial", "bare", "± standard deviation", "lowest to highest", "average model"]
 
@@ -130,30 +130,30 @@ def legend(picture) -> list[str]:
 
 
 def test_a_legend_names_what_its_picture_shows_and_nothing_else(run, tmp_path) -> None:
-    curve = curves.read_runs([run])
-    panels = figures._panels(curve)
+    one = curves.read_runs([run])
+    panels = figures.panels_of(one)
     bands = ["± standard deviation", "lowest to highest"]
-    assert legend(figures._single(curve, panels["loss_rounds"])) == [
+    assert legend(figures.single(one, panels["loss_rounds"])) == [
         "mean of the nodes", *bands, "average model"
     ]  # fmt: skip
-    assert [legend(figures._single(curve, panels[name])) for name in ("consensus_distance", "labels")] == [
+    assert [legend(figures.single(one, panels[name])) for name in ("consensus_distance", "labels")] == [
         [], []
     ]  # fmt: skip
     # A single node has no spread; of this run neither distance nor average model are known.
     bare = make_run(tmp_path / "b", row(4, 0.25), name="bare")
     both = curves.read_runs([run, bare])
-    panels = figures._panels(both)
-    assert legend(figures._single(both, panels["accuracy_nodes"])) == ["trial", "bare"]
-    assert legend(figures._single(both, panels["consensus_distance"])) == ["trial"]
+    panels = figures.panels_of(both)
+    assert legend(figures.single(both, panels["accuracy_nodes"])) == ["trial", "bare"]
+    assert legend(figures.single(both, panels["consensus_distance"])) == ["trial"]
     alone = both[1:]
-    assert legend(figures._single(alone, figures._panels(alone)["loss_rounds"])) == ["mean of the nodes"]
+    assert legend(figures.single(alone, figures.panels_of(alone)["loss_rounds"])) == ["mean of the nodes"]
 
 
 def test_a_mean_of_some_nodes_is_called_so(tmp_path) -> None:
     """Before the last evaluation a server alone is tested, or a sample of the nodes."""
     served = make_run(tmp_path / "served", row(0, 0.25), row(1, 0.5), row(2, 0.5, 0.75, 1.0))
-    runs = curves.read_runs([served])
-    names = legend(figures._single(runs, figures._panels(runs)["accuracy_rounds"]))
+    found = curves.read_runs([served])
+    names = legend(figures.single(found, figures.panels_of(found)["accuracy_rounds"]))
     assert names[0] == "mean of 1 of the 3 nodes; the last point: of all"
 
 
@@ -162,7 +162,7 @@ def test_a_distance_of_0_leaves_its_picture_below(tmp_path) -> None:
     rows = [row(r, 0.5, consensus_distance=distance) for r, distance in enumerate((0.1, 0.01, 0.0))]
     runs = curves.read_runs([make_run(tmp_path / "x", *rows)])
     axes = Figure().add_subplot()
-    figures._panels(runs)["consensus_distance"](axes)
+    figures.panels_of(found)["consensus_distance"](axes)
     assert list(axes.lines[0].get_xdata()) == [1, 2, 3]
     assert axes.get_ylim()[0] > 0.001 and axes.get_xlim()[1] > 3
 
@@ -171,7 +171,7 @@ def test_no_deviation_reaches_beyond_the_lowest_and_the_highest(tmp_path) -> Non
     skewed = [row(round, *[0.9] * 7, 0.1) for round in (9, 19)]
     runs = curves.read_runs([make_run(tmp_path / "skewed", *skewed)])
     axes = Figure().add_subplot()
-    figures._panels(runs)["accuracy_rounds"](axes)
+    figures.panels_of(found)["accuracy_rounds"](axes)
     lightest, dark = (band.get_paths()[0].vertices[:, 1] for band in axes.collections)
     assert (lightest.min(), lightest.max()) == pytest.approx((10, 90))
     assert (dark.min(), dark.max()) == pytest.approx((80 - 100 * 0.7**0.5 / 10**0.5, 90))
@@ -180,7 +180,7 @@ def test_no_deviation_reaches_beyond_the_lowest_and_the_highest(tmp_path) -> Non
 @pytest.mark.parametrize("count", [2, 7, 8, 40])
 def test_every_run_has_a_color_of_its_own(count) -> None:
     runs = [curves.RunCurves(str(i), [row(0, 0.5)], []) for i in range(count)]
-    assert len({to_hex(style.color) for style in figures._styled(runs)}) == count
+    assert len({to_hex(style.color) for style in figures.styled(runs)}) == count
 
 
 def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys) -> None:

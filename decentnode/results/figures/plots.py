@@ -99,19 +99,19 @@ def plot(runs: Sequence[StrPath], out: StrPath) -> list[Path]:
 
 def draw(curves: Sequence[RunCurves], out: Path) -> list[Path]:
     """Draws runs that were read; the same pictures, and the same errors."""
-    panels = _panels(curves)
+    panels = panels_of(curves)
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
         with drawing_style():
-            pictures = [_save(_overview(curves, panels), out / "overview.png")]
+            pictures = [_save(overview(curves, panels), out / "overview.png")]
             for name, panel in panels.items():
-                pictures.append(_save(_single(curves, panel), out / "figures" / f"{name}.png"))
+                pictures.append(_save(single(curves, panel), out / "figures" / f"{name}.png"))
         return pictures
     except OSError as error:
         raise BadInput(f"{out}: the pictures cannot be written: {error.strerror}") from error
 
 
-def _panels(runs: Sequence[RunCurves]) -> dict[str, Panel]:
+def panels_of(runs: Sequence[RunCurves]) -> dict[str, Panel]:
     """The panels that have data in these runs, by file name."""
     panels: dict[str, Panel] = {}
     tested = [run for run in runs if run.rows]
@@ -127,7 +127,7 @@ def _panels(runs: Sequence[RunCurves]) -> dict[str, Panel]:
     return panels
 
 
-def _overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
+def overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
     """Six panels on one page: the headline metric above; loss, agreement and training samples below."""
     figure = Figure(figsize=(15, 8.4), layout="constrained")
     # The overview has room for six panels.
@@ -139,7 +139,8 @@ def _overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
     return figure
 
 
-def _single(runs: Sequence[RunCurves], panel: Panel) -> Figure:
+def single(runs: Sequence[RunCurves], panel: Panel) -> Figure:
+    """Returns one panel by itself, with its legend."""
     figure = Figure(figsize=(7, 4.6), layout="constrained")
     panel(figure.add_subplot())
     _add_legend(figure, runs)
@@ -178,10 +179,10 @@ def _add_legend(figure: Figure, runs: Sequence[RunCurves]) -> None:
 
 
 def _keys(runs: Sequence[RunCurves]) -> list[Line2D | Patch]:
-    styled = _styled(runs)
-    band, dashes = (styled[0].color, INK) if len(runs) == 1 else (PALE, PALE)
+    styles = styled(runs)
+    band, dashes = (styles[0].color, INK) if len(runs) == 1 else (PALE, PALE)
     return [
-        *(Line2D([], [], color=s.color, marker=s.marker, label=s.name or mean_label(s.run)) for s in styled),
+        *(Line2D([], [], color=s.color, marker=s.marker, label=s.name or mean_label(s.run)) for s in styles),
         # On the curves the dark band lies over the light one.
         Patch(color=band, alpha=STD_ALPHA + RANGE_ALPHA, linewidth=0, label=STD),
         Patch(color=band, alpha=RANGE_ALPHA, linewidth=0, label=RANGE),
@@ -200,7 +201,7 @@ class Style:
     """The name in the legend; empty for a single run."""
 
 
-def _styled(runs: Sequence[RunCurves]) -> list[Style]:
+def styled(runs: Sequence[RunCurves]) -> list[Style]:
     """Each run with a color of its own."""
     colors = PALETTE if len(runs) <= len(PALETTE) else MANY_COLORS(linspace(0.03, 0.97, len(runs)))
     names = [""] if len(runs) == 1 else [run.name for run in runs]
@@ -210,9 +211,9 @@ def _styled(runs: Sequence[RunCurves]) -> list[Style]:
 
 def _curves(runs: Sequence[RunCurves], metric: Metric, axis: Axis) -> Panel:
     def draw(axes: Axes) -> None:
-        for style in (style for style in _styled(runs) if style.run.rows):
+        for style in (style for style in styled(runs) if style.run.rows):
             x, y = axis.values(style.run.rows), spread_of(style.run.rows, metric)
-            _draw_spread(axes, x, y, style)
+            _draw_spread(axes, x, y, style=style)
             if any(map(isfinite, y.average)):
                 dashes = INK if len(runs) == 1 else style.color
                 axes.plot(
@@ -250,8 +251,8 @@ def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style) -> No
             if len(x) == 1:
                 axes.vlines(x, bottom, top, linewidth=BAR_WIDTH, **options)
             else:
-                axes.fill_between(x, bottom, top, linewidth=0, **options)
-    _draw_line(axes, x, spread.mean, style, mean_label(style.run))
+                axes.fill_between(x, bottom, top, linewidth=0, **look)
+    _draw_line(axes, x, spread.mean, style=style, meaning=mean_label(style.run))
 
 
 def mean_label(run: RunCurves) -> str:
@@ -270,9 +271,9 @@ def _draw_line(axes: Axes, x: list[float], y: list[float], style: Style, meaning
 
 def _draw_distances(axes: Axes, runs: Sequence[RunCurves]) -> None:
     """Consensus distance, on a logarithmic scale."""
-    for style in _styled(runs):
+    for style in styled(runs):
         if distances := style.run.distances:
-            _draw_line(axes, [*map(float, distances)], [*distances.values()], style)
+            _draw_line(axes, [*map(float, distances)], [*distances.values()], style=style)
     axes.set(xlabel="round", ylabel="distance to the mean model, relative")
     # A distance of 0 has no place on this scale: its line leaves the picture below.
     axes.set_yscale("log", nonpositive="clip")
@@ -351,10 +352,10 @@ def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
 
 def _draw_nodes(axes: Axes, runs: Sequence[RunCurves]) -> None:
     """Every node's last headline metric, the worst first: a horizontal line is a fair result."""
-    for style in (style for style in _styled(runs) if style.run.rows):
+    for style in (style for style in styled(runs) if style.run.rows):
         values = last_values(style.run)
         share = [100 * (i + 0.5) / len(values) for i in range(len(values))]
-        _draw_line(axes, share, values, style)
+        _draw_line(axes, share, values, style=style)
     headline = next(run.headline for run in runs if run.rows)
     axes.set(xlabel="nodes, worst to best (%)", ylabel=_label(headline), xlim=(0, 100))
     axes.set_title(f"{headline.name.capitalize()} of every node at the end")
