@@ -282,7 +282,7 @@ def resolve_names(names: Sequence[str], seconds: float = Timeouts.name_lookup) -
 
     # Daemon threads, because a resolver that hangs cannot be interrupted and must not delay the exit.
     unknown = [name for name in resolved if not _ip(name)]
-    threads = [threading.Thread(target=resolve, args=(name,), daemon=True) for name in unknown]
+    threads = [threading.Thread(target=look_up, args=(name,), daemon=True) for name in unknown]
     for thread in threads:
         thread.start()
     clock = Clock()

@@ -252,7 +252,7 @@ PLUGINS = r"""
 'corpus_code:Unlaid' | 14 sharing | Unlaid.payload_layout raises KeyError: 0 (...corpus_code.py:42, ...)
 'corpus_code:Astray' | 14 sharing | Astray.outgoing sends to rank 99, which is not in view.targets
 'corpus_code:Half' | 14 sharing | Half.outgoing gives another payload than payload_layout(0) declares
-'corpus_code:Twice' | 14 sharing | Twice exchanges more than 1 times; set phases = 2
+'corpus_code:Twice' | 14 sharing | Twice exchanges more than 1 times; let its promises have phases=2
 'corpus_code:Adjusts'
     | 14 sharing | Adjusts._adjust raises RuntimeError: ... (...corpus_code.py:71, in Adjusts._adjust)
 {name: gossip, transforms: [{name: clip, norm: 9}, 'corpus_code:Greedy']}

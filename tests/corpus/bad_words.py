@@ -64,8 +64,8 @@ validate x.yaml --noload
 validate no/such/x.yaml | no/such/x.yaml: cannot be read: No such file or directory
 graph | decentnode: Missing argument 'FILE|NAME' (see decentnode --help)
 graph rings | unknown graph 'rings'; did you mean 'ring'? (known: ...)
-graph ring | ring: add nodes=..., a whole number > 0
-graph grid | grid: add rows=..., a whole number > 0
+graph ring | ring: nodes: missing; it must be a whole number > 0; add nodes=...
+graph grid | grid: rows: missing; it must be a whole number > 0; add rows=...
     | grid: add columns=..., a whole number > 0
 graph ring 4 | command line: 4: an override is key=value, such as training.optimizer.lr=0.05
 graph ring nodes=four | command line: nodes: must be a whole number > 0, not 'four'

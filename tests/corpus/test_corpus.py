@@ -65,7 +65,7 @@ def test_good_input_is_accepted(call, case):
 
 def test_what_may_be_a_mistake_is_reported_and_accepted(call):
     text = edited("{name: file, path: ring.edges}", "corpus_graphs:Pairs")
-    code, said, _ = call(Case("pairs", ["validate", "x.yaml"], files={"x.yaml": text}))
+    code, output, _ = call(Case("pairs", ["validate", "x.yaml"], files={"x.yaml": text}))
     falls = "the graph falls into 2 components, nodes 0 and 2 do not reach each other"
     assert (code, output) == (0, f"graph Pairs: in its first 64 rounds {falls}\n")
 

@@ -60,10 +60,10 @@ def test_the_exit_code_says_how_it_ended(reports, stop_signal, code):
 @pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
 def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_path, last, code):
     """How the others end only machine 0 learns."""
-    desk = Desk(tmp_path, machine=1)
-    desk.reports.take(last)
-    desk.graceful_stop.ask(signal.SIGTERM)
-    assert exit_code(desk.launcher.membership, desk.graceful_stop.signal) is code
+    idle = IdleLauncher(tmp_path, machine=1)
+    idle.launcher._reports.take(last)
+    idle.launcher._graceful_stop.request(signal.SIGTERM)
+    assert exit_code(idle.launcher.membership, idle.launcher._graceful_stop.signal) is code
 
 
 def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():

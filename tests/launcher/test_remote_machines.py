@@ -63,21 +63,19 @@ class IdleLauncher:
     def __init__(self, tmp_path, machine=0):
         self.machine, self.inbox, self.sent = machine, [], []
         self.launcher = Launcher(experiment(tmp_path), machine, LiveConsole(io.StringIO()))
-        self.reports, self.remote_machines = self.launcher._reports, self.launcher._remote_machines
-        self.heartbeats, self.graceful_stop = self.launcher._heartbeats, self.launcher._graceful_stop
-        self.retention, self.run_monitor = self.launcher._run_state.retention, self.launcher._run_monitor
-        self.observer = SimpleNamespace(
-            taken=[], expect=lambda machines: setattr(self.observer, "machines", machines)
+        self.launcher._observer = SimpleNamespace(
+            taken=[], expect=lambda machines: setattr(self.launcher._observer, "machines", machines)
         )
-        self.observer.take = self.observer.taken.append
-        self.reports.observer = self.launcher._observer = self.observer
+        self.launcher._observer.take = self.launcher._observer.taken.append
+        self.launcher._reports.observer = self.launcher._observer
         self.launcher.run_id = 1
         self.launcher.membership.start()
         self.launcher.membership.pids = {0: os.getpid()}
-        self.assembly = self.launcher._rendezvous
-        self.assembly.receive, self.assembly.send = self._receive, self._send
-        self.vector_sender = VectorSender(machine, 8 * self.launcher.experiment.layout.numel, self._send)
-        self.launcher._vector_sender = self.vector_sender
+        self.rendezvous = self.launcher._rendezvous
+        self.rendezvous.receive, self.rendezvous.send = self._receive, self._send
+        self.launcher._vector_sender = VectorSender(
+            machine, 8 * self.launcher.experiment.layout.numel, self._send
+        )
 
     def _receive(self, timeout=0.0):
         notes, self.inbox = self.inbox, []
@@ -92,13 +90,6 @@ class IdleLauncher:
     def receive(self, *notes):
         self.inbox += notes
         self.launcher._exchange_with_machines()
-
-    def awaits_processes(self):
-        """Whether it waits for host processes whose nodes have ended."""
-        return self.launcher._unresolved()
-
-    def end_hung_nodes(self):
-        self.launcher._end_hung_nodes()
 
     def state(self, rank):
         return self.launcher.membership.members[rank].state
@@ -134,37 +125,37 @@ FALSE = {
 
 
 @pytest.mark.parametrize(("report", "reason"), FALSE.values(), ids=FALSE)
-def test_a_launcher_speaks_for_its_own_nodes_alone(desk, report, reason):
-    before = dict(desk.launcher.membership.pids)
-    desk.hear(RelayedReports(1, [report, report, RoundProgress(2, 3, 0.5, 10)]))
-    assert desk.launcher.membership.active == list(range(6))
-    assert desk.launcher.membership.pids == before
-    assert desk.launcher.membership.members[2].round == 3, "what it says of its own node counts"
-    assert desk.remote_machines.refused == {reason: 2}
-    assert desk.retention.newest_round is None
-    assert desk.events.count('"refused"') == 1
+def test_a_launcher_reports_for_its_own_nodes_alone(idle, report, reason):
+    before = dict(idle.launcher.membership.pids)
+    idle.receive(RelayedReports(1, [report, report, RoundProgress(2, 3, 0.5, 10)]))
+    assert idle.launcher.membership.active == list(range(6))
+    assert idle.launcher.membership.pids == before
+    assert idle.launcher.membership.members[2].round == 3, "what it says of its own node counts"
+    assert idle.launcher._remote_machines.refused == {reason: 2}
+    assert idle.launcher._run_state.retention.newest_round is None
+    assert idle.events.count('"refused"') == 1
 
 
 def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_path):
     idle = IdleLauncher(tmp_path, machine=1)
     processes = idle.launcher.experiment.processes
     elsewhere = [i for i, process in enumerate(processes) if process.machine == 2]
-    desk.reports.mark_lost([3, 4, 5], "gone")
-    here = min(desk.launcher.membership.here)
-    desk.hear(
+    idle.launcher._reports.mark_lost([3, 4, 5], "gone")
+    here = min(idle.launcher.membership.here)
+    idle.receive(
         RelayedReports(
             0, [Restarted(elsewhere[0], None, 16), Exited(here, 0), RoundProgress(BIG, 1, None, 0)]
         )
     )
-    assert desk.state(2) is MemberState.RUNNING
-    assert desk.state(3) is MemberState.RUNNING
-    assert desk.remote_machines.refused == {"identity": 2}
+    assert idle.state(2) is MemberState.RUNNING
+    assert idle.state(3) is MemberState.RUNNING
+    assert idle.launcher._remote_machines.refused == {"identity": 2}
 
 
 def test_a_checkpoint_of_another_machine_changes_nothing(tmp_path):
-    desk = Desk(tmp_path, machine=1)
-    desk.hear(RelayedReports(0, [Checkpointed(0, 10)]))
-    retention = desk.retention
+    idle = IdleLauncher(tmp_path, machine=1)
+    idle.receive(RelayedReports(0, [Checkpointed(0, 10)]))
+    retention = idle.launcher._run_state.retention
     assert not retention.tend([])
     assert retention.newest_round is None
 
@@ -187,9 +178,9 @@ def pieces(idle, machine, count):
     return right, wrong
 
 
-def test_what_cannot_be_part_of_an_observation_is_refused(desk):
-    taken = desk.observer.taken
-    right, wrong = pieces(desk, 1, 1)
+def test_what_cannot_be_part_of_an_observation_is_refused(idle):
+    taken = idle.launcher._observer.taken
+    right, wrong = pieces(idle, 1, 1)
     wrong += [
         PartialSum(1, 3, 1, right[0].content * 2),
         PartialSum(1, 3, 1, b""),
@@ -200,15 +191,15 @@ def test_what_cannot_be_part_of_an_observation_is_refused(desk):
     none, distance = PartialSum(1, 4, 0, b""), PartialDistance(1, 3, 1, float("nan"))
     idle.receive(right[0], *wrong, right[1], none, distance)
     assert taken == [PartialSum(1, 3, 1, right[0].content * 2), none, distance]
-    assert desk.remote_machines.refused == {"range": len(wrong)}
+    assert idle.launcher._remote_machines.refused == {"range": len(wrong)}
 
 
 def test_a_mean_of_another_size_is_refused(tmp_path):
-    desk = Desk(tmp_path, machine=1)
-    right, wrong = pieces(desk, 0, 0)
-    desk.hear(right[0], *wrong, right[1])
-    assert desk.observer.taken == [MeanVector(3, right[0].content * 2)]
-    assert desk.remote_machines.refused == {"range": len(wrong)}
+    idle = IdleLauncher(tmp_path, machine=1)
+    right, wrong = pieces(idle, 0, 0)
+    idle.receive(right[0], *wrong, right[1])
+    assert idle.launcher._observer.taken == [MeanVector(3, right[0].content * 2)]
+    assert idle.launcher._remote_machines.refused == {"range": len(wrong)}
 
 
 MOST = (1 << 62) - 1
@@ -216,50 +207,50 @@ MOST = (1 << 62) - 1
 
 
 @pytest.mark.parametrize("round", [ROUNDS, BIG, MOST])
-def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(desk, round):
-    stopping = desk.graceful_stop
-    desk.hear(*(StopRequest(machine, 15, 4) for machine in (1, 2)), StopRequest(1, 15, round))
-    stopping._asked -= 1.0
+def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(idle, round):
+    stopping = idle.launcher._graceful_stop
+    idle.receive(*(StopRequest(machine, 15, 4) for machine in (1, 2)), StopRequest(1, 15, round))
+    stopping._requested_at -= 1.0
     stopping.advance()
-    assert desk.heartbeats.last_round == 4
-    assert desk.remote_machines.refused == {"range": 1}
-    assert "ignored reports from machine 1 about what the run does not have" in desk.events
+    assert idle.launcher._heartbeats.last_round == 4
+    assert idle.launcher._remote_machines.refused == {"range": 1}
+    assert "ignored reports from machine 1 about what the run does not have" in idle.events
 
 
 @pytest.mark.parametrize("round", [-1, 0, ROUNDS - 1])
-def test_every_round_of_the_run_may_be_announced_also_none(desk, round):
-    desk.hear(StopRequest(1, 15, round))
-    assert desk.graceful_stop._announced == {1: round}
-    assert not desk.remote_machines.refused
+def test_every_round_of_the_run_may_be_announced_also_none(idle, round):
+    idle.receive(StopRequest(1, 15, round))
+    assert idle.launcher._graceful_stop._announced == {1: round}
+    assert not idle.launcher._remote_machines.refused
 
 
 def test_machine_0_names_no_last_round_that_the_run_does_not_have(tmp_path):
-    desk = Desk(tmp_path, machine=1)
-    desk.hear(Pause(15), Pause(15, ROUNDS), Pause(15, MOST))
-    assert desk.heartbeats.last_round == UNDECIDED
-    assert desk.remote_machines.refused == {"range": 2}
-    desk.hear(Pause(15, -1))
-    assert desk.heartbeats.last_round == -1
+    idle = IdleLauncher(tmp_path, machine=1)
+    idle.receive(Pause(15), Pause(15, ROUNDS), Pause(15, MOST))
+    assert idle.launcher._heartbeats.last_round == UNDECIDED
+    assert idle.launcher._remote_machines.refused == {"range": 2}
+    idle.receive(Pause(15, -1))
+    assert idle.launcher._heartbeats.last_round == -1
 
 
 def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_path):
-    desk = Desk(tmp_path, machine=1)
-    retention = desk.retention
-    desk.hear(CheckpointsCommitted(ROUNDS, 4), CheckpointsCommitted(9, MOST))
-    assert (retention.settled, desk.remote_machines.refused) == (-1, {"range": 2})
-    desk.hear(CheckpointsCommitted(9, -1))
+    idle = IdleLauncher(tmp_path, machine=1)
+    retention = idle.launcher._run_state.retention
+    idle.receive(CheckpointsCommitted(ROUNDS, 4), CheckpointsCommitted(9, MOST))
+    assert (retention.settled, idle.launcher._remote_machines.refused) == (-1, {"range": 2})
+    idle.receive(CheckpointsCommitted(9, -1))
     assert (retention.settled, retention.kept) == (9, -1)
     idle.receive(CheckpointsCommitted(ROUNDS - 1, 9))
     assert (retention.settled, retention.kept) == (ROUNDS - 1, 9)
 
 
-def test_a_launcher_sleeps_until_a_relay_is_due_or_a_machine_counts_as_silent(desk):
-    desk.hear()
-    assert RELAY_INTERVAL - 1.0 < desk.remote_machines.pause <= RELAY_INTERVAL
-    desk.assembly.last_heard[2] -= Timeouts.machine_silent - 0.5
-    assert 0.0 < desk.remote_machines.pause <= 0.5
-    desk.assembly.last_heard[2] -= 1.0
-    assert desk.remote_machines.pause > 0.5, "it is silent already"
+def test_a_launcher_sleeps_until_a_relay_is_due_or_a_machine_counts_as_silent(idle):
+    idle.receive()
+    assert RELAY_INTERVAL - 1.0 < idle.launcher._remote_machines.pause <= RELAY_INTERVAL
+    idle.rendezvous.last_received[2] -= Timeouts.machine_silent - 0.5
+    assert 0.0 < idle.launcher._remote_machines.pause <= 0.5
+    idle.rendezvous.last_received[2] -= 1.0
+    assert idle.launcher._remote_machines.pause > 0.5, "it is silent already"
 
 
 class TestSilence:
@@ -267,19 +258,19 @@ class TestSilence:
         idle.rendezvous.last_received[machine] -= seconds
         idle.receive()
 
-    def test_a_machine_that_was_only_silent_counts_again_with_the_nodes_that_it_had(self, desk):
-        desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
-        self.silence(desk, 2)
-        assert desk.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5]
-        assert desk.remote_machines.present() == {0, 1}
-        desk.hear(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
-        assert desk.launcher.membership.ranks(MemberState.LOST) == [4], "this one had ended"
-        assert desk.launcher.membership.members[4].error == "ValueError: no"
-        assert desk.launcher.membership.members[3].restarts == 0
-        assert desk.remote_machines.present() == {0, 1, 2}
-        self.silence(desk, 2)
-        assert desk.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
-        assert "machine 2 reconnected" in desk.events
+    def test_a_machine_that_was_only_silent_counts_again_with_the_nodes_that_it_had(self, idle):
+        idle.receive(RelayedReports(2, [Failed(4, "ValueError: no")]))
+        self.silence(idle, 2)
+        assert idle.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5]
+        assert idle.launcher._remote_machines.present() == {0, 1}
+        idle.receive(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
+        assert idle.launcher.membership.ranks(MemberState.LOST) == [4], "this one had ended"
+        assert idle.launcher.membership.members[4].error == "ValueError: no"
+        assert idle.launcher.membership.members[3].restarts == 0
+        assert idle.launcher._remote_machines.present() == {0, 1, 2}
+        self.silence(idle, 2)
+        assert idle.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
+        assert "machine 2 reconnected" in idle.events
 
     def test_what_it_says_when_it_reports_again_counts(self, idle):
         self.silence(idle, 1)
@@ -290,22 +281,22 @@ class TestSilence:
         assert idle.state(3) is MemberState.FINISHED
         assert idle.launcher.membership.active == [0, 1, 4, 5]
 
-    def test_a_launcher_that_was_started_anew_does_not_bring_the_nodes_of_the_old_one_back(self, desk):
-        self.silence(desk, 1)
-        desk.remote_machines.hear([Join(1, "", "", "")])
-        assert desk.state(2) is MemberState.LOST
+    def test_a_launcher_that_was_restarted_does_not_bring_the_nodes_of_the_old_one_back(self, idle):
+        self.silence(idle, 1)
+        idle.launcher._remote_machines.receive([Join(1, "", "", "")])
+        assert idle.state(2) is MemberState.LOST
 
-    def test_a_machine_whose_last_node_was_started_again_is_watched_again(self, desk):
-        position = desk.launcher.experiment.home[2]
-        desk.hear(RelayedReports(1, [Exited(position, -9)]))
-        assert desk.remote_machines.present() == {0, 2}
-        desk.hear(RelayedReports(1, [Restarted(position, -9, 1)]))
-        desk.hear(RelayedReports(1, []))
-        assert desk.remote_machines.present() == {0, 1, 2}
+    def test_a_machine_whose_last_node_was_restarted_is_watched_again(self, idle):
+        position = idle.launcher.experiment.home[2]
+        idle.receive(RelayedReports(1, [Exited(position, -9)]))
+        assert idle.launcher._remote_machines.present() == {0, 2}
+        idle.receive(RelayedReports(1, [Restarted(position, -9, 1)]))
+        idle.receive(RelayedReports(1, []))
+        assert idle.launcher._remote_machines.present() == {0, 1, 2}
 
-    def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_is_heard(self, desk):
-        observer = desk.observer
-        desk.hear(
+    def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_reports(self, idle):
+        observer = idle.launcher._observer
+        idle.receive(
             RelayedReports(1, [Failed(2, "ValueError: no")]), RelayedReports(2, [Failed(4, "ValueError: no")])
         )
         assert observer.machines == {0, 2}
@@ -314,21 +305,21 @@ class TestSilence:
         self.silence(idle, 2)
         assert observer.machines == {0}
 
-    def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, desk, monkeypatch):
-        self.silence(desk, 1)
-        assert desk.remote_machines.lost == set()
-        desk.hear(RelayedReports(2, [Failed(4, "ValueError: no")]))
-        assert desk.remote_machines.lost == {4}
+    def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, idle, monkeypatch):
+        self.silence(idle, 1)
+        assert idle.launcher._remote_machines.lost == set()
+        idle.receive(RelayedReports(2, [Failed(4, "ValueError: no")]))
+        assert idle.launcher._remote_machines.lost == {4}
         monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
-        assert desk.remote_machines.lost == {2, 4}
+        assert idle.launcher._remote_machines.lost == {2, 4}
 
     def contribute(self, idle, content):
         """Who gets what the observer has made."""
-        desk.vector_sender.contributions.put(MeanVector(3, content))
-        desk.hear()
-        piece = VectorPiece(desk.machine, 3, 0, 0, content)
-        there = [to for note, to in desk.sent if note == piece]
-        desk.hear(*(VectorAck(machine, 3, digest(content)) for machine in there))
+        idle.launcher._vector_sender.contributions.put(MeanVector(3, content))
+        idle.receive()
+        piece = VectorPiece(idle.machine, 3, 0, 0, content)
+        there = [to for note, to in idle.sent if note == piece]
+        idle.receive(*(VectorAck(machine, 3, digest(content)) for machine in there))
         return there
 
     def test_no_vectors_are_kept_for_a_silent_machine(self, idle):
@@ -345,28 +336,28 @@ class TestSilence:
         self.silence(idle, 0)
         assert self.contribute(idle, b"second") == []
 
-    def test_without_machine_0_nothing_is_observed_until_it_is_heard_again(self, tmp_path):
-        desk = Desk(tmp_path, machine=1)
-        self.silence(desk, 0)
-        assert desk.observer.is_alone
-        assert not desk.remote_machines.is_left_alone(Timeouts.machine_gone)
-        desk.hear(RelayedReports(0, []))
-        assert not desk.observer.is_alone
+    def test_without_machine_0_nothing_is_observed_until_it_reports_again(self, tmp_path):
+        idle = IdleLauncher(tmp_path, machine=1)
+        self.silence(idle, 0)
+        assert idle.launcher._observer.is_alone
+        assert not idle.launcher._remote_machines.is_left_alone(Timeouts.machine_gone)
+        idle.receive(RelayedReports(0, []))
+        assert not idle.launcher._observer.is_alone
 
 
 def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(idle):
     for rank, peers in ((0, [1]), (1, [3]), (2, [1])):
-        desk.reports.take(Waiting(rank, 5, peers, 4.0, "training for 4 s"))
-    desk.run_monitor.stragglers.tell(desk.launcher._event_log, time.monotonic())
-    lines = [line for line in desk.events.splitlines() if '"waiting"' in line]
+        idle.launcher._reports.take(Waiting(rank, 5, peers, 4.0, "training for 4 s"))
+    idle.launcher._run_monitor.stragglers.report(idle.launcher._event_log, time.monotonic())
+    lines = [line for line in idle.events.splitlines() if '"waiting"' in line]
     assert len(lines) == 1
     assert "ranks 1, 0 and 2 waiting for 4 s in round 6, for rank 3" in lines[0]
 
 
 def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
-    desk = Desk(tmp_path, machine=1)
-    last, observer = PartialDistance(1, 3, 1, 0.5), desk.observer
-    observer.finish = lambda: desk.vector_sender.contributions.put(last)
+    idle = IdleLauncher(tmp_path, machine=1)
+    last, observer = PartialDistance(1, 3, 1, 0.5), idle.launcher._observer
+    observer.finish = lambda: idle.launcher._vector_sender.contributions.put(last)
     observer.is_alive, observer.error, observer.observations = lambda: False, None, queue.SimpleQueue()
     idle.launcher._complete_observations()
     assert last in [note for note, _ in idle.sent]

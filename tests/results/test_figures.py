@@ -162,7 +162,7 @@ def test_a_distance_of_0_leaves_its_picture_below(tmp_path) -> None:
     rows = [row(r, 0.5, consensus_distance=distance) for r, distance in enumerate((0.1, 0.01, 0.0))]
     runs = curves.read_runs([make_run(tmp_path / "x", *rows)])
     axes = Figure().add_subplot()
-    figures.panels_of(found)["consensus_distance"](axes)
+    figures.panels_of(runs)["consensus_distance"](axes)
     assert list(axes.lines[0].get_xdata()) == [1, 2, 3]
     assert axes.get_ylim()[0] > 0.001 and axes.get_xlim()[1] > 3
 
@@ -171,7 +171,7 @@ def test_no_deviation_reaches_beyond_the_lowest_and_the_highest(tmp_path) -> Non
     skewed = [row(round, *[0.9] * 7, 0.1) for round in (9, 19)]
     runs = curves.read_runs([make_run(tmp_path / "skewed", *skewed)])
     axes = Figure().add_subplot()
-    figures.panels_of(found)["accuracy_rounds"](axes)
+    figures.panels_of(runs)["accuracy_rounds"](axes)
     lightest, dark = (band.get_paths()[0].vertices[:, 1] for band in axes.collections)
     assert (lightest.min(), lightest.max()) == pytest.approx((10, 90))
     assert (dark.min(), dark.max()) == pytest.approx((80 - 100 * 0.7**0.5 / 10**0.5, 90))

@@ -54,10 +54,10 @@ class Attacker:
         received: dict[int, list[tuple[TranscriptLine, Tensor | None]]] = {}
         for transcript in self._transcripts:
             for line in transcript.lines.pop(round, []):
-                is_heard = self.attack.hears(line.target, line.source)
-                if is_heard and line.source not in self.attack.ranks:
-                    heard.setdefault(line.target, []).append((line, self._content(transcript, line)))
-        if not heard:
+                is_seen = self.attack.sees(line.target, line.source)
+                if is_seen and line.source not in self.attack.ranks:
+                    received.setdefault(line.target, []).append((line, self._content(transcript, line)))
+        if not received:
             return None
         if self._reader is None:
             # Only now: a node writes its key before its first line.

@@ -251,7 +251,7 @@ def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style) -> No
             if len(x) == 1:
                 axes.vlines(x, bottom, top, linewidth=BAR_WIDTH, **options)
             else:
-                axes.fill_between(x, bottom, top, linewidth=0, **look)
+                axes.fill_between(x, bottom, top, linewidth=0, **options)
     _draw_line(axes, x, spread.mean, style=style, meaning=mean_label(style.run))
 
 
