@@ -11,6 +11,7 @@ import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from decentnode.results.records import RoundRecord, read_records
 from tests.integration.spawner import ROOT, Command, Spawner
 
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
@@ -82,6 +83,11 @@ class Run:
         wait_until(
             lambda: record.exists() and record.read_bytes().count(b"\n") > round, seconds, lambda: self.story
         )
+
+    def records(self, rank: int) -> list[RoundRecord]:
+        """What this rank has recorded so far."""
+        path = self.run_dir / "records" / f"{rank:05d}.jsonl"
+        return read_records(path) if path.exists() else []
 
     def leftovers(self) -> list[str]:
         """What the run left in the temporary directory that only it uses (torch keeps a cache there)."""

@@ -13,7 +13,6 @@ import pytest
 
 from decentnode.core.timeouts import Timeouts
 from decentnode.results.reader import SCHEMA, read_evaluations, read_events
-from decentnode.results.records import read_records
 from tests.integration.running import QUICKSTART, ROOT, Run, call, wait_until
 from tests.integration.spawner import Spawner
 
@@ -118,7 +117,7 @@ def test_what_the_nodes_reported_to_a_launcher_that_stood_still_is_not_lost(tmp_
     run = Run(tmp_path / "run", [*FEW, "rounds=60", "evaluation.every=60", "sharing=faulty:Paced"])
     run.wait_for_round(2)
     os.kill(run.process.pid, signal.SIGSTOP)
-    wait_until(lambda: all(len(records(run, rank)) == 60 for rank in range(4)), 60, lambda: run.text)
+    wait_until(lambda: all(len(run.records(rank)) == 60 for rank in range(4)), 60, lambda: run.text)
     time.sleep(Timeouts.late_check + 0.5)
     os.kill(run.process.pid, signal.SIGCONT)
     assert run.wait() == 0, run.text
@@ -153,11 +152,6 @@ def test_nodes_finish_although_nobody_reads_their_terminal(tmp_path, terminal):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["finished_nodes"] == 4
 
 
-def records(run: Run, rank: int) -> list:
-    path = run.run_dir / "records" / f"{rank:05d}.jsonl"
-    return read_records(path) if path.exists() else []
-
-
 @pytest.fixture
 def small_disk(tmp_path):
     folder = tmp_path / "disk"
@@ -176,9 +170,9 @@ def test_a_full_disk_ends_nothing_but_the_results(small_disk):
     assert "No space left on device" in run.text and "Traceback" not in run.text
     run.run_dir = small_disk / "run"
     for rank in range(4):
-        rounds = [record.round for record in records(run, rank)]
+        rounds = [record.round for record in run.records(rank)]
         assert rounds == list(range(len(rounds)))
-    assert 4 < sum(len(records(run, rank)) for rank in range(4)) < 600
+    assert 4 < sum(len(run.records(rank)) for rank in range(4)) < 600
     assert read_evaluations(run.run_dir / "evaluations.jsonl")
     assert json.loads((run.run_dir / "partition.json").read_text())["schema"] == SCHEMA
     assert not (run.run_dir / "summary.json").exists()

@@ -7,7 +7,6 @@ import time
 import pytest
 
 from decentnode.node.checkpoint import store as checkpoint
-from decentnode.results.records import RoundRecord, read_records
 from tests.integration.running import Run, call, wait_until
 from tests.integration.test_machines import machines
 
@@ -35,7 +34,7 @@ def test_a_dead_node_is_restarted_when_somebody_asks(tmp_path):
     assert run.wait() == 143, run.text
     assert run.summary["restarted_nodes"] == {"2": 1}
     assert run.summary["lost_nodes"] == {} and run.summary["stopped_nodes"] == 4
-    seconds = [record.seconds for record in rounds_of(run, 2)]
+    seconds = [record.seconds for record in run.records(2)]
     assert seconds == sorted(seconds)  # its time goes on with that of the run
     code, output = restart_node(run, 2)
     assert code == 2 and "no launcher answers" in output
@@ -49,23 +48,23 @@ def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others
     run.wait_for_round(30)
     os.kill(run.pid_of(2), signal.SIGKILL)
     wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
-    died, directory = rounds_of(run, 2)[-1].round, run.run_dir / "checkpoints"
-    saved, later = checkpoint.newest(directory, 2), 90_000
-    saved.state["node"]["round"] = later
-    checkpoint.save(directory, 2, later, saved.state, saved.stamp)
+    died, directory = run.records(2)[-1].round, run.run_dir / "checkpoints"
+    found, later = checkpoint.newest(directory, 2), 90_000
+    found.state["node"]["round"] = later
+    checkpoint.save(directory, 2, later, found.state, found.stamp)
     for round in [] if keeps else checkpoint.rounds(directory, 2)[:-1]:
         checkpoint.delete(directory, 2, round)
     assert restart_node(run, 2) == (0, "rank 2: started again\n")
     # Rounds are quicker here than what is said about them, so an edge may come back at the second try.
     wait_until(
-        lambda: any(record.round > died and record.heard == 2 for record in rounds_of(run, 2)),
+        lambda: any(record.round > died and record.heard == 2 for record in run.records(2)),
         40, lambda: run.text,
     )  # fmt: skip
-    run.wait_for_round(rounds_of(run, 0)[-1].round + 50)
+    run.wait_for_round(run.records(0)[-1].round + 50)
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.text
     assert "silent for" not in run.text
-    done = {rank: [record.round for record in rounds_of(run, rank)] for rank in range(4)}
+    done = {rank: [record.round for record in run.records(rank)] for rank in range(4)}
     for rank in (0, 1, 3):
         assert done[rank] == list(range(len(done[rank]))), rank
     assert done[2] == sorted(set(done[2])) and done[2][-1] == done[0][-1]
@@ -105,18 +104,18 @@ def test_a_machine_takes_part_that_comes_after_the_start_and_comes_again(tmp_pat
     third = start(tmp_path, 2, 30600)
     started.append(third)
     take_part(third, 10)
-    began = rounds_of(third, 4)[0]
+    began = third.records(4)[0]
     assert_same_time(first, third)
     wait_until(lambda: list(third.run_dir.glob("checkpoints/00005/*.json")), 40, lambda: third.text)
     third.process.kill()
     third.process.wait()
     time.sleep(LIMITS["machine_twin"])  # so long machine 0 takes the first one to be alive
-    done = rounds_of(third, 4)[-1].round
+    done = third.records(4)[-1].round
     third = Run(third.run_dir, verb="resume")
     started.append(third)
     take_part(third, done + 1)
     assert_same_time(first, third)
-    assert rounds_of(third, 4)[0] == began, "its records of before are those of before"
+    assert third.records(4)[0] == began, "its records of before are those of before"
     assert "has its checkpoint of round" in (third.run_dir / "logs" / "00005.log").read_text()
     first.process.send_signal(signal.SIGTERM)
     assert [run.wait() for run in (first, second, third)] == [143] * 3, first.text
@@ -181,7 +180,7 @@ def test_a_machine_whose_nodes_share_a_process_takes_part_after_the_start(tmp_pa
     first.wait_for_round(5)
     second = Run(tmp_path / "machine1", [*everywhere, "machine=1"])
     started.append(second)
-    wait_until(lambda: any(not r.lost for r in rounds_of(second, 6)), 40, lambda: first.story)
+    wait_until(lambda: any(not r.lost for r in second.records(6)), 40, lambda: first.story)
     first.process.send_signal(signal.SIGTERM)
     assert [run.wait() for run in started] == [143, 143], first.story
     assert len(models_of_a_process(second, 4)) == 4
@@ -189,15 +188,10 @@ def test_a_machine_whose_nodes_share_a_process_takes_part_after_the_start(tmp_pa
     assert first.summary["lost_nodes"] == {} and first.summary["stopped_nodes"] == 8
 
 
-def rounds_of(run: Run, rank: int) -> list[RoundRecord]:
-    path = run.run_dir / "records" / f"{rank:05d}.jsonl"
-    return read_records(path) if path.exists() else []
-
-
 def assert_same_time(run: Run, late: Run) -> None:
     """The nodes of a late machine have the time of the run, not that since they began themselves."""
-    others = {record.round: record.seconds for record in rounds_of(run, 0)}
-    apart = [abs(r.seconds - others[r.round]) for r in rounds_of(late, 4)[-20:] if r.round in others]
+    others = {record.round: record.seconds for record in run.records(0)}
+    apart = [abs(r.seconds - others[r.round]) for r in late.records(4)[-20:] if r.round in others]
     # Of rounds one of which was slow here or there, the difference says less.
     assert apart and min(apart) < 0.5, apart
 
@@ -205,6 +199,6 @@ def assert_same_time(run: Run, late: Run) -> None:
 def take_part(run: Run, first: int) -> None:
     """Waits until each of the machine's nodes has heard all its neighbors in a round from `first` on."""
     wait_until(
-        lambda: all(any(r.round >= first and not r.lost for r in rounds_of(run, i)[-50:]) for i in (4, 5, 6)),
+        lambda: all(any(r.round >= first and not r.lost for r in run.records(i)[-50:]) for i in (4, 5, 6)),
         60, lambda: run.text,
     )  # fmt: skip

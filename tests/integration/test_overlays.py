@@ -1,6 +1,5 @@
 """Runs on graphs that nodes agree on by messages, or that a service draws."""
 
-import hashlib
 import json
 import os
 import signal
@@ -9,11 +8,10 @@ import time
 import pytest
 import torch
 
-from decentnode.launcher.report.summary import model_hash
 from decentnode.node.experiment import Experiment
 from decentnode.results.records import read_records
 from tests.integration.running import Run
-from tests.integration.test_time_varying import in_process, written
+from tests.integration.test_time_varying import assert_same_models, written
 from tests.support.in_process import Nodes
 
 GRAPHS = [
@@ -25,12 +23,7 @@ GRAPHS = [
 
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_processes_end_with_the_same_models_as_one_process(tmp_path, graph):
-    path = written(tmp_path, graph)
-    run = Run(tmp_path / "run", ["communication=zeromq"], path)
-    _, models = in_process(path)
-    assert run.wait() == 0, run.text
-    digests = {rank: hashlib.sha256(model.numpy().data).hexdigest() for rank, model in enumerate(models)}
-    assert run.summary["model_hash"] == model_hash(digests)
+    assert_same_models(tmp_path, graph, "zeromq")
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -172,24 +172,21 @@ def test_what_is_no_run_or_was_never_started_is_refused(tmp_path):
         ResumePlan(tmp_path)
 
 
-@pytest.mark.parametrize("incarnation", [-3, 1 << 31, (1 << 63) - 1, True, 2.0, "2", None])
-def test_an_incarnation_that_is_none_is_one_line_before_anything_changes(tmp_path, incarnation):
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    content = {"schema": SCHEMA, "run_id": "0" * 16, "incarnation": incarnation}
-    (tmp_path / "run.json").write_text(json.dumps(content))
-    line = rf"^{tmp_path}/run\.json: incarnation must be a whole number, 0\.\.2147483647, not [^\n]+$"
-    with pytest.raises(BadInput, match=line):
-        ResumePlan(tmp_path)
+NO_CODE = ["", 3, [3], [{"round": 0}], [{"round": 0, "digest": "", "files": {"a": 1}}]]
+DAMAGED = {
+    "incarnation": ([-3, 1 << 31, (1 << 63) - 1, True, 2.0, "2", None],
+                    r"incarnation must be a whole number, 0\.\.2147483647, not "),
+    "starts": ([3, [-2], [1 << 62], [True], [None], {}], "starts must be a list of rounds, not "),
+    "code": (NO_CODE, r"not written by [^\n]*: 'code': "),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("starts", [3, [-2], [1 << 62], [True], [None], {}])
-def test_starts_that_are_none_are_one_line(tmp_path, starts):
+@pytest.mark.parametrize(("key", "value"), [(key, v) for key, (values, _) in DAMAGED.items() for v in values])
+def test_a_damaged_state_is_one_line_before_anything_changes(tmp_path, key, value):
     (tmp_path / "config.yaml").write_text(CONFIG)
-    content = {"schema": SCHEMA, "run_id": "0" * 16, "incarnation": 1, "starts": starts}
+    content = {"schema": SCHEMA, "run_id": "0" * 16, "incarnation": 1} | {key: value}
     (tmp_path / "run.json").write_text(json.dumps(content))
-    with pytest.raises(
-        BadInput, match=rf"^{tmp_path}/run\.json: starts must be a list of rounds, not [^\n]+$"
-    ):
+    with pytest.raises(BadInput, match=rf"^{tmp_path}/run\.json: {DAMAGED[key][1]}[^\n]+$"):
         ResumePlan(tmp_path)
 
 
@@ -278,18 +275,7 @@ def test_plugins_that_were_edited_are_reported_by_file_unless_that_is_accepted(s
     assert contents(saved.run_dir) == before
 
 
-@pytest.mark.parametrize(
-    "code", ["", 3, [3], [{"round": 0}], [{"round": 0, "digest": "", "files": {"a": 1}}]]
-)
-def test_a_damaged_record_of_the_code_is_one_line(tmp_path, code):
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    content = {"schema": SCHEMA, "run_id": "0" * 16, "incarnation": 1, "code": code}
-    (tmp_path / "run.json").write_text(json.dumps(content))
-    with pytest.raises(BadInput, match=rf"^{tmp_path}/run\.json: not written by [^\n]*: 'code': [^\n]+$"):
-        ResumePlan(tmp_path)
-
-
-def test_damaged_records_are_reported_before_the_others_count_on_the_machine(saved):
+def test_damaged_records_are_told_before_the_others_count_on_the_machine(saved):
     path = saved.run_dir / "records" / "00000.jsonl"
     path.write_bytes(b'{"rank":0,"round":0}\n{"rank":0,"ro\0\0\0\n{"rank":0,"round":2}\n')
     before = contents(saved.run_dir)

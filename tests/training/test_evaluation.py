@@ -15,20 +15,11 @@ from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.training.evaluation import evaluate, load_flat
 from decentnode.training.objective import Objective
 from decentnode.training.tasks import Classification
-
-
-def toy_samples(count=10, shape=(4,)):
-    drawn = torch.Generator().manual_seed(1)
-    return Samples(torch.randn(count, *shape, generator=drawn), torch.randint(3, (count,), generator=drawn))
+from tests.training.test_training import dropout_net, toy_samples
 
 
 def judged(module, loss=None, channels_last=False):
     return Objective(module, loss or nn.CrossEntropyLoss(), Classification(), channels_last)
-
-
-def dropout_net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 32), nn.Dropout(0.5), nn.Linear(32, 3))
 
 
 def batch_norm_net(seed):
