@@ -475,6 +475,13 @@ null | 11 training.optimizer | missing; name one of: ...
 {name: Adam, betas: 0.9} | 11 training.optimizer | Adam: 'float' object is not subscriptable
 {name: Adam, betas: [0.9, 1.5]} | 11 training.optimizer | Adam: Invalid beta parameter at index 1: 1.5
 {name: Adam, eps: -1} | 11 training.optimizer | Adam: Invalid epsilon value: -1.0
+{name: AccumAdam, accum_iter: 0}
+    | 11 training.optimizer | AccumAdam: accum_iter must be a whole number > 0, not 0
+{name: AccumAdm} | 11 training.optimizer.name | unknown optimizer 'AccumAdm'; did you mean 'AccumAdam'? ...
+{name: AccumAdam, accum: 2}
+    | 11 training.optimizer.accum | unknown option of AccumAdam; did you mean 'accum_iter'?
+{name: SGD, lr: 0.1}\n  decay: weights
+    | 12 training.decay | weights needs an optimizer with a weight_decay above 0
 
 = name: SGD
 name: sgd | 11 training.optimizer.name | unknown optimizer 'sgd'; did you mean 'SGD'? (known: ...)
@@ -510,6 +517,9 @@ bach_size | 12 training.bach_size | unknown key; did you mean 'batch_size'?
 
 = batch_size: 16
 scheduler: StepLR | 12 training.scheduler.step_size | missing; it has no default
+scheduler: WarmupCosine | 12 training.scheduler.total | missing; it has no default
+scheduler: {name: WarmupCosine, warmup: 20, total: 10}
+    | 12 training.scheduler | WarmupCosine: warmup must be >= 0 and below total, not 20 of 10
 loss: {name: CrossEntropyLoss, reduction: none}
     | 12 training.loss | CrossEntropyLoss: reduction 'none' gives no single loss; use 'mean' or 'sum'
 batch_size: 0 | 12 training.batch_size | must be a whole number > 0 or null, not 0
@@ -826,6 +836,11 @@ min_size: 1000
 model: {name: resnet18, norm: batch, width: 4}\ntraining:\n  optimizer: {name: SGD, lr: 0.1}\n  batch_size: 1
     | 12 training.batch_size | batch norm needs 2 samples or more at once, not 1
 
+= {name: digits, partition: {name: dirichlet, alpha: 0.5}}\nmodel: {name: mlp, hidden: [8]}\ntraining:
+{name: synthetic, nodes: 4, features: 4}\nmodel: mlp\ntraining:\n  augmentation: [crop]
+    | 11 training.augmentation | crop needs images of shape (channels, height, width); the dataset has inputs
+    + of shape (4,)
+
 = {name: mlp, hidden: [8]}\ntraining:
 {name: resnet18, norm: batch, width: 4}\ntraining:\n
     +  privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 1.0e-5}
@@ -856,6 +871,8 @@ batch_size: 16\n  privacy: {name: dp_sgd, clip: 1, noise: 0.5, epsilon: 0.1, del
     | 13 training.privacy.epsilon | the steps of the first round exceed it at every node; allow more, use
     + more noise, or fewer samples in a step
 batch_tokens: 64 | 12 training.batch_tokens | the samples of the dataset are no tokens; use batch_size
+augmentation: [{name: cutout, size: 9}]
+    | 12 training.augmentation | cutout of 9 x 9 pixels is larger than the images of 8 x 8
 """
 """Edits of BASE whose defects are found when samples and model are looked at."""
 

@@ -226,26 +226,6 @@ def test_an_experiment_with_all_of_it_resumes_bit_for_bit(written, tmp_path):
     assert not torch.equal(Nodes(plain, tmp_path / "plain").begin().run(0, 4).models, straight.models)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "defect"),
-    [
-        (
-            ["dataset={name: synthetic, nodes: 3, features: 4}", "model=mlp"],
-            "training.augmentation: crop needs images of shape (channels, height, width); the dataset has "
-            "inputs of shape (4,)",
-        ),
-        (
-            ["training.augmentation=[{name: cutout, size: 9}]"],
-            "training.augmentation: cutout of 9 x 9 pixels is larger than the images of 8 x 8",
-        ),
-    ],
-)
-def test_samples_that_do_not_suit_an_augmentation_are_refused_before_the_start(written, overrides, defect):
-    with pytest.raises(BadInput) as caught:
-        Experiment.from_yaml(written, overrides)
-    assert str(caught.value) == defect
-
-
 def test_a_network_that_cannot_be_computed_so_is_refused_before_the_start(written, monkeypatch):
     experiment = Experiment.from_yaml(written, ["training.amp=null", "training.compile=eager"])
 

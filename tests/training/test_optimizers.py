@@ -2,7 +2,6 @@
 
 import copy
 import math
-import re
 from functools import partial
 
 import pytest
@@ -10,8 +9,6 @@ import torch
 from torch import nn
 
 import decentnode
-from decentnode.config import loader as config
-from decentnode.errors import ConfigError
 from decentnode.node.experiment import Experiment
 from decentnode.training.optim import AccumAdam, AccumAdamW, InverseSquareRoot, WarmupCosine, decay_groups
 from tests.support.in_process import Nodes
@@ -352,37 +349,3 @@ def test_biases_may_be_left_out_of_decay(written, tmp_path):
     before = left_out.models
     assert not torch.equal(left_out.begin().run(0, 1).models, everything.begin().run(0, 1).models)
     assert not torch.equal(left_out.models, before)
-
-
-@pytest.mark.parametrize(
-    ("override", "defect"),
-    [
-        (
-            "training.decay=weights training.optimizer={name: SGD, lr: 0.1}",
-            "training.decay: weights needs an optimizer with a weight_decay above 0",
-        ),
-        (
-            "training.optimizer={name: AccumAdam, accum_iter: 0}",
-            "training.optimizer: AccumAdam: accum_iter must be a whole number > 0, not 0",
-        ),
-        (
-            "training.optimizer={name: AccumAdm}",
-            "training.optimizer.name: unknown optimizer 'AccumAdm'; did you mean 'AccumAdam'?",
-        ),
-        (
-            "training.optimizer={name: AccumAdam, accum: 2}",
-            "training.optimizer.accum: unknown option of AccumAdam; did you mean 'accum_iter'?",
-        ),
-        (
-            "training.scheduler={name: WarmupCosine, warmup: 20, total: 10}",
-            "training.scheduler: WarmupCosine: warmup must be >= 0 and below total, not 20 of 10",
-        ),
-        ("training.scheduler=WarmupCosine", "training.scheduler.total: missing; it has no default"),
-    ],
-)
-def test_a_mistake_in_yaml_is_one_line(written, override, defect):
-    with pytest.raises(ConfigError) as caught:
-        config.load(written, re.split(r" (?=training)", override))
-    assert [line.removeprefix("command line: ").split(" (known")[0] for line in caught.value.lines] == [
-        defect
-    ]
