@@ -587,14 +587,11 @@ def test_a_second_start_installs_nothing_until_versions_change(start, tmp_path):
     ("environment", "message"),
     [
         ({"TOO_OLD": "1"}, "decentnode: needs Python 3.11 or newer; install one, or name it: PYTHON="),
-        (
-            {"NO_VENV": "1"},
-            "decentnode: python3 cannot make environments; "
-            "install python3-venv (apt-get install python3-venv) and start again\n",
-        ),
+        ({"NO_VENV": "1"}, "decentnode: python3 cannot make environments; "
+         "install python3-venv (apt-get install python3-venv) and start again\n"),
         ({"NO_NETWORK": "1"}, INSTALLING + "decentnode: the installation failed; its reason is above\n"),
     ],
-)
+)  # fmt: skip
 def test_a_start_that_cannot_install_says_why(start, environment, message):
     process = start(**environment)
     assert process.communicate()[1].startswith(message)

@@ -111,26 +111,17 @@ def test_another_process_may_be_first(tmp_path):
     [
         ("train.en", b"", "dataset.path: {path}/train.en: is empty"),
         ("valid.de", None, "dataset.path: {path}/valid.de: No such file or directory"),
-        (
-            "train.de",
-            b"eins\nzwei",
-            "dataset.path: {path}/train.en has 5 lines, {path}/train.de has 2; each line of one must belong "
-            "to that line of the other",
-        ),
-        (
-            "valid.document",
-            b"a\n",
-            "dataset.path: {path}/valid.en has 5 lines, {path}/valid.document has 1; each line of one must "
-            "belong to that line of the other",
-        ),
-        (
-            "train.en",
-            b"a\nb\nc\nd \xff\ne\n",
-            "dataset.path: {path}/train.en:4: is no UTF-8 text: invalid start byte at byte 2 of the line",
-        ),
+        ("train.de", b"eins\nzwei",
+         "dataset.path: {path}/train.en has 5 lines, {path}/train.de has 2; each line of one must belong "
+         "to that line of the other"),
+        ("valid.document", b"a\n",
+         "dataset.path: {path}/valid.en has 5 lines, {path}/valid.document has 1; each line of one must "
+         "belong to that line of the other"),
+        ("train.en", b"a\nb\nc\nd \xff\ne\n",
+         "dataset.path: {path}/train.en:4: is no UTF-8 text: invalid start byte at byte 2 of the line"),
         ("train.de", b"\n \n\t\n\n\n", "dataset.path: {path}/train.en: has no sentence with a translation"),
     ],
-)
+)  # fmt: skip
 def test_files_that_do_not_belong_together_are_refused(tmp_path, file, content, message):
     write(tmp_path)
     (tmp_path / file).unlink() if content is None else (tmp_path / file).write_bytes(content)

@@ -41,25 +41,17 @@ def test_a_batch_is_padded_to_its_own_longest_and_a_selection_has_no_copy():
     [
         (sentences(lengths=(3, 0, 4)), "the training labels have no id in row 1; leave such samples out"),
         (sentences(lengths=(3, 1, 5)), "the training labels end after the 10 values that they have"),
-        (
-            Samples(ragged([0], [2], values=torch.zeros(3)), torch.tensor([0])),
-            "the training inputs are torch.float32; rows of unequal length must be ids",
-        ),
-        (
-            Samples(ragged([0, 1], [2], values=IDS), torch.tensor([0])),
-            "the training inputs need values of one dimension, and a start and a length for each row",
-        ),
-        (
-            Samples(ragged([0, 2], [2, 4]), torch.tensor([0, 1])),
-            "the training inputs are up to 4 long, the dataset has (3,)",
-        ),
+        (Samples(ragged([0], [2], values=torch.zeros(3)), torch.tensor([0])),
+         "the training inputs are torch.float32; rows of unequal length must be ids"),
+        (Samples(ragged([0, 1], [2], values=IDS), torch.tensor([0])),
+         "the training inputs need values of one dimension, and a start and a length for each row"),
+        (Samples(ragged([0, 2], [2, 4]), torch.tensor([0, 1])),
+         "the training inputs are up to 4 long, the dataset has (3,)"),
         (sentences(), "the training label of sample 0 is 40000; it must be one of 0..8"),
-        (
-            Samples(ragged([2], [2]), ragged([0, 3], [1, 1])),
-            "the training set has 2 labels for 1 inputs; there must be one row for each",
-        ),
+        (Samples(ragged([2], [2]), ragged([0, 3], [1, 1])),
+         "the training set has 2 labels for 1 inputs; there must be one row for each"),
     ],
-)
+)  # fmt: skip
 def test_defects_are_one_line(samples, message):
     loaded = LoadedDataset(samples, samples, 9, (3,))
     assert next(defects_of(loaded)) == message

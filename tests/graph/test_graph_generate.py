@@ -46,29 +46,21 @@ def test_writes_directed_edges_once(target):
     ("line", "message"),
     [
         ("-g Regular -n 5 -d 3", "regular: nodes * degree must be even, got 5 * 3"),
-        (
-            "-g OnePeerExponential -n 4",
-            "OnePeerExponential changes from round to round, and a file holds one graph; "
-            "name it in the configuration: graph: {name: one_peer_exponential, ...}",
-        ),
+        ("-g OnePeerExponential -n 4",
+         "OnePeerExponential changes from round to round, and a file holds one graph; "
+         "name it in the configuration: graph: {name: one_peer_exponential, ...}"),
         ("-g Ring -n 4 -d 3", "Ring takes no --degree (takes: nodes)"),
-        (
-            "-g SmallWorld -n 8 -d 2 -k 2 -b 0",
-            "--kover2 sets degree, which another flag sets, too; leave one out",
-        ),
+        ("-g SmallWorld -n 8 -d 2 -k 2 -b 0",
+         "--kover2 sets degree, which another flag sets, too; leave one out"),
         ("-g Ring", "Ring needs --nodes"),
         ("-g Ring -n -2", "Ring --nodes: input should be greater than 0, got '-2'"),
-        (
-            "-g Ring -n two",
-            "Ring --nodes: input should be a valid integer, unable to parse string as an integer, got 'two'",
-        ),
-        (
-            "-g Rign -n 4",
-            "unknown graph 'Rign'; did you mean 'Ring'? (known: BinaryTree, Chain, ErdosRenyi, Exponential, "
-            "FullyConnected, Grid, Hypercube, Regular, Ring, SmallWorld, Star, Torus)",
-        ),
+        ("-g Ring -n two",
+         "Ring --nodes: input should be a valid integer, unable to parse string as an integer, got 'two'"),
+        ("-g Rign -n 4",
+         "unknown graph 'Rign'; did you mean 'Ring'? (known: BinaryTree, Chain, ErdosRenyi, Exponential, "
+         "FullyConnected, Grid, Hypercube, Regular, Ring, SmallWorld, Star, Torus)"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line(target, capsys, line, message):
     assert generate_graph.main([*line.split(), "-f", target]) == 2
     assert capsys.readouterr().err == f"generate_graph.py: {message}\n"

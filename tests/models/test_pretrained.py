@@ -56,24 +56,15 @@ class Unpickled:
     ("content", "message"),
     [
         ({"weight": torch.ones(3, 4)}, "it has no 'bias', which the model needs, of the shape (3,)"),
-        (
-            {"weight": torch.ones(3, 5), "bias": torch.ones(3)},
-            "'weight' has the shape (3, 5); the model needs (3, 4)",
-        ),
-        (
-            {"weight": torch.ones(3, 4), "bias": torch.ones(3), "extra": torch.ones(1)},
-            "the model has no 'extra'",
-        ),
-        (
-            {"epoch": 3},
-            "must hold the tensors of a state_dict, by name; it holds a dict with other things",
-        ),
-        (
-            {"weight": Unpickled()},
-            "neither a .safetensors file nor a state_dict of tensors alone, written by torch.save",
-        ),
+        ({"weight": torch.ones(3, 5), "bias": torch.ones(3)},
+         "'weight' has the shape (3, 5); the model needs (3, 4)"),
+        ({"weight": torch.ones(3, 4), "bias": torch.ones(3), "extra": torch.ones(1)},
+         "the model has no 'extra'"),
+        ({"epoch": 3}, "must hold the tensors of a state_dict, by name; it holds a dict with other things"),
+        ({"weight": Unpickled()},
+         "neither a .safetensors file nor a state_dict of tensors alone, written by torch.save"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_does_not_fit_is_refused_in_one_line(tmp_path, capsys, content, message):
     path = write(tmp_path / "weights.pt", content)
     with pytest.raises(BadInput) as caught:

@@ -963,13 +963,10 @@ def test_a_mixing_strength_may_be_any_kind_of_number(number):
     ("factory", "message"),
     [
         (torch.optim.LBFGS, "the optimizer factory gives LBFGS, whose step needs a closure"),
-        (
-            torch.optim.SGD([nn.Parameter(torch.zeros(1))]),
-            "optimizer: must be a function .* not .* SGD",
-        ),
+        (torch.optim.SGD([nn.Parameter(torch.zeros(1))]), "optimizer: must be a function .* not .* SGD"),
         (lambda parameters: None, "the optimizer factory must return an Optimizer, not None"),
     ],
-)
+)  # fmt: skip
 def test_optimizers_that_cannot_be(factory, message):
     def work(rank, rendezvous):
         only = (lambda p: factory([tensor for _, tensor in p])) if factory is torch.optim.LBFGS else factory

@@ -148,38 +148,20 @@ def loaded(samples, classes=3):
 @pytest.mark.parametrize(
     ("augmentation", "samples", "message"),
     [
-        (
-            Crop(),
-            toy_samples(),
-            "crop needs images of shape (channels, height, width); the dataset has inputs of shape (4,)",
-        ),
-        (
-            Flip(),
-            Samples(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64)),
-            "flip needs images of shape (channels, height, width); the dataset has ids of shape (3,)",
-        ),
-        (
-            Cutout(size=9),
-            toy_samples(2, (1, 8, 8)),
-            "cutout of 9 x 9 pixels is larger than the images of 8 x 8",
-        ),
-        (
-            Mixup(),
-            Samples(torch.zeros(2, 3), torch.zeros(2)),
-            "mixup needs one class for each sample; the labels are numbers",
-        ),
-        (
-            Mixup(),
-            Samples(torch.zeros(2, 3), torch.zeros(2, 5, dtype=torch.int64)),
-            "mixup needs one class for each sample; the labels are of shape (5,) each",
-        ),
-        (
-            Mixup(),
-            Samples(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)),
-            "mixup needs one input of numbers, and ids are none",
-        ),
+        (Crop(), toy_samples(),
+         "crop needs images of shape (channels, height, width); the dataset has inputs of shape (4,)"),
+        (Flip(), Samples(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64)),
+         "flip needs images of shape (channels, height, width); the dataset has ids of shape (3,)"),
+        (Cutout(size=9), toy_samples(2, (1, 8, 8)),
+         "cutout of 9 x 9 pixels is larger than the images of 8 x 8"),
+        (Mixup(), Samples(torch.zeros(2, 3), torch.zeros(2)),
+         "mixup needs one class for each sample; the labels are numbers"),
+        (Mixup(), Samples(torch.zeros(2, 3), torch.zeros(2, 5, dtype=torch.int64)),
+         "mixup needs one class for each sample; the labels are of shape (5,) each"),
+        (Mixup(), Samples(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)),
+         "mixup needs one input of numbers, and ids are none"),
     ],
-)
+)  # fmt: skip
 def test_samples_that_an_augmentation_cannot_change(augmentation, samples, message):
     with pytest.raises(BadInput) as caught:
         augmentation.check(loaded(samples))

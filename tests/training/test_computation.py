@@ -120,30 +120,20 @@ def test_everything_random_or_remembered_resumes_bit_for_bit():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"amp": "bfloat16", "dtype": "float64"},
-            "training.amp: needs training.dtype: float32; float64 would lose its digits",
-        ),
-        (
-            {"amp": "float16", "dtype": "bfloat16"},
-            "training.amp: needs training.dtype: float32; bfloat16 computes the same without amp",
-        ),
-        (
-            {"amp": "float16", "optimizer": Factory(torch.optim.LBFGS)},
-            "training.amp: float16 skips steps whose gradient overflows, and LBFGS cannot leave a line "
-            "search; use bfloat16",
-        ),
-        (
-            {"amp": "bfloat16", "loss": Factory(nn.BCELoss)},
-            "training.amp: BCELoss is not safe in mixed precision; use BCEWithLogitsLoss, and a model "
-            "without a sigmoid at its end",
-        ),
-        (
-            {"augmentation": (Factory(Mixup), Factory(Mixup))},
-            "training.augmentation: mixup mixes a batch once; name it once",
-        ),
+        ({"amp": "bfloat16", "dtype": "float64"},
+         "training.amp: needs training.dtype: float32; float64 would lose its digits"),
+        ({"amp": "float16", "dtype": "bfloat16"},
+         "training.amp: needs training.dtype: float32; bfloat16 computes the same without amp"),
+        ({"amp": "float16", "optimizer": Factory(torch.optim.LBFGS)},
+         "training.amp: float16 skips steps whose gradient overflows, and LBFGS cannot leave a line "
+         "search; use bfloat16"),
+        ({"amp": "bfloat16", "loss": Factory(nn.BCELoss)},
+         "training.amp: BCELoss is not safe in mixed precision; use BCEWithLogitsLoss, and a model "
+         "without a sigmoid at its end"),
+        ({"augmentation": (Factory(Mixup), Factory(Mixup))},
+         "training.augmentation: mixup mixes a batch once; name it once"),
     ],
-)
+)  # fmt: skip
 def test_settings_that_contradict_each_other(settings, message):
     with pytest.raises(BadInput) as caught:
         TrainingSettings(**({"optimizer": SGD, "steps_per_round": 1} | settings))

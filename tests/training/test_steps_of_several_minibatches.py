@@ -55,17 +55,14 @@ def exact(samples):
     ("samples", "network", "settings"),
     [
         (lambda n: exact(toy_samples(n)), toy_net, {}),
-        (
-            lambda n: exact(toy_samples(n)),
-            toy_net,
-            {"loss": Factory(nn.CrossEntropyLoss, {"reduction": "sum"})},
-        ),
+        (lambda n: exact(toy_samples(n)), toy_net,
+         {"loss": Factory(nn.CrossEntropyLoss, {"reduction": "sum"})}),
         (lambda n: weighted(toy_samples(n)), toy_net, {}),
         (texts, Texts, {"task": Factory(NextToken)}),
         (lambda n: weighted(texts(n)), Texts, {"task": Factory(NextToken)}),
     ],
     ids=["mean", "sum", "weights", "ignored", "ignored-and-weights"],
-)
+)  # fmt: skip
 def test_minibatches_of_a_step_are_one_large_batch(samples, network, settings, count):
     """Also where the last of an epoch is short, and where nothing counts in one of them."""
     torch.manual_seed(3)

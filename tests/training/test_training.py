@@ -406,29 +406,19 @@ def test_a_resumed_node_continues_bit_for_bit(mix_buffers, schedule):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: TrainingSettings(SGD, steps_per_round=1, epochs_per_round=1.0),
-            "training: give exactly one of steps_per_round and epochs_per_round",
-        ),
-        (
-            lambda: TrainingSettings(Factory(torch.optim.SparseAdam), steps_per_round=1),
-            "training.optimizer: SparseAdam needs sparse gradients, and the gradient here is one dense "
-            "vector; use Adam",
-        ),
-        (
-            lambda: training_of(toy_net(), Factory(torch.optim.SGD, {"lrr": 0.1})),
-            "SGD: SGD.__init__() got an unexpected keyword argument 'lrr'",
-        ),
-        (
-            lambda: training_of(toy_net(), Factory(torch.optim.SGD, {"lr": -1.0})),
-            "SGD: Invalid learning rate: -1.0",
-        ),
-        (
-            lambda: training_of(toy_net(), loss=Factory(nn.CrossEntropyLoss, {"reduction": "none"})),
-            "CrossEntropyLoss: reduction 'none' gives no single loss; use 'mean' or 'sum'",
-        ),
+        (lambda: TrainingSettings(SGD, steps_per_round=1, epochs_per_round=1.0),
+         "training: give exactly one of steps_per_round and epochs_per_round"),
+        (lambda: TrainingSettings(Factory(torch.optim.SparseAdam), steps_per_round=1),
+         "training.optimizer: SparseAdam needs sparse gradients, and the gradient here is one dense "
+         "vector; use Adam"),
+        (lambda: training_of(toy_net(), Factory(torch.optim.SGD, {"lrr": 0.1})),
+         "SGD: SGD.__init__() got an unexpected keyword argument 'lrr'"),
+        (lambda: training_of(toy_net(), Factory(torch.optim.SGD, {"lr": -1.0})),
+         "SGD: Invalid learning rate: -1.0"),
+        (lambda: training_of(toy_net(), loss=Factory(nn.CrossEntropyLoss, {"reduction": "none"})),
+         "CrossEntropyLoss: reduction 'none' gives no single loss; use 'mean' or 'sum'"),
     ],
-)
+)  # fmt: skip
 def test_settings_that_cannot_work(make, message):
     with pytest.raises(BadInput) as caught:
         make()
