@@ -393,32 +393,22 @@ def test_a_batch_that_would_run_code_runs_nothing(tmp_path, protocol):
 
 
 BROKEN_BATCHES = {
-    "a list": (
-        pickle.dumps([1]),
-        "not a CIFAR-10 batch (AttributeError: 'list' object has no attribute 'items')",
-    ),
+    "a list": (pickle.dumps([1]),
+        "not a CIFAR-10 batch (AttributeError: 'list' object has no attribute 'items')"),
     "no labels": (pickle.dumps({"data": PIXELS}), "not a CIFAR-10 batch (KeyError: 'labels')"),
-    "floats": (
-        python3_batch(PIXELS.astype(np.float32), LABELS),
-        "not a CIFAR-10 batch (TypeError: 'data' is not a row-major matrix of uint8)",
-    ),
+    "floats": (python3_batch(PIXELS.astype(np.float32), LABELS),
+        "not a CIFAR-10 batch (TypeError: 'data' is not a row-major matrix of uint8)"),
     "a set": (pickle.dumps({1, 2}, protocol=4), "not a CIFAR-10 batch (it uses EMPTY_SET)"),
     "few labels": (python3_batch(PIXELS, LABELS[:6]), "6 labels for 7 images"),
     "label 10": (python3_batch(PIXELS, [*LABELS[:6], 10]), "labels 0..10, expected 0..9"),
     "one label": (python3_batch(PIXELS, 3), "labels of shape (), expected (n,)"),
-    "labels in lists": (
-        python3_batch(PIXELS, [[label] for label in LABELS]),
-        "labels of shape (7, 1), expected (n,)",
-    ),
-    "huge label": (
-        python3_batch(PIXELS, [10**30] * 7),
-        "not a CIFAR-10 batch (OverflowError: Python int too large to convert to C long)",
-    ),
-    "gray": (
-        python3_batch(PIXELS[:, :1024].copy(), LABELS),
-        "images of shape (7, 1024), expected (n, 3072) with n > 0",
-    ),
-}
+    "labels in lists": (python3_batch(PIXELS, [[label] for label in LABELS]),
+        "labels of shape (7, 1), expected (n,)"),
+    "huge label": (python3_batch(PIXELS, [10**30] * 7),
+        "not a CIFAR-10 batch (OverflowError: Python int too large to convert to C long)"),
+    "gray": (python3_batch(PIXELS[:, :1024].copy(), LABELS),
+        "images of shape (7, 1024), expected (n, 3072) with n > 0"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("defect", BROKEN_BATCHES)

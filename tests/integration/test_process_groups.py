@@ -35,17 +35,14 @@ HALF = "{name: hybrid, backend: gloo, group_ranks: [0, 1, 3]}"
 CASES = {
     "plain": (RING, "gossip", GLOO),
     "half of the edges": (RING, "gossip", HALF),
-    "sparse differences": (
-        RING,
-        "{name: choco, gamma: 0.2, transforms: [{name: top_k, fraction: 0.1}, auto]}",
-        GLOO,
-    ),
+    "sparse differences": (RING,
+        "{name: choco, gamma: 0.2, transforms: [{name: top_k, fraction: 0.1}, auto]}", GLOO),
     "sparse, half of the edges": (RING, "jwins", HALF),
     "several exchanges in a round": (RING, "{name: power_gossip, rank: 2}", GLOO),
     "directed": ("{name: exponential, nodes: 4}", "push_sum", GLOO),
     "while nodes train": (RING, "gossip", GLOO[:-1] + ", overlap: true}"),
     "another graph in each round": ("{name: base_k_plus_one, nodes: 4}", "gossip", GLOO),
-}
+}  # fmt: skip
 
 
 def written(tmp_path, graph, sharing, communication, rounds=ROUNDS):
