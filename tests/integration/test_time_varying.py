@@ -114,6 +114,6 @@ def assert_same_models(folder, graph, communication):
     assert run.summary["model_hash"] == model_hash(digests)
 
 
-@pytest.mark.parametrize("graph", CARRIED)
+@pytest.mark.parametrize("graph", TRANSPORT_OF)
 def test_processes_end_with_the_same_models(tmp_path, graph):
-    assert_same_models(tmp_path, graph, CARRIED[graph])
+    assert_same_models(tmp_path, graph, TRANSPORT_OF[graph])
