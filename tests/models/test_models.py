@@ -164,21 +164,21 @@ def test_building_leaves_the_global_generator_alone():
 @pytest.mark.parametrize(
     ("model", "shape", "message"),
     [
-        (LeNet(), (64,), "model lenet takes images of shape (channels, height, width), at least 8 x 8; "
+        (LeNet(), (64,), "model: lenet takes images of shape (channels, height, width), at least 8 x 8; "
          "the dataset gives (64,)"),
-        (Cnn(), (1, 2, 8), "model cnn takes images of shape (channels, height, width), at least 4 x 4; "
+        (Cnn(), (1, 2, 8), "model: cnn takes images of shape (channels, height, width), at least 4 x 4; "
          "the dataset gives (1, 2, 8)"),
-        (ResNet18(groups=3), (3, 32, 32), "model resnet18: groups 3 does not divide width 64"),
-        (Vgg11("group", groups=5), (3, 32, 32), "model vgg11: groups 5 does not divide width 64"),
-        (Gpt2(), (1, 8), "model gpt2 takes ids of shape (length,); the dataset gives (1, 8)"),
-        (Gpt2(heads=5), (8,), "model gpt2: heads 5 does not divide width 768"),
-        (Gpt2(context=4), (8,), "model gpt2: context 4 is shorter than the samples, which have 8 ids"),
-        (Vit(), (3, 32, 24), "model vit: patch 16 does not divide images of 32 x 24"),
+        (ResNet18(groups=3), (3, 32, 32), "model: resnet18: groups 3 does not divide width 64"),
+        (Vgg11("group", groups=5), (3, 32, 32), "model: vgg11: groups 5 does not divide width 64"),
+        (Gpt2(), (1, 8), "model: gpt2 takes ids of shape (length,); the dataset gives (1, 8)"),
+        (Gpt2(heads=5), (8,), "model: gpt2: heads 5 does not divide width 768"),
+        (Gpt2(context=4), (8,), "model: gpt2: context 4 is shorter than the samples, which have 8 ids"),
+        (Vit(), (3, 32, 24), "model: vit: patch 16 does not divide images of 32 x 24"),
         (Transformer(), (3, 8),
-         "model transformer takes ids of source and target, in two fields or in shape (2, length); the "
+         "model: transformer takes ids of source and target, in two fields or in shape (2, length); the "
          "dataset gives samples of shape (3, 8)"),
         (MatrixFactorization(), (2,),
-         "model matrix_factorization takes ids (user, item) of shape (2,) and gives one rating; the "
+         "model: matrix_factorization takes ids (user, item) of shape (2,) and gives one rating; the "
          "dataset gives (2,) and 10 classes"),
     ],
 )  # fmt: skip
@@ -211,13 +211,13 @@ def test_a_model_class_gets_its_fields():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: model_of(dict, {}), "model dict is neither a decentnode Model nor a torch.nn.Module"),
+        (lambda: model_of(dict, {}), "model: dict is neither a decentnode Model nor a torch.nn.Module"),
         (lambda: model_of(nn.Flatten, {"x": 1}).build((4,), 3),
-         "model Flatten cannot be built: Flatten.__init__() got an unexpected keyword argument 'x'"),
+         "model: Flatten cannot be built: Flatten.__init__() got an unexpected keyword argument 'x'"),
         (lambda: check_scores(nn.Linear(4, 2), zeros(4), 3),
-         "model Linear gives (2, 2) for 2 samples; it must give (2, 3)"),
+         "model: Linear gives (2, 2) for 2 samples; it must give (2, 3)"),
         (lambda: check_scores(nn.Linear(5, 2), zeros(4), 2),
-         "model Linear does not take samples of shape (4,): "
+         "model: Linear does not take samples of shape (4,): "
          "mat1 and mat2 shapes cannot be multiplied (2x4 and 5x2)"),
     ],
 )  # fmt: skip

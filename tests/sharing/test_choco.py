@@ -130,7 +130,7 @@ def test_a_chain_that_gives_each_neighbor_something_else_is_refused():
         per_receiver = True
 
     with pytest.raises(
-        BadInput, match=r"^transforms\[0\] Private sends .* choco needs the same payload for a"
+        BadInput, match=r"^transforms\[0\]: Private sends .* choco needs the same payload for a"
     ):
         Choco().check_chain(Chain([Private()], 10))
 

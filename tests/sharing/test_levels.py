@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decentnode.config.consistency import check_all
-from decentnode.config.yaml_source import Document
+from decentnode.config.consistency import defects
 from decentnode.errors import BadInput, GraphError
 from decentnode.graph.families import FullyConnected, Ring
 from decentnode.graph.mixing import MetropolisHastings, Uniform, WeightedGraph, default_weights
@@ -80,9 +79,7 @@ def test_fed_avg_in_both_levels_is_hierarchical_fed_avg(outer):
 
 
 def refused(graph, sharing):
-    document = Document("x.yaml")
-    check_all(document, {"graph": graph, "sharing": sharing})
-    return [defect.what for defect in document.defects]
+    return [defect.what for defect in defects({"graph": graph, "sharing": sharing})]
 
 
 def test_a_level_takes_what_its_graph_can_do():

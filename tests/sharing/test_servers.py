@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from decentnode.config.consistency import check_all
-from decentnode.config.yaml_source import Document
+from decentnode.config.consistency import defects
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import Uniform, WeightedGraph
 from decentnode.graph.roles import Federated
@@ -191,13 +190,12 @@ def test_updates_that_not_all_receive_are_refused():
 
 @pytest.mark.parametrize("scheme", [Gossip, Scaffold])
 def test_roles_and_schemes_must_fit(scheme):
-    document = Document("x.yaml")
-    check_all(document, {"graph": GRAPH, "sharing": scheme()})
+    mismatches = defects({"graph": GRAPH, "sharing": scheme()})
     expected = [
         "gossip is for peers, but federated has a server; use one of: fed_adam, fed_avg, fed_prox, fed_stc, "
         "fed_yogi, parameter_server, scaffold"
     ]
-    assert [defect.what for defect in document.defects] == ([] if scheme is Scaffold else expected)
+    assert [defect.what for defect in mismatches] == ([] if scheme is Scaffold else expected)
 
 
 def test_a_lost_client_is_left_out_and_the_others_weigh_more():

@@ -15,8 +15,7 @@ import torch
 
 from decentnode.communication.base import BufferSpec, Inbox
 from decentnode.communication.inproc import InProcess
-from decentnode.config.consistency import check_all
-from decentnode.config.yaml_source import Document
+from decentnode.config.consistency import defects
 from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import Graph
@@ -224,19 +223,15 @@ UNFIT = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_graph_that_a_scheme_cannot_use_is_refused_before_the_start(case):
     for need, (graph, words) in UNFIT.items():
-        document = Document("x.yaml")
-        check_all(document, {"graph": graph, "sharing": case.make()})
-        refused = any(words in defect.what for defect in document.defects)
+        refused = any(words in defect.what for defect in defects({"graph": graph, "sharing": case.make()}))
         assert refused == getattr(case.scheme.requirements, need), need
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_graphs_of_a_case_are_not_refused(case):
     for graph in case.graphs:
-        document, weights = Document("x.yaml"), WeightedGraph(graph, case.weights)
-        check_all(document, {"graph": graph, "sharing": case.make()})
-        case.make().check(weights)
-        assert document.defects == []
+        case.make().check(WeightedGraph(graph, case.weights))
+        assert [*defects({"graph": graph, "sharing": case.make()})] == []
 
 
 def survives_losses(case):

@@ -222,8 +222,8 @@ def test_bad_input_is_refused_in_words(study, row):
     with pytest.raises(BadInput) as refused:
         planned_runs(study(row.new.replace("{root}", str(ROOT))))
     expected = [f"s.yaml:{line}".replace("{root}", str(ROOT)) for line in row.lines]
-    assert len(refused.value.defects) == len(expected)
-    assert all(map(fits, expected, refused.value.defects))
+    assert len(refused.value.lines) == len(expected)
+    assert all(map(fits, expected, refused.value.lines))
 
 
 def test_a_base_that_is_missing_or_broken_is_reported(tmp_path, monkeypatch, capsys):

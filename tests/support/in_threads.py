@@ -7,8 +7,7 @@ from dataclasses import replace
 from decentnode.communication import InProcess
 from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.config import loader as configuration
-from decentnode.config.plugin import Plugin
-from decentnode.config.settings import FailureSettings
+from decentnode.config.settings import CommunicationSettings, FailureSettings
 from decentnode.node.experiment import Experiment
 from decentnode.node.host_process import sync_context
 from tests.support.in_process import Nodes
@@ -50,7 +49,7 @@ class Ranks(Nodes):
         self.directory = directory
         settings = configuration.load(config, overrides)
         # Refused in a configuration: process groups want a process for each rank, or here a thread.
-        inproc = Plugin(cls=InProcess, kind="communication", name="inproc")
+        inproc = CommunicationSettings(cls=InProcess, kind="communication", name="inproc")
         self.experiment = Experiment.from_settings(replace(settings, communication=inproc))
         super().__init__(self.experiment, directory)
         self.begin()

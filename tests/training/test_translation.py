@@ -149,6 +149,6 @@ def test_what_does_not_fit_is_one_line(corpus, network):
     fields = corpus.to(torch.float64).train.alone_and_padded()
     check_padding(network, *fields)
     network.padding = None
-    with pytest.raises(BadInput, match=r"^model TransformerNetwork: the scores of a sample change with the "):
+    with pytest.raises(BadInput, match=r"^model: TransformerNetwork: the scores of a sample change with "):
         check_padding(network, *fields)
     network.padding = 0

@@ -170,7 +170,7 @@ def test_any_chain_is_refused_when_built_or_works(transforms, length, dtype):
     except BadInput as refusal:
         event("refused")
         names = "|".join(name_of(t) for t in transforms)
-        assert re.match(rf"transforms\[\d\] ({names}) \w", str(refusal))
+        assert re.match(rf"transforms\[\d\]: ({names}) \w", str(refusal))
         return
     event("built")
     assert not breaks_an_order(transforms)
