@@ -108,7 +108,7 @@ class Adversarial(SchemeWrapper):
         self.attack = attack
         self._seen: dict[int, Tensor] = {}
 
-    def outer_promises(self, promises: Promises) -> Promises:
+    def adjust_promises(self, promises: Promises) -> Promises:
         return replace(promises, sends_one_payload=False)
 
     @property

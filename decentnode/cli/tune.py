@@ -164,7 +164,7 @@ def _scheme(settings: Settings, graph: WeightedGraph, gamma: float, rank: int) -
     scheme: Sharing = plugin.make()
     transforms = [t for t in (t.make() for t in settings.sharing.transforms) if not isinstance(t, LOSSLESS)]
     chain = scheme.make_chain(transforms, TRIAL.numel, torch.float64, TRIAL)
-    scheme.bind(Setup(TRIAL, chain, graph, rank, settings.seed))
+    scheme.bind(Setup(TRIAL, chain, graph, rank))
     # All nodes start equal, as in a run; the random models then have the effect of training.
     scheme.begin(torch.zeros(TRIAL.numel, dtype=torch.float64))
     return scheme

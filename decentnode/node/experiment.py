@@ -248,8 +248,7 @@ class Experiment:
             chain=scheme.make_chain(transforms, layout.numel, layout.dtype, layout),
             graph=self.graph,
             rank=rank,
-            seed=settings.seed,
-            samples=shard.size,
+            samples=len(self.samples.parts[rank]),
             local_loss=local_loss,
             watched=frozenset() if rank in settings.adversary_ranks else settings.adversary_ranks,
         )

@@ -70,10 +70,14 @@ class Promises:
     """Exchanges in a round."""
     wire: str = "deg * C(d)"
     """Bytes that a node sends in a round; C(d) is the size of d encoded values, b that of one value."""
-    mean: str = "keeps the mean of all models, whatever transforms lose"
-    """What `preserves_mean` promises, as text. It also needs columns of W that sum to 1, and does not hold in
-    the round in which an edge is dropped: one end may have mixed (docs/reliability.md, "What a lost edge
-    costs")."""
+    keeps_mean: bool = False
+    """Whether mixing keeps the mean of all models in every round, whatever transforms lose.
+
+    It also needs columns of W that sum to 1, and does not hold in the round in which an edge is dropped: one
+    end may have mixed (docs/reliability.md, "What a lost edge costs").
+    """
+    about_mean: str = ""
+    """What becomes of the mean of all models, as text, where that depends on the chain."""
     overlaps: bool = False
     """Also correct if models are mixed as before the local steps, and the change of these steps is then added
     to the mix (`communication.overlap`)."""
@@ -88,6 +92,12 @@ class Promises:
     takes_correction: bool = False
     """Error feedback is correct for models, too: the next error cancels what one adds to their sum."""
 
+    @property
+    def mean(self) -> str:
+        """What becomes of the mean of all models, as text."""
+        kept = "keeps the mean of all models, whatever transforms lose"
+        return self.about_mean or (kept if self.keeps_mean else "does not keep the mean of all models")
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -99,12 +109,13 @@ class Setup:
     """Encodes what it sends."""
     graph: WeightedGraph
     rank: int = 0
-    seed: int = 0
-    """Keys its random choices, together with the purpose, the round and the rank (`core.rng.generator`)."""
     samples: int = 1
     """The number of this node's training samples."""
     local_loss: Callable[[Tensor, int], float] | None = None
-    """The loss of a model, shape (d,), on a minibatch of the node's samples in a round; None: no samples."""
+    """The loss of a model, shape (d,), on a minibatch of the node's samples in a round.
+
+    None where the node has none, or where `Requirements.local_loss` does not ask for it.
+    """
     watched: frozenset[int] = frozenset()
     """Ranks of adversaries, whose weight in each mix is recorded; for studies alone, no scheme may use it."""
     handshakes: Mapping[int, bytes] = field(default_factory=dict)
@@ -114,6 +125,11 @@ class Setup:
     def num_nodes(self) -> int:
         """The number of nodes of the run."""
         return self.graph.num_nodes
+
+    @property
+    def seed(self) -> int:
+        """Keys its random choices, with their purpose, the round and the rank (`core.rng.generator`)."""
+        return self.graph.seed
 
 
 class Refusal(NamedTuple):
@@ -156,10 +172,10 @@ class SharingBase(Stateful, ABC):
 
     def preserves_mean(self, chain: Chain) -> bool:
         """Whether mixing keeps the mean of all models in every round, with that chain."""
-        return True
+        return self.promises.keeps_mean
 
     def bind(self, setup: Setup) -> None:
-        """Receives what it is given for the run, once, before everything else."""
+        """Receives what it is given for the run, once, after the checks and before `handshake`."""
         self.setup, self.refusals = setup, []
 
     def handshake(self) -> bytes:
@@ -171,7 +187,10 @@ class SharingBase(Stateful, ABC):
         self.setup = replace(self.setup, handshakes=handshakes)
 
     def begin(self, vector: Tensor) -> None:
-        """Receives, before round 0, the model that all nodes start from, shape (d,); copy it to keep it."""
+        """Receives, before round 0, the model that all nodes start from, shape (d,); copy it to keep it.
+
+        A resumed node gets `load_state_dict` instead.
+        """
         self.chain.begin(vector)
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
@@ -189,7 +208,7 @@ class SharingBase(Stateful, ABC):
         return math.inf
 
     @property
-    def own_key(self) -> bytes:
+    def private_key(self) -> bytes:
         """The private key with which it reads what it receives, for studies of what nodes learn; or empty."""
         return b""
 
@@ -252,7 +271,7 @@ class SharingBase(Stateful, ABC):
         """The signals that arrived, each of shape (d,), by source, ascending.
 
         They may be of lower precision than the model, and lie in the memory of the payloads, which is invalid
-        after `mix`. What cannot be decoded is left out and recorded in `refusals`.
+        after `mix`, and in the next exchange. What cannot be decoded is left out and recorded in `refusals`.
 
         Args:
             fill: what stands where nothing was sent, shape (d,); None: zeros.
@@ -295,8 +314,8 @@ class SharingBase(Stateful, ABC):
 
         Args:
             signals: by rank, each of shape (d,), the node's own included.
-            terms: other weights: from the signals that are left to pairs of a weight and a tensor.
-            origin: as in `weighted_sum`.
+            terms: in place of w_ij signal_j: given the signals that are left, returns pairs (weight, tensor).
+            origin: is subtracted from each tensor before it is weighted, shape (d,).
 
         Raises:
             RunFailed: the node's own signal is not finite.

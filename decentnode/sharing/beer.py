@@ -44,7 +44,12 @@ class Beer(Sharing):
         plain_sgd=True,
     )
     promises = Promises(
-        tolerates_loss=False, carries_errors=True, sends="differences", phases=2, wire="2 deg * C(d)"
+        keeps_mean=True,
+        tolerates_loss=False,
+        carries_errors=True,
+        sends="differences",
+        phases=2,
+        wire="2 deg * C(d)",
     )
     state: ClassVar[tuple[str, ...]] = ("_models", "_trackers", "_tracker_chain", "_guard", "_v", "_g")
 

@@ -47,7 +47,7 @@ class Cesar(MaskedSums):
     promises = replace(
         MaskedSums.promises,
         wire=("deg * (b k + 8), k values that enough select; with top_k indices and deg k / f bits more"),
-        mean="keeps the mean of all models where all nodes select the same coordinates",
+        about_mean="keeps the mean of all models where all nodes select the same coordinates",
     )
 
     _source_selections: dict[int, Selection] = field(

@@ -33,7 +33,9 @@ class Choco(Sharing):
     requirements = Requirements(
         static_graph=True, for_changing_graphs="use choco_per_edge", undirected_graph=True
     )
-    promises = Promises(tolerates_loss=False, carries_errors=True, sends="differences", overlaps=True)
+    promises = Promises(
+        keeps_mean=True, tolerates_loss=False, carries_errors=True, sends="differences", overlaps=True
+    )
     state: ClassVar = ("_public", "_guard")
 
     gamma: Fraction = 0.1

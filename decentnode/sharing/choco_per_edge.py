@@ -36,6 +36,7 @@ class ChocoPerEdge(Sharing):
 
     requirements = Requirements(undirected_graph=True)
     promises = Promises(
+        keeps_mean=True,
         carries_errors=True,
         sends_one_payload=False,
         sends="differences",

@@ -44,7 +44,7 @@ class Gossip(Sharing):
     promises = Promises(
         overlaps=True,
         takes_correction=True,
-        mean=(
+        about_mean=(
             "keeps the mean of all models, but not where transforms select other coordinates on each node, "
             "clip, add noise, or stand behind error_feedback"
         ),
@@ -77,12 +77,12 @@ class Gossip(Sharing):
         coefficients = self.chain.to_basis(vector)
         self._coefficients = coefficients if self.chain.basis else None
         sent = self.encode(coefficients, view, in_basis=True)
-        # Then C(y_j) - C(y_i) keeps the mean, corrects nothing twice and hides no less.
+        # Where the chain rounds and does nothing else: there C(y_j) - C(y_i) keeps the mean.
         self._sent = next(iter(sent.values()), None) if self.chain.only_rounds else None
         return sent
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        signals = self.signals(vector, incoming, view)
+        signals = self.models_to_mix(vector, incoming, view)
         local = signals[view.rank]
         # C(y_i), as the neighbors decode it, where the chain rounds.
         rounded = None if self._sent is None else self._as_received(self._sent, local, view)
@@ -107,7 +107,7 @@ class Gossip(Sharing):
         """The weights of these signals by rank, the node's own included; they sum to 1."""
         return live_weights(view.weights, view.rank, signals)
 
-    def signals(self, vector: Tensor, incoming: Incoming, view: View) -> dict[int, Tensor]:
+    def models_to_mix(self, vector: Tensor, incoming: Incoming, view: View) -> dict[int, Tensor]:
         """The models to mix by rank, the node's own first, in the chain's basis."""
         local = self.chain.to_basis(vector) if self._coefficients is None else self._coefficients
         self._coefficients = None
@@ -116,9 +116,8 @@ class Gossip(Sharing):
 
     def _as_received(self, sent: Payload, local: Tensor, view: View) -> Tensor | None:
         """The node's own model as its neighbors decode it; None if they refuse it."""
-        own_payload = {view.rank: sent.to(local.device)}
-        decoded = self.decode(own_payload, view, fill=local if self.fill == "own" else None, in_basis=True)
-        received = decoded[view.rank]
+        context = view.context(view.rank, view.rank, fill=local if self.fill == "own" else None)
+        received = self.chain.decode_coefficients(sent.to(local.device), context)
         error, norm = (float(torch.linalg.vector_norm(x)) for x in (received - local, local))
         if not math.isfinite(error):
             return None

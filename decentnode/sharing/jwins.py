@@ -31,7 +31,7 @@ class Jwins(Gossip):
     promises = replace(
         Gossip.promises,
         takes_correction=False,
-        mean="does not keep the mean of all models, unless all fractions are beyond the cap",
+        about_mean="does not keep the mean of all models, unless all fractions are beyond the cap",
         wire="deg * (b k + indices), k = 0.343 d on average",
     )
 

@@ -40,7 +40,6 @@ class Levels(SchemeWrapper):
     requirements = Requirements(levels=True)
     promises = Promises(
         allows_rejoin=False,
-        mean="does not keep the mean of all models",
         sends_one_payload=False,
         wire="that of the inner scheme, and for heads that of the outer one, in its rounds",
     )
@@ -68,8 +67,8 @@ class Levels(SchemeWrapper):
             plain_sgd=needs[0].plain_sgd,
         )
 
-    def outer_promises(self, promises: Promises) -> Promises:
-        """What one of its schemes cannot do, it cannot do."""
+    def adjust_promises(self, promises: Promises) -> Promises:
+        """It tolerates a loss where both of its schemes do."""
         outer = self.outer_scheme.promises
         return replace(
             type(self).promises,
@@ -86,7 +85,7 @@ class Levels(SchemeWrapper):
         return ()
 
     def check(self, graph: WeightedGraph) -> None:
-        """Each scheme is checked on its level (`config`)."""
+        """Nothing: `config/consistency.py` checks each scheme on its level."""
 
     def preserves_mean(self, chain: Chain) -> bool:
         return False
@@ -107,7 +106,7 @@ class Levels(SchemeWrapper):
         Sharing.bind(self, setup)
         graphs = [*setup.graph.levels, setup.graph, setup.graph]
         for scheme, graph, chain in zip(self.schemes, graphs, self._chains, strict=False):
-            scheme.bind(replace(setup, graph=graph, seed=graph.seed, chain=chain))
+            scheme.bind(replace(setup, graph=graph, chain=chain))
             scheme.refusals = self.refusals
 
     def handshake(self) -> bytes:
@@ -176,7 +175,8 @@ class Levels(SchemeWrapper):
             scheme.on_peer_lost(rank)
 
     def on_peer_back(self, rank: int) -> None:
-        """Cannot happen: nodes do not rejoin."""
+        for scheme in self.schemes:
+            scheme.on_peer_back(rank)
 
     def state_dict(self) -> dict[str, Any]:
         # The two schemes have these names in saved checkpoints.

@@ -46,7 +46,7 @@ class Moniqua(Sharing):
     """
 
     requirements = Requirements(float32=True)
-    promises = Promises(overlaps=True, wire="deg * (bits d / 8 + 8)")
+    promises = Promises(keeps_mean=True, overlaps=True, wire="deg * (bits d / 8 + 8)")
 
     theta: PositiveFloat = 2.0
     bits: Bits = 8

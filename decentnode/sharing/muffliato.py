@@ -30,7 +30,9 @@ class Muffliato(MultiGossip):
     """
 
     promises = replace(
-        MultiGossip.promises, protects=True, mean="adds noise to the mean of all models, once in a round"
+        MultiGossip.promises,
+        protects=True,
+        about_mean="adds noise to the mean of all models, once in a round",
     )
     state: ClassVar = ("_before",)
 

@@ -63,6 +63,7 @@ class PowerGossip(Sharing):
 
     requirements = Requirements(undirected_graph=True, float32=True)
     promises = Promises(
+        keeps_mean=True,
         sends_one_payload=False,
         overlaps=True,
         wire="deg * (b rank (rows or columns, by turns) + b d_1 + 16), d_1 values in vectors",

@@ -37,15 +37,12 @@ class PushSum(Sharing):
     requirements = Requirements(float32=True)
     promises = Promises(
         tolerates_loss=False,
-        mean="does not keep the mean of all models, but the sum of all z",
+        about_mean="does not keep the mean of all models, but the sum of all z",
         wire="out * (C(d) + 8)",
     )
     state: ClassVar = ("_z", "_w")
 
     _w: float = field(default=1.0, init=False, repr=False)
-
-    def preserves_mean(self, chain: Chain) -> bool:
-        return False
 
     def check_chain(self, chain: Chain) -> None:
         if chain.selects:

@@ -38,7 +38,6 @@ class RelaySum(Sharing):
     requirements = Requirements(tree=True, float32=True)
     promises = Promises(
         tolerates_loss=False,
-        mean="does not keep the mean of all models",
         sends_one_payload=False,
         wire="deg * (C(d) + 8)",
     )
@@ -50,9 +49,6 @@ class RelaySum(Sharing):
     _counts: dict[int, int] = field(default_factory=dict, init=False, repr=False)
     """The number of models in the last message of each neighbor."""
     _initial: Tensor | None = field(default=None, init=False, repr=False)
-
-    def preserves_mean(self, chain: Chain) -> bool:
-        return False
 
     def check_chain(self, chain: Chain) -> None:
         if chain.selects:

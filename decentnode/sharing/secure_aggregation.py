@@ -77,7 +77,7 @@ class SecureAggregation(MaskedSums):
             "deg * (4 k + 16), k values left by the chain; 8 k with 64 bits; with threshold about 34 deg^3 "
             "more"
         ),
-        mean=(
+        about_mean=(
             "keeps the mean of all models unless transforms clip them or add noise, or a node has too few "
             "senders"
         ),

@@ -59,7 +59,7 @@ class Shatter(Sharing):
         overlaps=True,
         phases=2,
         wire="2 deg per_neighbor (b d / chunks + 52), once to relays and once from there",
-        mean="does not keep the mean: coordinates arrive in different numbers",
+        about_mean="does not keep the mean: coordinates arrive in different numbers",
     )
 
     chunks: Positive
@@ -75,7 +75,7 @@ class Shatter(Sharing):
             raise BadInput(f"per_neighbor must be at most chunks, got {self.per_neighbor} and {self.chunks}")
 
     @property
-    def own_key(self) -> bytes:
+    def private_key(self) -> bytes:
         return self._private.private_bytes_raw()
 
     def check(self, graph: WeightedGraph) -> None:
@@ -94,9 +94,6 @@ class Shatter(Sharing):
     def check_chain(self, chain: Chain) -> None:
         if chain.stages:
             raise BadInput(f"{name_of(self)} sends chunks of plain models; leave the transforms out")
-
-    def preserves_mean(self, chain: Chain) -> bool:
-        return False
 
     def bind(self, setup: Setup) -> None:
         super().bind(setup)

@@ -40,7 +40,7 @@ class Stc(Choco):
 
     promises = replace(
         Choco.promises,
-        mean="keeps the mean of all models between peers, not with a server",
+        about_mean="keeps the mean of all models between peers, not with a server",
         overlaps=False,
         phases=2,
         wire="deg * p d (log2(1 / p) + 2.5) / 8, p = fraction",

@@ -17,23 +17,24 @@ from decentnode.transforms.chain import Chain
 
 
 class SchemeWrapper(Sharing):
-    """Is the scheme inside in all that it is given, does and promises; subclasses change some of it.
+    """Delegates everything to the scheme inside; subclasses change some of it.
 
-    It is made around a scheme that is not bound yet, and binds it with `inner_setup`.
+    It is made around a scheme that is not bound yet, and binds it. `share` is that of the scheme inside, so a
+    subclass that changes `outgoing` or `mix` overrides `share`, too.
     """
 
     def __init__(self, scheme: Sharing) -> None:
         self.scheme = scheme
         self.registered_name = name_of(scheme)
         self.requirements = scheme.requirements
-        self.promises = self.outer_promises(scheme.promises)
+        self.promises = self.adjust_promises(scheme.promises)
 
-    def inner_setup(self, setup: Setup) -> Setup:
+    def adjust_setup(self, setup: Setup) -> Setup:
         """What the scheme inside is given."""
         return setup
 
-    def outer_promises(self, promises: Promises) -> Promises:
-        """What this scheme promises, if that inside promises this."""
+    def adjust_promises(self, promises: Promises) -> Promises:
+        """The promises of this scheme, given those of the scheme inside."""
         return promises
 
     def first_transforms(self) -> tuple[Transform, ...]:
@@ -56,8 +57,8 @@ class SchemeWrapper(Sharing):
 
     def bind(self, setup: Setup) -> None:
         super().bind(setup)
-        self.scheme.bind(self.inner_setup(setup))
-        self.promises = self.outer_promises(self.scheme.promises)
+        self.scheme.bind(self.adjust_setup(setup))
+        self.promises = self.adjust_promises(self.scheme.promises)
         # The node reads the refusals of both in one list.
         self.refusals = self.scheme.refusals
 
@@ -83,8 +84,8 @@ class SchemeWrapper(Sharing):
         return self.scheme.reach
 
     @property
-    def own_key(self) -> bytes:
-        return self.scheme.own_key
+    def private_key(self) -> bytes:
+        return self.scheme.private_key
 
     @property
     def watched_weight(self) -> float | None:

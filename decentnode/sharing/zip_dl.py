@@ -41,7 +41,7 @@ class ZipDl(Gossip):
         takes_correction=False,
         protects=True,
         sends_one_payload=False,
-        mean="keeps the mean of all models",
+        about_mean="keeps the mean of all models",
         wire="deg * b d",
     )
 

@@ -37,7 +37,7 @@ def bound(
     """
     chain = scheme.make_chain(transforms, elements, dtype, parameters)
     graph = graph or WeightedGraph(FullyConnected(num_nodes), MetropolisHastings(), seed)
-    scheme.bind(Setup(parameters or ParameterLayout(()), chain, graph, seed=seed, **more))
+    scheme.bind(Setup(parameters or ParameterLayout(()), chain, graph, **more))
     return scheme
 
 

@@ -94,7 +94,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     training = Training(network, Vector(network, layout, endpoint.slots), settings, shard)
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     sharing = Gossip()
-    sharing.bind(Setup(layout, Chain([], case.elements), graph, seed=1))
+    sharing.bind(Setup(layout, Chain([], case.elements), graph))
     never = EvaluationPlan(NO_SAMPLES, every=0, rounds=0, batch_size=1)
     board = EvaluatorBoard(SnapshotBuffers([], 1), 0)
     heartbeats, identity = HeartbeatBoard([rank]), RunIdentity(case.directory, "")

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from _runs import TINY
-from partition import MOST_OFF, NODES, contraction
+from partition import MOST_ERROR, NODES, contraction
 
 from decentnode.config.loader import load
 from decentnode.graph.base import Graph
@@ -155,7 +155,9 @@ def main() -> int:
     print(f"finished {finished} of {NODES}, exit {codes}; the link was down in rounds {first} to {last}")
     print(f"apart in {len(apart)} rounds, {apart[:1]} to {apart[-1:]}")
     print(f"contraction per round: the whole graph's {wanted:.4f}; afterwards {healed:.4f}")
-    right = bool(apart) and finished == NODES and wanted is not None and abs(healed / wanted - 1) <= MOST_OFF
+    right = (
+        bool(apart) and finished == NODES and wanted is not None and abs(healed / wanted - 1) <= MOST_ERROR
+    )
     print(json.dumps({"right": right, "wanted": wanted, "after": healed, "apart": len(apart), "exit": codes}))
     return 0 if right else 1
 

@@ -161,4 +161,3 @@ def test_the_architecture_names_every_package():
     modules = {path.name for path in (ROOT / "decentnode").glob("[!_]*.py")}
     folders = {f"{path.parent.name}/" for path in (ROOT / "decentnode").glob("*/**/__init__.py")}
     assert sorted(name for name in modules | folders if name not in text) == []
-    assert len(text.splitlines()) <= 275

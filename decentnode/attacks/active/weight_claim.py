@@ -57,7 +57,7 @@ class Claiming(Adversarial):
 
     attack: WeightClaim
 
-    def inner_setup(self, setup: Setup) -> Setup:
+    def adjust_setup(self, setup: Setup) -> Setup:
         return replace(setup, samples=round(self.attack.factor * setup.samples))
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:

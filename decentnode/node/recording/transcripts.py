@@ -79,12 +79,12 @@ class TranscriptWriter(KeptBeside):
         self._last: Future[None] | None = None
         self._problem = ""
         self._file: FileIO | None = None
-        if scheme.own_key and any(rank in adversary.ranks for adversary in adversaries):
+        if scheme.private_key and any(rank in adversary.ranks for adversary in adversaries):
             # The party knows the private key with which the node reads what it receives.
             path = key_path(run, rank)
             make_folder(path.parent)
             path.touch(0o600)
-            path.write_bytes(scheme.own_key)
+            path.write_bytes(scheme.private_key)
 
     def take(self, round: int, phase: int, payloads: Map[int, Payload], arrived: Map[int, Message]) -> None:
         """Copies what has arrived in an exchange and starts to write it; `arrived` is in order of arrival."""

@@ -39,7 +39,8 @@ class AdPsgd(AsyncSharing):
     requirements = Requirements(undirected_graph=True)
     promises = replace(
         AsyncSharing.promises,
-        mean="keeps the sum of all models in every exchange, also under lost messages",
+        keeps_mean=True,
+        about_mean="keeps the sum of all models in every exchange, also under lost messages",
         wire="2 C(d) per exchange",
         phases=3,
     )

@@ -34,7 +34,7 @@ class DivShare(AsyncSharing):
 
     promises = replace(
         AsyncSharing.promises,
-        mean="does not keep it: receivers average what arrives",
+        about_mean="does not keep it: receivers average what arrives",
         wire="fragments * degree * C(d / fragments) per round of steps",
     )
     state: ClassVar = (*AsyncSharing.state, "_fragments")
@@ -45,9 +45,6 @@ class DivShare(AsyncSharing):
     """Random targets of each fragment (J in the paper); null: log2 of the number of nodes."""
     every: Positive = 1
     """Local steps between two averages (H in the paper)."""
-
-    def preserves_mean(self, chain: Chain) -> bool:
-        return False
 
     def make_chain(
         self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,

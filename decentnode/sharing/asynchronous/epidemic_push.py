@@ -10,7 +10,6 @@ from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
 from decentnode.options import NonNegativeFloat, Positive
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Posts
-from decentnode.transforms.chain import Chain
 
 
 @SHARINGS.register("epidemic_push")
@@ -29,7 +28,7 @@ class EpidemicPush(AsyncSharing):
 
     promises = replace(
         AsyncSharing.promises,
-        mean="does not keep it: receivers average what arrives",
+        about_mean="does not keep it: receivers average what arrives",
         wire="degree * C(d) per push",
     )
     state: ClassVar = (*AsyncSharing.state, "_models", "_collects")
@@ -42,9 +41,6 @@ class EpidemicPush(AsyncSharing):
 
     _due = math.inf
     """When it averages; infinity: the clock was not read since the push."""
-
-    def preserves_mean(self, chain: Chain) -> bool:
-        return False
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

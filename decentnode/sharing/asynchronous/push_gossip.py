@@ -9,7 +9,6 @@ from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
 from decentnode.options import Positive
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Posts
-from decentnode.transforms.chain import Chain
 
 
 @SHARINGS.register("push_gossip")
@@ -24,14 +23,11 @@ class PushGossip(AsyncSharing):
     not kept. State: the age.
     """
 
-    promises = replace(AsyncSharing.promises, mean="does not keep it: one end of a push changes")
+    promises = replace(AsyncSharing.promises, about_mean="does not keep it: one end of a push changes")
     state: ClassVar = (*AsyncSharing.state, "_age")
 
     every: Positive = 1
     """Steps between two pushes."""
-
-    def preserves_mean(self, chain: Chain) -> bool:
-        return False
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

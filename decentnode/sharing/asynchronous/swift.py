@@ -10,7 +10,6 @@ from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
 from decentnode.options import Positive
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Posts
-from decentnode.transforms.chain import Chain
 
 
 @SHARINGS.register("swift")
@@ -28,7 +27,7 @@ class Swift(AsyncSharing):
 
     promises = replace(
         AsyncSharing.promises,
-        mean="does not keep it: W is applied to models of different times",
+        about_mean="does not keep it: W is applied to models of different times",
         sends_one_payload=True,
         wire="deg * C(d) per broadcast",
     )
@@ -36,9 +35,6 @@ class Swift(AsyncSharing):
 
     every: Positive = 1
     """Steps between two averages."""
-
-    def preserves_mean(self, chain: Chain) -> bool:
-        return False
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

@@ -44,7 +44,7 @@ class BuffersBeside(SchemeWrapper):
         of_scheme = parameters.parameters
         return self.scheme.make_chain(transforms, of_scheme.numel, dtype, of_scheme)
 
-    def inner_setup(self, setup: Setup) -> Setup:
+    def adjust_setup(self, setup: Setup) -> Setup:
         layout, whole_loss = setup.layout.parameters, setup.local_loss
         if whole_loss is None:
             return replace(setup, layout=layout)

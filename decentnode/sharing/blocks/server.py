@@ -13,7 +13,6 @@ from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.weighted_sum import Terms, is_finite
-from decentnode.transforms.chain import Chain
 
 
 @dataclass
@@ -31,7 +30,6 @@ class ServerSharing(Sharing):
 
     requirements = Requirements(server=True, float32=True)
     promises = Promises(
-        mean="does not keep the mean of all models",
         sends="differences",
         phases=2,
         wire="C(d) up, b d down to each client",
@@ -48,9 +46,6 @@ class ServerSharing(Sharing):
     """The last round that the node took part in."""
     _lost: list[int] = field(default_factory=list, init=False, repr=False)
     """Ranks that were lost, or have missed a round, once."""
-
-    def preserves_mean(self, chain: Chain) -> bool:
-        return False
 
     def handshake(self) -> bytes:
         return self.setup.samples.to_bytes(8, "little")

@@ -33,7 +33,7 @@ class Overlay(SchemeWrapper):
         """Exchanges in this round before those of the scheme."""
         self._view: View | None = None
 
-    def outer_promises(self, promises: Promises) -> Promises:
+    def adjust_promises(self, promises: Promises) -> Promises:
         # A restarted process has no state, and its neighbors' links have changed.
         return replace(promises, phases=self.most_exchanges + promises.phases, allows_rejoin=False)
 

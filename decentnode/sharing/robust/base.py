@@ -38,9 +38,7 @@ class Robust(Gossip):
     model that is not finite is refused before the rule sees it.
     """
 
-    promises = replace(
-        Gossip.promises, overlaps=False, takes_correction=False, mean="does not keep the mean of all models"
-    )
+    promises = replace(Gossip.promises, overlaps=False, takes_correction=False, about_mean="")
 
     _shares: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     """The weight of each model in the last mix, by rank; coordinate-wise rules count watched ones alone."""
@@ -54,7 +52,7 @@ class Robust(Gossip):
         return sum(self._shares.get(rank, 0.0) for rank in watched) if watched and self._shares else None
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        models = self.signals(vector, incoming, view)
+        models = self.models_to_mix(vector, incoming, view)
         self._sent = None
         for j in [j for j, model in models.items() if not is_finite(model)]:
             flaw = self.flaw_of(models.pop(j))
