@@ -235,7 +235,7 @@ MAY_IMPORT = {
     "launcher": GROUND
     | {"node", "config", "communication", "mapping", "results", "training", "datasets", "graph"}
     | {"attacks", "sharing"},
-    "interop": GROUND | {"config", "results"},
+    "interop": GROUND | {"config", "graph", "results"},
     "studies": GROUND | {"results", "launcher", "node", "config", "graph"},
     "testing": GROUND | RESEARCH | {"config", "node", "parallel", "results"},
     "cli": GROUND

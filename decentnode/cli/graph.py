@@ -11,7 +11,7 @@ from decentnode.config.maker import made
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from, name_of
 from decentnode.core.text import counted
-from decentnode.errors import BadInput, key_text, refuse
+from decentnode.errors import MISSING_KEY, BadInput, key_text, refuse
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.graph.decay import known_decay, measured_decay
 from decentnode.graph.declared import check_declared
@@ -218,7 +218,11 @@ def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
     except BadInput as error:
         document.report(*(one for one in error.defects if one.key and one.key[0] in document.value))
         document.raise_any()
-        refuse(f"{name}: {one}; add {key_text(one.key)}=..." for one in error.defects if one.key)
+        refuse(
+            f"{name}: {one}; add {key_text(one.key)}=..."
+            for one in error.defects
+            if one.problem == MISSING_KEY and one.key
+        )
         raise
 
 

@@ -287,7 +287,7 @@ class Communication(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        refuse_old_hooks(cls, {"defect": "defects"})
+        refuse_old_hooks(cls, {"defect": "defects", "come_back": "rejoin"})
 
     def nodes_in_one_process(self, local_nodes: int) -> int:
         """How many of a machine's nodes share one host process."""

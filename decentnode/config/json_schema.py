@@ -4,12 +4,12 @@ from typing import Any, get_args, get_origin
 
 from decentnode.config.extends import EXTENDS
 from decentnode.config.plugin import keys_of_kind, named_in
-from decentnode.config.plugin_parser import GRAPH_FILE, parameters_for
+from decentnode.config.plugin_parser import parameters_for
 from decentnode.config.sections import is_value, scalar_parameters
 from decentnode.config.settings import Settings, TimeModelSettings, TrainingSection
 from decentnode.config.type_check import REQUIRED, Parameters, bare, parameters_of, schema_of
 from decentnode.core.registry import TRAININGS, Registry
-from decentnode.graph.base import Graph
+from decentnode.graph.base import GRAPH_FILE, Graph
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

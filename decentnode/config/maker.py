@@ -1,12 +1,13 @@
 """A plug-in from its name and options where there is no file: on the command line, and in a training loop."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown_key
 from decentnode.core.registry import GRAPHS, Registry
 from decentnode.errors import MISSING_KEY, BadInput, Defect, refuse
-from decentnode.graph.base import Graph
+from decentnode.graph.base import GRAPH_FILE, Graph
 from decentnode.mapping.job import job_port
 from decentnode.options import Port
 
@@ -32,6 +33,8 @@ def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str,
             continue
         hint = parameters[option][0]
         try:
+            if hint is Graph and isinstance(value, str) and re.fullmatch(GRAPH_FILE, value):
+                value = {"name": "file", "path": value}
             values[option] = made(GRAPHS, value) if hint is Graph else typed(hint, value)
         except (TypeMismatch, BadInput) as error:
             defects += [defect.below((option,)) for defect in error.defects]

@@ -27,13 +27,11 @@ from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, Registry, import_from, near_file
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, BadInput, Defect, Key
-from decentnode.graph.base import Graph
+from decentnode.graph.base import GRAPH_FILE, Graph
 from decentnode.mapping.job import job_port
 from decentnode.options import Port
 
 T = TypeVar("T")
-GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
-"""Matches the name of a graph that is a file."""
 
 
 @dataclass

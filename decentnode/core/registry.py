@@ -115,8 +115,14 @@ def name_of(plugin: object) -> str:
 
 
 def refuse_old_hooks(cls: type, renamed: Mapping[str, str]) -> None:
-    """Raises TypeError if the class defines a method of a plug-in by its name before version 0.2."""
-    for name in sorted(renamed.keys() & vars(cls).keys()):
+    """Raises TypeError if the class defines a hook of a plug-in by its name before version 0.2.
+
+    An option may have such a name.
+    """
+    options = {
+        name for name, hint in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(hint)
+    }
+    for name in sorted((renamed.keys() & vars(cls).keys()) - options):
         raise TypeError(f"{cls.__name__}.{name} is called {renamed[name]} since version 0.2")
 
 

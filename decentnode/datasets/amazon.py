@@ -89,7 +89,7 @@ class Amazon(ClientDataset):
             )
 
     def _reviews(self, file: Path) -> list[Review]:
-        place = f"{file}"
+        place = str(file)
         try:
             with file.open(newline="", encoding="utf-8-sig") as opened:
                 rows = csv.DictReader(opened)

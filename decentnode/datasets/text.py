@@ -188,6 +188,6 @@ class Tokens(Dataset):
                 "dataset.bits", f"{file}: no number of 32 bits is below the vocabulary; its ids have 16 bits"
             )
         if len(tokens) <= self.length:
-            raise DatasetError(f"dataset.length: {self.length}: {file} has only {len(tokens)} tokens")
+            raise DatasetError.at("dataset.length", f"{self.length}: {file} has only {len(tokens)} tokens")
         windows = torch.from_numpy(tokens).unfold(0, self.length + 1, self.length)
         return Samples(windows[:, :-1], windows[:, 1:])

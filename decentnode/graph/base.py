@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from decentnode.core.registry import refuse_old_hooks
 from decentnode.core.rng import Context
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ Pairs = NDArray[np.int64]
 SEED = 1
 """The seed of a graph that is made without one. A configuration gives its graph that of the run, which is the
 same where it names none; so `decentnode graph NAME` shows what such a run has."""
+GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
+"""Matches the name of a graph that is a file."""
 MOST_NODES = 1_000_000
 """More nodes than any run has; larger numbers are mistakes."""
 Adjacency = tuple[tuple[int, ...], ...]
@@ -166,6 +169,10 @@ class Graph(ABC):
     A graph that does not declare whether it changes counts as static; `decentnode validate` checks that. The
     subclasses below declare it.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, {"met_in": "peers_in", "asks_service": "needs_service", "rules": "defects"})
 
     directed: bool = False
     """Whether edges go one way."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from decentnode.config.plugin_parser import GRAPH_FILE
 from decentnode.config.yaml_source import SourceLocation
 from decentnode.core.registry import near_file
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput, ConfigError, Defect
+from decentnode.graph.base import GRAPH_FILE
 from decentnode.interop.conversion import OWN, Conversion
 from decentnode.interop.decentralizepy_keys import FLAGS
 

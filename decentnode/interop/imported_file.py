@@ -11,9 +11,9 @@ from decentnode.config import overrides as command_line
 from decentnode.config import yaml_source
 from decentnode.config.error_locations import plugin_errors_as_bad_input
 from decentnode.config.loader import understand
-from decentnode.config.plugin_parser import GRAPH_FILE
 from decentnode.config.sections import SECTIONS
 from decentnode.core.text import printable
+from decentnode.graph.base import GRAPH_FILE
 from decentnode.interop.conversion import Conversion
 from decentnode.interop.decentralizepy import convert
 from decentnode.interop.driver_arguments import Arguments

@@ -115,7 +115,7 @@ class Gossip(Sharing):
         return {view.rank: local, **self.decode(incoming, view, fill=fill, in_basis=True)}
 
     def _as_received(self, sent: Payload, local: Tensor, view: View) -> Tensor | None:
-        """The node's own model as its neighbors decode it; None if they refuse it."""
+        """The local model as its neighbors decode it; None where it is not finite, so that they refuse it."""
         context = view.context(view.rank, view.rank, fill=local if self.fill == "own" else None)
         received = self.chain.decode_coefficients(sent.to(local.device), context)
         error, norm = (float(torch.linalg.vector_norm(x)) for x in (received - local, local))

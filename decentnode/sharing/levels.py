@@ -77,6 +77,11 @@ class Levels(SchemeWrapper):
         )
 
     @property
+    def watched_weight(self) -> float | None:
+        """Unknown: the mix between heads counts, too."""
+        return None
+
+    @property
     def schemes(self) -> tuple[Sharing, Sharing]:
         """The inner and the outer scheme."""
         return self.scheme, self.outer_scheme

@@ -17,10 +17,14 @@ PROMISES = {
 
 HOOKS = {
     **REQUIREMENTS, "when_changing": "requirements.for_changing_graphs",
-    **PROMISES, "takes_back": "promises.allows_rejoin",
+    **PROMISES, "takes_back": "promises.allows_rejoin", "mean": "promises.about_mean",
     "introduction": "handshake", "meet": "receive_handshakes", "fit": "bind, whose setup has the graph",
 }  # fmt: skip
 """What a plug-in may have defined, and where it is now."""
+
+ASYNCHRONOUS_HOOKS = {"_use": "use", "_own": "fill_for", "repeats": "resends", "repeated": "answer_repeated"}
+SERVER_HOOKS = {"_signal": "signal", "_step": "step"}
+ROBUST_HOOKS = {"coefficients": "weigh", "_signals": "models_to_mix"}
 
 ATTRIBUTES = {
     **HOOKS,

@@ -77,8 +77,8 @@ class Scaffold(FedAvg):
         self._rate = self._s[view.rank]
         self._steps = 0
         sent = super().outgoing(vector, view)
-        if self._own is not None:
-            self._c_own.add_(self._change(self._own, self._rate))
+        if self._update is not None:
+            self._c_own.add_(self._change(self._update, self._rate))
         return sent
 
     def _change(self, u: Tensor, s: float) -> Tensor:

@@ -102,7 +102,7 @@ class TrainingSettings(Computation):
         if self.drop_last and self.batch_tokens is not None:
             raise BadInput.at("training.drop_last", "minibatches of batch_tokens are all full; leave it out")
         if self.steps_per_round is not None and self.epochs_per_round is not None:
-            raise BadInput.at("training", f"{ONE_OF_BOTH}")
+            raise BadInput.at("training", ONE_OF_BOTH)
         if self.optimizer.cls is torch.optim.SparseAdam:
             raise BadInput.at(
                 "training.optimizer",

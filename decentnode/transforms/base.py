@@ -11,6 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload, Role
+from decentnode.core.registry import refuse_old_hooks
 from decentnode.core.rng import Context
 from decentnode.core.state import Stateful
 from decentnode.core.vector import ParameterLayout
@@ -23,6 +24,10 @@ class Transform(Stateful, ABC):
 
     The sender calls `begin` and `encode`, and only they may change state. The receiver calls `decode`.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, {"own": "in_basis"})
 
     accepts: ClassVar[frozenset[Form]]
     """The forms of payloads that it encodes."""
@@ -85,7 +90,7 @@ class Transform(Stateful, ABC):
 
     @abstractmethod
     def layout(self, input_layout: Layout) -> Layout:
-        """The layout of `encode`'s output for the layout `incoming`; called once, first. Raises BadInput."""
+        """The layout of `encode`'s output for that of its input; called once, first. Raises BadInput."""
 
     def begin(self, signal: Tensor) -> Tensor:
         """Receives, before round 0, the signal that all nodes start from; returns that of the next stage."""

@@ -211,7 +211,7 @@ class Chain(Stateful):
         for transform in stages:
             fills.append(None if fills[-1] is None else transform.in_basis(fills[-1]))
         for transform, fill in zip(reversed(stages), reversed(fills[:-1]), strict=True):
-            # Many transforms compute in host memory; the next one, and `own`, may be elsewhere.
+            # Many transforms compute in host memory; the next one, and `fill`, may be elsewhere.
             payload = transform.decode(payload, context.filled_with(fill)).to(device)
         return payload["vector"]
 

@@ -169,7 +169,7 @@ class Mesh:
         self._incoming = self._context.socket(zmq.PULL)
         if case.credentials is not None:
             self._incoming.set(zmq.CURVE_SERVER, 1)
-            self._incoming.set(zmq.CURVE_SECRETKEY, case.credentials.own.secret)
+            self._incoming.set(zmq.CURVE_SECRETKEY, case.credentials.own_keys.secret)
         self._incoming.bind(case.endpoints[rank])
         self._early: dict[int, dict[int, Any]] = {}
         self._expected = case.nodes - 1

@@ -83,7 +83,7 @@ def by_indices(run: Run) -> Iterator[float]:
         return
     before: dict[int, set[int]] = {}
     transcript = _transcript(run)
-    for _, lines in sorted(transcript.rounds.items()):
+    for _, lines in sorted(transcript.lines.items()):
         now = {}
         for line in lines:
             content = transcript.content(line)
@@ -101,7 +101,7 @@ def by_indices(run: Run) -> Iterator[float]:
 def by_size(run: Run) -> Iterator[float]:
     """In each round the share of messages whose size is nearest to the mean of their sender's so far."""
     known: dict[int, list[int]] = {}
-    for _, lines in sorted(_transcript(run).rounds.items()):
+    for _, lines in sorted(_transcript(run).lines.items()):
         first = [line for line in lines if line.phase == 0]
         if known and len({line.bytes for line in first}) > 1:
             means = {v: float(np.mean(sizes)) for v, sizes in known.items()}

@@ -60,7 +60,7 @@ class Messages:
     def deliver(self, i, post):
         j, scheme = post.target, self.schemes[post.target]
         message = PeerMessage(i, post.tag, post.number, post.payload)
-        again = scheme.repeated(message)
+        again = scheme.answer_repeated(message)
         self.post(j, scheme.receive(self.models[j], message, self.views[j]) if again is None else again)
 
     def flush(self):
@@ -74,7 +74,7 @@ class Messages:
             self.flush()
             self.time += 1e6
             for i, scheme in enumerate(self.schemes):
-                self.post(i, scheme.repeats(self.time))
+                self.post(i, scheme.resends(self.time))
         self.flush()
         assert not any(list(scheme.awaited) for scheme in self.schemes)
 

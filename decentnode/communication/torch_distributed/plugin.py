@@ -47,7 +47,7 @@ class TorchDistributed(ZeroMQ):
 
     def __post_init__(self) -> None:
         if self.nodes_per_process != 1:
-            raise BadInput.at("nodes_per_process", f"{ONE_NODE}")
+            raise BadInput.at("nodes_per_process", ONE_NODE)
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         prepare_nccl(directory.process.ranks[0], self.share_gpu)

@@ -71,7 +71,7 @@ class LiveSchedule:
                 yield event
             # Even in a window that is over: a node must answer in each of them.
             now = clock.now()
-            self.messages.post(self.sharing.repeats(now))
+            self.messages.post(self.sharing.resends(now))
             if window.is_over(now):
                 return
             has_step = window.most_steps is None or taken < window.most_steps
@@ -91,7 +91,7 @@ class LiveSchedule:
             # A peer that was only slow has lost nothing, so both ends go on with what they had.
             if self.messages.restart_deadline(arrival.source):
                 yield PeerRejoined(arrival.source)
-            again = self.sharing.repeated(arrival)
+            again = self.sharing.answer_repeated(arrival)
             if again is None:
                 yield arrival
             else:
@@ -191,7 +191,7 @@ class ReplayedSchedule:
                     f"{self._place(window)}: message {number} (tag {tag}) of rank {source} in the recorded "
                     f"schedule has not come within {deadline:.0f} s"
                 )
-            self.messages.post(self.sharing.repeats(clock.now()))
+            self.messages.post(self.sharing.resends(clock.now()))
             await self.messages.wait(CHECK_INTERVAL)
 
     def _collect(self) -> None:
@@ -202,7 +202,7 @@ class ReplayedSchedule:
                 self._wanted_messages.discard(key)
                 self._kept_messages[key] = arrival
             elif key not in self._kept_messages:
-                self.messages.post(self.sharing.repeated(arrival) or ())
+                self.messages.post(self.sharing.answer_repeated(arrival) or ())
 
     def _place(self, window: Window) -> str:
         return f"rank {self.rank}, round {window.round + 1}: replay"

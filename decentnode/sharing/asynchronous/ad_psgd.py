@@ -97,7 +97,7 @@ class AdPsgd(AsyncSharing):
         number, buffer = self._requests[peer]
         return Post(peer, REQUEST, number, Payload.parse(self.chain.layout, buffer))
 
-    def repeats(self, now: float) -> Posts:
+    def resends(self, now: float) -> Posts:
         if self._asked is None:
             return ()
         number = self._requests[self._asked][0]
@@ -111,7 +111,7 @@ class AdPsgd(AsyncSharing):
         self._timer = number, now + pause, pause
         return [self._request(self._asked)]
 
-    def repeated(self, message: PeerMessage) -> Posts | None:
+    def answer_repeated(self, message: PeerMessage) -> Posts | None:
         source, tag, number, _ = message
         if tag != REQUEST:
             return None if self._requests.get(source, (0,))[0] == number else ()
@@ -147,7 +147,7 @@ class AdPsgd(AsyncSharing):
         (post,) = self.posts(delta, [message.source], view, ANSWER, message.number)
         # As the other end decodes it: rounding must not change the sum.
         sent = PeerMessage(view.rank, ANSWER, message.number, post.payload)
-        context = self._context(view.rank, message.source, ANSWER, message.number, view)
+        context = self.message_context(view.rank, message.source, ANSWER, message.number, view)
         vector.add_(self.chain.decode(sent.payload, context).to(vector.dtype))
         return self._keep(message, ANSWER, post.payload.buffer)
 

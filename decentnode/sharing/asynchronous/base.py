@@ -13,10 +13,11 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from decentnode.core.payload import NotFinite, Payload, PayloadError
-from decentnode.core.registry import name_of
+from decentnode.core.registry import name_of, refuse_old_hooks
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
+from decentnode.sharing import renamed
 from decentnode.sharing.base import Promises, SharingBase
 from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.base import Context
@@ -54,10 +55,14 @@ class AsyncSharing(SharingBase):
     promises = Promises(allows_rejoin=False, sends_one_payload=False, wire="C(d) per message")
     state: ClassVar[tuple[str, ...]] = ("_latest", "_steps")
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, renamed.ASYNCHRONOUS_HOOKS)
+
     _latest: dict[tuple[int, int], int]
     """By (source, tag) the highest number so far."""
     _steps: int
-    """Local steps so far."""
+    """Local steps so far; a scheme adds 1 in `after_step`, because messages are numbered by them."""
     _lost: tuple[int, ...] = ()
 
     def begin(self, vector: Tensor) -> None:
@@ -75,7 +80,10 @@ class AsyncSharing(SharingBase):
 
     @property
     def tags(self) -> int:
-        """The number of tags; messages with a higher one are refused."""
+        """Tags are 0 to this number less one, by default `promises.phases`; others are refused.
+
+        `payload_layout` is asked for the layout of each tag.
+        """
         return self.promises.phases
 
     @property
@@ -91,7 +99,7 @@ class AsyncSharing(SharingBase):
     def after_step(self, vector: Tensor, view: View) -> Posts:
         """Called after each local step of the model, shape (d,); may change it."""
 
-    def repeated(self, message: PeerMessage) -> Posts | None:
+    def answer_repeated(self, message: PeerMessage) -> Posts | None:
         """What is sent for a message that was used before, or is older than one that was; None: it is new."""
         return () if message.number <= self._latest.get(message[:2], -1) else None
 
@@ -99,7 +107,7 @@ class AsyncSharing(SharingBase):
         """Uses a new message; may change the model, and answer."""
         self._latest[message[:2]] = message.number
         try:
-            context = self._context(message.source, view.rank, message.tag, message.number, view)
+            context = self.message_context(message.source, view.rank, message.tag, message.number, view)
             signal = self.chain.decode(message.payload, context.filled_with(self.fill_for(message, vector)))
             if not is_finite(signal):
                 raise NotFinite(f"its {self.flaw_of(signal)}")
@@ -125,7 +133,7 @@ class AsyncSharing(SharingBase):
         """Peers with a request that is not answered; the node waits for them for its deadline at most."""
         return ()
 
-    def repeats(self, now: float) -> Posts:
+    def resends(self, now: float) -> Posts:
         """Messages to send once more, by a clock in seconds, because no answer has come."""
         return ()
 
@@ -145,7 +153,7 @@ class AsyncSharing(SharingBase):
         draw = generator(self.setup.seed, "partner", view.rank, self._steps, *purpose)
         return [live[k] for k in draw.choice(len(live), size=min(count, len(live)), replace=False)]
 
-    def _context(self, sender: int, receiver: int, tag: int, number: int, view: View) -> Context:
+    def message_context(self, sender: int, receiver: int, tag: int, number: int, view: View) -> Context:
         # The number stands for the round: no two messages share their random choices.
         one_receiver = receiver if self.chain.per_receiver else None
         return view.context(sender, one_receiver, phase=tag, number=number)
@@ -158,6 +166,6 @@ class AsyncSharing(SharingBase):
         posts: list[Post] = []
         for target in targets:
             if not posts or self.chain.per_receiver:
-                payload = self.chain.encode(copy, self._context(view.rank, target, tag, number, view))
+                payload = self.chain.encode(copy, self.message_context(view.rank, target, tag, number, view))
             posts.append(Post(target, tag, number, payload))
         return posts

@@ -73,6 +73,7 @@ class BuffersBeside(SchemeWrapper):
         return None if inner is None else self._buffer_field.layout(inner)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        self._buffers = vector[self._end :]
         return self._joined(self.scheme.outgoing(vector[: self._end], view), vector[self._end :])
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:

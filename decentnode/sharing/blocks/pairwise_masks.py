@@ -63,11 +63,11 @@ class MaskKeys:
         self._public, self._shared = dict(public), {}
 
     def mask(self, rank: int, other: int, *purpose: int) -> Mask:
-        """The mask that one of `own` and `other` adds and the other subtracts: the lower rank adds."""
+        """The mask that one of `rank` and `other` adds and the other subtracts: the lower rank adds."""
         return Mask(self.key(rank, other, *purpose), is_added=rank < other)
 
     def key(self, rank: int, other: int, *purpose: int) -> bytes:
-        """16 bytes that `own` and `other` alone know, for one purpose."""
+        """16 bytes that `rank` and `other` alone know, for one purpose."""
         pair = sorted((rank, other))
         words = struct.pack(f"<{2 + len(purpose)}q", *pair, *purpose)
         return HKDFExpand(SHA256(), 16, b"decentnode mask" + words).derive(self._shared_with(other))

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Layout, NotFinite, Payload, dense_layout
+from decentnode.core.registry import refuse_old_hooks
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
+from decentnode.sharing import renamed
 from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.weighted_sum import Terms, is_finite
 
@@ -38,6 +40,10 @@ class ServerSharing(Sharing):
     """Whether clients need u_i as servers decode it."""
     state: ClassVar[tuple[str, ...]] = ("_model", "_round", "_lost")
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        refuse_old_hooks(cls, renamed.SERVER_HOOKS)
+
     average: Literal["samples", "equal"] = "samples"
     """The weights of the clients: by their samples, or the same for all that have any."""
 
@@ -58,7 +64,7 @@ class ServerSharing(Sharing):
         super().bind(setup)
         self._elements = setup.chain.layouts[0].fields[0].elements
         self._taken: Tensor | None = None
-        self._own: Tensor | None = None
+        self._update: Tensor | None = None
 
     def begin(self, vector: Tensor) -> None:
         super().begin(torch.zeros_like(vector))
@@ -81,14 +87,14 @@ class ServerSharing(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         """What this node sends up, to all servers."""
         serves, up = view.rank in view.servers, tuple(j for j in view.targets if j in view.servers)
-        self._own = self.signal(vector, view) if (serves or up) and self._samples[view.rank] else None
-        if self._own is None or not up:
+        self._update = self.signal(vector, view) if (serves or up) and self._samples[view.rank] else None
+        if self._update is None or not up:
             return {}
-        sent = self.encode(self._own, replace(view, targets=up))
+        sent = self.encode(self._update, replace(view, targets=up))
         if serves or self.decodes_own:
             # As the other servers decode it: all must add up the same.
             context = view.context(view.rank, up[0] if self.chain.per_receiver else None)
-            self._own = self.chain.decode(sent[up[0]].to(vector.device), context)
+            self._update = self.chain.decode(sent[up[0]].to(vector.device), context)
         packed = {id(payload): self._packed(payload) for payload in sent.values()}
         return {j: packed[id(payload)] for j, payload in sent.items()}
 
@@ -99,8 +105,8 @@ class ServerSharing(Sharing):
             view,
             lambda j, payload: self.chain.decode(self._unpacked(j, payload), view.context(j, view.rank)),
         )
-        if self._own is not None:
-            parts[view.rank] = self._own
+        if self._update is not None:
+            parts[view.rank] = self._update
         parts = dict(sorted(parts.items()))
 
         def terms(usable: Mapping[int, Tensor]) -> Terms:
