@@ -115,8 +115,8 @@ class ServerSharing(Sharing):
 
         signals = {view.rank: vector, **parts}
         self.weighted_mix(signals, view, out, terms)
-        if parts := {j: parts[j] for j in parts if j in signals}:
-            self.step(out, parts, view)
+        if finite := {j: part for j, part in parts.items() if j in signals}:
+            self.step(out, finite, view)
         out.copy_(self._x)
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
