@@ -2,7 +2,7 @@
 
 A node calls it in any order of events: a message has arrived, a local step begins or has ended, a peer is
 lost or back. The order alone decides about the models, so a recorded order gives the same bits again. Time
-has two effects: `may_step` delays a step, and `repeats` sends old messages once more. Neither changes a
+has two effects: `may_step` delays a step, and `resends` sends old messages once more. Neither changes a
 model.
 """
 
@@ -62,7 +62,7 @@ class AsyncSharing(SharingBase):
     _latest: dict[tuple[int, int], int]
     """By (source, tag) the highest number so far."""
     _steps: int
-    """Local steps so far; a scheme adds 1 in `after_step`, because messages are numbered by them."""
+    """Local steps so far; a scheme adds 1 in `after_step` or `before_step`, because messages are numbered by them."""
     _lost: tuple[int, ...] = ()
 
     def begin(self, vector: Tensor) -> None:
