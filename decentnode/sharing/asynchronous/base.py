@@ -62,7 +62,7 @@ class AsyncSharing(SharingBase):
     _latest: dict[tuple[int, int], int]
     """By (source, tag) the highest number so far."""
     _steps: int
-    """Local steps so far, by which messages are numbered; a scheme adds 1 in `after_step` or `before_step`."""
+    """Local steps so far, which number the messages; a scheme adds 1 in `after_step` or `before_step`."""
     _lost: tuple[int, ...] = ()
 
     def begin(self, vector: Tensor) -> None:
