@@ -87,7 +87,7 @@ class Defect:
         return f"{self.problem}; {self.suggestion}" if self.suggestion else self.problem
 
     def below(self, key: Key) -> Self:
-        """The same defect of a section that is at `key`."""
+        """Returns the defect with `key`, the place of its section, before its own key."""
         return replace(self, key=(*key, *self.key))
 
     def __str__(self) -> str:
