@@ -132,10 +132,10 @@ class Adversarial(SchemeWrapper):
         if type(self.scheme).share is Sharing.share:
             await Sharing.share(self, vector, view, tapped, out)
         elif view.round < self.attack.first_round:
-            await self.scheme.share(vector, view, tapped, out)
+            await self.scheme.share(vector, view, tapped, out=out)
         else:
             # Several exchanges depend on each other, so the node mixes what it has told.
-            await self.scheme.share(self._lie(vector, view, None), view, tapped, out)
+            await self.scheme.share(self._lie(vector, view, None), view, tapped, out=out)
 
     def _lies(self, vector: Tensor, view: View) -> dict[int, Payload]:
         if not self.attack.per_target:
@@ -147,4 +147,4 @@ class Adversarial(SchemeWrapper):
         return lies
 
     def _lie(self, vector: Tensor, view: View, target: int | None) -> Tensor:
-        return self.attack.lie(vector, view, self._seen, target).to(vector.dtype)
+        return self.attack.lie(vector, view, self._seen, target=target).to(vector.dtype)

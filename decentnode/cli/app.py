@@ -98,7 +98,7 @@ def launch(
     """Runs this machine's part and exits with its exit code; `resume_plan`: the run to resume."""
     from decentnode.launcher.start import run_here
 
-    raise typer.Exit(run_here(settings, config, overrides, resume_plan))
+    raise typer.Exit(run_here(settings, config, overrides, resume_plan=resume_plan))
 
 
 @app.command()
@@ -121,7 +121,7 @@ def sweep(
     import_torch()
     from decentnode.studies.sweep import command
 
-    request = command.SweepRequest(study, overrides or (), accept_code_change, only or (), part)
+    request = command.SweepRequest(study, overrides or (), accept_code_change, only=only or (), part=part)
     if plan:
         command.show_plan(request)
     elif slurm or submit:

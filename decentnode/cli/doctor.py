@@ -62,7 +62,7 @@ def graded(
     subject: str, value: str, good: bool, advice: str, level: Literal["warn", "fail"] = "fail"
 ) -> Finding:
     """`ok` when good; otherwise `level` with the remedy."""
-    return Finding("ok", subject, value) if good else Finding(level, subject, value, advice)
+    return Finding("ok", subject, value) if good else Finding(level, subject, value, advice=advice)
 
 
 def examine(settings: Settings | None = None, machine: int = 0) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def examine(settings: Settings | None = None, machine: int = 0) -> Iterator[Find
         yield from experiment_ports(settings, machine)
         yield experiment_keys(settings, machine)
         shortage = file_shortage(settings, machine)
-        yield graded("limits", "enough for this experiment", not shortage, shortage)
+        yield graded("limits", "enough for this experiment", not shortage, advice=shortage)
 
 
 def python() -> Iterator[Finding]:
@@ -90,15 +90,18 @@ def torch() -> Iterator[Finding]:
         )
     except subprocess.TimeoutExpired:
         yield Finding(
-            "fail", "torch", f"does not load within {Timeouts.torch_import:.0f} s", "is the disk that slow?"
+            "fail",
+            "torch",
+            f"does not load within {Timeouts.torch_import:.0f} s",
+            advice="is the disk that slow?",
         )
         return
     if answer.returncode:
         reason = (answer.stderr.strip().splitlines() or ["it crashed"])[-1]
-        yield Finding("fail", "torch", reason, "pip install -c constraints.txt torch")
+        yield Finding("fail", "torch", reason, advice="pip install -c constraints.txt torch")
         return
     version, cuda, gpus = json.loads(answer.stdout.splitlines()[-1])
-    yield graded("torch", version, numbers(version) >= OLDEST_TORCH, "install 2.6 or newer")
+    yield graded("torch", version, numbers(version) >= OLDEST_TORCH, advice="install 2.6 or newer")
     yield _gpu(cuda, gpus)
 
 
@@ -108,13 +111,13 @@ def _gpu(cuda: str | None, gpus: list[str]) -> Finding:
     if shutil.which("nvidia-smi") is None:
         return Finding("ok", "GPU", "none; nodes compute on the CPU")
     why = "this torch is built without CUDA" if cuda is None else f"torch with CUDA {cuda} does not see it"
-    return Finding("warn", "GPU", why, "see nvidia-smi, and install a torch that fits the driver")
+    return Finding("warn", "GPU", why, advice="see nvidia-smi, and install a torch that fits the driver")
 
 
 def libzmq() -> Iterator[Finding]:
     """The library that carries messages."""
     version = f"{zmq.zmq_version()} (pyzmq {metadata.version('pyzmq')})"
-    yield graded("libzmq", version, zmq.zmq_version_info() >= OLDEST_LIBZMQ, "pip install 'pyzmq>=26'")
+    yield graded("libzmq", version, zmq.zmq_version_info() >= OLDEST_LIBZMQ, advice="pip install 'pyzmq>=26'")
 
 
 def kernel() -> Iterator[Finding]:
@@ -128,14 +131,14 @@ def kernel() -> Iterator[Finding]:
     left = room_for_processes()
     room = "no limit" if left == inf else f"{left:.0f} more may start"
     advice = "raise it (ulimit -u, or pids.max of the container)"
-    yield graded("processes", room, left >= FEW_PROCESSES, advice, "warn")
+    yield graded("processes", room, left >= FEW_PROCESSES, advice=advice, level="warn")
 
 
 def open_files() -> Iterator[Finding]:
     """The limit of open files of a node process, which raises the soft limit itself."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     advice = "raise the hard limit (ulimit -Hn) as root"
-    yield graded("open files", f"{hard} (soft limit {soft})", hard >= FEW_FILES, advice, "warn")
+    yield graded("open files", f"{hard} (soft limit {soft})", hard >= FEW_FILES, advice=advice, level="warn")
 
 
 def shared_memory() -> Iterator[Finding]:
@@ -146,20 +149,24 @@ def shared_memory() -> Iterator[Finding]:
         os.close(fd)
     except OSError as error:
         advice = "use communication.local=ipc, or give this container /proc"
-        yield Finding("fail", "shared memory", f"memfd cannot be used: {error.strerror}", advice)
+        yield Finding("fail", "shared memory", f"memfd cannot be used: {error.strerror}", advice=advice)
     else:
         yield Finding("ok", "shared memory", "memfd, opened through /proc")
     if Path("/dev/shm").is_dir():
         yield Finding("ok", "/dev/shm", f"{readable_bytes(shutil.disk_usage('/dev/shm').free)} free")
     else:
-        yield Finding("warn", "/dev/shm", "missing", "nodes do not need it, NCCL between GPUs does; mount it")
+        yield Finding(
+            "warn", "/dev/shm", "missing", advice="nodes do not need it, NCCL between GPUs does; mount it"
+        )
 
 
 def addresses() -> Iterator[Finding]:
     """Addresses for this machine in `mapping.machines`."""
     addresses = [ip for ip in own_addresses() if not ipaddress.ip_address(ip).is_loopback]
     advice = "runs over several machines need a network"
-    yield graded("addresses", ", ".join(addresses) or "only loopback", bool(addresses), advice, "warn")
+    yield graded(
+        "addresses", ", ".join(addresses) or "only loopback", bool(addresses), advice=advice, level="warn"
+    )
 
 
 def processor() -> Iterator[Finding]:
@@ -172,7 +179,7 @@ def memory() -> Iterator[Finding]:
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
     available = f"{readable_bytes(free)} of {readable_bytes(total)} available"
-    yield graded("memory", available, free >= LITTLE_MEMORY, "end other programs", "warn")
+    yield graded("memory", available, free >= LITTLE_MEMORY, advice="end other programs", level="warn")
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
@@ -227,7 +234,7 @@ def limits(timeouts: Timeouts) -> Iterator[Limit]:
             name, value, bounds = ast.unparse(node.target), node.value, ast.literal_eval(following.value)
         else:
             continue
-        yield Limit(name, _seconds(timeouts, name), _formula(name, value), " ".join(bounds.split()))
+        yield Limit(name, _seconds(timeouts, name), _formula(name, value), bounds=" ".join(bounds.split()))
 
 
 def _formula(name: str, value: ast.expr | None) -> str:

@@ -66,7 +66,7 @@ def show(directory: Path, out: Path | None = None) -> Iterator[str]:
         raise BadInput(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
     headline = study.headline
     rows = [panels(group, points, headline.higher_is_better) for group, points in frontier.groups.items()]
-    draw_frontier(f"{study.name}: privacy frontier", f"{headline.name}{headline.unit}", rows, picture)
+    draw_frontier(f"{study.name}: privacy frontier", f"{headline.name}{headline.unit}", rows, path=picture)
     yield from map(str, (folder / TABLE, folder / NUMBERS, picture))
 
 
@@ -79,7 +79,7 @@ def panels(group: str, points: Sequence[FrontierPoint], rising: bool) -> list[Pa
         ("proof", "epsilon", True, lambda point: point.epsilon, 1.0),
     ]
     return [
-        Panel(f"{of}{name}", axis, is_logarithmic, values, front)
+        Panel(f"{of}{name}", axis, is_logarithmic, points=values, front=front)
         for name, axis, is_logarithmic, cost, scale in kinds
         if any(isfinite(cost(point).mean) for point in points)
         for values, front in (_drawn(points, cost, rising, scale),)

@@ -106,7 +106,7 @@ def needs_of(settings: "Settings") -> MatrixNeeds:
 
     sharing = settings.sharing.make()
     transforms = [plugin.make() for plugin in settings.sharing.transforms]
-    chain = sharing.make_chain(transforms, TRIAL.numel, DTYPES[settings.training.dtype], TRIAL)
+    chain = sharing.make_chain(transforms, TRIAL.numel, DTYPES[settings.training.dtype], parameters=TRIAL)
     return MatrixNeeds(name_of(sharing), sharing.preserves_mean(chain), sharing.requirements.undirected_graph)
 
 
@@ -149,13 +149,13 @@ def draw(weighted: WeightedGraph, title: str, drawing: Drawing, groups: Groups) 
     panels = [
         DrawnRound(
             f"round {round + 1}" if len(rounds) > 1 else "", coordinates, edges_of(weighted, round),
-            frozenset(rank for rank in range(graph.num_nodes) if not graph.trains(rank, round)),
+            resting=frozenset(rank for rank in range(graph.num_nodes) if not graph.trains(rank, round)),
         )
         for round, coordinates in zip(rounds, places(graph, rounds), strict=True)
     ]  # fmt: skip
     of_ranks = groups.of_ranks or [0] * graph.num_nodes
     text = f"{title}, {counted(graph.num_nodes, 'node')}"
-    draw_graph(GraphPicture(text, panels, graph.directed, of_ranks, groups.names), drawing.path)
+    draw_graph(GraphPicture(text, panels, graph.directed, groups=of_ranks, names=groups.names), drawing.path)
     yield f"picture            {drawing.path}"
 
 

@@ -65,7 +65,7 @@ def import_config(
         weights_store_dir=weights_store_dir,
         others={flag: value for flag, value in others.items() if value is not None},
     )
-    made, text = converted(config, arguments, overrides or (), out)
+    made, text = converted(config, arguments, overrides or (), out=out)
     if out is None:
         print_lines(text.splitlines())
     else:

@@ -117,7 +117,7 @@ def watch(
     """Serve the page of a report while its runs are in progress."""
     from decentnode.studies.watch import serve
 
-    serve(runs, host, port, token, target)
+    serve(runs, host, port, token=token, target=target)
 
 
 def export(

@@ -82,7 +82,7 @@ def report(settings: Settings) -> Iterator[str]:
     trials = []
 
     def attempt(gamma: float, rounds: int) -> Trial:
-        return simulate(settings, graph, gamma, rounds)
+        return simulate(settings, graph, gamma, rounds=rounds)
 
     for trial in find(attempt):
         trials.append(trial)
@@ -142,7 +142,7 @@ def rounded(gamma: float) -> float:
 
 def simulate(settings: Settings, graph: WeightedGraph, gamma: float, rounds: int) -> Trial:
     """Consensus from random models; ends early where the outcome is clear."""
-    nodes = [_scheme(settings, graph, gamma, rank) for rank in range(graph.num_nodes)]
+    nodes = [_scheme(settings, graph, gamma, rank=rank) for rank in range(graph.num_nodes)]
     models = _random_models(len(nodes), nodes[0].reach, settings.seed)
     start, distances = _distance(models), []
     for round in range(rounds):
@@ -163,8 +163,8 @@ def _scheme(settings: Settings, graph: WeightedGraph, gamma: float, rank: int) -
     plugin = replace(settings.sharing, options={**settings.sharing.options, "gamma": gamma})
     scheme: Sharing = plugin.make()
     transforms = [t for t in (t.make() for t in settings.sharing.transforms) if not isinstance(t, LOSSLESS)]
-    chain = scheme.make_chain(transforms, TRIAL.numel, torch.float64, TRIAL)
-    scheme.bind(Setup(TRIAL, chain, graph, rank))
+    chain = scheme.make_chain(transforms, TRIAL.numel, torch.float64, parameters=TRIAL)
+    scheme.bind(Setup(TRIAL, chain, graph, rank=rank))
     # All nodes start equal, as in a run; the random models then have the effect of training.
     scheme.begin(torch.zeros(TRIAL.numel, dtype=torch.float64))
     return scheme
@@ -183,7 +183,7 @@ def mix(schemes: Sequence[Sharing], graph: WeightedGraph, models: Tensor, round:
     """One round of communication of all nodes; returns the new models, shape (n, d)."""
     mixed = torch.empty_like(models)
     views = {rank: graph.view(rank, round) for rank in range(len(schemes))}
-    share_all(dict(enumerate(schemes)), dict(enumerate(models)), views, dict(enumerate(mixed)))
+    share_all(dict(enumerate(schemes)), dict(enumerate(models)), views, out=dict(enumerate(mixed)))
     return mixed
 
 

@@ -109,12 +109,12 @@ def _order(sharing: Sharing, transforms: Sequence[Transform], training: Training
         if isinstance(transforms[index], Wrapper) and index + 1 < len(transforms):
             continue  # a wrapper can only be checked with the transforms after it
         try:
-            Chain(copy.deepcopy([*first, *transforms[: index + 1]]), TRIAL.numel, dtype, TRIAL)
+            Chain(copy.deepcopy([*first, *transforms[: index + 1]]), TRIAL.numel, dtype, parameters=TRIAL)
         except BadInput as error:
             yield from _defects_of_chain(sharing, error)
             return
     try:
-        sharing.make_chain(copy.deepcopy(transforms), TRIAL.numel, dtype, TRIAL)
+        sharing.make_chain(copy.deepcopy(transforms), TRIAL.numel, dtype, parameters=TRIAL)
     except BadInput as error:
         yield from _defects_of_chain(sharing, error)
 
@@ -373,7 +373,7 @@ def _faults(
     mapping: Mapping, rounds: int,
 ) -> Iterator[Defect]:  # fmt: skip
     for index, fault in enumerate(faults):
-        for defect in fault.defects(communication, mapping, graph.num_nodes, rounds):
+        for defect in fault.defects(communication, mapping, graph.num_nodes, rounds=rounds):
             yield defect.below(("faults", index))
 
 

@@ -93,7 +93,7 @@ def merge(document: Document, base_document: Document) -> Document:
         defects=[*document.defects, *defects],
         bases=[base_document.file, *base_document.bases],
     )
-    _change(merged, document, (), merged.value, document.value)
+    _change(merged, document, (), below=merged.value, values=document.value)
     return merged
 
 
@@ -113,7 +113,7 @@ def _change(
         if "name" in value or "name" not in section:
             merged_document.locations[place] = document.locations[place]
         below[name] = section
-        _change(merged_document, document, place, section, value)
+        _change(merged_document, document, place, below=section, values=value)
 
 
 def _continued(key: Key, below: Any, value: Any) -> dict[str, Any] | None:

@@ -63,15 +63,17 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
     gradient_sync: GradientSync = settings.training.gradient_sync.make()
     needed = []
     if several and machine == 0:
-        needed.append(Ports(address, mapping.rendezvous_port, 1, "mapping.rendezvous_port", machine))
+        needed.append(
+            Ports(address, mapping.rendezvous_port, 1, key="mapping.rendezvous_port", machine=machine)
+        )
     if several and gradient_sync.port is not None and machine == mapping.machine_of(0):
-        needed.append(Ports(address, gradient_sync.port, 1, "training.port", machine))
+        needed.append(Ports(address, gradient_sync.port, 1, key="training.port", machine=machine))
     graph: Graph = settings.graph.make()
     if machine == 0 and (port := graph.service_port(len(mapping.machines))) is not None:
-        needed.append(Ports(address, port, 1, "graph.port", machine))
+        needed.append(Ports(address, port, 1, key="graph.port", machine=machine))
     communication: Communication = settings.communication.make()
     return needed + [
-        Ports(address, ports.start, len(ports), f"communication.{option}", machine)
+        Ports(address, ports.start, len(ports), key=f"communication.{option}", machine=machine)
         for option, ports in communication.ports(len(mapping.ranks_of(machine)), several).items()
     ]
 

@@ -85,7 +85,7 @@ class PluginParser:
             parameters = {option: (Any, None) for option in own} | dict(parameters)
         # Most keys of `training` are valid for every name.
         what = "key" if registry.kind == "training" else f"option of {name}"
-        options = self.options(key, own, parameters, what, [*parameters, *generic])
+        options = self.options(key, own, parameters, what=what, known=[*parameters, *generic])
         if options is None:
             return None
         if not is_dataclass(cls):

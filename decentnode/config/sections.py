@@ -76,7 +76,7 @@ class SectionParser:
         given = {name: value for name in parameters if (value := self.parser.get((name,))) is not None}
         if isinstance(given.get("security"), dict):
             del given["security"]
-        found = self.parser.options((), given, parameters, "key", SECTIONS) or {}
+        found = self.parser.options((), given, parameters, what="key", known=SECTIONS) or {}
         self.made |= {name: found.get(name) for name in ("machine", "rounds")}
         if isinstance(run_dir := found.get("run_dir"), str):
             try:
@@ -103,7 +103,7 @@ class SectionParser:
             return None
         if named is None:
             return self._settings(key, section)
-        return self._plugin(key, named.registry, self._default_name(key) or named.default, section)
+        return self._plugin(key, named.registry, self._default_name(key) or named.default, cls=section)
 
     def _default_name(self, key: Key) -> str:
         """The plug-in's name where the file has none and another section decides."""
@@ -128,7 +128,7 @@ class SectionParser:
         plugins = {n: self._field((*key, n), hint) for n, (hint, _) in parameters.items() if named_in(hint)}
         own = {name: value for name, value in (section or {}).items() if name not in plugins}
         values = {name: given for name, given in parameters.items() if name not in plugins}
-        options = self.parser.options(key, own, values, "key", list(parameters))
+        options = self.parser.options(key, own, values, what="key", known=list(parameters))
         made = None if options is None else self.parser.attempt(key, lambda: cls(**options, **plugins))
         self.made[str(key[-1])] = made
         return made
@@ -141,13 +141,13 @@ class SectionParser:
         `cls` may have more keys, for every plug-in of the kind.
         """
         beside = keys_of_kind(cls)
-        plugin = self.parser.plugin(key, registry, default, beside)
+        plugin = self.parser.plugin(key, registry, default, generic=beside)
         if plugin and not isinstance(registry, TorchClasses):
             self.made[registry.kind] = self.parser.attempt(key, lambda: _tried(plugin))
         section = self.parser.get(key)
         values = {name: given for name, given in beside.items() if is_value(given[0])}
         own = {n: value for n, value in section.items() if n in values} if isinstance(section, dict) else {}
-        found = self.parser.options(key, own, values, "key", list(values)) or {}
+        found = self.parser.options(key, own, values, what="key", known=list(values)) or {}
         self.made |= found
         found |= {n: self._field((*key, n), hint) for n, (hint, _) in beside.items() if n not in values}
         return plugin and cls(**vars(plugin), **found)
@@ -182,11 +182,11 @@ class SectionParser:
         classes = self._classes({name: given for name, given in parameters.items() if not is_value(given[0])})
         values = {name: given for name, given in parameters.items() if is_value(given[0])}
         gradient_sync = None
-        if plugin := self.parser.plugin(key, TRAININGS, "local", parameters):
+        if plugin := self.parser.plugin(key, TRAININGS, "local", generic=parameters):
             gradient_sync = self.parser.attempt(key, lambda: _tried(plugin))
         self.made["gradient_sync"] = gradient_sync
         own = {name: value for name, value in section.items() if name in values}
-        options = self.parser.options(key, own, values, "key", list(values))
+        options = self.parser.options(key, own, values, what="key", known=list(values))
         # Without a key that is misspelt, what the others say together may be wrong for that reason alone.
         if options is None or plugin is None:
             return None

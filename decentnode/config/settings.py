@@ -125,7 +125,7 @@ class FailureSettings:
     @property
     def timeouts(self) -> Timeouts:
         """All limits that follow from these."""
-        return Timeouts(self.deadline, self.grace, self.start_deadline, self.stop_deadline)
+        return Timeouts(self.deadline, self.grace, self.start_deadline, stop_deadline=self.stop_deadline)
 
 
 @dataclass(frozen=True)

@@ -395,8 +395,8 @@ def image_dataset(
 ) -> LoadedDataset:
     """A dataset of uint8 images (n, channels, height, width); normalized by the training images."""
     mean, std = channel_statistics(train[0])
-    parts = [Samples(images, labels, mean, std) for images, labels in (train, test)]
-    return LoadedDataset(parts[0], parts[1], num_classes, tuple(train[0].shape[1:]))
+    parts = [Samples(images, labels, mean, std=std) for images, labels in (train, test)]
+    return LoadedDataset(parts[0], parts[1], num_classes, shape=tuple(train[0].shape[1:]))
 
 
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:

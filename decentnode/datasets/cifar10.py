@@ -108,7 +108,7 @@ class Cifar10(Cifar):
     def write_sample(self, directory: Path) -> Mapping[str, Any]:
         batches = {f"{name}{SUFFIX}": samples.IMAGES // 5 for name in self.train_files}
         files = batches | {f"test_batch{SUFFIX}": samples.TEST_IMAGES}
-        samples.cifar(directory, "cifar10", files, lambda labels: labels[:, None])
+        samples.cifar(directory, "cifar10", files, label_bytes=lambda labels: labels[:, None])
         return {"path": str(directory)}
 
 
@@ -145,7 +145,7 @@ class Cifar100(Cifar):
     def write_sample(self, directory: Path) -> Mapping[str, Any]:
         files = {f"train{SUFFIX}": samples.IMAGES, f"test{SUFFIX}": samples.TEST_IMAGES}
         both = lambda labels: np.stack([labels // FINE_OF_COARSE, labels], 1)  # noqa: E731
-        samples.cifar(directory, "cifar100", files, both)
+        samples.cifar(directory, "cifar100", files, label_bytes=both)
         return {"path": str(directory)}
 
 

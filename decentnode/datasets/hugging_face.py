@@ -168,7 +168,7 @@ class HuggingFace(Images):
             features = [np.concatenate(self._columns(split), axis=1) for split in splits]
             if len({array.shape[1] for array in features}) > 1:
                 raise DatasetError.at("dataset.features", f"{splits[1].folder}: its rows have another length")
-            return loaded(features, labels, groups, classes)
+            return loaded(features, labels, groups, classes=classes)
         images = [self._images(split, self.image) for split in splits]
         train, test = ((image, torch.from_numpy(of)) for image, of in zip(images, labels, strict=True))
         return with_groups(image_dataset(train, test, classes), groups)
@@ -232,7 +232,7 @@ class HuggingFace(Images):
             Samples(part, torch.from_numpy(label), ids=True)
             for part, label in zip(inputs, labels, strict=True)
         )
-        return with_groups(LoadedDataset(train, test, classes, (self.length,)), groups)
+        return with_groups(LoadedDataset(train, test, classes, shape=(self.length,)), groups)
 
     def _padded(self, split: Split, name: str, length: int) -> NDArray[np.int64]:
         """Rows of ids, cut to a length; -1 fills up."""

@@ -52,19 +52,19 @@ ORIGINS = {
     "fashion-mnist": _Origin(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", "MIT",
         (26421880, 29515, 4422102, 5148),
-        ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
+        md5=("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
          "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
     ),
     "mnist": _Origin(
         "https://ossci-datasets.s3.amazonaws.com/mnist", "CC BY-SA 3.0",
         (9912422, 28881, 1648877, 4542),
-        ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
+        md5=("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
          "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
     ),
     "kmnist": _Origin(
         "http://codh.rois.ac.jp/kmnist/dataset/kmnist", "CC BY-SA 4.0",
         (18165135, 29497, 3041136, 5120),
-        ("bdb82020997e1d708af4cf47b453dcf7", "e144d726b3acfaa3e44228e80efcd344",
+        md5=("bdb82020997e1d708af4cf47b453dcf7", "e144d726b3acfaa3e44228e80efcd344",
          "5c965bf0a639b31b8f53240b1b52f4d7", "7320c461ea6c1c855c0b718fb2a4b134"),
     ),
 }  # fmt: skip
@@ -105,7 +105,7 @@ class Idx(FileDataset):
             return [EMNIST]
         origin, folder = ORIGINS[self.variant], FOLDERS[self.variant][0]
         return [
-            Source(f"{origin.url}/{name}-ubyte.gz", size, f"md5:{md5}", folder)
+            Source(f"{origin.url}/{name}-ubyte.gz", size, f"md5:{md5}", folder=folder)
             for name, size, md5 in zip(NAMES, origin.sizes, origin.md5, strict=True)
         ]
 
@@ -116,7 +116,9 @@ class Idx(FileDataset):
     def write_sample(self, directory: Path) -> Mapping[str, Any]:
         prefix = f"{self.variant}-" if self._is_emnist else ""
         classes = CLASSES.get(self.variant, 10)
-        samples.idx(directory, self.variant, prefix, self._test_name, classes, self._first_label)
+        samples.idx(
+            directory, self.variant, prefix, test=self._test_name, classes=classes, first=self._first_label
+        )
         return {"path": str(directory)}
 
     def read(self, seed: int) -> LoadedDataset:

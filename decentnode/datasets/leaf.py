@@ -221,4 +221,4 @@ def check_labels(labels: NDArray[Any], classes: int) -> NDArray[np.int64]:
 def dataset_of(parts: tuple[Part, Part], classes: int) -> LoadedDataset:
     """Samples of ids, as a dataset."""
     train, test = (replace(part.samples(), ids=True) for part in parts)
-    return LoadedDataset(train, test, classes, tuple(parts[0].inputs.shape[1:]))
+    return LoadedDataset(train, test, classes, shape=tuple(parts[0].inputs.shape[1:]))

@@ -121,4 +121,4 @@ def image_parts(parts: tuple[Part, Part], classes: int) -> LoadedDataset:
     """A dataset of uint8 images, normalized by the training images."""
     statistics = channel_statistics(parts[0].inputs)
     train, test = (part.samples(*statistics) for part in parts)
-    return LoadedDataset(train, test, classes, tuple(train.inputs.shape[1:]))
+    return LoadedDataset(train, test, classes, shape=tuple(train.inputs.shape[1:]))

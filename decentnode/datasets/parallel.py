@@ -103,7 +103,7 @@ class Parallel(Dataset):
                 "dataset.cache_path", f"{folder}: is damaged ({error}); remove it"
             ) from error
         train, test = self._with_groups(parts, pairs)
-        return LoadedDataset(train, test, self.vocabulary, (self.length,))
+        return LoadedDataset(train, test, self.vocabulary, shape=(self.length,))
 
     def _pair(self, name: str) -> list[TextFile]:
         """The files of both languages, and of documents if there are any."""
@@ -125,7 +125,7 @@ class Parallel(Dataset):
         write_durably(folder / TOKENIZER, [tokenizer.to_str().encode()])
         for name, (source, target, *_) in zip(("train", "test"), file_pairs, strict=True):
             rows = list[tuple[int, int, int]]()
-            write_durably(folder / f"{name}.ids", self._ids(tokenizer, source, target, rows))
+            write_durably(folder / f"{name}.ids", self._ids(tokenizer, source, target, rows=rows))
             if not rows:
                 raise DatasetError.at("dataset.path", f"{source.path}: has no sentence with a translation")
             table = io.BytesIO()
@@ -158,9 +158,9 @@ class Parallel(Dataset):
         start = (source + target).cumsum(0) - target
         shorter = (target - 1).clamp(max=self.length)
         return Samples(
-            Ragged(values, start - source, source.clamp(max=self.length), PADDING),
-            Ragged(values, start + 1, shorter, IGNORED),
-            more=(Ragged(values, start, shorter, PADDING),),
+            Ragged(values, start - source, source.clamp(max=self.length), fill=PADDING),
+            Ragged(values, start + 1, shorter, fill=IGNORED),
+            more=(Ragged(values, start, shorter, fill=PADDING),),
             groups=lines,
             vocabulary=vocabulary,
         )

@@ -200,7 +200,7 @@ def patterned(kind: str, count: int, classes: int, shape: tuple[int, ...], seed:
 def idx(directory: Path, variant: str, prefix: str, test: str, classes: int, first: int) -> None:
     """Writes a sample of MNIST or a relative: gzipped IDX files; `first` is the least label."""
     for part, count, seed in (("train", IMAGES, 1), (test, TEST_IMAGES, 2)):
-        images, labels = patterned(variant, count, classes, (28, 28), seed)
+        images, labels = patterned(variant, count, classes, shape=(28, 28), seed=seed)
         for content, values in (("images-idx3", images), ("labels-idx1", (labels + first).astype(np.uint8))):
             header = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, dtype=">u4").tobytes()
             packed = gzip.compress(header + values.tobytes(), compresslevel=1, mtime=0)
@@ -210,7 +210,9 @@ def idx(directory: Path, variant: str, prefix: str, test: str, classes: int, fir
 def cifar(directory: Path, kind: str, files: dict[str, int], label_bytes: Callable[[Array], Array]) -> None:
     """Writes a sample of CIFAR's binary batches, `files` with so many images each."""
     for seed, (file, count) in enumerate(files.items()):
-        images, labels = patterned(kind, count, 10 if kind == "cifar10" else 100, (3 * 32 * 32,), seed)
+        images, labels = patterned(
+            kind, count, 10 if kind == "cifar10" else 100, shape=(3 * 32 * 32,), seed=seed
+        )
         (directory / file).write_bytes(np.concatenate([label_bytes(labels), images], axis=1).tobytes())
 
 
@@ -219,7 +221,7 @@ def image_folder(directory: Path, side: int = 40, classes: int = 12) -> None:
     from PIL import Image
 
     for part, count, seed in (("train", 4 * CLIENTS, 1), ("val", CLIENTS, 2)):
-        images, labels = patterned("image_folder", count, classes, (side, side + 8, 3), seed)
+        images, labels = patterned("image_folder", count, classes, shape=(side, side + 8, 3), seed=seed)
         for number, (image, label) in enumerate(zip(images, labels, strict=True)):
             folder = directory / part / f"n{label:08}"
             folder.mkdir(parents=True, exist_ok=True)
@@ -231,7 +233,7 @@ def pngs(count: int, seed: int) -> list[bytes]:
     from PIL import Image
 
     images = []
-    for image in patterned("pngs", count, 5, (36, 36, 3), seed)[0]:
+    for image in patterned("pngs", count, 5, shape=(36, 36, 3), seed=seed)[0]:
         content = io.BytesIO()
         Image.fromarray(image).save(content, "PNG", compress_level=1)
         images.append(content.getvalue())

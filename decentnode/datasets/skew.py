@@ -90,7 +90,7 @@ def apply(
     block = max(1, BLOCK // math.prod(dataset.shape))
     for place, rank in enumerate(training):
         for index, skew in enumerate(skews):
-            about = SkewedRank(rank, place, len(training), dataset.num_classes)
+            about = SkewedRank(rank, place, len(training), num_classes=dataset.num_classes)
             rng = generator(seed, "skew", index, rank)
             chosen[index][rank] = levels = skew.levels(about, rng)
             for start in range(0, len(parts[rank]), block):

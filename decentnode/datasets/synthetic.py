@@ -49,8 +49,8 @@ class Synthetic(Dataset):
         parts = [self._node(seed, k) for k in range(self.nodes)]
         x, y, k = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         is_test = np.concatenate([np.arange(len(labels)) % TEST_EVERY == 0 for _, labels, _ in parts])
-        train, test = (gather(x, y, k, chosen) for chosen in (~is_test, is_test))
-        return LoadedDataset(train, test, self.classes, (self.features,))
+        train, test = (gather(x, y, k, chosen=chosen) for chosen in (~is_test, is_test))
+        return LoadedDataset(train, test, self.classes, shape=(self.features,))
 
     def _node(self, seed: int, k: int) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
         rng = generator(seed, "synthetic", k)

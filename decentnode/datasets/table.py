@@ -68,7 +68,7 @@ class TableFile(Dataset):
             files["test_path"] = directory / f"test{self.test_path.suffix.lower()}"
         names = self.features or tuple(f"feature_{i}" for i in range(SAMPLE_FEATURES))
         for seed, file in enumerate(files.values(), 1):
-            made = samples.columns(samples.IMAGES, len(names), self.predict == "number", seed)
+            made = samples.columns(samples.IMAGES, len(names), self.predict == "number", seed=seed)
             table = dict(zip(names, made.values.T, strict=True)) | {self.label: made.labels}
             write_table(file, table | ({self.group: made.groups} if self.group else {}))
         return files
@@ -85,7 +85,7 @@ class TableFile(Dataset):
             split = [np.flatnonzero(~is_test), np.flatnonzero(is_test)]
             features, labels = ([arrays[0][rows] for rows in split] for arrays in (features, labels))
             groups = groups and [groups[0][rows] for rows in split]
-        return loaded(features, labels, groups, classes)
+        return loaded(features, labels, groups, classes=classes)
 
     def _table(self, path: Path) -> tuple[Path, ByName]:
         table = read_table(path)
@@ -114,7 +114,8 @@ class TableFile(Dataset):
         if not names:
             raise DatasetError.at("dataset.features", f"{path} has no columns but label and group")
         columns = [
-            numbers(self._column(path, table, name, "features"), f"{path}: column {name!r}") for name in names
+            numbers(self._column(path, table, name, option="features"), f"{path}: column {name!r}")
+            for name in names
         ]
         if len(columns) == 1 and columns[0].ndim > 1:
             return columns[0]
@@ -159,11 +160,11 @@ def loaded(
     train, test = (
         Samples(
             torch.from_numpy(np.ascontiguousarray(features[part])), torch.from_numpy(labels[part]),
-            center, scale, groups=None if groups is None else torch.from_numpy(groups[part]),
+            center, std=scale, groups=None if groups is None else torch.from_numpy(groups[part]),
         )
         for part in (0, 1)
     )  # fmt: skip
-    return LoadedDataset(train, test, classes, tuple(train.inputs.shape[1:]))
+    return LoadedDataset(train, test, classes, shape=tuple(train.inputs.shape[1:]))
 
 
 def numbers(column: Array, name: str) -> NDArray[np.float32]:

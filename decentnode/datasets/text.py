@@ -87,7 +87,7 @@ class Text(Dataset):
                 f"{self.test_fraction:g} of them for testing",
             )
         parts = [self._samples(ids, piece) for piece in (train, test)]
-        return LoadedDataset(parts[0], parts[1], len(characters), (self.length,))
+        return LoadedDataset(parts[0], parts[1], len(characters), shape=(self.length,))
 
     def _text(self) -> str:
         try:
@@ -163,7 +163,7 @@ class Tokens(Dataset):
 
     def read(self, seed: int) -> LoadedDataset:
         train, test = (self._part(Path(self.path or "") / name) for name in ("train.bin", "val.bin"))
-        return LoadedDataset(train, test, self.vocabulary, (self.length,))
+        return LoadedDataset(train, test, self.vocabulary, shape=(self.length,))
 
     def _part(self, file: Path) -> Samples:
         token = TOKENS[self._id_bits]

@@ -148,7 +148,14 @@ class View:
             phase: the number of the exchange within the round.
             number: that of a message between local steps, in place of the round.
         """
-        return Context(self.seed, self.round if number is None else number, sender, receiver, fill, phase)
+        return Context(
+            self.seed,
+            self.round if number is None else number,
+            sender,
+            receiver=receiver,
+            fill=fill,
+            phase=phase,
+        )
 
     def at(self, round: int, learning_rate: float) -> "View":
         """This view in another round; `dataclasses.replace` takes ten times as long."""

@@ -153,7 +153,7 @@ def split(members: Sequence[int], most: int) -> list[NodeGroup]:
         a = (len(members) - begin) // most**exponent
         if a:
             end = begin + a * most**exponent
-            parts.append(NodeGroup(members[begin:end], a, most, exponent))
+            parts.append(NodeGroup(members[begin:end], a, most, power=exponent))
             begin = end
     return parts
 
@@ -171,7 +171,7 @@ def simple_base(members: Sequence[int], most: int) -> Rounds:
     parts = split(members, most)
     alone = len(factors(len(parts[0].members), most) or ())
     return [
-        merged(_part_in_round(parts, index, round, alone) for index in range(len(parts)))
+        merged(_part_in_round(parts, index, round, alone=alone) for index in range(len(parts)))
         for round in range(alone + 1 + parts[0].power)
     ]
 

@@ -113,7 +113,7 @@ def known_decay(weighted: WeightedGraph) -> KnownDecay | None:
     if name_of(weighted.mixing) != default_weights(graph) or graph.num_nodes < 3:
         return None
     if isinstance(graph, RedrawnGraph) and graph.period is None and graph.expected_factor is not None:
-        return KnownDecay("round", sqrt(graph.expected_factor), _EXPECTED[name_of(graph)], "expected ")
+        return KnownDecay("round", sqrt(graph.expected_factor), _EXPECTED[name_of(graph)], holds="expected ")
     formula = KNOWN.get(type(graph))
     return None if formula is None else formula(graph)
 
@@ -152,14 +152,14 @@ def _regular(graph: Regular) -> KnownDecay | None:
     if not 3 <= d < graph.num_nodes - 1:
         return None
     formula = "(1 + 2 sqrt(d-1))/(d+1), of most random graphs, a little above for small n (Friedman, 2008)"
-    return KnownDecay("round", (1 + 2 * sqrt(d - 1)) / (d + 1), formula, "mostly below ")
+    return KnownDecay("round", (1 + 2 * sqrt(d - 1)) / (d + 1), formula, holds="mostly below ")
 
 
 def _exponential(graph: Exponential) -> KnownDecay:
     n = graph.num_nodes
     return KnownDecay(
         "round", 1 - 2 / (1 + ceil(log2(n))), "1 - 2/(1 + ceil(log2 n)) (Ying et al., 2021)",
-        "" if n % 2 == 0 else "at most ",
+        holds="" if n % 2 == 0 else "at most ",
     )  # fmt: skip
 
 
@@ -185,7 +185,9 @@ def _base_k(graph: BaseKPlusOne) -> KnownDecay:
 
 
 def _matcha(graph: Matcha) -> KnownDecay:
-    return KnownDecay("round", sqrt(graph.rho), "squared rho = |E W^T W - J| (Wang et al., 2019)", "at most ")
+    return KnownDecay(
+        "round", sqrt(graph.rho), "squared rho = |E W^T W - J| (Wang et al., 2019)", holds="at most "
+    )
 
 
 def _equi_topo(graph: EquiTopo) -> KnownDecay | None:
@@ -196,12 +198,12 @@ def _equi_topo(graph: EquiTopo) -> KnownDecay | None:
     if not graph.one_peer:
         most = sqrt(8 * log(2 * n / EQUI_TOPO_RISK) / (3 * len(graph.hops)))
         formula = "sqrt(8 ln(2 n/p)/(3 M)) for M hops, but for p = 5 % of seeds (Song et al., 2022)"
-        return KnownDecay("round", most, formula, "mostly below ") if most < 1 else None
+        return KnownDecay("round", most, formula, holds="mostly below ") if most < 1 else None
     shifts = np.exp(2j * np.pi * np.outer(np.arange(1, n), graph.hops) / n).mean(1)
     rho = float(np.abs((n - 1) / n * shifts + 1 / n).max())
     squared = (1 - eta) ** 2 + 2 * eta * (1 - eta) * rho + eta**2
     formula = f"squared (1-eta)^2 + 2 eta (1-eta) rho + eta^2, rho = {rho:.4f} (Song et al., 2022)"
-    return KnownDecay("round", sqrt(squared), formula, "at most ")
+    return KnownDecay("round", sqrt(squared), formula, holds="at most ")
 
 
 KNOWN: dict[type, Callable[[Any], KnownDecay | None]] = {

@@ -45,7 +45,7 @@ class GraphFile(StaticGraph):
 
     @cached_property
     def adjacency(self) -> Adjacency:
-        return read_graph(self.path, self.type, self.directed, self.allow_disconnected)
+        return read_graph(self.path, self.type, self.directed, allow_disconnected=self.allow_disconnected)
 
 
 def read_graph(
@@ -120,7 +120,7 @@ def _read_edges(body_lines: Sequence[Line], nodes: int, defects: Defects) -> Edg
             continue
         ends = ranks(line, line.words, nodes, defects)
         if len(ends) == 2:
-            _add_edge(edges, ends[0], ends[1], line, defects)
+            _add_edge(edges, ends[0], ends[1], line=line, defects=defects)
     return edges
 
 
@@ -128,7 +128,7 @@ def _read_adjacency(body_lines: Sequence[Line], nodes: int, defects: Defects) ->
     edges: Edges = {}
     for rank, line in enumerate(body_lines[:nodes]):
         for neighbor in ranks(line, line.words, nodes, defects):
-            _add_edge(edges, rank, neighbor, line, defects)
+            _add_edge(edges, rank, neighbor, line=line, defects=defects)
     if len(body_lines) < nodes:
         last = body_lines[-1].number if body_lines else 1
         defects.add(last, f"the file ends after {len(body_lines)} of {nodes} nodes; each node has its line")

@@ -250,7 +250,7 @@ def _read_weights(lines: list[Line], defects: Defects) -> Entries:
         if len(lines[0].words) == 3 and len(lines) != 3:
             columns = _read_triple(line, defects)
         else:
-            columns = _read_row(line, row, len(lines), defects)
+            columns = _read_row(line, row, len(lines), defects=defects)
         for (i, j), word in columns.items():
             weight = _weight(word, line, defects)
             if (i, j) in entries:

@@ -222,7 +222,14 @@ class Hierarchical(PeriodicGraph):
         heads = tuple(cluster[0] for cluster in clusters)
         return (
             Grouped(n, LEVELS[self.inner](k), clusters, registered_name="the inner level"),
-            Grouped(n, LEVELS[self.outer](n // k), (heads,), self.every, clusters, "the outer level"),
+            Grouped(
+                n,
+                LEVELS[self.outer](n // k),
+                (heads,),
+                every=self.every,
+                of_heads=clusters,
+                registered_name="the outer level",
+            ),
         )
 
     def targets(self, rank: int, round: int) -> tuple[int, ...]:

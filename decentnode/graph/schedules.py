@@ -77,7 +77,9 @@ class FromFiles(Scheduled):
 
     @cached_property
     def sequence(self) -> tuple[Adjacency, ...]:
-        read = tuple(read_graph(path, self.type, self.directed, True) for path, _ in self._schedule)
+        read = tuple(
+            read_graph(path, self.type, self.directed, allow_disconnected=True) for path, _ in self._schedule
+        )
         first = self._schedule[0][0]
         for (path, _), adjacency in zip(self._schedule, read, strict=True):
             if len(adjacency) != len(read[0]):

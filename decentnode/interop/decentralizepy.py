@@ -105,7 +105,7 @@ def _is_foreign(section: Section) -> bool:
 
 def _dataset(conversion: Conversion, section: Section) -> None:
     conversion.miss_those_of_the_table("DATASET")
-    if name := conversion.class_of(section, "dataset", list(DATASETS), "dataset"):
+    if name := conversion.class_of(section, "dataset", list(DATASETS), key="dataset"):
         for option, value in DATASETS.get(name, {"name": name}).items():
             conversion.set(section["dataset_class"], "dataset", option, value=value)
         for entry in section.values():
@@ -118,7 +118,7 @@ def _dataset(conversion: Conversion, section: Section) -> None:
         _files(conversion, section, name)
         _partition(conversion, section, "natural" if name in NATURAL else "iid")
         _validation(conversion, section)
-    if model := conversion.class_of(section, "model", list(MODELS), "model"):
+    if model := conversion.class_of(section, "model", list(MODELS), key="model"):
         ours = CNNS.get(name, "cnn") if model == "CNN" else MODELS.get(model, model)
         conversion.set(section["model_class"], "model", value=ours)
     if "random_seed" in section:
@@ -216,7 +216,7 @@ def _optimizer(conversion: Conversion, section: Section, arguments: Arguments) -
 
 def _training(conversion: Conversion, section: Section) -> None:
     conversion.miss_those_of_the_table("TRAIN_PARAMS")
-    name = conversion.class_of(section, "training", list(TRAININGS), "training")
+    name = conversion.class_of(section, "training", list(TRAININGS), key="training")
     if name in TRAININGS and name != "Training":
         conversion.note(section["training_class"], "the transform top_k itself accumulates changes")
     elif ":" in name:
@@ -241,7 +241,7 @@ def _training(conversion: Conversion, section: Section) -> None:
 
 
 def _communication(conversion: Conversion, section: Section) -> None:
-    name = conversion.class_of(section, "comm", list(COMMUNICATIONS), "communication")
+    name = conversion.class_of(section, "comm", list(COMMUNICATIONS), key="communication")
     if name:
         conversion.set(section["comm_class"], "communication", "name", value=COMMUNICATIONS.get(name, name))
     if "offset" in section:
@@ -273,7 +273,7 @@ def _node(conversion: Conversion, section: Section, arguments: Arguments) -> Non
 def _sharing(conversion: Conversion, section: Section) -> None:
     if not _is_foreign(section):
         conversion.miss_those_of_the_table("SHARING")
-    name = conversion.class_of(section, "sharing", list(SCHEMES), "sharing")
+    name = conversion.class_of(section, "sharing", list(SCHEMES), key="sharing")
     if not name:
         return
     named = section["sharing_class"]
@@ -361,7 +361,7 @@ def _coding(conversion: Conversion, section: Section, scheme: Scheme) -> None:
             if scheme.codes_itself or entry.key != "compress":
                 conversion.miss(entry, why)
         return
-    known = conversion.class_of(section, "compression", list(COMPRESSIONS), "sharing.transforms")
+    known = conversion.class_of(section, "compression", list(COMPRESSIONS), key="sharing.transforms")
     for transform in COMPRESSIONS.get(known, ()):
         if transform == INDEX_CODER and not scheme.indices:
             conversion.note(named, f"without {transform}, because no indices are sent")

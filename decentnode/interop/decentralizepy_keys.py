@@ -222,7 +222,7 @@ def _top_k(*before: str, fraction: str = "alpha", default: Any = 1.0, **fixed: A
         defaults |= {"wavelet": "haar"}
     transforms = (*({"name": name} for name in before), {"name": "top_k", **fixed})
     by = ("transforms", at, "by")
-    return Scheme("gossip", {}, transforms, keys, defaults, indices=True, by=by)
+    return Scheme("gossip", {}, transforms, keys=keys, defaults=defaults, indices=True, by=by)
 
 
 _JWINS = Scheme(

@@ -31,7 +31,7 @@ def converted(
         understand(made.document)
     folder = (out.parent if out is not None else Path()).resolve()
     for key, path in made.paths.items():
-        write_relative(values, key, path, folder)
+        write_relative(values, key, path, folder=folder)
     ordered = {name: values[name] for name in SECTIONS if name in values}
     return made, "\n".join([*comments(made, config), yaml_source.dump(ordered)])
 

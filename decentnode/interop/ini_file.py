@@ -89,7 +89,7 @@ def _with_lines(path: Path, text: str, parser: configparser.RawConfigParser) -> 
             # A value may continue in indented lines.
             value = " ".join(part.strip() for part in parser[section][key].split("\n")).strip()
             if value:
-                found.sections[section][key] = IniEntry(section, key, value, number)
+                found.sections[section][key] = IniEntry(section, key, value, line=number)
     return found
 
 

@@ -119,7 +119,7 @@ def _of_torchrun(environ: Environ) -> SchedulerJob:
     # Without the restarts: each agent of torchrun counts its own.
     name = f"torchrun job {run} of {host}:{port}"
     return SchedulerJob(
-        "torchrun", f"{run}/{restarts}/{host}/{port}", (local_size,) * machines, machine,
+        "torchrun", f"{run}/{restarts}/{host}/{port}", (local_size,) * machines, machine=machine,
         name=name, number=zlib.crc32(name.encode()), rendezvous=(host, port),
         hosts_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
     )  # fmt: skip

@@ -27,7 +27,7 @@ def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
             store.set(keys[machine], address)
         store.wait(keys, timedelta(seconds=seconds))
         addresses = [store.get(key).decode("ascii", "replace") for key in keys]
-        stores.part(store, len(keys), is_master, seconds)
+        stores.part(store, len(keys), is_master, seconds=seconds)
     except (RuntimeError, OSError, StartError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"

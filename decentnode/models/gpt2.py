@@ -79,13 +79,18 @@ class Gpt2(Model):
                 Attention(self.width, self.heads, causal=True, drop=self.dropout),
                 4 * self.width,
                 nn.GELU(approximate="tanh"),
-                EPSILON,
-                self.dropout,
+                epsilon=EPSILON,
+                drop=self.dropout,
             )
             for _ in range(self.layers)
         )
         network = Gpt2Network(
-            blocks, num_classes, context, self.width, self.dropout, self.gradient_checkpointing
+            blocks,
+            num_classes,
+            context,
+            width=self.width,
+            drop=self.dropout,
+            recompute=self.gradient_checkpointing,
         )
         start(network)
         return network

@@ -33,7 +33,7 @@ class Lstm(Model):
         ids_shape(shape, "lstm")
         return Recurrent(
             nn.Embedding(num_classes if self.ids is None else self.ids, self.embedding),
-            stacked(self.embedding, self.hidden, self.layers, self.dropout),
+            stacked(self.embedding, self.hidden, self.layers, drop=self.dropout),
             nn.Linear(self.hidden, num_classes),
-            self.scores,
+            reads=self.scores,
         )

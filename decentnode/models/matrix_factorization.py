@@ -50,4 +50,4 @@ class MatrixFactorization(Model):
                 "matrix_factorization takes ids (user, item) of shape (2,) and gives one rating; the "
                 f"dataset gives {shape} and {num_classes} classes",
             )
-        return Factors(self.users, self.items, self.factors, self.start)
+        return Factors(self.users, self.items, self.factors, start=self.start)

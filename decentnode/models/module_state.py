@@ -53,10 +53,12 @@ class ModuleState:
                 part, key = _place(self.module, name)
                 delattr(part, key)
         for name, content in buffers.items():
-            set_buffer(self.module, name, content, name not in passing)
+            set_buffer(self.module, name, content, is_persistent=name not in passing)
         for name, first in same.items():
             part, key = _place(self.module, first)
-            set_buffer(self.module, name, part._buffers[key], name not in passing, is_shared=True)
+            set_buffer(
+                self.module, name, part._buffers[key], is_persistent=name not in passing, is_shared=True
+            )
         for name, content in state["frozen"].items():
             self._frozen[name].data.copy_(content)
         for path, content in state["extra"].items():
@@ -66,7 +68,7 @@ class ModuleState:
         """Continues from a checkpoint of schema 1, which has buffers alone."""
         persistent = {name for name, _, is_persistent in all_buffers(self.module) if is_persistent}
         for name, content in buffers.items():
-            set_buffer(self.module, name, content, name in persistent)
+            set_buffer(self.module, name, content, is_persistent=name in persistent)
 
 
 def all_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor | None, bool]]:

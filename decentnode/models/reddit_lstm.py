@@ -31,5 +31,5 @@ class RedditLstm(Model):
             nn.Embedding(num_classes, self.embedding, padding_idx=0),
             stacked(self.embedding, self.hidden, self.layers),
             perceptron((self.hidden,), (self.features, num_classes)),
-            "last",
+            reads="last",
         )

@@ -37,9 +37,9 @@ class ResNet18(Model):
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         inputs, _, _ = image_shape(shape, self.name, smallest=8)
-        norm = norm_of(self.norm, self.groups, self.width, self.name)
-        first = stem(self.stem, inputs, self.width, norm)
-        blocks, outputs = stages(self.block, self.depths, self.width, norm)
+        norm = norm_of(self.norm, self.groups, self.width, model=self.name)
+        first = stem(self.stem, inputs, self.width, norm=norm)
+        blocks, outputs = stages(self.block, self.depths, self.width, norm=norm)
         head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(outputs, num_classes))
         network = nn.Sequential(*first, *blocks, *head)
         if self.stem == "imagenet":

@@ -46,10 +46,10 @@ class ResNet8(Model):
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         inputs, height, width = image_shape(shape, "resnet8", smallest=16)
-        norm = norm_of(self.norm, self.groups, self.width, "resnet8")
-        blocks, outputs = stages(ResidualBlock, (1, 1, 1), self.width, norm)
+        norm = norm_of(self.norm, self.groups, self.width, model="resnet8")
+        blocks, outputs = stages(ResidualBlock, (1, 1, 1), self.width, norm=norm)
         features = nn.Sequential(
-            *stem("cifar", inputs, self.width, norm), *blocks, nn.AvgPool2d(4), nn.Flatten()
+            *stem("cifar", inputs, self.width, norm=norm), *blocks, nn.AvgPool2d(4), nn.Flatten()
         )
         # Two strides of 2 that round up, then pooling that rounds down.
         pooled = (-(-height // 4) // 4) * (-(-width // 4) // 4)

@@ -29,5 +29,5 @@ class ShakespeareLstm(Model):
             nn.Embedding(num_classes, self.embedding),
             stacked(self.embedding, self.hidden, self.layers),
             nn.Linear(self.hidden * length, num_classes),
-            "all",
+            reads="all",
         )

@@ -53,14 +53,14 @@ def encoded(value: Any, tensors: dict[str, Tensor], where: str = "state", depth:
     if kind in (dict, Counter, OrderedDict):
         pairs = [
             [
-                encoded(key, tensors, f"a key of {where}", depth + 1),
-                encoded(inner, tensors, f"{where}[{key!r:.50}]", depth + 1),
+                encoded(key, tensors, f"a key of {where}", depth=depth + 1),
+                encoded(inner, tensors, f"{where}[{key!r:.50}]", depth=depth + 1),
             ]
             for key, inner in value.items()
         ]
         return {kind.__name__.lower(): pairs}
     if kind in (list, tuple, deque):
-        items = [encoded(inner, tensors, f"{where}[{i}]", depth + 1) for i, inner in enumerate(value)]
+        items = [encoded(inner, tensors, f"{where}[{i}]", depth=depth + 1) for i, inner in enumerate(value)]
         if kind is list:
             return items
         return {"tuple": items} if kind is tuple else {"deque": [value.maxlen, items]}
@@ -117,7 +117,7 @@ def decoded(tree: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
     `device`: of tensors that were on an accelerator.
     """
     try:
-        state = _decoded(tree, tensors, device, 0)
+        state = _decoded(tree, tensors, device, depth=0)
     except _SENSELESS as error:
         raise InvalidState(f"its state is invalid: {type(error).__name__}: {error}"[:300]) from error
     if tensors:
@@ -133,7 +133,7 @@ def _decoded(tree: Any, tensors: dict[str, Tensor], device: torch.device, depth:
     def items(content: Any) -> list[Any]:
         if not isinstance(content, list):
             raise InvalidState("a list that is none")
-        return [_decoded(inner, tensors, device, depth + 1) for inner in content]
+        return [_decoded(inner, tensors, device, depth=depth + 1) for inner in content]
 
     if isinstance(tree, list):
         return items(tree)
@@ -158,7 +158,7 @@ def _decoded(tree: Any, tensors: dict[str, Tensor], device: torch.device, depth:
             pairs = dict(map(items, content))
             return {"dict": dict, "counter": Counter, "ordereddict": OrderedDict}[kind](pairs)
         case "complex":
-            return torch.view_as_complex(_decoded(content, tensors, device, depth + 1))
+            return torch.view_as_complex(_decoded(content, tensors, device, depth=depth + 1))
         case "sparse":
             *parts, shape, is_coalesced = content
             indices, values = items(parts)

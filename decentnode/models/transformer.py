@@ -161,9 +161,9 @@ class Transformer(Model):
             nn.ModuleList(EncoderBlock(*sizes) for _ in range(self.layers)),
             nn.ModuleList(DecoderBlock(*sizes) for _ in range(self.layers)),
             nn.Embedding(num_classes, self.width),
-            self.dropout,
-            self.padding,
-            self.gradient_checkpointing,
+            drop=self.dropout,
+            padding=self.padding,
+            recompute=self.gradient_checkpointing,
         )
         start(network)
         return network

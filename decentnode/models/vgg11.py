@@ -38,7 +38,7 @@ class Vgg11(Model):
 
     def build(self, shape: tuple[int, ...], num_classes: int) -> nn.Module:
         inputs, _, _ = image_shape(shape, "vgg11", smallest=32)
-        norm = None if self.norm == "none" else norm_of(self.norm, self.groups, self.width, "vgg11")
+        norm = None if self.norm == "none" else norm_of(self.norm, self.groups, self.width, model="vgg11")
         network = nn.Sequential(
             *convolutions(inputs, self.width, norm),
             nn.AdaptiveAvgPool2d(self.pooled),

@@ -77,12 +77,25 @@ class Vit(Model):
                 "model", f"vit: patch {self.patch} does not divide images of {height} x {width}"
             )
         blocks = nn.ModuleList(
-            PreNormBlock(Attention(self.width, self.heads), 4 * self.width, nn.GELU(), EPSILON, self.dropout)
+            PreNormBlock(
+                Attention(self.width, self.heads),
+                4 * self.width,
+                nn.GELU(),
+                epsilon=EPSILON,
+                drop=self.dropout,
+            )
             for _ in range(self.layers)
         )
         patches = nn.Conv2d(inputs, self.width, self.patch, self.patch)
         count = (height // self.patch) * (width // self.patch)
-        network = VitNetwork(patches, count, blocks, num_classes, self.dropout, self.gradient_checkpointing)
+        network = VitNetwork(
+            patches,
+            count,
+            blocks,
+            num_classes=num_classes,
+            drop=self.dropout,
+            recompute=self.gradient_checkpointing,
+        )
         start(network)
         return network
 

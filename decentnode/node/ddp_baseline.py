@@ -72,28 +72,28 @@ class DDPBaseline(GradientSync):
             if len(everything) < len(parts):
                 few = f"{len(everything)} training samples are too few for {len(parts)} ranks"
                 raise BadInput.at("training", f"{NAME}: {few}")
-            return Reshuffled(samples, everything, seed, rank, nodes=len(parts))
+            return Reshuffled(samples, everything, seed, rank=rank, nodes=len(parts))
         sizes = list(map(len, parts))
         if not min(sizes):
             why = f"rank {sizes.index(0)} has no samples, and all must make the same steps"
             raise BadInput.at(
                 "training", f"{NAME}: {why}; correct dataset.partition, or use samples: reshuffled"
             )
-        return Shard(samples, parts[rank], seed, rank, epoch_size=min(sizes))
+        return Shard(samples, parts[rank], seed, rank=rank, epoch_size=min(sizes))
 
     def connect(self, context: SyncContext) -> Reducer:
-        rendezvous = torch_groups.StoreRendezvous(context.directory, NAME, self.port, context.run_id)
+        rendezvous = torch_groups.StoreRendezvous(context.directory, NAME, self.port, run_id=context.run_id)
         device = context.vector.values.device
         store = rendezvous.store(context.start_deadline, opens=True)
         capabilities = backend_choice.facts_of(device, context.directory.process.machine, takes_part=True)
         choose = BackendChoice(self.backend, self.share_gpu, "training.backend")
-        plan = rendezvous.plan(store, capabilities, choose, context.start_deadline)
+        plan = rendezvous.plan(store, capabilities, choose, timeout=context.start_deadline)
         backend = plan.backend or "gloo"
         print(f"{NAME}: {backend} carries the gradients: {plan.reason}", flush=True)
         prepare_nccl(context.rank, self.share_gpu, settings={})
         group = rendezvous.open(store, backend, device, context.deadline)
         missing_ranks = MissingRanks(rendezvous.store(context.deadline), context.rank, len(rendezvous.ranks))
-        return DDPReducer(self, context, group, missing_ranks)
+        return DDPReducer(self, context, group, missing_ranks=missing_ranks)
 
 
 @dataclass(frozen=True, eq=False)

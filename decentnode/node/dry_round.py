@@ -102,7 +102,7 @@ def findings(experiment: Experiment, saves: bool = False) -> Findings:
         is_tried = experiment.settings.has_foreign_plugins and not result.defects
         if is_tried and (rank := nodes.trained) is not None:
             saves = saves or experiment.settings.checkpoint.every > 0
-            trial = ModelTrial(experiment, rank, saves, result.notices)
+            trial = ModelTrial(experiment, rank, saves, notices=result.notices)
             trial.run()
     except DecentnodeError as error:
         result.defects += error.defects
@@ -228,7 +228,9 @@ class DryNodes:
         chain.begin(vector)
         num_added = len(chain.stages) - len(self.experiment.settings.sharing.transforms)
         sender, receiver = self.ranks[0], self.ranks[-1]
-        context = Context(self.experiment.settings.seed, 0, sender, receiver if chain.per_receiver else None)
+        context = Context(
+            self.experiment.settings.seed, 0, sender, receiver=receiver if chain.per_receiver else None
+        )
         payload = Payload.dense(vector)
         for index, transform in enumerate(chain.transforms):
             key, before = ("sharing", "transforms", index - num_added), payload.buffer.clone()
@@ -257,7 +259,7 @@ class DryNodes:
         out = {rank: torch.full_like(model, torch.nan) for rank, model in self.models.items()}
         self.phase = 0
         schemes = {rank: scheme for rank, scheme in self.schemes.items() if isinstance(scheme, Sharing)}
-        share_all(schemes, self.models, self.views, out, self._deliver)
+        share_all(schemes, self.models, self.views, out=out, deliver=self._deliver)
         for rank, scheme in schemes.items():
             self.defects += self._misdeeds(rank, scheme, out[rank])
             scheme.accept(self.models[rank], self.views[rank], out[rank])
@@ -280,7 +282,7 @@ class DryNodes:
                         "sharing", f"{name} sends another payload than payload_layout({tag}) declares"
                     )
                     return
-                arrival = PeerMessage(sender, tag, number, payload)
+                arrival = PeerMessage(sender, tag, number, payload=payload)
                 answers = schemes[target].receive(self.models[target], arrival, views[target])
                 posts += [(target, answer) for answer in answers]
                 for _, error in schemes[target].refusals:

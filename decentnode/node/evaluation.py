@@ -50,7 +50,7 @@ class EvaluationPlan:
 
     def is_due(self, round: int) -> bool:
         """Whether models are evaluated after this round (from 0)."""
-        return is_due(round, self.every, self.rounds, self.final)
+        return is_due(round, self.every, self.rounds, final=self.final)
 
     def includes(self, rank: int, round: int) -> bool:
         """Whether the model of this node is evaluated after this round, where that is due."""
@@ -121,7 +121,7 @@ class NodeEvaluation:
         began, elapsed, resources = self.clock.now(), self.records.seconds, self.resources
         # May wait for the observer, but at most for its timeout.
         published = await resources.snapshots.publish(
-            record.rank, record.round, self.training.vector.values, self.clock
+            record.rank, record.round, self.training.vector.values, clock=self.clock
         )
         is_tested = self.plan.includes(record.rank, record.round)
         in_background = is_tested and await self._hand_over(record)
@@ -142,7 +142,9 @@ class NodeEvaluation:
             training.seed_evaluation(record.round)
             record.metrics = self.scores = plan.measured(
                 record.round,
-                lambda samples: evaluate(training.objective, samples, plan.batch_size, training.hooks.beat),
+                lambda samples: evaluate(
+                    training.objective, samples, plan.batch_size, beat=training.hooks.beat
+                ),
             )
             resources.reporter.send(Evaluated(record.rank, record.round, record.metrics))
         record.memory_mb = private_megabytes()
@@ -168,7 +170,7 @@ class NodeEvaluation:
             record.rank,
             record.round,
             training.vector.values,
-            self.clock,
-            module_state,
-            self.resources.evaluator_timeout,
+            clock=self.clock,
+            module_state=module_state,
+            timeout=self.resources.evaluator_timeout,
         )

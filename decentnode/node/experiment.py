@@ -110,21 +110,21 @@ class Experiment:
         graph = samples.weighted_graph(settings)
         dataset = samples.dataset
         # Raises BadInput where a rank has no part of the steps, before a large model is made.
-        settings.training.gradient_sync.make().shard(dataset.train, samples.parts, settings.seed, 0)
+        settings.training.gradient_sync.make().shard(dataset.train, samples.parts, settings.seed, rank=0)
         network = initial_model(
-            settings.model.make(), dataset.shape, dataset.num_classes, settings.seed, dtype,
-            dataset.train.zeros(2),
+            settings.model.make(), dataset.shape, dataset.num_classes, seed=settings.seed, dtype=dtype,
+            zeros=dataset.train.zeros(2),
         )  # fmt: skip
         layout = ParameterLayout.of(
             network, settings.training.mix_buffers, settings.training.channels_last(network), dtype
         )
         labels = tuple(dataset.train.labels.shape[1:])
-        check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels)
+        check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels=labels)
         for part in (dataset.train, dataset.test):
             check_ids(network, part.largest_ids())
         if dataset.train.is_ragged:
             check_padding(network, *dataset.train.alone_and_padded())
-        plans = plans_of(settings, graph.graph, samples, network)
+        plans = plans_of(settings, graph.graph, samples, network=network)
         rounds, settings = settings.rounds, shortened(settings, plans)
         mapping = settings.mapping.make()
         faults = [fault.make() for fault in settings.faults]
@@ -195,7 +195,9 @@ class Experiment:
             host = self.mapping.machines[machine]
             for index, first in enumerate(range(0, len(ranks), size)):
                 part = tuple(ranks[first : first + size])
-                processes.append(HostProcess(machine, index, part, host.address, host.bound, host.own))
+                processes.append(
+                    HostProcess(machine, index, part, address=host.address, bound=host.bound, own=host.own)
+                )
         return tuple(processes)
 
     @cached_property
@@ -242,10 +244,12 @@ class Experiment:
             # In a network of its own.
             network = copied(self.network).train()
             objective = settings.training.objective(network, layout.channels_last)
-            local_loss = LocalLoss(objective, layout, shard, settings.training.batch_size or BATCH_SIZE)
+            local_loss = LocalLoss(
+                objective, layout, shard, batch_size=settings.training.batch_size or BATCH_SIZE
+            )
         setup = Setup(
             layout=layout,
-            chain=scheme.make_chain(transforms, layout.numel, layout.dtype, layout),
+            chain=scheme.make_chain(transforms, layout.numel, layout.dtype, parameters=layout),
             graph=self.graph,
             rank=rank,
             samples=len(self.samples.parts[rank]),
@@ -304,7 +308,7 @@ class Experiment:
     def shard(self, rank: int) -> Shard:
         """The training samples of a node."""
         shard = self.gradient_sync.shard(
-            self.samples.dataset.train, self.samples.parts, self.settings.seed, rank
+            self.samples.dataset.train, self.samples.parts, self.settings.seed, rank=rank
         )
         return replace(shard, least_batch=self.least_batch)
 
@@ -329,19 +333,30 @@ class Experiment:
         sharing = self.sharing_in_run(rank)
         # Between steps, other nodes of the same event loop get their turn.
         pause = (lambda: clock.sleep(0)) if shares_process else None
-        scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock)
+        scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock=clock)
         if self.injector is not None:
             scheduler.heartbeat = self.injector.heartbeat(rank, scheduler.heartbeat, resources.reporter)
         trains = partial(self.graph.graph.trains, rank)
         slowed = settings.training.pace
-        pace = None if slowed is None else slowed.of_rank(rank, self.graph.num_nodes, settings.seed, clock)
+        pace = (
+            None if slowed is None else slowed.of_rank(rank, self.graph.num_nodes, settings.seed, clock=clock)
+        )
         # In the asynchronous loop a slow node answers while it sleeps.
         waits = None if sharing.asynchronous else pace
         journal = PrivacyJournal(run, rank)
-        hooks = Hooks(sharing.adjust_gradient, pause, scheduler.heartbeat.beat, waits, trains, journal.spend)
+        hooks = Hooks(
+            sharing.adjust_gradient,
+            pause,
+            scheduler.heartbeat.beat,
+            pace=waits,
+            trains=trains,
+            spends=journal.spend,
+        )
         plan, shard = self.privacy[rank] if self.privacy else None, self.shard(rank)
         foreign = settings.has_foreign_plugins
-        training = Training(network, vector, settings.training, shard, hooks, plan, seeds_all=foreign)
+        training = Training(
+            network, vector, settings.training, shard=shard, hooks=hooks, plan=plan, seeds_all=foreign
+        )
         if training.private is not None:
             journal.keep(training.private)
         reporter, failures = resources.reporter, settings.failures
@@ -356,18 +371,25 @@ class Experiment:
             # Only neighbors in the graph may have the model.
             exchange.may_fetch = self.graph.graph.partners(rank).__contains__
         warn = partial(resources.report_disk, rank)
-        transcript = writer_for(run, rank, settings, self.mapping, sharing, warn)
+        transcript = writer_for(run, rank, settings, mapping=self.mapping, scheme=sharing, warn=warn)
         kept_beside: list[KeptBeside] = [journal]
         if transcript is not None:
             exchange.tap = transcript.take
             kept_beside.append(transcript)
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
-            kept_beside.append(ModelRecords(run, rank, network, due, warn))
-        records = Records(resources.records, rank, warn, kept_beside)
-        evaluation = NodeEvaluation(self.plan, training, endpoint.counters, resources, clock, records)
+            kept_beside.append(ModelRecords(run, rank, network, is_due=due, warn=warn))
+        records = Records(resources.records, rank, warn, beside=kept_beside)
+        evaluation = NodeEvaluation(
+            self.plan, training, endpoint.counters, resources=resources, clock=clock, records=records
+        )
         checkpoints = NodeCheckpoints(
-            resources.identity, settings.checkpoint.every, reporter, rank, scheduler, records
+            resources.identity,
+            settings.checkpoint.every,
+            reporter,
+            rank=rank,
+            scheduler=scheduler,
+            records=records,
         )
         adaptation = (AdaptWhileCommunicating if settings.communication.overlap else AdaptThenCombine)(
             training, scheduler.heartbeat, clock
@@ -379,7 +401,7 @@ class Experiment:
             live = LiveSchedule(sharing, exchange, pace)
             node_class = partial(
                 AsyncNode,
-                schedule=schedule_for(settings, rank, live, run, warn),
+                schedule=schedule_for(settings, rank, live, run_dir=run, warn=warn),
                 seconds=settings.time_model.seconds_per_round,
             )
         return node_class(

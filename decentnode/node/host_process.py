@@ -113,13 +113,14 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         if incarnation:
             others, seed = {*ranks, *absent}, experiment.settings.seed
             peers = {
-                rank: rejoin_peers(experiment.graph.graph, rank, others, seed, incarnation) for rank in ranks
+                rank: rejoin_peers(experiment.graph.graph, rank, others, seed=seed, incarnation=incarnation)
+                for rank in ranks
             }
-            rejoin_nodes(nodes, peers, communication, fork_context.identity, deadline)
+            rejoin_nodes(nodes, peers, communication, identity=fork_context.identity, deadline=deadline)
         for node in nodes:
             node.training.join(
                 experiment.gradient_sync.connect(
-                    sync_context(experiment.settings.failures, node, directory, run_id)
+                    sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )
         codes = asyncio.run(_run_nodes(nodes, fork_context))
@@ -147,8 +148,10 @@ def _request_views(fork_context: ForkContext, position: int) -> None:
             fork_context.reporter.send(reports.Notice(0, text))
 
     host = mapping.machines[0].own if experiment.processes[position].machine == 0 else ""
-    endpoint = endpoint_of(mapping, graph.address, graph.port, fork_context.socket_dir, host)
-    graph.connect(SamplingClient(endpoint, position, limits, log, fork_context.credentials).start())
+    endpoint = endpoint_of(mapping, graph.address, graph.port, socket_dir=fork_context.socket_dir, host=host)
+    graph.connect(
+        SamplingClient(endpoint, position, limits, log=log, credentials=fork_context.credentials).start()
+    )
 
 
 def sync_context(
@@ -191,7 +194,11 @@ def _build(
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
     shares = len(ranks) > 1
-    return directory, communication, [experiment.build(r, fork_context, communication, shares) for r in ranks]
+    return (
+        directory,
+        communication,
+        [experiment.build(r, fork_context, communication, shares_process=shares) for r in ranks],
+    )
 
 
 def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:
@@ -206,7 +213,7 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
         node.sharing.receive_handshakes(everybody)
         if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
-            node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device).state)
+            node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device=device).state)
         node.set_elapsed(identity.seconds)
 
 
@@ -231,7 +238,7 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
     except Exception as error:
         failed = True
         where = f"round {node.round + 1}" if node.round >= 0 else "before its first round"
-        return _explain(fork_context, node.rank, error, f"rank {node.rank}, {where}: ")
+        return _explain(fork_context, node.rank, error, where=f"rank {node.rank}, {where}: ")
     finally:
         node.training.reducer.close()
         # Also after a failure: LEAVE spares the peers their deadline.

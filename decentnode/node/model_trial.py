@@ -84,7 +84,9 @@ class ModelTrial:
         if experiment.settings.device != "cpu" and torch.cuda.device_count():
             settings = replace(settings, amp=None)
         plan = experiment.privacy[rank] if experiment.privacy else None
-        return Training(network, Vector(network, layout, slots), settings, experiment.shard(rank), plan=plan)
+        return Training(
+            network, Vector(network, layout, slots), settings, shard=experiment.shard(rank), plan=plan
+        )
 
     def _train(self, training: Training, round: int) -> None:
         async def steps() -> None:

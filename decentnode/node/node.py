@@ -83,7 +83,7 @@ class Node:
         learning_rate = await adaptation.before(round)
         view = self.graph.view(self.rank, round, learning_rate)
         self.exchange.begin(round, vector.values, adaptation.meanwhile)
-        await self.sharing.share(vector.values, view, self.exchange, vector.spare)
+        await self.sharing.share(vector.values, view, self.exchange, out=vector.spare)
         # Checked after the mix, because peers may invalidate the memory while it is read.
         if self.exchange.is_valid():
             self.sharing.accept(vector.values, view, vector.spare)
@@ -226,7 +226,7 @@ class RoundExchange:
         # The median ignores single slow rounds, such as those with an evaluation.
         usual = statistics.median(self._recent) if self._recent else 0.0
         deadline = self._timeouts.exchange_deadline(usual)
-        handle = self.endpoint.exchange(outgoing, sources, key, deadline, layout)
+        handle = self.endpoint.exchange(outgoing, sources, key, deadline=deadline, layout=layout)
         if self._phase == 0 and self._meanwhile is not None:
             # The payloads are on their way while the node trains.
             trains = self.clock.now()

@@ -45,7 +45,7 @@ def rejoin_nodes(
     local_ranks = {node.rank for node in nodes}
     elsewhere = {node.rank: sorted(set(peers[node.rank]) - local_ranks) for node in nodes}
     if any(elsewhere.values()):
-        _find_models(nodes, elsewhere, communication, identity, deadline)
+        _find_models(nodes, elsewhere, communication, identity=identity, deadline=deadline)
         # Models first, the round last: peers wait for this node from the agreed round on.
         round = communication.rejoin(elsewhere, deadline)
     else:
@@ -82,7 +82,7 @@ def _resume(nodes: Sequence[Node], identity: RunIdentity) -> int:
 
 def _read(node: Node, identity: RunIdentity, round: int) -> Checkpoint:
     """One checkpoint; raises BadCheckpoint, also for a checkpoint of another run."""
-    saved = checkpoint.read(identity.directory, node.rank, round, node.exchange.endpoint.device)
+    saved = checkpoint.read(identity.directory, node.rank, round, device=node.exchange.endpoint.device)
     if saved.stamp.run_id != identity.stamp.run_id:
         raise BadCheckpoint(f"rank {node.rank}: its checkpoint of round {round + 1} is of another run")
     return saved
@@ -103,7 +103,7 @@ def _find_models(
     before = communication.locate(peers, max(saved), deadline) if saved else 0
     restored = {node.rank for node in nodes if _restored(node, identity, before)}
     lacking = [node for node in nodes if node.rank not in restored]
-    fetched = _fetch_models(lacking, peers, communication, deadline)
+    fetched = _fetch_models(lacking, peers, communication, deadline=deadline)
     givers = [node for node in nodes if node.rank in (fetched or restored)]
     for node in lacking:
         if node.rank in fetched:

@@ -54,13 +54,13 @@ class RunSamples:
         if not len(dataset.test):
             raise BadInput.at("dataset", "the test set is empty, so no model can be evaluated")
         settings.task.make().check(dataset, settings.training.loss.cls)
-        parts = split_rows(settings.dataset.partition.make(), dataset.train, rows, nodes, seed)
+        parts = split_rows(settings.dataset.partition.make(), dataset.train, rows, num_nodes=nodes, seed=seed)
         changed, levels = skew.apply(
-            [plugin.make() for plugin in settings.dataset.skew], dataset, parts, seed
+            [plugin.make() for plugin in settings.dataset.skew], dataset, parts, seed=seed
         )
         adversaries = [plugin.make() for plugin in settings.adversaries]
         flips = [flip for adversary in adversaries if (flip := adversary.skew()) is not None]
-        changed, _ = skew.apply(flips, changed, parts, seed)
+        changed, _ = skew.apply(flips, changed, parts, seed=seed)
         assigned = parts
         for adversary in adversaries:
             adversary.check(changed, parts)
@@ -127,7 +127,7 @@ class RunSamples:
             [len(part) for part in self.parts],
             label_histogram(train, self.parts, self.dataset.num_classes) if counted else [],
             [] if train.groups is None else [len(np.unique(train.groups[part])) for part in self.parts],
-            [
+            skew=[
                 {"name": plugin.name, "levels": levels}
                 for plugin, levels in zip(settings.dataset.skew, self.levels, strict=True)
             ],

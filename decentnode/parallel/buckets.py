@@ -121,7 +121,7 @@ def _bucket(tensors: list[tuple[str, Tensor]], start: int, is_buffers: bool) -> 
     for name, tensor in tensors:
         entries.append(Entry.of(name, tensor, offset, is_buffers, _is_channels_last(tensor)))
         offset += _aligned(entries[-1].shape.numel() * dtype.itemsize) // dtype.itemsize
-    return Bucket(dtype, start, tuple(entries), offset, is_buffers)
+    return Bucket(dtype, start, tuple(entries), numel=offset, is_buffers=is_buffers)
 
 
 def _is_channels_last(tensor: Tensor) -> bool:

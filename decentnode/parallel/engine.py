@@ -218,7 +218,9 @@ class MixingEngine:
         weights = live_weights(self._view.weights, rank, received)
         if a != 1:
             weights = {j: a * w + (1 - a) * (j == rank) for j, w in weights.items()}
-        mixture = MixInput(self.step, rank, dict(weights), bucket.values, received, bucket)
+        mixture = MixInput(
+            self.step, rank, dict(weights), own=bucket.values, received=received, bucket=bucket
+        )
         if self.options.before_mixing is not None:
             self.options.before_mixing(mixture)
             # The Triton kernel would misread number types of numpy and torch.

@@ -79,7 +79,7 @@ class ExchangeQueue:
         while self._waiting and not self.is_full:
             part, payload, targets, sources = self._waiting.popleft()
             self.handles[part] = self._exchange(
-                dict.fromkeys(targets, payload), sources, part, payload.layout
+                dict.fromkeys(targets, payload), sources, part, layout=payload.layout
             )
 
     def collect(self, part: int, layout: Layout) -> Inbox:
@@ -122,7 +122,9 @@ class ExchangeQueue:
         self.end_announcement()  # that of the step before: by now its flags have mostly arrived
         flag = torch.full((1,), has_batch, dtype=torch.uint8, device=self.endpoint.device)
         self._before = frozenset(self.handles)
-        self._announcement_handle = self._exchange(self.to_others(flag), self._others, self._service, FLAG)
+        self._announcement_handle = self._exchange(
+            self.to_others(flag), self._others, self._service, layout=FLAG
+        )
 
     def any_has_batch(self) -> bool:
         """Whether another rank has a batch for the announced step; waits for all ranks. Raises RunFailed.
@@ -155,7 +157,7 @@ class ExchangeQueue:
     ) -> Inbox:
         """Makes one exchange of all ranks and waits for it; `sources`: all others by default."""
         awaited = self._others if sources is None else list(sources)
-        return self._opened(self._exchange(outgoing, awaited, self._service, layout), layout)
+        return self._opened(self._exchange(outgoing, awaited, self._service, layout=layout), layout)
 
     def to_others(self, content: Tensor) -> dict[int, Payload]:
         """One flat tensor as the payload for each of the other ranks."""
@@ -193,7 +195,7 @@ class ExchangeQueue:
         nothing = dense_layout(0)
         for part in (*parts, self._service):
             empty = dict.fromkeys(self._others, Payload.empty(nothing))
-            handle = self._exchange(empty, self._others, part, nothing)
+            handle = self._exchange(empty, self._others, part, layout=nothing)
             self._opened(handle, nothing).release()
 
     def _exchange(
@@ -203,7 +205,9 @@ class ExchangeQueue:
             self._round += 1
             self.endpoint.admit(self._round)
         self._last_part = part
-        return self.endpoint.exchange(outgoing, sources, (self._round, 0, part), self._deadline, layout)
+        return self.endpoint.exchange(
+            outgoing, sources, (self._round, 0, part), deadline=self._deadline, layout=layout
+        )
 
     def _wait(self, handle: ExchangeHandle) -> None:
         seconds = Timeouts.exchange_queue(self._deadline)

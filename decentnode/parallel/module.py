@@ -90,11 +90,16 @@ class DecentralizedDataParallel(nn.Module):
         rendezvous = rendezvous or RankStoreRendezvous.from_environment(chosen.deadline)
         graph = weighted_graph(topology, weights, rendezvous.size)
         plan = Plan.of(module, int(chosen.bucket_mb * 1e6), chosen.buffers != "local")
-        link, endpoint = joined(rendezvous, plan, graph, chosen, module)
+        link, endpoint = joined(rendezvous, plan, graph, options=chosen, module=module)
         self.rank, self.size = rendezvous.rank, rendezvous.size
         tolerant, parts = chosen.on_loss == "continue", len(plan.buckets) + 1
         exchanges = ExchangeQueue(
-            endpoint, rendezvous.size, parts, chosen.deadline, tolerant, chosen.in_flight
+            endpoint,
+            rendezvous.size,
+            parts,
+            deadline=chosen.deadline,
+            tolerant=tolerant,
+            in_flight=chosen.in_flight,
         )
         # Before any exchange, so that an error below disconnects this rank, too.
         self._close = weakref.finalize(self, _end, link, exchanges)
@@ -107,7 +112,7 @@ class DecentralizedDataParallel(nn.Module):
         optimizers = [BucketOptimizer(b, optimizer, chosen.scheduler) for b in trained]
         self.optimizer = AllBuckets(optimizers, self._update)
         """All buckets' optimizers as one."""
-        self._engine = MixingEngine(blocks, optimizers, graph, exchanges, chosen)
+        self._engine = MixingEngine(blocks, optimizers, graph, exchanges=exchanges, options=chosen)
         # Otherwise the saved storage is the block that parameters are views of, with all of both slots.
         module.register_state_dict_post_hook(_detach_from_blocks)  # type: ignore[no-untyped-call]
         self._accumulating = self._averaged = False
@@ -455,7 +460,7 @@ def joined(
     """Connects this rank to all others; returns the link, and its endpoint on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     most_bytes = max(averaging.VERDICT.max_bytes, rendezvous.size)  # or live ranks: ExchangeQueue.living
-    memory = BufferSpec(plan.nbytes, torch.uint8, most_bytes, len(plan.buckets) + 1, device)
+    memory = BufferSpec(plan.nbytes, torch.uint8, most_bytes, parts=len(plan.buckets) + 1, device=device)
     parameters = xxhash.xxh3_64_hexdigest(plan.describe().encode())
     terms = {"version": __version__, "topology": digest(graph), "parameters": parameters}
     for name in ("scheme", "bucket_mb", "in_flight", "buffers", "broadcast", "on_loss"):

@@ -169,7 +169,7 @@ class RankStoreRendezvous(RankRendezvous):
             raise BadInput(
                 f"RANK {rank}, WORLD_SIZE {size}, MASTER_ADDR '{address}': not as torchrun sets them"
             )
-        store = _store_at(address, port, rank, timeout)
+        store = _store_at(address, port, rank, timeout=timeout)
         return cls(rank, size, store, (address, port))
 
     def join(
@@ -180,9 +180,11 @@ class RankStoreRendezvous(RankRendezvous):
         if self.size == 1:
             communication = InProcess()
         store = None if self.store is None else PrefixStore(self.prefix, self.store)
-        notes = [record] if store is None else self._exchange_notes(store, record, communication, timeout)
+        notes = (
+            [record] if store is None else self._exchange_notes(store, record, communication, timeout=timeout)
+        )
         with ExitStack() as left:
-            directory = self._directory(store, notes, timeout, left)
+            directory = self._directory(store, notes, timeout, left=left)
             most = buffer_spec.vector_elements * buffer_spec.vector_dtype.itemsize + buffer_spec.payload_bytes
             try:
                 communication.prepare(self.place(_processes(notes), directory), most)
@@ -195,7 +197,7 @@ class RankStoreRendezvous(RankRendezvous):
                 raise
             if communication.news:
                 print(communication.news, flush=True)
-            return Link(endpoint, communication, timeout, left.pop_all())
+            return Link(endpoint, communication, timeout, left=left.pop_all())
 
     def place(self, processes: tuple[HostProcess, ...], directory: Path) -> ProcessDirectory:
         """The position of this rank among all."""
@@ -226,7 +228,7 @@ class RankStoreRendezvous(RankRendezvous):
             # A process that keeps the store and is about to exit waits a moment for the other ranks.
             waits = sys.exception() is not None and self.rank == 0
             with contextlib.suppress(RuntimeError):
-                stores.part(store, self.size - len(missing), waits, Timeouts.store_farewell)
+                stores.part(store, self.size - len(missing), waits, seconds=Timeouts.store_farewell)
 
     def _directory(self, store: Any, records: list[RankRecord], timeout: float, left: ExitStack) -> Path:
         """This machine's folder for sockets; `left` removes it if this rank made it, or that one has died."""
@@ -309,7 +311,7 @@ def _processes(records: list[RankRecord]) -> tuple[HostProcess, ...]:
             numbers[note.machine],
             machines[note.machine].index(rank),
             (rank,),
-            seen if seen and is_loopback(note.address) else note.address,
+            address=seen if seen and is_loopback(note.address) else note.address,
         )
         for rank, note in enumerate(records)
     )

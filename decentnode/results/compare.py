@@ -48,7 +48,7 @@ def compare(runs: Sequence[RunCurves], target: float | None = None) -> Iterator[
         "run", "nodes", "rounds", headline.name + headline.unit, "lowest", "highest", "points", "loss",
         "sent per node", "time", "rounds", "sent per node", "time",
     )  # fmt: skip
-    cells = [_cells(run, curve, first, wanted) for run, curve in zip(runs, curves, strict=True)]
+    cells = [_cells(run, curve, first, wanted=wanted) for run, curve in zip(runs, curves, strict=True)]
     yield from _aligned([headings, *cells], "to -" if wanted is None else f"to {wanted:g}{headline.unit}")
 
 

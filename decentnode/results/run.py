@@ -203,5 +203,5 @@ class Run:
         Columns: run, seed, rank, round (from 1), seconds, bytes_sent, train_loss, consensus_distance and the
         metrics in the units of the files (accuracy: 0 to 1).
         """
-        rows = [line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row)]
+        rows = [line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row=row)]
         return need("pandas").DataFrame(rows, columns=columns(self.metrics))

@@ -61,7 +61,7 @@ class Comparison:
 
 def compare_pairs(values: Mapping[str, Mapping[int, float]]) -> list[Comparison]:
     """All pairs of variants; `values`: by variant and seed. Seeds that one of two lacks do not count."""
-    pairs = [_compare(a, values[a], b, values[b]) for a, b in combinations(values, 2)]
+    pairs = [_compare(a, values[a], b, b=values[b]) for a, b in combinations(values, 2)]
     by_t, by_rank = holm([pair.t_test for pair in pairs]), holm([pair.rank_test for pair in pairs])
     return [
         replace(pair, adjusted_t=t, adjusted_rank=rank)
@@ -72,7 +72,9 @@ def compare_pairs(values: Mapping[str, Mapping[int, float]]) -> list[Comparison]
 def _compare(first: str, a: Mapping[int, float], second: str, b: Mapping[int, float]) -> Comparison:
     seeds = sorted(seed for seed in a.keys() & b.keys() if isfinite(a[seed]) and isfinite(b[seed]))
     differences = [a[seed] - b[seed] for seed in seeds]
-    return Comparison(first, second, interval(differences), t_test(differences), rank_test(differences))
+    return Comparison(
+        first, second, interval(differences), t_test=t_test(differences), rank_test=rank_test(differences)
+    )
 
 
 def t_test(differences: Sequence[float]) -> float:

@@ -170,10 +170,10 @@ class Study:
         }
         if target is not None:
             measures["bytes_to_target"] = lambda run: first_crossing(
-                target, run.bytes_per_node, run.curve(), rising
+                target, run.bytes_per_node, run.curve(), rising=rising
             )
             measures["seconds_to_target"] = lambda run: first_crossing(
-                target, run.seconds, run.curve(), rising
+                target, run.seconds, run.curve(), rising=rising
             )
         return measures
 

@@ -366,7 +366,7 @@ class SharingBase(Stateful, ABC):
         """The chain of the scheme's own transforms and these; raises BadInput where they do not fit."""
         of_models = self.promises.sends == "models" and not self.promises.carries_errors
         stages = (*self.first_transforms(), *transforms)
-        chain = Chain(stages, elements, dtype, parameters, of_models=of_models)
+        chain = Chain(stages, elements, dtype, parameters=parameters, of_models=of_models)
         if chain.follows_mixing and (self.asynchronous or not of_models):
             name = next(name_of(stage) for stage in stages if stage.follows_mixing)
             reason = "has no rounds" if self.asynchronous else "sends something else"

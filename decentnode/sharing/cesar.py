@@ -79,7 +79,9 @@ class Cesar(MaskedSums):
         most_senders = max(graph.most_targets(rank) for rank in range(graph.num_nodes))
         most = next(f.elements for f in chain.layout.fields if f.name == VALUES)
         selected = tuple(f for f in chain.layout.fields if f.name != VALUES)
-        marks = Field("marks", torch.uint8, most_senders * (1 + -(-most // 8)), True, Role.INDEX)
+        marks = Field(
+            "marks", torch.uint8, most_senders * (1 + -(-most // 8)), variable=True, role=Role.INDEX
+        )
         before = (Layout(selected), Layout((marks,))) if selected else ()
         sums = Layout((Field("values", self._fixed.dtype, most, variable=True),), Form.MASKED)
         self._layouts = (*before, sums)
@@ -99,9 +101,12 @@ class Cesar(MaskedSums):
             own_selection, others = self._drawn(view)
         else:
             own_selection = self._selection(payload, view, view.rank)
-            others = await self._selections(payload, own_selection, view, exchange)
+            others = await self._selections(payload, own_selection, view, exchange=exchange)
         values = torch.zeros(0) if payload is None else payload[VALUES].cpu()
-        sent = {r: self._masked(values, own_selection, others.get(r, {}), r, view) for r in view.targets}
+        sent = {
+            r: self._masked(values, own_selection, others.get(r, {}), receiver=r, view=view)
+            for r in view.targets
+        }
         self.mix(vector, await exchange(sent, view.sources), view, out)
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
@@ -137,7 +142,7 @@ class Cesar(MaskedSums):
         notices = {a: Payload.of(marks, {"marks": self._notice(a, sources, view)}) for a in view.sources}
         answers = await exchange(notices, view.targets)
         others = self.decode_each(
-            answers, view, lambda r, payload: self._told(payload["marks"], own_selection, r, view)
+            answers, view, lambda r, payload: self._told(payload["marks"], own_selection, r, view=view)
         )
         self._source_selections = sources
         return others
@@ -197,7 +202,7 @@ class Cesar(MaskedSums):
             return payload
         y, coordinates = payload["values"], torch.from_numpy(np.flatnonzero(shared))
         x = values[torch.from_numpy(shared[own_selection])]
-        self._mask(x, receiver, view, len(others) + 1, [], y, coordinates)
+        self._mask(x, receiver, view, senders=len(others) + 1, masks=[], out=y, coordinates=coordinates)
         for c, chosen in others.items():
             places = torch.from_numpy(chosen[shared])
             part = y[places]
@@ -216,7 +221,7 @@ class Cesar(MaskedSums):
         intact = shared.copy()
         for a, chosen in selections.items():
             here = chosen & shared
-            y = self._values(incoming, a, int(here.sum()), view)
+            y = self._values(incoming, a, int(here.sum()), view=view)
             if y is None:
                 # The masks that others share with it stay in their sums.
                 intact &= ~chosen

@@ -38,7 +38,7 @@ class DecentLam(MomentumGossip):
 
     def check(self, graph: WeightedGraph) -> None:
         remedy = f"use quasi_global, a beta below {self.beta:g}, or an undirected graph that stays the same"
-        refuse_growth(self, graph, lambda mix, x, u: mix(x) - self.beta * u, 0.0, remedy)
+        refuse_growth(self, graph, lambda mix, x, u: mix(x) - self.beta * u, mu=0.0, remedy=remedy)
 
     def check_chain(self, chain: Chain) -> None:
         refuse_coarse(chain, f"{name_of(self)}, whose momentum makes the error grow; use quasi_global")

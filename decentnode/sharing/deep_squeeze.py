@@ -68,4 +68,4 @@ class DeepSqueeze(Sharing):
             weights = differences_weights(view.weights, view.rank, c)
             return [(1.0, vector), *((self.gamma * weights[j], c_j) for j, c_j in c.items())]
 
-        self.weighted_mix(c, view, out, terms)
+        self.weighted_mix(c, view, out, terms=terms)

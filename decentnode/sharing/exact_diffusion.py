@@ -82,7 +82,7 @@ class ExactDiffusion(Sharing):
         def terms(phi: Mapping[int, Tensor]) -> Terms:
             return ((self.alpha * view.weights[j], phi_j) for j, phi_j in phi.items() if j != view.rank)
 
-        self.weighted_mix({**phi, view.rank: self._phi}, view, out, terms, origin)
+        self.weighted_mix({**phi, view.rank: self._phi}, view, out, terms=terms, origin=origin)
         self._correction += out
         self._guard.check(self._correction, self, view)
         out += self._phi

@@ -96,7 +96,7 @@ class Gossip(Sharing):
             return differences + [(weight, signals[j]) for j, weight in weights.items() if j != view.rank]
 
         mixed = torch.empty_like(local) if self.chain.basis else out
-        self.weighted_mix(signals, view, mixed, terms)
+        self.weighted_mix(signals, view, mixed, terms=terms)
         if self.setup.watched:
             weights = self.weights(signals, view)
             self._watched_weight = sum(w for j, w in weights.items() if j in self.setup.watched)

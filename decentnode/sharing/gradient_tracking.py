@@ -90,7 +90,7 @@ class GradientTracking(Gossip):
         incoming = await exchange(sent, view.sources)
         mixed = torch.empty_like(self._y) if self._spare is None else self._spare
         y = {view.rank: self._y, **self.decode(incoming, view, chain=self._chain_of_y, phase=1)}
-        self.weighted_mix(y, view, mixed, lambda y: self._terms(sent, y, view))
+        self.weighted_mix(y, view, mixed, terms=lambda y: self._terms(sent, y, view))
         self._guard.check(mixed, self, view)
         # Two buffers by turns: peers may still read what was sent while the next gradients change the mixed
         # one.

@@ -102,10 +102,10 @@ class Levels(SchemeWrapper):
         if transforms:
             raise BadInput("levels has a chain for each level: put transforms into inner and outer")
         self._chains = [
-            scheme.make_chain(copy.deepcopy(stages), elements, dtype, parameters)
+            scheme.make_chain(copy.deepcopy(stages), elements, dtype, parameters=parameters)
             for scheme, stages in zip(self.schemes, self._transforms, strict=True)
         ]
-        return Chain((), elements, dtype, parameters)
+        return Chain((), elements, dtype, parameters=parameters)
 
     def bind(self, setup: Setup) -> None:
         Sharing.bind(self, setup)
@@ -144,10 +144,10 @@ class Levels(SchemeWrapper):
         """The exchanges of the inner scheme, with those of the outer one between them or after them."""
         inner, outer = view.levels
         if not isinstance(self.scheme, ServerSharing):
-            await self.scheme.share(vector, inner, exchange, out)
+            await self.scheme.share(vector, inner, exchange, out=out)
             await self._mix_heads(outer, exchange, out)
             return
-        await self.scheme.up(vector, inner, exchange, out)
+        await self.scheme.up(vector, inner, exchange, out=out)
         await self._mix_heads(outer, exchange, out)
         if view.rank in inner.servers:
             self.scheme.adopt(out)
@@ -169,7 +169,7 @@ class Levels(SchemeWrapper):
                 {head: count.to_bytes(8, "little") for head, count in samples.items()}
             )
         model = out.clone()
-        await self.outer_scheme.share(model, view, exchange, out)
+        await self.outer_scheme.share(model, view, exchange, out=out)
         self.outer_scheme.accept(model, view, out)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:

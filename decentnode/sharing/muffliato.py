@@ -61,9 +61,9 @@ class Muffliato(MultiGossip):
         noisy = update.add_(self._before)
         # A node that rests has no update to hide, and sends nothing; it keeps its model.
         if view.learning_rate or view.targets or view.sources:
-            noise = normal_like(vector, self.generator, self.setup.seed, name_of(self), view)
+            noise = normal_like(vector, self.generator, self.setup.seed, purpose=name_of(self), view=view)
             noisy.add_(noise, alpha=self.noise * self.clip)
-        await super().share(noisy, view, exchange, out)
+        await super().share(noisy, view, exchange, out=out)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         super().accept(vector, view, mixed)

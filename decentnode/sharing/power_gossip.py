@@ -110,7 +110,7 @@ class PowerGossip(Sharing):
                 self.on_peer_lost(j)
                 self.refuse(j, view, error)
                 continue
-            self._apply(j, incoming[j], view, out)
+            self._apply(j, incoming[j], view, out=out)
 
     def on_peer_lost(self, rank: int) -> None:
         self._p.pop(rank, None)
@@ -179,7 +179,7 @@ def blocks(layout: ParameterLayout, rank: int) -> Iterator[LayerBlock]:
         size = entry.shape.numel()
         rows = entry.shape[0] if len(entry.shape) > 1 else size
         columns = size // rows if rows else 0
-        yield LayerBlock(entry.offset, rows, columns, rank if rank < min(rows, columns) else 0)
+        yield LayerBlock(entry.offset, rows, columns, rank=rank if rank < min(rows, columns) else 0)
 
 
 def is_left(view: View, ahead: int = 0) -> bool:

@@ -75,7 +75,7 @@ class PushSum(Sharing):
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         parts = self.decode_each(incoming, view, lambda j, payload: self._part(j, payload, view))
         z = {view.rank: self._z, **{j: z_j for j, (z_j, _) in parts.items()}}
-        self.weighted_mix(z, view, out, lambda z: ((1.0, z_j) for z_j in z.values()))
+        self.weighted_mix(z, view, out, terms=lambda z: ((1.0, z_j) for z_j in z.values()))
         for j, (_, w_j) in parts.items():
             self._w += w_j if j in z else 0.0
         self._z.copy_(out)

@@ -33,7 +33,7 @@ class QuasiGlobal(MomentumGossip):
     def check(self, graph: WeightedGraph) -> None:
         remedy = f"use a mu above {self.mu:g}, or a beta below {self.beta:g}"
         beta = self.beta**2 if self.nesterov else self.beta
-        refuse_growth(self, graph, lambda mix, x, u: mix(x - beta * u), self.mu, remedy)
+        refuse_growth(self, graph, lambda mix, x, u: mix(x - beta * u), mu=self.mu, remedy=remedy)
 
     @property
     def adjust_gradient(self) -> AdjustGradient:

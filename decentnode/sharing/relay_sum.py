@@ -81,7 +81,7 @@ class RelaySum(Sharing):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         self._counts = self.decode_each(
-            incoming, view, lambda j, payload: self._keep(j, payload, view, vector)
+            incoming, view, lambda j, payload: self._keep(j, payload, view, vector=vector)
         )
         n = self.setup.num_nodes
         missing = n - 1 - sum(self._counts.values())
@@ -93,7 +93,7 @@ class RelaySum(Sharing):
             return present if self._initial is None else [*present, (missing / n, self._initial)]
 
         messages = {j: self._messages[j] for j in self._counts}
-        self.weighted_mix({view.rank: vector, **messages}, view, out, terms)
+        self.weighted_mix({view.rank: vector, **messages}, view, out, terms=terms)
 
     def _keep(self, j: int, payload: Payload, view: View, vector: Tensor) -> int:
         """Stores the message of j; returns the number of models in it."""

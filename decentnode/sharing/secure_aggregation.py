@@ -156,13 +156,13 @@ class SecureAggregation(MaskedSums):
             payload["values"].zero_()
             return payload
         masks = [self._keys.mask(view.rank, c, receiver, view.round, 0) for c in senders if c != view.rank]
-        self._mask(x, receiver, view, len(senders), masks, payload["values"])
+        self._mask(x, receiver, view, senders=len(senders), masks=masks, out=payload["values"])
         return payload
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """One exchange; with `threshold` two more, in which the receiver is helped to open the sum."""
         if self.threshold is None:
-            await super().share(vector, view, exchange, out)
+            await super().share(vector, view, exchange, out=out)
             return
         groups = {r: self._group(r, view.co_senders[r], view) for r in view.targets}
 
@@ -178,14 +178,16 @@ class SecureAggregation(MaskedSums):
         revealed = {r: payload_of(REVEALED, shares=shares) for r, shares in answers.items()}
         reveals = await exchange(revealed, view.sources)
         rows = {a: content(payload["shares"]) for a, payload in reveals.items()}
-        self._open(sums, rows, total, vector, view, out)
+        self._open(sums, rows, total, vector=vector, view=view, out=out)
 
     def _least(self, senders: Sequence[int]) -> int:
         assert self.threshold is not None
         return max(self.least_senders, needed(len(senders), self.threshold))
 
     def _group(self, receiver: int, senders: tuple[int, ...], view: View) -> SenderGroup:
-        return SenderGroup(self._keys, view.rank, receiver, view.round, senders, self._least(senders))
+        return SenderGroup(
+            self._keys, view.rank, receiver, round=view.round, senders=senders, least=self._least(senders)
+        )
 
     def _sealed(self, x: Tensor, group: SenderGroup, view: View) -> Payload:
         """The masked values and the shares of the masks; zeros alone for a receiver with too few senders."""
@@ -196,7 +198,9 @@ class SecureAggregation(MaskedSums):
         shares = group.sealed()
         payload = Payload.empty(self._layout, shares=len(shares))
         payload["shares"].copy_(torch.frombuffer(bytearray(shares), dtype=torch.uint8))
-        self._mask(x, group.receiver, view, len(group.senders), group.masks(), payload["values"])
+        self._mask(
+            x, group.receiver, view, senders=len(group.senders), masks=group.masks(), out=payload["values"]
+        )
         return payload
 
     def _total(self, received: Sequence[Tensor]) -> Tensor:
@@ -224,7 +228,7 @@ class SecureAggregation(MaskedSums):
             return
         weight = live_weights(view.weights, view.rank, arrived)[view.rank]
         self._add_own(
-            vector, weight, self._fixed.sum([total.to(vector.device)], self._values.dtype), view, out
+            vector, weight, self._fixed.sum([total.to(vector.device)], self._values.dtype), view=view, out=out
         )
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
@@ -239,7 +243,7 @@ class SecureAggregation(MaskedSums):
             return
         weight = live_weights(view.weights, view.rank, senders)[view.rank]
         summed = self._fixed.sum([incoming[a]["values"] for a in senders], self._values.dtype)
-        self._add_own(vector, weight, summed, view, out)
+        self._add_own(vector, weight, summed, view=view, out=out)
 
     def _why_not(self, senders: Sequence[int], incoming: Incoming) -> str:
         """Why the masks of the received payloads do not cancel; empty when they do."""

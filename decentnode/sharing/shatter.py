@@ -169,9 +169,9 @@ class Shatter(Sharing):
         values = torch.zeros(self.chunks * self._size, dtype=vector.dtype)
         values[: vector.numel()] = vector.cpu()
         parts = values.view(self.chunks, self._size)
-        dealt = deal(source, neighbors, self.chunks, self.per_neighbor)
+        dealt = deal(source, neighbors, self.chunks, each=self.per_neighbor)
         return {
-            r: b"".join(self._sealed(chunk, parts[chunk], r, view, source) for chunk in dealt[r])
+            r: b"".join(self._sealed(chunk, parts[chunk], r, view=view, source=source) for chunk in dealt[r])
             for r in neighbors
             # A node without a key takes no part: a check before the start has a few nodes alone.
             if r in self.setup.handshakes

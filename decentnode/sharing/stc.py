@@ -67,21 +67,21 @@ class Stc(Choco):
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         if self.server is None:
-            await super().share(vector, view, exchange, out)
+            await super().share(vector, view, exchange, out=out)
             return
         update = vector - self._public.h
         communicate = self._serve if view.rank == self.server else self._follow
         down = await communicate(update, view, exchange)
         c = self.decode({self.server: down}, view, phase=1)
         taken = out if out.dtype == update.dtype else torch.empty_like(update)
-        self.weighted_mix(c, view, taken, lambda c: ((1.0, c_s) for c_s in c.values()))
+        self.weighted_mix(c, view, taken, terms=lambda c: ((1.0, c_s) for c_s in c.values()))
         self._public.h += taken
         out.copy_(self._public.h)
 
     async def _serve(self, update: Tensor, view: View, exchange: Exchange) -> Payload:
         u = {view.rank: update, **self.decode(await exchange({}, view.sources), view)}
         mean = torch.empty_like(update)
-        self.weighted_mix(u, view, mean, lambda u: ((view.weights[j], u_j) for j, u_j in u.items()))
+        self.weighted_mix(u, view, mean, terms=lambda u: ((view.weights[j], u_j) for j, u_j in u.items()))
         down = self.encode(mean, view, phase=1)
         await exchange(down, ())
         return down[view.targets[0]].to(update.device)

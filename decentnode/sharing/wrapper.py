@@ -53,7 +53,7 @@ class SchemeWrapper(Sharing):
         self, transforms: Sequence[Transform], elements: int, dtype: torch.dtype = torch.float32,
         parameters: ParameterLayout | None = None,
     ) -> Chain:  # fmt: skip
-        return self.scheme.make_chain(transforms, elements, dtype, parameters)
+        return self.scheme.make_chain(transforms, elements, dtype, parameters=parameters)
 
     def bind(self, setup: Setup) -> None:
         super().bind(setup)
@@ -105,7 +105,7 @@ class SchemeWrapper(Sharing):
         self.scheme.mix(vector, incoming, view, out)
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
-        await self.scheme.share(vector, view, exchange, out)
+        await self.scheme.share(vector, view, exchange, out=out)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         self.scheme.accept(vector, view, mixed)

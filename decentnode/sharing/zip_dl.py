@@ -79,7 +79,9 @@ class ZipDl(Gossip):
         """Z_iv by rank v, the own one included."""
         weights = view.outgoing_weights
         drawn = {
-            v: normal_like(vector, self.generator, self.setup.seed, name_of(self), view, v).mul_(self.sigma)
+            v: normal_like(
+                vector, self.generator, self.setup.seed, purpose=name_of(self), view=view, receiver=v
+            ).mul_(self.sigma)
             for v in weights
         }
         total = torch.zeros_like(vector)

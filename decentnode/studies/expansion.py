@@ -64,7 +64,7 @@ def planned_runs(study: PlannedStudy) -> list[PlannedRun]:
     _check_different(study, settings_of)
     _check_one_machine(study, settings_of)
     return [
-        _planned(study, variant, seed, settings_of[variant.name])
+        _planned(study, variant, seed, settings=settings_of[variant.name])
         for seed in study.seeds
         for variant in study.variants
     ]
@@ -74,17 +74,17 @@ def _planned(study: PlannedStudy, variant: PlannedVariant, seed: int, settings: 
     directory = study.out / variant.name / f"seed-{seed}"
     name = f"{study.name}-{variant.name}"[: LONGEST_NAME - 20] + f"-{seed}"
     own_settings = replace(settings, seed=seed, run_dir=str(directory), name=name)
-    return PlannedRun(variant, seed, own_settings, study.base)
+    return PlannedRun(variant, seed, own_settings, base=study.base)
 
 
 def _document(base_document: Document, changes: Iterable[Change]) -> Document:
     """The base with these changes; each run draws figures of its own only where one of them says so."""
     document = copy.deepcopy(base_document)
     for change in changes:
-        command_line.put(document, change.key, change.value, change.source)
+        command_line.put(document, change.key, change.value, source=change.source)
     section = document.value.get("evaluation", {})
     if isinstance(section, dict | None) and "figures" not in (section or {}):
-        command_line.put(document, "evaluation.figures", False, SourceLocation(1))
+        command_line.put(document, "evaluation.figures", False, source=SourceLocation(1))
     return document
 
 

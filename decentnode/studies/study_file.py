@@ -128,7 +128,7 @@ class _StudyParser:
             why = f"a key of the configuration; a study changes it below set (command line: set.{name}=...)"
             self.document.add((name,), why)
             del content[name]
-        parsed = self.parser.options((), content, parameters, "key", list(parameters))
+        parsed = self.parser.options((), content, parameters, what="key", known=list(parameters))
         self.document.raise_any()
         assert parsed is not None, "otherwise there was a defect"
         keys = StudyKeys(**parsed)
@@ -208,11 +208,13 @@ class _StudyParser:
         return StudyAxis(name, tuple(levels)) if levels else None
 
     def _range(self, key: Key, section: dict[str, Any]) -> list[float]:
-        parsed = self.parser.options(key, section, RANGE, "key", list(RANGE))
+        parsed = self.parser.options(key, section, RANGE, what="key", known=list(RANGE))
         if parsed is None:
             return []
         try:
-            return spread_out(parsed["from"], parsed["to"], parsed["step"], parsed["count"], parsed["log"])
+            return spread_out(
+                parsed["from"], parsed["to"], parsed["step"], count=parsed["count"], log=parsed["log"]
+            )
         except ValueError as error:
             self.document.add(key, str(error))
             return []

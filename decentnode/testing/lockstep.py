@@ -35,7 +35,7 @@ def bound(
 
     `more`: further fields of its setup, such as `samples` or `local_loss`. Raises BadInput.
     """
-    chain = scheme.make_chain(transforms, elements, dtype, parameters)
+    chain = scheme.make_chain(transforms, elements, dtype, parameters=parameters)
     graph = graph or WeightedGraph(FullyConnected(num_nodes), MetropolisHastings(), seed)
     scheme.bind(Setup(parameters or ParameterLayout(()), chain, graph, **more))
     return scheme
@@ -82,8 +82,8 @@ class Lockstep:
         n, d = self.models.shape
         self.schemes = [
             bound(
-                self.make(), n, d, self.transforms(), self.models.dtype, self.seed, self.parameters,
-                self.weighted, rank=rank, **self.setup_of(rank),
+                self.make(), n, d, transforms=self.transforms(), dtype=self.models.dtype, seed=self.seed,
+                parameters=self.parameters, graph=self.weighted, rank=rank, **self.setup_of(rank),
             )
             for rank in range(n)
         ]  # fmt: skip
@@ -125,7 +125,7 @@ class Lockstep:
         self.payloads, self._phase, self._arrived = [], 0, []
         schemes, models = dict(enumerate(self.schemes)), dict(enumerate(self.models))
         self._views = {i: self.weighted.view(i, self.round, self.eta) for i in schemes}
-        share_all(schemes, models, self._views, dict(enumerate(mixed)), self._deliver)
+        share_all(schemes, models, self._views, out=dict(enumerate(mixed)), deliver=self._deliver)
         for i, scheme in schemes.items():
             scheme.accept(models[i], self._views[i], mixed[i])
         self._scribble()

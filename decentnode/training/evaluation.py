@@ -85,7 +85,7 @@ class VectorTest:
         self, samples: Samples, batch_size: int, beat: Callable[[], None] | None = None
     ) -> dict[str, float]:
         """The metrics of the loaded vector over all samples, by name."""
-        return evaluate(self._objective, samples, batch_size, beat)
+        return evaluate(self._objective, samples, batch_size, beat=beat)
 
 
 class LocalLoss:

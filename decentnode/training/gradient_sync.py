@@ -74,7 +74,7 @@ class NoGradientSync(GradientSync):
     uses_compiler: ClassVar[bool] = False
 
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
-        return Shard(samples, parts[rank], seed, rank)
+        return Shard(samples, parts[rank], seed, rank=rank)
 
     def connect(self, context: SyncContext) -> Reducer:
         return Reducer()

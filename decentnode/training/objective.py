@@ -104,7 +104,7 @@ class Objective:
                 outputs: Tensor = self.module(*map(self._placed, fields))
             return outputs.to(accumulator(outputs.dtype))
 
-        return self.task.generated(network, samples, batch_size, beat or (lambda: None))
+        return self.task.generated(network, samples, batch_size, beat=beat or (lambda: None))
 
     def _placed(self, field: Tensor) -> Tensor:
         if self._channels_last and field.dim() == 4:

@@ -94,7 +94,7 @@ class PaceSettings:
 
     def of_rank(self, rank: int, nodes: int, seed: int, clock: Clock) -> "Pace":
         """The pace of one node."""
-        return Pace(self, rank, nodes, seed, clock)
+        return Pace(self, rank, nodes, seed=seed, clock=clock)
 
     def check(self, nodes: int) -> None:
         """Raises BadInput where the file does not fit that number of nodes."""

@@ -161,7 +161,9 @@ class TrainingSettings(Computation):
 
     def objective(self, module: nn.Module, channels_last: bool) -> Objective:
         """What a network is trained for; raises BadInput when the loss refuses its options."""
-        return Objective(module, self.loss.make(), self.task.make(), channels_last, self)
+        return Objective(
+            module, self.loss.make(), self.task.make(), channels_last=channels_last, computation=self
+        )
 
     def make_optimizer(self, parameters: Sequence[Any]) -> Optimizer:
         """The optimizer of parameters, or of groups of them; raises BadInput when it refuses its options."""
@@ -225,7 +227,9 @@ class TrainingSettings(Computation):
         if self.privacy is None or plan is None:
             return None
         privacy: Privacy = self.privacy.make()
-        return privacy.private_steps(plan, objective, vector, shard, self.batch_size or BATCH_SIZE)
+        return privacy.private_steps(
+            plan, objective, vector, shard=shard, batch_size=self.batch_size or BATCH_SIZE
+        )
 
     def channels_last(self, module: nn.Module) -> bool:
         """Whether 4-D weights and inputs are kept in that memory order.

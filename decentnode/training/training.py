@@ -129,7 +129,7 @@ class Training:
         """The mean over the samples of the last round."""
         self.minibatches = settings.make_minibatches(shard)
         self.objective = settings.objective(module, vector.layout.channels_last)
-        self.private = settings.private_steps(plan, self.objective, vector, shard)
+        self.private = settings.private_steps(plan, self.objective, vector, shard=shard)
         """The private steps; None: they are not private."""
         if self.private is not None:
             self.minibatches = self.private.minibatches
@@ -267,7 +267,9 @@ class Training:
             self._step_scheduler(mean)
         self.loss = mean
         spent = self.private.claimed if self.private else None
-        return TrainReport(mean, tally.steps - tally.skipped, tally.samples, tally.learning_rate, spent)
+        return TrainReport(
+            mean, tally.steps - tally.skipped, tally.samples, learning_rate=tally.learning_rate, epsilon=spent
+        )
 
     def skip(self, rounds: Sequence[int]) -> None:
         """Steps the scheduler for rounds in which this node did not take part."""
@@ -371,7 +373,7 @@ class Training:
                     f"{self.learning_rate:g} or training.clip_norm would help"
                 )
         total = sum(map(self.objective.total, values, sizes))
-        return self.reducer.mean(round, len(sizes) - 1, total, sum(sizes))
+        return self.reducer.mean(round, len(sizes) - 1, total, samples=sum(sizes))
 
     def _place(self, round: int, step: int) -> str:
         return f"rank {self.shard.rank}, round {round + 1}, step {step + 1}"

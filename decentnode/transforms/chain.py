@@ -67,7 +67,9 @@ class Chain(Stateful):
             if isinstance(transform, Wrapper):
                 elements = self.layouts[-1].fields[0].elements
                 behind = transforms[len(bound) + 1 :]
-                transform.rest_of_chain = Chain(behind, elements, dtype, parameters, index + 1)
+                transform.rest_of_chain = Chain(
+                    behind, elements, dtype, parameters=parameters, first=index + 1
+                )
             where, name = f"transforms[{index}]", name_of(transform)
             if transform.needs_float32 and dtype in HALVES:
                 raise BadInput.at(where, f"{name} {needs_float32(dtype)}")

@@ -76,7 +76,9 @@ class CanaryAudit(PassiveAttack):
             yield AttackResult(
                 attack=name_of(self), adversary=self.who, victim=victim, round=sight.round,
                 auc=auc(*sides), tpr_at_1_percent=tpr_at(*sides),
-                epsilon_lower=audited_epsilon(len(scores), 2 * count, correct, self.delta, self.confidence),
+                epsilon_lower=audited_epsilon(
+                    len(scores), 2 * count, correct, delta=self.delta, confidence=self.confidence
+                ),
                 accuracy=correct / (2 * count), chance=0.5,
             )  # fmt: skip
 

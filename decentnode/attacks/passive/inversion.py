@@ -64,8 +64,8 @@ class GradientInversion(PassiveAttack):
             rate = float(scene.training.optimizer.options.get("lr", 0.001))
             update = (start - sight.models[victim]) / (rate * steps)
             torch.manual_seed(key(self.seed, "inversion", sight.round, victim))
-            pixels = self.reconstructed(scene, start, update, len(batch))
-            yield self._result(scene, victim, sight.round, batch, pixels)
+            pixels = self.reconstructed(scene, start, update, count=len(batch))
+            yield self._result(scene, victim, sight.round, batch=batch, pixels=pixels)
 
     @abstractmethod
     def reconstructed(self, scene: Scene, start: Tensor, update: Tensor, count: int) -> Tensor:
@@ -110,7 +110,7 @@ class DeepLeakage(GradientInversion):
 
             def closure(x: Tensor = x, y: Tensor = y, optimizer: Optimizer = optimizer) -> float:
                 optimizer.zero_grad()
-                computed = gradients(network, parameters, x, y.softmax(-1))
+                computed = gradients(network, parameters, x, labels=y.softmax(-1))
                 loss = sum(((a - b) ** 2).sum() for a, b in zip(computed, wanted, strict=True))
                 assert isinstance(loss, Tensor)
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -149,7 +149,7 @@ class InvertingGradients(GradientInversion):
         norm = torch.stack([w.square().sum() for w in wanted]).sum().sqrt().clamp(min=1e-12)
         for _ in range(self.iterations):
             optimizer.zero_grad()
-            computed = gradients(network, parameters, x, labels)
+            computed = gradients(network, parameters, x, labels=labels)
             product = torch.stack([(a * b).sum() for a, b in zip(computed, wanted, strict=True)]).sum()
             size = torch.stack([a.square().sum() for a in computed]).sum().sqrt().clamp(min=1e-12)
             loss = 1 - product / (size * norm) + self.tv * variation(x)
@@ -200,11 +200,11 @@ def trained_on(scene: Scene, victim: int, round: int) -> Samples:
     if scene.training.privacy is not None:
         return scene.shard_of(victim).subset(torch.arange(min(len(scene.parts[victim]), 1)))
     settings, part = scene.training, scene.parts[victim]
-    shard = Shard(scene.dataset.train, part, scene.seed, victim)
+    shard = Shard(scene.dataset.train, part, scene.seed, rank=victim)
     # The labels of these samples are their places in the shard.
     places = torch.arange(len(part))
     numbered = Samples(torch.zeros(len(part), 1), places)
-    minibatches = settings.make_minibatches(Shard(numbered, places, scene.seed, victim))
+    minibatches = settings.make_minibatches(Shard(numbered, places, scene.seed, rank=victim))
     per_epoch = minibatches.steps_per_epoch(settings.accumulate)
     rows: list[Tensor] = []
     for each in range(round + 1):

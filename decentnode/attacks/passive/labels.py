@@ -33,7 +33,7 @@ class LabelDistribution(PassiveAttack):
 
     def attack(self, scene: Scene, sight: Sight) -> Iterator[AttackResult]:
         for victim, start in sight.starts.items():
-            shares = self.estimate(scene, victim, sight.round, start, sight.models[victim])
+            shares = self.estimate(scene, victim, sight.round, start=start, model=sight.models[victim])
             if shares is None or not len(scene.parts[victim]):
                 continue
             self._sums[victim] = self._sums.get(victim, torch.zeros_like(shares)) + shares

@@ -66,7 +66,7 @@ class MembershipInference(PassiveAttack):
             candidates = Candidates.of(scene, victim, self)
             if not len(candidates):
                 continue
-            members, others = self.scores(scene, victim, sight, candidates)
+            members, others = self.scores(scene, victim, sight, candidates=candidates)
             score_pairs.append((as_scores(members), as_scores(others)))
             yield self._result(victim, sight.round, *score_pairs[-1])
         if len(score_pairs) > 1:
@@ -112,7 +112,7 @@ class CalibratedLoss(MembershipInference):
     ) -> tuple[Tensor, Tensor]:
         model, pool = sight.models[victim], joined(scene.own(self.ranks, self.public, self.seed))
         steps = scene.steps_until(victim, sight.round)
-        models = [self._reference(scene, pool, steps, index) for index in range(self.references)]
+        models = [self._reference(scene, pool, steps, index=index) for index in range(self.references)]
 
         def score(samples: Samples) -> Tensor:
             usual = torch.stack([scene.losses(model, samples) for model in models]).mean(0)
@@ -213,4 +213,4 @@ def joined(several: list[Samples]) -> Samples:
     inputs, labels = (
         torch.cat([torch.as_tensor(side) for side in sides]) for sides in zip(*parts, strict=True)
     )
-    return Samples(inputs, labels, first.mean, first.std, dtype=first.dtype)
+    return Samples(inputs, labels, first.mean, std=first.std, dtype=first.dtype)

@@ -58,7 +58,7 @@ class MixReplay:
                 return {source: arrived[source] for source in sources if source in arrived}
 
             out = own_model.clone()
-            asyncio.run(scheme.share(own_model, view, exchange, out))
+            asyncio.run(scheme.share(own_model, view, exchange, out=out))
             outs.append(out.double())
         weight = 1 - (outs[1] - outs[0])
         has_any = weight > LEAST_WEIGHT

@@ -91,7 +91,7 @@ class Scene:
     def steps_until(self, rank: int, round: int) -> int:
         """Local steps that a rank has made at the end of a round, by the settings."""
         minibatches = self.training.make_minibatches(
-            Shard(self.dataset.train, self.parts[rank], self.seed, rank)
+            Shard(self.dataset.train, self.parts[rank], self.seed, rank=rank)
         )
         per_epoch = minibatches.steps_per_epoch(self.training.accumulate)
         return sum(self.training.steps(rank, r, per_epoch) for r in range(round + 1))
@@ -101,7 +101,7 @@ class Scene:
         objective = self.training.objective(copy.deepcopy(self.network), self.layout.channels_last)
         module = objective.module.train()
         optimizer = self.training.make_optimizer(self.training.trained(module))
-        shard = Shard(samples, torch.arange(len(samples)), seed, 0)
+        shard = Shard(samples, torch.arange(len(samples)), seed, rank=0)
         minibatches = Minibatches(shard, self.training.batch_size or BATCH_SIZE)
         torch.manual_seed(seed)
 

@@ -86,7 +86,7 @@ class Reader:
         lines = [line for payloads in received.values() for line, _ in payloads]
         starts = self._starts(round, models)
         earlier = {**self._last_sight.earlier, **self._last_sight.models}
-        self._last_sight = Sight(round, models, starts, lines, earlier)
+        self._last_sight = Sight(round, models, starts, lines=lines, earlier=earlier)
         return self._last_sight
 
     def _models(
@@ -101,7 +101,10 @@ class Reader:
                 self._copies[receiver, receiver] = mean
             return models
         # The noisy models of some schemes are read as if they were models.
-        return {source: self._model(scheme, receiver, round, source, p) for source, p in phases[0].items()}
+        return {
+            source: self._model(scheme, receiver, round, source=source, payload=p)
+            for source, p in phases[0].items()
+        }
 
     def _arrived(
         self, scheme: Sharing, phase: int, payloads: list[tuple[TranscriptLine, Tensor | None]]
@@ -121,7 +124,7 @@ class Reader:
         last = self._copies.get(place, self._scene.initial)
         # What was not sent is as it was known before.
         is_whole = scheme.promises.sends == "models"
-        context = Context(self._scene.seed, round, source, receiver, last if is_whole else None)
+        context = Context(self._scene.seed, round, source, receiver=receiver, fill=last if is_whole else None)
         decoded = scheme.chain.decode(payload, context)
         self._copies[place] = decoded.clone() if is_whole else last + decoded
         return self._copies[place].float()

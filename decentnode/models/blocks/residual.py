@@ -26,13 +26,13 @@ class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.residual = nn.Sequential(
-            convolution(inputs, width, 3, stride),
+            convolution(inputs, width, 3, stride=stride),
             norm(width),
             nn.ReLU(),
             convolution(width, width, 3),
             norm(width),
         )
-        self.shortcut = shortcut(inputs, width, stride, norm)
+        self.shortcut = shortcut(inputs, width, stride, norm=norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (batch, inputs, h, w) to (batch, width, h / stride, w / stride)."""
@@ -54,13 +54,13 @@ class Bottleneck(nn.Module):
             convolution(inputs, width, 1),
             norm(width),
             nn.ReLU(),
-            convolution(width, width, 3, stride),
+            convolution(width, width, 3, stride=stride),
             norm(width),
             nn.ReLU(),
             convolution(width, outputs, 1),
             norm(outputs),
         )
-        self.shortcut = shortcut(inputs, outputs, stride, norm)
+        self.shortcut = shortcut(inputs, outputs, stride, norm=norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (batch, inputs, h, w) to (batch, 4 width, h / stride, w / stride)."""
@@ -71,14 +71,14 @@ def shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
     """The identity, or a 1x1 convolution where the shape changes."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    return nn.Sequential(convolution(inputs, outputs, 1, stride), norm(outputs))
+    return nn.Sequential(convolution(inputs, outputs, 1, stride=stride), norm(outputs))
 
 
 def stem(kind: Stem, inputs: int, width: int, norm: Norm) -> list[nn.Module]:
     """The layers before the first stage."""
     if kind == "cifar":
         return [convolution(inputs, width, 3), norm(width), nn.ReLU()]
-    return [convolution(inputs, width, 7, 2), norm(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+    return [convolution(inputs, width, 7, stride=2), norm(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
 
 
 def stages(

@@ -56,7 +56,7 @@ class AsyncNode(Node):
         end = self._began + (round + 1) * self.seconds
         window = Window(round, self._most_steps(round), lambda now: now >= end)
         async for event in self.schedule.events(window):
-            await self._do(event, view, tally, record)
+            await self._do(event, view, tally, record=record)
         # Before the evaluation: it is about the models that the run ends with.
         if round + 1 == self.scheduler.rounds:
             await self._settle(view, tally, record)
@@ -122,7 +122,7 @@ class AsyncNode(Node):
 
         window = Window(self.round + 1, 0, is_over, is_last=True)
         async for event in self.schedule.events(window):
-            await self._do(event, view, tally, record)
+            await self._do(event, view, tally, record=record)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if not isinstance(self.schedule, LiveSchedule):
@@ -136,4 +136,4 @@ def check_schedules(settings: Settings, nodes: int) -> None:
     """Raises BadInput where a recorded schedule does not fit the run."""
     path = settings.time_model.schedule_path
     for rank in range(nodes) if path is not None else ():
-        read_schedule(Path(path or ""), rank, settings.rounds, nodes)
+        read_schedule(Path(path or ""), rank, settings.rounds, nodes=nodes)

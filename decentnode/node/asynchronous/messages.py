@@ -45,7 +45,7 @@ class MessageExchange(RoundExchange):
 
     def send_finished(self) -> None:
         """Tells all neighbors that this node makes no further step."""
-        self.post([Post(peer, FINISHED, self._round, NO_CONTENT) for peer in self._neighbors])
+        self.post([Post(peer, FINISHED, self._round, payload=NO_CONTENT) for peer in self._neighbors])
 
     @property
     def deadline(self) -> float:
@@ -82,7 +82,7 @@ class MessageExchange(RoundExchange):
         # Counted as in an exchange: what is refused is not received.
         self.endpoint.counters.count_received(payload)
         self._received.add(message.source)
-        return PeerMessage(message.source, tag, message.seq, payload.to(self.endpoint.device))
+        return PeerMessage(message.source, tag, message.seq, payload=payload.to(self.endpoint.device))
 
     def lost(self) -> Iterator[PeerError]:
         """Peers that are newly lost: their links are broken, or they do not answer for the deadline."""

@@ -231,7 +231,7 @@ def schedule_for(settings: Settings, rank: int, live: LiveSchedule, run_dir: Pat
         return RecordedSchedule(live, LineFile(schedule_file(run_dir / FOLDER, rank), warn))
     if mode == "replay":
         windows = read_schedule(Path(settings.time_model.schedule_path or ""), rank, settings.rounds)
-        return ReplayedSchedule(windows, rank, live.sharing, live.messages)
+        return ReplayedSchedule(windows, rank, live.sharing, messages=live.messages)
     return live
 
 

@@ -131,7 +131,7 @@ class NodeCheckpoints:
         directory, stamp = self.identity.directory, self.identity.stamp
         try:
             is_undone = self._undone is not None and round >= self._undone
-            checkpoint.save(directory, self.rank, round, snapshot(), stamp, overwrite=is_undone)
+            checkpoint.save(directory, self.rank, round, state=snapshot(), stamp=stamp, overwrite=is_undone)
         except (OSError, UnknownKind, BadTensors) as error:
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             self._complain(round, reason)

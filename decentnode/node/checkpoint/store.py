@@ -102,7 +102,7 @@ def save(
     # The old manifest goes first; otherwise it would stand beside new tensors.
     delete(directory, rank, round)
     # Hashed while written: each piece is read from memory once.
-    digest, path = hashlib.sha256(), _path(directory, rank, round, _TENSORS)
+    digest, path = hashlib.sha256(), _path(directory, rank, round, ending=_TENSORS)
 
     def hashed_pieces() -> Iterator[memoryview]:
         for piece in pieces(tensors):
@@ -123,7 +123,9 @@ def save(
             sha256=digest.hexdigest(),
             state=tree,
         )
-        write_durably(_path(directory, rank, round, _MANIFEST), [_sealed(msgspec.json.encode(manifest))])
+        write_durably(
+            _path(directory, rank, round, ending=_MANIFEST), [_sealed(msgspec.json.encode(manifest))]
+        )
         # A rename survives a loss of power only after its folder is synced.
         sync_folder(folder)
     except Exception:
@@ -134,11 +136,11 @@ def save(
 
 def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> Checkpoint:
     """One checkpoint with all checks; raises BadCheckpoint. `device`: for tensors that were on a GPU."""
-    path = _path(directory, rank, round, _MANIFEST)
+    path = _path(directory, rank, round, ending=_MANIFEST)
     manifest = _read_manifest(path)
     if (manifest.rank, manifest.round) != (rank, round):
         raise BadCheckpoint(f"{path}: is of rank {manifest.rank}, round {manifest.round}")
-    path = _path(directory, rank, round, _TENSORS)
+    path = _path(directory, rank, round, ending=_TENSORS)
     # The size before the content: a damaged manifest must not fill the memory.
     content = _content(path, manifest.bytes, exactly=True)
     if hashlib.sha256(content).hexdigest() != manifest.sha256:
@@ -148,7 +150,7 @@ def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> 
     except (BadTensors, InvalidState) as error:
         raise BadCheckpoint(f"{path}: {error}") from error
     stamp = RunStamp(manifest.run_id, manifest.incarnation, manifest.settings)
-    return Checkpoint(rank, round, stamp, state)
+    return Checkpoint(rank, round, stamp, state=state)
 
 
 def rounds(directory: Path, rank: int) -> list[int]:
@@ -171,7 +173,7 @@ def newest(
         if before is not None and round >= before:
             continue
         try:
-            return read(directory, rank, round, device)
+            return read(directory, rank, round, device=device)
         except BadCheckpoint as error:
             note(f"{error}; the checkpoint before it is tried")
             defects.append(str(error))
@@ -184,7 +186,7 @@ def delete(directory: Path, rank: int, round: int) -> None:
     """Removes a checkpoint, its manifest first."""
     # A kill in between leaves tensors without a manifest, which is no checkpoint.
     for ending in (_MANIFEST, _TENSORS):
-        _path(directory, rank, round, ending).unlink(missing_ok=True)
+        _path(directory, rank, round, ending=ending).unlink(missing_ok=True)
 
 
 def clean_up(directory: Path, rank: int) -> None:

@@ -126,7 +126,7 @@ class MessageFault(Fault, ABC):
     def defects(
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
     ) -> Iterator[Defect]:
-        yield from super().defects(communication, mapping, nodes, rounds)
+        yield from super().defects(communication, mapping, nodes, rounds=rounds)
         fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
         if communication.has_group:
             yield Defect(

@@ -40,7 +40,9 @@ class FaultInjector:
         faults = [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, NodeFault)]
         if not faults:
             return heartbeat
-        return FaultHeartbeat(heartbeat.words, heartbeat.seconds, rank, self, faults, reporter)
+        return FaultHeartbeat(
+            heartbeat.words, heartbeat.seconds, rank, injector=self, faults=faults, reporter=reporter
+        )
 
     def interceptor(
         self, ranks: Sequence[int], heartbeats: HeartbeatBoard, reporter: Reporter
@@ -52,7 +54,7 @@ class FaultInjector:
         }
         if not any(faults.values()):
             return None
-        return FaultInterceptor(faults, heartbeats, self, reporter)
+        return FaultInterceptor(faults, heartbeats, self, reporter=reporter)
 
     def is_due(self, fault: int, rank: int, round: int) -> bool:
         """Whether a fault of a node is due in that round and has not acted in it, or in a later one."""
@@ -190,7 +192,7 @@ class FaultInterceptor(MessageInterceptor):
                 continue
             self._report_once(number, header, round)
             hold = partial(self._hold, (header.sender, header.receiver))
-            passing = [left for passed in passing for left in fault.inject(passed, draw, now, hold)]
+            passing = [left for passed in passing for left in fault.inject(passed, draw, now, hold=hold)]
         return passing
 
     def _attempt(self, header: wire.Header) -> int:
@@ -214,7 +216,7 @@ class FaultInterceptor(MessageInterceptor):
             self.injector.report(self.reporter, number, header.receiver, round, description)
 
     def _hold(self, link: Link, message: Received, until: float, overtaken: bool = False) -> None:
-        self._held.append(_Held(until, link, message, overtaken))
+        self._held.append(_Held(until, link, message, overtaken=overtaken))
         self.next_release = min(self.next_release, until)
 
     def _release(self, held: "list[_Held]") -> list[Received]:

@@ -84,7 +84,9 @@ def account(
     observers: Observers = [(v,) for v in range(nodes)] if colluders is None else [sorted({*colluders})]
     sources, notes = _flow(mechanism.graph, mechanism.scheme)
     seen = [
-        network_privacy.rounds_seen(sources, nodes, mechanism.rounds, mechanism.scheme.promises.phases, group)
+        network_privacy.rounds_seen(
+            sources, nodes, mechanism.rounds, exchanges=mechanism.scheme.promises.phases, observers=group
+        )
         for group in observers
     ]
     proven = np.array([[mechanism.spent(u, rounds[u]) for rounds in seen] for u in range(nodes)])
@@ -175,7 +177,7 @@ class PrivateStepsOfNodes(Mechanism):
         self.doubts += ("noise: 0",) if options.noise == 0 else ()
         self._plans = experiment.privacy
         samples, seed = experiment.samples, settings.seed
-        shards = [Shard(samples.dataset.train, part, seed, i) for i, part in enumerate(samples.parts)]
+        shards = [Shard(samples.dataset.train, part, seed, rank=i) for i, part in enumerate(samples.parts)]
         self._steps = [steps_of(settings, shard, self.graph.graph) for shard in shards]
         accountant = ACCOUNTANTS[options.accountant]
         # Most nodes have the same plan.
@@ -226,7 +228,7 @@ class NoiseOfMuffliato(Mechanism):
                 for w in sorted({w for v in group for w in self.graph.graph.sources(v, round)} - {*group})
             ]
             seen = np.array(rows) if rows else np.zeros((1, self.rounds * n))
-            sensitivities = network_privacy.sensitivity(seen, n, self._noise, group)
+            sensitivities = network_privacy.sensitivity(seen, n, self._noise, observers=group)
             columns.append([gaussian_epsilon(float(mu), self.delta) for mu in sensitivities])
         return np.array(columns).T, []
 

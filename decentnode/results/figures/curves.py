@@ -90,9 +90,9 @@ class Spread:
     """The number of the average model."""
 
 
-ROUNDS = Axis("rounds", "rounds", "round", lambda row: row.round + 1)
-SECONDS = Axis("seconds", "time", "seconds", lambda row: row.seconds)
-BYTES = Axis("bytes", "bytes sent", "bytes sent per node", lambda row: fmean(row.bytes_sent.values()))
+ROUNDS = Axis("rounds", "rounds", "round", of=lambda row: row.round + 1)
+SECONDS = Axis("seconds", "time", "seconds", of=lambda row: row.seconds)
+BYTES = Axis("bytes", "bytes sent", "bytes sent per node", of=lambda row: fmean(row.bytes_sent.values()))
 UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
 
@@ -108,7 +108,7 @@ def spread_of(rows: Sequence[EvaluationRow], metric: Metric) -> Spread:
     spreads = [_spread([_scaled(value, metric) for value in row.values(metric.name)]) for row in rows]
     mean, std, least, most = (list(column) for column in zip(*spreads, strict=True))
     average = [_scaled(row.of_average(metric.name), metric) for row in rows]
-    return Spread(mean, std, least, most, average)
+    return Spread(mean, std, least, most=most, average=average)
 
 
 def _spread(values: list[float]) -> tuple[float, float, float, float]:
@@ -189,14 +189,14 @@ def _read(path: Path) -> RunCurves:
     name = read_value(summary, "name", str) if summary.exists() else path.resolve().name
     partition = read_partition(path)
     outcome, dataset = None if rows else _outcome(summary), _dataset(path / "config.yaml")
-    return RunCurves(name, rows, partition, outcome, dataset, read_metrics(path))
+    return RunCurves(name, rows, partition, outcome=outcome, dataset=dataset, metrics=read_metrics(path))
 
 
 def _outcome(summary: Path) -> Outcome:
     nodes, rounds, finished, sent = (
         read_value(summary, key, int) for key in ("nodes", "rounds", "finished_nodes", "bytes_sent")
     )
-    return Outcome(nodes, rounds, sent / max(finished, 1), read_value(summary, "wall_seconds", float))
+    return Outcome(nodes, rounds, sent / max(finished, 1), seconds=read_value(summary, "wall_seconds", float))
 
 
 def _dataset(config: Path) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def figure_of(picture: GraphPicture) -> Figure:
         bottom = below + (rows - 1 - row) * (side + 0.25)
         box = (column / columns, bottom / height, 1 / columns, side / height)
         axes = figure.add_axes(box)
-        _draw_round(axes, picture, drawn, side)
+        _draw_round(axes, picture, drawn, side=side)
     if entries:
         figure.legend(handles=entries, loc="lower center", ncols=across, handletextpad=0.3, columnspacing=1.2)
     return figure
@@ -137,12 +137,19 @@ def _draw_round(axes: Axes, picture: GraphPicture, drawn_round: DrawnRound, side
     widths = _widths(picture, drawn_round, side)
     if picture.directed:
         for (i, j, _), width in zip(drawn_round.edges, widths, strict=True):
-            axes.add_patch(_arrow(drawn_round.places[i], drawn_round.places[j], width, diameter))
+            axes.add_patch(_arrow(drawn_round.places[i], drawn_round.places[j], width, diameter=diameter))
     else:
         lines = [(drawn_round.places[i], drawn_round.places[j]) for i, j, _ in drawn_round.edges]
         axes.add_collection(LineCollection(lines, linewidths=widths, colors=EDGE, zorder=1))
     for rank, place in enumerate(drawn_round.places):
-        _draw_node(axes, place, rank, picture.groups[rank], rank in drawn_round.resting, diameter)
+        _draw_node(
+            axes,
+            place,
+            rank,
+            group=picture.groups[rank],
+            rests=rank in drawn_round.resting,
+            diameter=diameter,
+        )
 
 
 def _draw_node(

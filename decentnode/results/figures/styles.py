@@ -33,5 +33,5 @@ def style_at(place: int) -> CurveStyle:
     """
     return CurveStyle(
         PALETTE[place % len(PALETTE)], MARKERS[place % len(MARKERS)], SYMBOLS[place % len(SYMBOLS)],
-        DASHES[place % len(DASHES)],
+        dash=DASHES[place % len(DASHES)],
     )  # fmt: skip

@@ -46,7 +46,7 @@ class CsvWriter(Writer):
             raise OSError(gap)
 
     def _table(self, row: EvaluationRow) -> str:
-        return _text(list(cells(self._run.name, self._run.seed, self._run.metrics, row)))
+        return _text(list(cells(self._run.name, self._run.seed, self._run.metrics, row=row)))
 
 
 def _text(lines: Sequence[Sequence[Cell]]) -> str:

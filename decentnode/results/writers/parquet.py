@@ -44,7 +44,7 @@ class ParquetWriter(Writer):
     def _table(self, rows: Sequence[EvaluationRow]) -> Any:
         arrow, run, names = need("pyarrow"), self._run, columns(self._run.metrics)
         schema = arrow.schema([(name, _type(arrow, name)) for name in names])
-        lines = [line for row in rows for line in cells(run.name, run.seed, run.metrics, row)]
+        lines = [line for row in rows for line in cells(run.name, run.seed, run.metrics, row=row)]
         values = zip(*lines, strict=True) if lines else [[]] * len(names)
         return arrow.Table.from_arrays(
             [arrow.array(column, field.type) for column, field in zip(values, schema, strict=True)],

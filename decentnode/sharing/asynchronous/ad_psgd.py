@@ -89,13 +89,13 @@ class AdPsgd(AsyncSharing):
         if self._asked in self._requests:  # an old request to a peer that was lost, and is back
             return [self._request(self._asked)]
         self._number += 1
-        (post,) = self.posts(vector, [self._asked], view, REQUEST, self._number)
+        (post,) = self.posts(vector, [self._asked], view, tag=REQUEST, number=self._number)
         self._requests[self._asked] = self._number, post.payload.buffer
         return [post]
 
     def _request(self, peer: int) -> Post:
         number, buffer = self._requests[peer]
-        return Post(peer, REQUEST, number, Payload.parse(self.chain.layout, buffer))
+        return Post(peer, REQUEST, number, payload=Payload.parse(self.chain.layout, buffer))
 
     def resends(self, now: float) -> Posts:
         if self._asked is None:
@@ -123,7 +123,7 @@ class AdPsgd(AsyncSharing):
     def _answer(self, peer: int) -> Post:
         number, tag = self._served[peer]
         layout = self.chain.layout if tag == ANSWER else NOTHING
-        return Post(peer, tag, number, Payload.parse(layout, self._answers[peer]))
+        return Post(peer, tag, number, payload=Payload.parse(layout, self._answers[peer]))
 
     def receive(self, vector: Tensor, message: PeerMessage, view: View) -> Posts:
         source = message.source
@@ -144,10 +144,10 @@ class AdPsgd(AsyncSharing):
             self._settle(message.source)
             return ()
         delta = signal.to(vector.dtype).sub(vector).mul_(0.5)
-        (post,) = self.posts(delta, [message.source], view, ANSWER, message.number)
+        (post,) = self.posts(delta, [message.source], view, tag=ANSWER, number=message.number)
         # As the other end decodes it: rounding must not change the sum.
-        sent = PeerMessage(view.rank, ANSWER, message.number, post.payload)
-        context = self.message_context(view.rank, message.source, ANSWER, message.number, view)
+        sent = PeerMessage(view.rank, ANSWER, message.number, payload=post.payload)
+        context = self.message_context(view.rank, message.source, ANSWER, number=message.number, view=view)
         vector.add_(self.chain.decode(sent.payload, context).to(vector.dtype))
         return self._keep(message, ANSWER, post.payload.buffer)
 

@@ -107,14 +107,16 @@ class AsyncSharing(SharingBase):
         """Uses a new message; may change the model, and answer."""
         self._latest[message[:2]] = message.number
         try:
-            context = self.message_context(message.source, view.rank, message.tag, message.number, view)
+            context = self.message_context(
+                message.source, view.rank, message.tag, number=message.number, view=view
+            )
             signal = self.chain.decode(message.payload, context.filled_with(self.fill_for(message, vector)))
             if not is_finite(signal):
                 raise NotFinite(f"its {self.flaw_of(signal)}")
         except PayloadError as error:
             self.refuse(message.source, view, error)
             return ()
-        return self.use(vector, message, signal, view)
+        return self.use(vector, message, signal, view=view)
 
     @abstractmethod
     def use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
@@ -166,6 +168,8 @@ class AsyncSharing(SharingBase):
         posts: list[Post] = []
         for target in targets:
             if not posts or self.chain.per_receiver:
-                payload = self.chain.encode(copy, self.message_context(view.rank, target, tag, number, view))
-            posts.append(Post(target, tag, number, payload))
+                payload = self.chain.encode(
+                    copy, self.message_context(view.rank, target, tag, number=number, view=view)
+                )
+            posts.append(Post(target, tag, number, payload=payload))
         return posts

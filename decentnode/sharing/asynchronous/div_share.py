@@ -51,7 +51,7 @@ class DivShare(AsyncSharing):
         parameters: ParameterLayout | None = None,
     ) -> Chain:  # fmt: skip
         # Of one fragment: its elements have no names.
-        return super().make_chain(transforms, ceil(elements / self.fragments), dtype, None)
+        return super().make_chain(transforms, ceil(elements / self.fragments), dtype, parameters=None)
 
     @property
     def tags(self) -> int:
@@ -84,7 +84,7 @@ class DivShare(AsyncSharing):
         for fragment in range(self.fragments):
             if self._part(vector, fragment).numel():
                 targets = self.draw_targets(view, self._degree, fragment)
-                posts += self.posts(self._filled(vector, fragment), targets, view, fragment)
+                posts += self.posts(self._filled(vector, fragment), targets, view, tag=fragment)
         order = generator(self.setup.seed, "fragments", view.rank, self._steps).permutation(len(posts))
         return [posts[k] for k in order]
 

@@ -42,7 +42,7 @@ class BuffersBeside(SchemeWrapper):
     ) -> Chain:  # fmt: skip
         assert parameters is not None, "buffers have places in the layout"
         of_scheme = parameters.parameters
-        return self.scheme.make_chain(transforms, of_scheme.numel, dtype, of_scheme)
+        return self.scheme.make_chain(transforms, of_scheme.numel, dtype, parameters=of_scheme)
 
     def adjust_setup(self, setup: Setup) -> Setup:
         layout, whole_loss = setup.layout.parameters, setup.local_loss
@@ -93,7 +93,7 @@ class BuffersBeside(SchemeWrapper):
             incoming = await exchange(self._joined(outgoing, self._buffers), sources)
             return self._split(incoming, next(phases), received)
 
-        await self.scheme.share(vector[: self._end], view, with_buffers, out[: self._end])
+        await self.scheme.share(vector[: self._end], view, with_buffers, out=out[: self._end])
         self.weighted_mix(received, view, out[self._end :])
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
@@ -144,7 +144,7 @@ class BuffersAtServer(BuffersBeside):
                     buffers.copy_(received[first])
             return payloads
 
-        await self.scheme.share(vector[: self._end], view, with_buffers, out[: self._end])
+        await self.scheme.share(vector[: self._end], view, with_buffers, out=out[: self._end])
         out[self._end :].copy_(buffers)
 
     def _average(self, received: dict[int, Tensor], buffers: Tensor, view: View) -> None:
@@ -155,7 +155,7 @@ class BuffersAtServer(BuffersBeside):
             parts = {j: usable[j] for j in sorted(usable) if trains or j != view.rank}
             return self.scheme.weighted(parts) if parts else [(1.0, local)]
 
-        self.weighted_mix({**received, view.rank: local}, view, buffers, terms)
+        self.weighted_mix({**received, view.rank: local}, view, buffers, terms=terms)
 
 
 def beside(scheme: Sharing) -> BuffersBeside:

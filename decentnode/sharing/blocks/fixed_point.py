@@ -37,7 +37,7 @@ class FixedPoint:
         factor, most = weight * self.scale, self.most(summands)
         size, scratch = PIECE_BYTES // out.element_size(), scratch_for(out)
         for x_piece, y_piece in zip(torch.split(x, size), torch.split(out, size), strict=True):
-            self._quantize(x_piece, factor, most, y_piece)
+            self._quantize(x_piece, factor, most, out=y_piece)
             for mask in masks:
                 mask.apply(y_piece, scratch)
 

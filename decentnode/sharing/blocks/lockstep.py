@@ -47,7 +47,7 @@ def share_all(
     out: Mapping[int, Tensor], deliver: Deliver = delivered,
 ) -> None:  # fmt: skip
     """Runs one round of communication of these ranks: writes each new model, shape (d,), into its `out`."""
-    waiting = {i: scheme.share(vectors[i], views[i], exchange, out[i]) for i, scheme in schemes.items()}
+    waiting = {i: scheme.share(vectors[i], views[i], exchange, out=out[i]) for i, scheme in schemes.items()}
     replies: Mapping[int, Incoming | None] = dict.fromkeys(waiting)
     try:
         while waiting:

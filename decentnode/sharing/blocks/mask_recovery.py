@@ -27,12 +27,14 @@ from decentnode.sharing.blocks.secret_sharing import SHARE_BYTES, combine, split
 MOST_SENDERS = 64
 """To one receiver; the shares grow with their square."""
 _TAG_BYTES = 16
-_SEALED_FIELD = Field("shares", torch.uint8, (MOST_SENDERS - 1) * (MOST_SENDERS * SHARE_BYTES + 16), True)
+_SEALED_FIELD = Field(
+    "shares", torch.uint8, (MOST_SENDERS - 1) * (MOST_SENDERS * SHARE_BYTES + 16), variable=True
+)
 _MOST_REVEALED = MOST_SENDERS * (MOST_SENDERS + 4) // 4
 SEALED, NOTICE, REVEALED = (
     _SEALED_FIELD,
-    Layout((Field("arrived", torch.uint8, MOST_SENDERS, True), _SEALED_FIELD)),
-    Layout((Field("shares", torch.uint8, _MOST_REVEALED * SHARE_BYTES, True),)),
+    Layout((Field("arrived", torch.uint8, MOST_SENDERS, variable=True), _SEALED_FIELD)),
+    Layout((Field("shares", torch.uint8, _MOST_REVEALED * SHARE_BYTES, variable=True),)),
 )
 """The shares beside a masked model, and the layouts of the other two exchanges."""
 
@@ -63,7 +65,7 @@ class SenderGroup:
         self.own_key = self.keys.own_key(self.receiver, self.round, 0)
         random = stream(self.keys.own_key(self.receiver, self.round, 1))
         secrets = [self.own_key if c == self.rank else self._pair_key(c) for c in self.senders]
-        self._shares = [split(secret, self.least, len(self.senders), random) for secret in secrets]
+        self._shares = [split(secret, self.least, len(self.senders), random=random) for secret in secrets]
 
     def _pair_key(self, other: int) -> bytes:
         return self.keys.key(self.rank, other, self.receiver, self.round, 0)
@@ -76,7 +78,7 @@ class SenderGroup:
     def sealed(self) -> bytes:
         """Each other sender's shares, encrypted for it; the receiver relays them."""
         return b"".join(
-            _cipher(self.keys, self.rank, c, self).encrypt(bytes(12), self._held_by(position), None)
+            _cipher(self.keys, self.rank, c, group=self).encrypt(bytes(12), self._held_by(position), None)
             for position, c in enumerate(self.senders)
             if c != self.rank
         )
@@ -96,7 +98,7 @@ class SenderGroup:
                 held[a] = self._held_by(self.senders.index(a))
                 continue
             try:
-                cipher = _cipher(self.keys, a, self.rank, self)
+                cipher = _cipher(self.keys, a, self.rank, group=self)
                 held[a] = cipher.decrypt(bytes(12), shares[position : position + size], None)
             except InvalidTag:
                 return b""

@@ -72,12 +72,14 @@ class MaskedSums(Sharing):
         """
         weight = view.outgoing_weights[receiver]
         try:
-            self._fixed.masked(x, weight, senders, masks, out)
+            self._fixed.masked(x, weight, senders, masks=masks, out=out)
         except OutOfRange:
             # NaN counts as the largest.
             index = int(x.abs().argmax())
             place = index if coordinates is None else int(coordinates[index])
-            self._refuse(float(x[index]), place, weight * self.scale, self._fixed.most(senders), view)
+            self._refuse(
+                float(x[index]), place, weight * self.scale, most=self._fixed.most(senders), view=view
+            )
 
     def _refuse(self, x: float, index: int, factor: float, most: float, view: View) -> None:
         largest = most / factor if factor else math.inf

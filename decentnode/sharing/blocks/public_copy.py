@@ -61,7 +61,7 @@ class PublicCopy(Stateful):
             weights = differences_weights(view.weights, view.rank, q)
             return ((weights[j], q_j) for j, q_j in q.items())
 
-        sharing.weighted_mix(q, view, pulled, terms)
+        sharing.weighted_mix(q, view, pulled, terms=terms)
         self.p += pulled
         self.h += q[view.rank]
 

@@ -114,14 +114,14 @@ class ServerSharing(Sharing):
             return [(0.0, vector), *self.weighted({j: parts[j] for j in parts if j in usable})]
 
         signals = {view.rank: vector, **parts}
-        self.weighted_mix(signals, view, out, terms)
+        self.weighted_mix(signals, view, out, terms=terms)
         if finite := {j: part for j, part in parts.items() if j in signals}:
             self.step(out, finite, view)
         out.copy_(self._x)
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         """Clients send up, and the server's model comes down."""
-        await self.up(vector, view, exchange, out)
+        await self.up(vector, view, exchange, out=out)
         await self.down(view, exchange, out)
 
     async def up(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:

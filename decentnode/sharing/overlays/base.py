@@ -75,7 +75,7 @@ class Overlay(SchemeWrapper):
         if self._before:
             await self.negotiate(vector, view, exchange)
         self._view = self.place(view)
-        await self.scheme.share(vector, self._view, exchange, out)
+        await self.scheme.share(vector, self._view, exchange, out=out)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         # Of the overlay nothing is undone where a mix is discarded: the other ends have changed, too.

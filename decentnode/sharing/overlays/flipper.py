@@ -66,7 +66,7 @@ class FlipperOverlay(Overlay):
         # Roles follow from the links as they are sent here, also where a peer is lost in this exchange.
         mine = [~j if j in self.lost else j for j in self.links]
         theirs = self._links_in(await exchange(self._to(self.links, mine), self.links), view)
-        partner, served = self._roles(me, turn, mine, theirs)
+        partner, served = self._roles(me, turn, mine, theirs=theirs)
         of_partner = {_rank(j) for j in theirs[partner]} if partner is not None else set[int]()
         # Links to lost peers count, too: a node has at most one link to another.
         leaf = graph.drawn(me, {*served} - of_partner, turn) if partner is not None else None

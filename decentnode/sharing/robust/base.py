@@ -149,7 +149,7 @@ class Aggregation(Robust):
     def combine(self, models: Models, view: View, out: Tensor) -> None:
         count = len(models)
         if self._inputs(count) >= self.least():
-            self.aggregate(models, self._mixes(models, view), view, out)
+            self.aggregate(models, self._mixes(models, view), view, out=out)
             return
         weights = np.full(count, 1 / count) if self.few == "mean" else np.eye(count)[0]
         self.add_up(models, weights, out)

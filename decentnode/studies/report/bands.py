@@ -51,7 +51,7 @@ def band_of(runs: Sequence[Run], values: Callable[[Run], Sequence[float]]) -> Ba
         for name, of in AXES.items()
     }
     mean, low, high = ([getattr(value, part) for value in intervals] for part in ("mean", "low", "high"))
-    return Band(shared, x, mean, low, high)
+    return Band(shared, x, mean, low=low, high=high)
 
 
 def metric_band(variant: Variant, metric: Metric) -> Band:
@@ -73,7 +73,7 @@ def distance_band(variant: Variant) -> Band:
     """
     band = band_of(variant.finished, lambda run: [_log(row.consensus_distance) for row in run.rows])
     mean, low, high = ([exp(value) for value in part] for part in (band.mean, band.low, band.high))
-    return Band(band.rounds, band.x, mean, low, high)
+    return Band(band.rounds, band.x, mean, low=low, high=high)
 
 
 def _log(distance: float | None) -> float:

@@ -39,9 +39,11 @@ def curve_charts(study: Study) -> dict[str, Chart]:
             title = AXIS_TITLES[axis]
             if axis == "seconds" and not alone:
                 title += " (runs shared the machine: do not compare)"
-            traces = [t for name, band in bands.items() for t in _traces(name, band, axis, styles[name])]
+            traces = [
+                t for name, band in bands.items() for t in _traces(name, band, axis, style=styles[name])
+            ]
             traces += [
-                _unfinished(variant, run, metric, axis, styles[variant.name])
+                _unfinished(variant, run, metric, axis=axis, style=styles[variant.name])
                 for variant in study.variants
                 for run in variant.runs
                 if run.rows and run.state != FINISHED
@@ -61,7 +63,7 @@ def distance_chart(study: Study) -> Chart:
     traces = [
         trace
         for variant in study.compared
-        for trace in _traces(variant.name, distance_band(variant), "rounds", styles[variant.name])
+        for trace in _traces(variant.name, distance_band(variant), "rounds", style=styles[variant.name])
     ]
     layout = _layout("round", "distance to the mean model, relative")
     layout["yaxis"] |= {"type": "log", "exponentformat": "power"}

@@ -27,7 +27,7 @@ def report(
     unfinished = [run for run in study.runs if run.state != FINISHED]
     try:
         write_durably(path, [page(study, target).encode()])
-        written = _paper(study, paper, target, columns) if paper else []
+        written = _paper(study, paper, target, columns=columns) if paper else []
     except OSError as error:
         raise BadInput(f"{error.filename or path}: cannot be written: {error.strerror}") from error
     for run in unfinished:

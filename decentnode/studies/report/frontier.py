@@ -100,7 +100,7 @@ class Frontier:
             "time", "epsilon", "audited", "canary AUC", "attack", "AUC", "TPR at 1 % FPR",
         ]  # fmt: skip
         rows = [self._row(point) for point in self.points]
-        return Table(f"{headline.name}, cost and privacy", headings, rows, [*self._notes()])
+        return Table(f"{headline.name}, cost and privacy", headings, rows, notes=[*self._notes()])
 
     def _row(self, point: FrontierPoint) -> list[Cell]:
         is_best = point.name in self.front

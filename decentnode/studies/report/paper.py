@@ -86,9 +86,9 @@ def _figures(study: Study, width: float = WIDTH_INCHES[1]) -> dict[str, Figure]:
         for metric in metrics:
             bands = [(curve, metric_band(curve.variant, metric)) for curve in curves]
             for axis in AXES if alone else [name for name in AXES if name != "seconds"]:
-                figures[f"{metric.name}_{axis}{part}"] = _figure(bands, axis, metric, width)
+                figures[f"{metric.name}_{axis}{part}"] = _figure(bands, axis, metric, width=width)
         distances = [(curve, distance_band(curve.variant)) for curve in curves]
-        figures[f"consensus_distance{part}"] = _figure(distances, "rounds", None, width)
+        figures[f"consensus_distance{part}"] = _figure(distances, "rounds", None, width=width)
     return figures
 
 
@@ -133,7 +133,7 @@ def _figure(bands: Sequence[tuple[_Curve, Band]], axis: str, metric: Metric | No
     figure = Figure(figsize=(width, HEIGHT_INCHES + LEGEND_LINE_INCHES * lines), layout="constrained")
     axes = figure.add_subplot()
     for place, (curve, band) in enumerate(bands):
-        _draw(axes, curve, band, axis, place)
+        _draw(axes, curve, band, axis=axis, place=place)
     axes.set(xlabel=AXIS_LABELS[axis], ylabel=label(metric) if metric else "consensus distance")
     if metric is None:
         axes.set_yscale("log")

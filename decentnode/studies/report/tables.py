@@ -55,7 +55,7 @@ def main_table(study: Study, target: float) -> Table:
     ]  # fmt: skip
     bounds = [study.is_bound(variant, target) for variant in study.compared]
     pairs = zip(study.compared, bounds, strict=True)
-    rows = [_row(variant, headline, measures, is_bound) for variant, is_bound in pairs]
+    rows = [_row(variant, headline, measures, is_bound=is_bound) for variant, is_bound in pairs]
     claims = [Claims.of(variant.finished) for variant in study.compared]
     if any(claim.unit for claim in claims):
         headings.append("epsilon")
@@ -84,14 +84,14 @@ def main_table(study: Study, target: float) -> Table:
         notes.append(
             "Seconds in parentheses are of runs that shared the machine with others: do not compare."
         )
-    return Table(f"{headline.name} and cost", headings, rows, notes)
+    return Table(f"{headline.name} and cost", headings, rows, notes=notes)
 
 
 def narrow(table: Table) -> Table:
     """The main table in the width of a paper's column: only what compares variants at equal cost."""
     kept = [table.headings.index(name) for name in table.headings if _is_kept(name)]
     rows = [[row[i] for i in kept] for row in table.rows]
-    return Table(table.title, [table.headings[i] for i in kept], rows, table.notes)
+    return Table(table.title, [table.headings[i] for i in kept], rows, notes=table.notes)
 
 
 def _is_kept(heading: str) -> bool:
@@ -177,7 +177,7 @@ def difference_table(comparisons: Sequence[Comparison], metric: Metric) -> Table
             "pair", "seeds", f"difference{unit}", "t-test", "t-test, Holm", "rank test", "rank test, Holm",
         ],
         rows,
-        [
+        notes=[
             "Mean of the differences over the seeds that both have ± half of the 95 % interval; two-sided "
             "p-values of the paired t-test and of Wilcoxon's signed-rank test (from six seeds on), and the "
             "same after Holm's correction over all pairs.",

@@ -68,7 +68,7 @@ def sweep(request: SweepRequest) -> ExitCode:
     study, directories, statuses = _inspect(request)
     lock = open_study(study, bool(request.only or request.part))
     datasets = DatasetCache()
-    plan = _plan(study, directories, statuses, datasets)
+    plan = _plan(study, directories, statuses, datasets=datasets)
     print_lines(plan.lines())
     check_kernel()
     if not plan.waiting:
@@ -77,7 +77,7 @@ def sweep(request: SweepRequest) -> ExitCode:
     _warm_up(plan)
     try:
         screen = sweep_screen_for(sys.stdout)
-        return Sweep(plan, datasets, screen, request.command).run()
+        return Sweep(plan, datasets, screen, command=request.command).run()
     finally:
         lock.release()
 
@@ -85,7 +85,7 @@ def sweep(request: SweepRequest) -> ExitCode:
 def show_plan(request: SweepRequest) -> None:
     """Prints the plan; starts and writes nothing."""
     study, directories, statuses = _inspect(request)
-    print_lines(_plan(study, directories, statuses, DatasetCache()).lines())
+    print_lines(_plan(study, directories, statuses, datasets=DatasetCache()).lines())
 
 
 def cluster_job(request: SweepRequest, submits: bool) -> None:
@@ -140,4 +140,4 @@ def _plan(
     # The last of each name stays: the runs of a variant differ in the seed alone.
     first = {run.variant.name: run for run in reversed(waiting)}
     by_variant = forecasts(list(first.values())[::-1], datasets) if first else {}
-    return SweepPlan(study, directories, statuses, by_variant)
+    return SweepPlan(study, directories, statuses, forecasts=by_variant)

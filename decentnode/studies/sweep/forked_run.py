@@ -148,7 +148,9 @@ class ForkedRun:
         seconds = time.monotonic() - self.began
         idle = idle_seconds() - self._idle_before
         # The launcher and its fork server wait for their children, so their time is included.
-        return RunOutcome(os.waitstatus_to_exitcode(status), seconds, used.ru_utime + used.ru_stime, idle)
+        return RunOutcome(
+            os.waitstatus_to_exitcode(status), seconds, used.ru_utime + used.ru_stime, idle_seconds=idle
+        )
 
 
 def _become_launcher(start: RunStart, sweep: int, progress: Progress) -> NoReturn:
@@ -186,9 +188,9 @@ def _launch(start: RunStart, progress: Progress) -> ExitCode:
     whole = start.datasets.of(planned.settings)
 
     def console(output: TextIO) -> RunConsole:
-        return RunConsole(output, progress, start.entry, planned.directory)
+        return RunConsole(output, progress, start.entry, directory=planned.directory)
 
-    return run_here(settings, config, words, resume_plan, whole, console)
+    return run_here(settings, config, words, resume_plan=resume_plan, dataset=whole, screen=console)
 
 
 def idle_seconds() -> float:

@@ -108,7 +108,7 @@ class Sweep:
         resumes = status is RunStatus.RESUMABLE
         labels = {axis: level.label for axis, level in planned.variant.levels.items()}
         entry = RunEntry(self._plan.study.name, planned.variant.name, labels, planned.seed)
-        start = RunStart(planned, directory.log, self._datasets, ports, entry, resumes)
+        start = RunStart(planned, directory.log, self._datasets, ports=ports, entry=entry, resumes=resumes)
         forked = ForkedRun(start)
         self._running[forked.fd] = forked, directory
         if len(self._running) > 1:
@@ -202,7 +202,7 @@ class Sweep:
         began, done = forked.progress.get()
         rate = 0.0 if isnan(began) or now <= began else done / (now - began)
         rounds = forked.planned.settings.rounds
-        return RunningRow(forked.planned.name, rounds, done, rate, now - forked.began)
+        return RunningRow(forked.planned.name, rounds, done, rate=rate, seconds=now - forked.began)
 
     def _seconds_left(self) -> float:
         """The costs of what is left, shared by as many runs as go at a time; nan if it is not known."""

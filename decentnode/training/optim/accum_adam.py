@@ -85,12 +85,14 @@ class AccumAdam(Optimizer):
         states = [self._state_of(parameter, group) for parameter in trained]
         steps = [state["step"] for state in states]
         if group["accum_iter"] == 1:
-            self._move(group, trained, _column(states, "exp_avg"), _column(states, "exp_avg_sq"), steps)
+            self._move(
+                group, trained, _column(states, "exp_avg"), v=_column(states, "exp_avg_sq"), steps=steps
+            )
             return
         self._accumulate(group, trained, states)
         # Adam works on temporary copies: the moments stay unchanged until they are committed.
         m, v = ([t.clone() for t in _column(states, name)] for name in ("exp_avg", "exp_avg_sq"))
-        self._move(group, trained, m, v, steps)
+        self._move(group, trained, m, v=v, steps=steps)
         due = [state for state in states if state["steps_accumulated"] >= group["accum_iter"]]
         early = [state["step"] for state in states if state["steps_accumulated"] < group["accum_iter"]]
         if early:

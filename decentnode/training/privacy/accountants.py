@@ -81,7 +81,7 @@ class Accountant(ABC):
 
         if not steps or rate <= 0:
             return 0.0
-        low = high = self.first_noise(epsilon, delta, rate, steps)
+        low = high = self.first_noise(epsilon, delta, rate, steps=steps)
         while not is_enough(high):
             low, high = high, self.stride * high
             if high > MOST_NOISE:
@@ -130,7 +130,7 @@ class PldAccountant(Accountant):
     stride = 1.1
 
     def first_noise(self, epsilon: float, delta: float, rate: float, steps: int) -> float:
-        return ACCOUNTANTS["rdp"].noise_for(epsilon, delta, rate, steps)
+        return ACCOUNTANTS["rdp"].noise_for(epsilon, delta, rate, steps=steps)
 
     def of(self, history: History, delta: float) -> float:
         total: Any = None

@@ -113,11 +113,11 @@ class DpSgd(Privacy):
                 f"{self.delta:g}, which would allow it to publish one of them",
             )
         if self.accountant == "none":
-            return PrivacyPlan(rate, self.noise or 0.0, total, float("inf"), len(steps))
+            return PrivacyPlan(rate, self.noise or 0.0, total, epsilon=float("inf"), rounds=len(steps))
         accountant = ACCOUNTANTS[self.accountant]
         noise = self.noise
         if noise is None:
-            noise = accountant.noise_for(self.epsilon or 0.0, self.delta, rate, total)
+            noise = accountant.noise_for(self.epsilon or 0.0, self.delta, rate, steps=total)
 
         def epsilon(count: int) -> float:
             return accountant.epsilon([Spending(rate, noise, count)], self.delta)
@@ -125,12 +125,12 @@ class DpSgd(Privacy):
         affordable, budget = len(steps), self.epsilon or float("inf")
         if self.on_spent == "stop" and epsilon(total) > budget:
             affordable = bisect_left(list(accumulate(steps)), True, key=lambda count: epsilon(count) > budget)
-        return PrivacyPlan(rate, noise, total, epsilon(total), affordable)
+        return PrivacyPlan(rate, noise, total, epsilon=epsilon(total), rounds=affordable)
 
     def private_steps(
         self, plan: PrivacyPlan, objective: Objective, vector: Vector, shard: Shard, batch_size: int
     ) -> "DpSgdSteps":
-        return DpSgdSteps(self, plan, objective, vector, shard, batch_size)
+        return DpSgdSteps(self, plan, objective, vector=vector, shard=shard, batch_size=batch_size)
 
 
 class DpSgdSteps(PrivateSteps):
@@ -147,7 +147,7 @@ class DpSgdSteps(PrivateSteps):
         seeded = dp_sgd.generator == "seeded"
         self.source: RandomSource = SeededSource(shard.seed, shard.rank) if seeded else SecureSource()
         self.minibatches = (
-            PoissonBatches(shard, batch_size, plan.rate, self.source)
+            PoissonBatches(shard, batch_size, plan.rate, source=self.source)
             if dp_sgd.sampling == "poisson"
             else Minibatches(shard, batch_size)
         )

@@ -43,7 +43,7 @@ class BeamSearch:
             total, ids = self._extended(scores.log_softmax(1), total, ids)
             is_finished = (ids[..., -1] == self.end) | (length >= most[rows])[:, None]
             ended = total.where(is_finished, -torch.inf)[:, : self.beams]
-            self._note(ended_texts, rows, ended / self._penalty(length), ids)
+            self._note(ended_texts, rows, ended / self._penalty(length), ids=ids)
             count[rows] += ended.isfinite().sum(1)
             total = total.where(~is_finished, -torch.inf)
             # The highest that any beginning can still reach, because log P only falls.

@@ -69,7 +69,7 @@ class Translation(NextToken):
         for rows in samples.in_batches(batch_size):
             batch = samples.batch(rows)
             most = lengths_of(samples.inputs)[rows] + self.longer
-            texts += map(vocabulary.text, _translated(network, batch, search, most, beat))
+            texts += map(vocabulary.text, _translated(network, batch, search, most=most, beat=beat))
             references += (
                 vocabulary.text([id for id in row if id != IGNORED]) for row in batch.labels.tolist()
             )

@@ -130,7 +130,7 @@ def part_of(entry: Entry, rank: int) -> MatrixBlock:
     m = entry.shape[0] if len(entry.shape) > 1 else 1
     n = entry.shape.numel() // m if m else 0
     r = min(rank, m, n)
-    return MatrixBlock(entry, m, n, r if r * (m + n) < m * n else 0)
+    return MatrixBlock(entry, m, n, r=r if r * (m + n) < m * n else 0)
 
 
 def thin(sent: Tensor, block: MatrixBlock) -> tuple[Tensor, Tensor]:

@@ -90,8 +90,8 @@ class Quantizer(Transform):
         return replaced(
             input_layout,
             values.name,
-            Field(SCALES, accumulator(values.dtype), scales, values.variable),
-            Field(CODES, torch.uint8, size, values.variable),
+            Field(SCALES, accumulator(values.dtype), scales, variable=values.variable),
+            Field(CODES, torch.uint8, size, variable=values.variable),
             form=self.emits,
         )
 

@@ -30,14 +30,14 @@ class Stream:
         """The next `count` fp32 numbers of [0, 1), multiples of 2^-24, as of `generator.random`."""
         first, skipped = divmod(self._halves, 2)
         self._halves += count
-        halves = words(self._key, first, (skipped + count + 1) // 2, device).view(torch.int32)
+        halves = words(self._key, first, (skipped + count + 1) // 2, device=device).view(torch.int32)
         drawn = (halves[skipped : skipped + count] >> 8) & 0xFFFFFF
         return drawn.to(torch.float32).mul_(2.0**-24)
 
     def words(self, count: int, device: torch.device) -> Tensor:
         """The next `count` 64-bit words, as int64; only for a stream of which nothing else is drawn."""
         first, self._halves = self._halves // 2, self._halves + 2 * count
-        return words(self._key, first, count, device)
+        return words(self._key, first, count, device=device)
 
     def below(self, n: int, count: int, device: torch.device) -> Tensor:
         """The next `count` whole numbers floor(u n), with u equal to that of `generator.random` in fp64."""

@@ -77,7 +77,7 @@ class RandomK(Transform):
         indices = self.coordinates(context, values.device)
         if values.numel() != indices.numel():
             raise PayloadError(f"{values.numel()} values where {indices.numel()} are drawn")
-        return filled(self.input_layout, values, indices, context.fill)
+        return filled(self.input_layout, values, indices, fill=context.fill)
 
     def _drawn(self, device: torch.device, seed: int, *counters: int) -> Tensor:
         source = generator(seed, "random_k", *counters)

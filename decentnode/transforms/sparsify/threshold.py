@@ -37,7 +37,10 @@ class Threshold(Transform):
         if self.relative and self.value >= 1:
             raise BadInput(f"would never send anything: relative to the largest, {self.value} is not below 1")
         n, dtype = self.dimension, input_layout.fields[0].dtype
-        fields = Field(VALUES, dtype, n, True), Field(INDICES, torch.int32, n, True, Role.INDEX)
+        fields = (
+            Field(VALUES, dtype, n, variable=True),
+            Field(INDICES, torch.int32, n, variable=True, role=Role.INDEX),
+        )
         return Layout(fields, self.emits)
 
     def encode(self, payload: Payload, context: Context) -> Payload:
@@ -55,4 +58,4 @@ class Threshold(Transform):
         if values.numel() == self.dimension and not indices.numel():
             return Payload.dense(values.to(self.input_layout.fields[0].dtype))
         check_indices(indices, values, self.dimension)
-        return filled(self.input_layout, values, indices, context.fill)
+        return filled(self.input_layout, values, indices, fill=context.fill)

@@ -79,9 +79,9 @@ class TopK(Transform):
         coded = [sum(count(f, n) for _, n in self._spans) for f in fractions if not self._is_whole(f)]
         variable = len(fractions) > 1
         most = n if len(coded) < len(fractions) else max(coded)
-        fields = [Field(VALUES, dtype, most, variable)]
+        fields = [Field(VALUES, dtype, most, variable=variable)]
         if coded:
-            fields.append(Field(INDICES, torch.int32, max(coded), variable, Role.INDEX))
+            fields.append(Field(INDICES, torch.int32, max(coded), variable=variable, role=Role.INDEX))
         return Layout(tuple(fields), self.emits)
 
     def begin(self, signal: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class TopK(Transform):
         indices = payload[INDICES] if self.output_layout.has_indices else values[:0]
         if indices.numel() or not any(map(self._is_whole, self._fractions)):
             check_indices(indices, values, n)
-            return filled(self.input_layout, values, indices, context.fill)
+            return filled(self.input_layout, values, indices, fill=context.fill)
         if values.numel() != n:
             raise PayloadError(f"{values.numel()} values without indices where there are {n}")
         return Payload.dense(values.to(self.input_layout.fields[0].dtype))
