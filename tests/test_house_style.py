@@ -89,7 +89,9 @@ def test_nothing_reads_the_wall_clock():
     """Names of run directories aside, which `time.strftime` makes."""
     calls = [f"{place(p, n)} {called(n)}" for p, n in nodes(PACKAGE, ast.Call) if called(n) in WALL_CLOCK]
     assert calls == []
-    assert [p.name for p, n in nodes(PACKAGE, ast.Call) if called(n) == "time.strftime"] == ["summary.py"]
+    assert [p.name for p, n in nodes(PACKAGE, ast.Call) if called(n) == "time.strftime"] == [
+        "run_directory.py"
+    ]
 
 
 def is_restricted(call: ast.Call) -> bool:
@@ -347,7 +349,7 @@ NOT_LIMITS = {
     "communication/exchange/handle.py": "factors on the usual wait",
     "communication/zeromq/endpoint.py": "bytes per second",
     "core/text.py": "a unit",
-    "launcher/memory_estimate.py": "a share of the memory",
+    "launcher/monitoring/memory_estimate.py": "a share of the memory",
     "launcher/monitoring/watchdog.py": "a factor on CHECK_INTERVAL",
     "launcher/report/live_view.py": "the window of a mean rate; nothing waits",
     "node/dry_round.py": "a learning rate",

@@ -10,7 +10,7 @@ from decentnode.core.registry import WRITERS
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.interop.decentralizepy_results import as_decentralizepy
-from decentnode.launcher.recovery.resume import RunLock
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results import Run
 from decentnode.results.writers import Writer
 

@@ -12,7 +12,7 @@ from decentnode.attacks.passive.base import PassiveAttack
 from decentnode.attacks.passive.scene import Scene
 from decentnode.core.polling import ready
 from decentnode.errors import BadInput
-from decentnode.launcher.child_process import ChildProcess
+from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, best, read_results, write_results
 from decentnode.sharing.base import Sharing

@@ -25,27 +25,29 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.attackers import AttackProcess
-from decentnode.launcher.child_process import ChildProcess
-from decentnode.launcher.cluster import messages
+from decentnode.launcher.cluster.graceful_stop import GracefulStop
 from decentnode.launcher.cluster.late_join import RESTART, LateJoin
 from decentnode.launcher.cluster.remote_machines import RemoteMachines
 from decentnode.launcher.cluster.rendezvous import Rendezvous
-from decentnode.launcher.fork_server import ForkServer, end_hung, name_socket_directory
-from decentnode.launcher.graceful_stop import GracefulStop
-from decentnode.launcher.monitoring.event_log import EventLog
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.monitoring.report_handler import ReportHandler
 from decentnode.launcher.monitoring.watchdog import NEVER
 from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import Contribution, ModelObserver
 from decentnode.launcher.observer.vector_sender import VectorSender
+from decentnode.launcher.processes.child_process import ChildProcess
+from decentnode.launcher.processes.fork_server import ForkServer, end_hung, name_socket_directory
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.final_lines import exit_code, headline
 from decentnode.launcher.report.row_writers import RowWriters
-from decentnode.launcher.report.summary import EvaluationLog, make_run_directory, summarize
+from decentnode.launcher.report.summary import summarize
+from decentnode.launcher.state import messages
+from decentnode.launcher.state.evaluation_log import EvaluationLog
+from decentnode.launcher.state.event_log import EventLog
+from decentnode.launcher.state.membership import MembershipTable, MemberState
+from decentnode.launcher.state.run_directory import make_run_directory
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
 from decentnode.results.figures.plot_process import Pictures, make_figures

@@ -10,7 +10,7 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.launcher import preflight
-from decentnode.launcher.child_process import ChildProcess
+from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.mapping.base import Mapping
 from decentnode.node.experiment import Experiment
 

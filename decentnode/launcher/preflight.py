@@ -13,7 +13,7 @@ from decentnode.config.settings import KeyFolder, Settings
 from decentnode.core.text import counted
 from decentnode.errors import BadInput, Defect, refuse
 from decentnode.graph.base import FORESEEN_ROUNDS, Graph
-from decentnode.launcher.control_groups import room_for_processes
+from decentnode.launcher.processes.control_groups import room_for_processes
 
 FILES_PER_PROCESS = 64
 THREADS_PER_PROCESS, THREADS_BESIDE = 4, 6

@@ -33,9 +33,9 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.config.loader import load
 from decentnode.graph.base import Graph
-from decentnode.launcher.fork_server import die_with
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.monitoring.report_handler import ReportHandler
+from decentnode.launcher.processes.fork_server import die_with
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.node.experiment import Experiment
 from decentnode.results.records import RoundRecord, read_records

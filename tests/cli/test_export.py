@@ -11,7 +11,7 @@ import yaml
 
 from decentnode.cli import app as cli
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.recovery.resume import RunLock
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results.records import RoundRecord
 from decentnode.results.writers import MlflowWriter
 from tests.results.test_study import make_run

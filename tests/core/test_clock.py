@@ -9,7 +9,7 @@ from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.zeromq.hello_barrier import HelloBarrier
 from decentnode.core.clock import AwakeClock
 from decentnode.errors import STOPPED_BY, StartError
-from decentnode.launcher.graceful_stop import GracefulStop
+from decentnode.launcher.cluster.graceful_stop import GracefulStop
 
 
 @pytest.fixture

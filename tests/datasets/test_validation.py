@@ -10,7 +10,7 @@ from decentnode.datasets import LoadedDataset, Partition, Samples
 from decentnode.datasets.partition import Iid, Natural, Shards
 from decentnode.datasets.validation import ValidationSettings, hold_out, split_rows
 from decentnode.errors import BadInput, DatasetError
-from decentnode.launcher.report.summary import make_run_directory
+from decentnode.launcher.state.run_directory import make_run_directory
 from decentnode.node.experiment import Experiment, average_model_test, vector_test
 from tests.support.in_process import Nodes
 

@@ -5,7 +5,7 @@ import json
 import pandas
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from decentnode.launcher.recovery.resume import RunLock
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results import Run as Files
 from tests.integration.running import Run, wait_until
 

@@ -24,7 +24,6 @@ from decentnode.config.settings import EvaluationSettings
 from decentnode.core.text import clock_time, counted, decimal, percent, readable_bytes, readable_seconds
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
-from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report import live_view
 from decentnode.launcher.report.console import LOG_LINES, LiveConsole, evaluation_line
 from decentnode.launcher.report.live_view import (
@@ -33,6 +32,7 @@ from decentnode.launcher.report.live_view import (
     Standing,
     screen_for,
 )
+from decentnode.launcher.state.membership import MembershipTable
 from decentnode.results.figures.plot_process import Pictures
 from decentnode.results.metrics import ACCURACY, CLASSIFICATION, LOSS
 from decentnode.results.reader import EvaluationRow

@@ -10,7 +10,8 @@ import pytest
 from decentnode.config import loader
 from decentnode.core import process_setup
 from decentnode.errors import BadInput
-from decentnode.launcher import control_groups, preflight
+from decentnode.launcher import preflight
+from decentnode.launcher.processes import control_groups
 
 CONFIG = """
 rounds: 1

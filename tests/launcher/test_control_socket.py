@@ -23,10 +23,10 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.launcher.monitoring import control_socket
 from decentnode.launcher.monitoring import control_socket as control
 from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Request, Status, query
-from decentnode.launcher.monitoring.event_log import EventLog
-from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
+from decentnode.launcher.state.event_log import EventLog
+from decentnode.launcher.state.membership import MembershipTable
 from decentnode.results.reader import Live, read_events
 from tests.support.reported import report_to
 

@@ -14,8 +14,8 @@ from decentnode.communication.launcher_link.reports import (
     Stopped,
 )
 from decentnode.errors import ExitCode
-from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import exit_code
+from decentnode.launcher.state.membership import MembershipTable
 from tests.launcher.test_remote_machines import IdleLauncher
 from tests.support.reported import report_to
 

@@ -15,7 +15,7 @@ from decentnode.communication.launcher_link.reports import Exited, Failed, Repor
 from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
-from decentnode.launcher import fork_server
+from decentnode.launcher.processes import fork_server
 
 SECONDS = 20.0
 """For each wait; far more than it takes."""

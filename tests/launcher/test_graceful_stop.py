@@ -12,8 +12,8 @@ from decentnode.communication.launcher_link.heartbeats import (
 )
 from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import Pause, StopRequest
-from decentnode.launcher.graceful_stop import GracefulStop
+from decentnode.launcher.cluster.graceful_stop import GracefulStop
+from decentnode.launcher.state.messages import Pause, StopRequest
 
 DEADLINE = 40.0
 

@@ -11,8 +11,8 @@ from decentnode.core.registry import SHARINGS
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import RunFailed
 from decentnode.launcher.cluster.late_join import LateJoin
-from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
-from decentnode.launcher.monitoring.membership import MembershipTable
+from decentnode.launcher.state.membership import MembershipTable
+from decentnode.launcher.state.messages import Join, RelayedReports, Start
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.experiment import Experiment
 from tests.integration.running import QUICKSTART

@@ -25,7 +25,9 @@ from decentnode.config.settings import FailureSettings
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
-from decentnode.launcher.cluster.messages import (
+from decentnode.launcher.cluster.rendezvous import Rendezvous
+from decentnode.launcher.state.membership import MembershipTable, MemberState
+from decentnode.launcher.state.messages import (
     DECODER,
     INCARNATIONS,
     CheckpointsCommitted,
@@ -38,8 +40,6 @@ from decentnode.launcher.cluster.messages import (
     StopRequest,
     VectorPiece,
 )
-from decentnode.launcher.cluster.rendezvous import Rendezvous
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.support.processes import free_ports
 from tests.support.reported import report_to

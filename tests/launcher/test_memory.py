@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from decentnode.communication.launcher_link.reports import Exited, Failed
-from decentnode.launcher import control_groups
-from decentnode.launcher import memory_estimate as memory
-from decentnode.launcher.memory_estimate import (
+from decentnode.launcher.monitoring import memory_estimate as memory
+from decentnode.launcher.monitoring.memory_estimate import (
     EVALUATOR_BYTES,
     FRAMES_PER_SOURCE,
     NODE_BYTES,
@@ -18,6 +17,7 @@ from decentnode.launcher.memory_estimate import (
     bytes_needed,
     times_run_out,
 )
+from decentnode.launcher.processes import control_groups
 from decentnode.node.experiment import Experiment
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -23,10 +23,10 @@ from decentnode.communication.launcher_link.reports import (
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import PartialSum, VectorAck
-from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.observer import observer as module
 from decentnode.launcher.observer.observer import ModelObserver
+from decentnode.launcher.state.membership import MembershipTable
+from decentnode.launcher.state.messages import PartialSum, VectorAck
 from tests.support.reported import handler_of
 
 ELEMENTS = 50

@@ -9,8 +9,8 @@ from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted, Stopped
 from decentnode.config.settings import FailureSettings
 from decentnode.launcher import launcher
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.watchdog import NEVER, Watchdog
+from decentnode.launcher.state.membership import MembershipTable, MemberState
 from tests.launcher.test_remote_machines import ROUNDS, IdleLauncher
 from tests.support.reported import report_to
 

@@ -25,7 +25,13 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import (
+from decentnode.launcher.cluster.remote_machines import RELAY_INTERVAL
+from decentnode.launcher.launcher import Launcher
+from decentnode.launcher.observer.observer import MeanVector
+from decentnode.launcher.observer.vector_sender import VectorSender
+from decentnode.launcher.report.console import LiveConsole
+from decentnode.launcher.state.membership import MemberState
+from decentnode.launcher.state.messages import (
     CheckpointsCommitted,
     Join,
     PartialDistance,
@@ -37,12 +43,6 @@ from decentnode.launcher.cluster.messages import (
     VectorAck,
     VectorPiece,
 )
-from decentnode.launcher.cluster.remote_machines import RELAY_INTERVAL
-from decentnode.launcher.launcher import Launcher
-from decentnode.launcher.monitoring.membership import MemberState
-from decentnode.launcher.observer.observer import MeanVector
-from decentnode.launcher.observer.vector_sender import VectorSender
-from decentnode.launcher.report.console import LiveConsole
 from decentnode.node.experiment import Experiment
 from tests.integration.running import QUICKSTART
 

@@ -15,8 +15,8 @@ from decentnode.core.polling import ready
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
-from decentnode.launcher.cluster.messages import Join, RelayedReports
 from decentnode.launcher.cluster.rendezvous import Rendezvous
+from decentnode.launcher.state.messages import Join, RelayedReports
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
 from tests.support.processes import credentials, free_ports
 

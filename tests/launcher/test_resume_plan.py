@@ -11,15 +11,11 @@ import pytest
 from decentnode.config import loader as config
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.launcher.cluster.messages import Join, Start
 from decentnode.launcher.recovery import resume as resuming
-from decentnode.launcher.recovery.resume import (
-    ResumePlan,
-    RunLock,
-    refuse_changes,
-    settings_digest,
-    write_state,
-)
+from decentnode.launcher.recovery.resume import ResumePlan, refuse_changes, settings_digest, write_state
+from decentnode.launcher.state import run_directory
+from decentnode.launcher.state.messages import Join, Start
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.store import RunStamp
@@ -158,7 +154,7 @@ def test_only_a_lock_that_another_start_holds_is_waited_for(tmp_path, monkeypatc
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(Timeouts, "run_lock", 0.01)
-    monkeypatch.setattr(resuming.fcntl, "flock", refuse)
+    monkeypatch.setattr(run_directory.fcntl, "flock", refuse)
     with pytest.raises(BadInput, match=message):
         RunLock(tmp_path)
     assert len(tried) == tries

@@ -12,8 +12,8 @@ import pytest
 from decentnode.config.plugin import Plugin
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.launcher.recovery.resume import RunLock
 from decentnode.launcher.report.row_writers import RowWriters
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results.reader import EvaluationFollower, EvaluationRow
 from decentnode.results.writers import Writer
 from tests.integration.running import wait_until

@@ -7,11 +7,11 @@ import pytest
 
 from decentnode.communication.launcher_link.reports import Rejoined
 from decentnode.errors import BadInput
-from decentnode.launcher.cluster.messages import Start
-from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
-from decentnode.launcher.report.summary import EvaluationLog
+from decentnode.launcher.state.evaluation_log import EvaluationLog
+from decentnode.launcher.state.membership import MembershipTable
+from decentnode.launcher.state.messages import Start
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
 from decentnode.results.reader import SCHEMA, EvaluationRow

@@ -6,16 +6,16 @@ import pytest
 
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import (
+from decentnode.launcher.observer import vector_sender
+from decentnode.launcher.observer.observer import MeanVector
+from decentnode.launcher.observer.vector_sender import VectorSender
+from decentnode.launcher.state.messages import (
     Join,
     PartialDistance,
     PartialSum,
     VectorAck,
     VectorPiece,
 )
-from decentnode.launcher.observer import vector_sender
-from decentnode.launcher.observer.observer import MeanVector
-from decentnode.launcher.observer.vector_sender import VectorSender
 
 ALL = [1, 2]
 CONTENT = b"models"

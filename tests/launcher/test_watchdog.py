@@ -9,9 +9,9 @@ from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activit
 from decentnode.communication.launcher_link.reports import RoundProgress, Stuck, Waiting
 from decentnode.config.settings import FailureSettings
 from decentnode.launcher.monitoring import watchdog as module
-from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
 from decentnode.launcher.monitoring.watchdog import Watchdog, thread_state
+from decentnode.launcher.state.membership import MembershipTable
 from tests.support.reported import report_to
 
 TRAIN, SEND, RECEIVE, MIX, EVALUATE = (

@@ -8,7 +8,7 @@ import pytest
 from decentnode.config import loader as config
 from decentnode.errors import ConfigError, MappingError, StartError
 from decentnode.launcher.cluster.scheduler import settle
-from decentnode.launcher.report.summary import machine_directory
+from decentnode.launcher.state.run_directory import machine_directory
 from decentnode.mapping import environment
 from decentnode.mapping import torchrun_store as addresses
 from decentnode.mapping.base import Linear

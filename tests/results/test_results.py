@@ -18,16 +18,10 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.errors import BadInput
 from decentnode.graph.families import Chain
 from decentnode.launcher.cluster.scheduler import part_of
-from decentnode.launcher.monitoring.membership import MembershipTable
-from decentnode.launcher.observer.observer import Observation
-from decentnode.launcher.report.summary import (
-    EvaluationLog,
-    make_run_directory,
-    model_hash,
-    spread,
-    summarize,
-    unused_directory,
-)
+from decentnode.launcher.report.summary import model_hash, spread, summarize
+from decentnode.launcher.state.evaluation_log import EvaluationLog, Observation
+from decentnode.launcher.state.membership import MembershipTable
+from decentnode.launcher.state.run_directory import make_run_directory, unused_directory
 from decentnode.node.experiment import Experiment
 from decentnode.results.metrics import CLASSIFICATION
 from decentnode.results.reader import EvaluationRow, Event, read_evaluations, read_events, read_object

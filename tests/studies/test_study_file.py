@@ -8,7 +8,7 @@ import pytest
 from decentnode.cli import app as cli
 from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput, RunFailed
-from decentnode.launcher.recovery.resume import RunLock
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.studies.axes import label_of, spread_out
 from decentnode.studies.expansion import planned_runs
 from decentnode.studies.study_file import read_study

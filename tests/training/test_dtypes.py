@@ -10,7 +10,7 @@ from decentnode.core.payload import Payload
 from decentnode.core.vector import DTYPES
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
-from decentnode.launcher.memory_estimate import bytes_needed
+from decentnode.launcher.monitoring.memory_estimate import bytes_needed
 from decentnode.launcher.report.summary import model_hash
 from decentnode.node.experiment import Experiment
 from decentnode.sharing.choco import Choco

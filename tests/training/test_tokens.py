@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from decentnode.launcher.report.summary import make_run_directory
+from decentnode.launcher.state.run_directory import make_run_directory
 from decentnode.node.experiment import Experiment
 from tests.corpus.bad_plugins import DATA
 from tests.support.in_process import Nodes

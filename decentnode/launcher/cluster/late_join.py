@@ -10,10 +10,10 @@ from decentnode.config.consistency import why_not_taken_back
 from decentnode.core.text import how_it_ended, ranks_in_words
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import RunFailed
-from decentnode.launcher.cluster.messages import Join, RelayedReports, Start
 from decentnode.launcher.cluster.rendezvous import Rendezvous
-from decentnode.launcher.fork_server import INCARNATIONS, ForkServer
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.processes.fork_server import INCARNATIONS, ForkServer
+from decentnode.launcher.state.membership import MembershipTable, MemberState
+from decentnode.launcher.state.messages import Join, RelayedReports, Start
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.experiment import Experiment
 

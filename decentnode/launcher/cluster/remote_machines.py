@@ -13,9 +13,9 @@ from msgspec.structs import astuple
 
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report, Restarted
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster import messages
-from decentnode.launcher.cluster.messages import Note
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.state import messages
+from decentnode.launcher.state.membership import MembershipTable, MemberState
+from decentnode.launcher.state.messages import Note
 from decentnode.node.experiment import Experiment
 
 RELAY_INTERVAL = 2.0

@@ -21,8 +21,8 @@ from decentnode.core.text import counted, printable
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, StartError
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
-from decentnode.launcher.cluster.messages import DECODER, INCARNATIONS, Join, Note, Refuse, Start, Wait
 from decentnode.launcher.recovery.checkpoint_retention import newest_of_all
+from decentnode.launcher.state.messages import DECODER, INCARNATIONS, Join, Note, Refuse, Start, Wait
 from decentnode.mapping.base import Mapping, tcp_endpoint
 from decentnode.node.plugin_sources import HASH_LETTERS, difference
 

@@ -9,7 +9,7 @@ from decentnode.config import loader as config
 from decentnode.config.plugin import Plugin
 from decentnode.config.settings import Settings
 from decentnode.core.streams import print_line
-from decentnode.launcher.report.summary import machine_directory, unused_directory
+from decentnode.launcher.state.run_directory import machine_directory, unused_directory
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment, known_addresses
 from decentnode.mapping.job import SchedulerJob

@@ -11,13 +11,13 @@ from decentnode.communication.launcher_link.heartbeats import Activity, Heartbea
 from decentnode.core.polling import ready
 from decentnode.core.streams import log_name
 from decentnode.core.text import counted
-from decentnode.launcher.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Requests, Status
-from decentnode.launcher.monitoring.event_log import EventLog
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.monitoring.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
 from decentnode.launcher.monitoring.watchdog import DOING, Watchdog
-from decentnode.launcher.report.summary import EvaluationLog
+from decentnode.launcher.state.evaluation_log import EvaluationLog
+from decentnode.launcher.state.event_log import EventLog
+from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.node.experiment import Experiment
 from decentnode.results.records import write_atomically
 

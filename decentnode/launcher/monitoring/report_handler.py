@@ -8,16 +8,16 @@ from itertools import chain
 from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.reports import Report, RoundReport
 from decentnode.core.text import how_it_ended
+from decentnode.launcher.cluster.graceful_stop import GracefulStop
 from decentnode.launcher.cluster.late_join import LateJoin
-from decentnode.launcher.graceful_stop import GracefulStop
-from decentnode.launcher.monitoring.event_log import EventLog
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.monitoring.monitor import RunMonitor
 from decentnode.launcher.observer.evaluators import EvaluatorPool
 from decentnode.launcher.observer.observer import ModelObserver
 from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.report.console import LiveConsole
-from decentnode.launcher.report.summary import EvaluationLog
+from decentnode.launcher.state.evaluation_log import EvaluationLog
+from decentnode.launcher.state.event_log import EventLog
+from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.results.metrics import LOSS
 
 SIGNS_OF_LIFE = (

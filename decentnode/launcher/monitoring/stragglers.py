@@ -5,7 +5,7 @@ from collections import Counter
 from decentnode.communication.launcher_link.reports import Waiting
 from decentnode.core.text import counted, ranks_in_words
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.monitoring.event_log import EventLog
+from decentnode.launcher.state.event_log import EventLog
 
 NEWS_INTERVAL = 10.0
 MOST_NAMED = 3

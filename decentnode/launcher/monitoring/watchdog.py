@@ -14,7 +14,7 @@ from decentnode.communication.launcher_link.heartbeats import (
 )
 from decentnode.communication.launcher_link.reports import Failed, Report, Stuck, Waiting
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.monitoring.membership import MembershipTable
+from decentnode.launcher.state.membership import MembershipTable
 
 CHECK_INTERVAL = 0.5
 QUIET_INTERVAL = 4.0

@@ -24,8 +24,8 @@ from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, Sna
 from decentnode.core.clock import AwakeClock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.rng import key, seed_generators
-from decentnode.launcher.child_process import ChildProcess
-from decentnode.launcher.control_groups import processors
+from decentnode.launcher.processes.child_process import ChildProcess
+from decentnode.launcher.processes.control_groups import processors
 from decentnode.node.checkpoint.packed_state import unpacked
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.host_process import PRINT_STACKS

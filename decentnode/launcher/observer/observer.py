@@ -18,7 +18,8 @@ from decentnode.communication.launcher_link.reports import Published
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import PartialDistance, PartialSum, VectorAck
+from decentnode.launcher.state.evaluation_log import Observation
+from decentnode.launcher.state.messages import PartialDistance, PartialSum, VectorAck
 
 
 @dataclass(frozen=True)
@@ -38,19 +39,6 @@ MOST_AHEAD_ROUNDS, MOST_AHEAD_BYTES = 16, 1 << 28
 """Limit of rounds that only other machines have reported, and of the bytes of their sums: the larger one
 counts.
 """
-
-
-@dataclass(frozen=True)
-class Observation:
-    """All models after one round."""
-
-    round: int
-    nodes: int
-    """Number of models."""
-    consensus_distance: float | None
-    """Mean over nodes of |x_i - mean|, over |mean|; None without models."""
-    average_model: dict[str, float] | None
-    """Metrics of the mean model on the test set, if requested."""
 
 
 @dataclass

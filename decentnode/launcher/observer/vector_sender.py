@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.messages import (
+from decentnode.launcher.observer.observer import Contribution, MeanVector
+from decentnode.launcher.state.messages import (
     Join,
     Note,
     PartialDistance,
@@ -22,7 +23,6 @@ from decentnode.launcher.cluster.messages import (
     VectorAck,
     VectorPiece,
 )
-from decentnode.launcher.observer.observer import Contribution, MeanVector
 
 PIECE_BYTES = 1 << 18
 """A compromise: another message waits as long as this takes, and each piece takes a round trip."""

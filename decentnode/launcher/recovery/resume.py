@@ -5,9 +5,7 @@ of it lives.
 """
 
 import contextlib
-import fcntl
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +24,9 @@ from decentnode.config.settings import (
 from decentnode.config.type_check import show
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.streams import print_line
-from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, BadInput
-from decentnode.launcher.cluster.messages import INCARNATIONS, Join, Start
+from decentnode.launcher.state.messages import INCARNATIONS, Join, Start
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.mapping.base import Consecutive
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import BadCheckpoint
@@ -51,56 +49,6 @@ UNIMPORTANT = {"port": None, "trusted_network": None}
 MOST_SHOWN = 5
 THREADS = range(1, 1 << 16)
 ROUNDS = range(-1, 1 << 62)
-
-
-FINISHING = b"writers\n"
-"""What a lock file has while it is held by writers of a killed launcher alone."""
-
-
-class RunLock:
-    """Held by a launcher and all its processes, so two starts of a run cannot write to one directory."""
-
-    def __init__(self, run_dir: Path, subject: str = "this run", shared: bool = False) -> None:
-        """Takes the lock; raises BadInput if another start holds it. `shared`: several may have it."""
-        path, kind = run_dir / "lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise BadInput(f"{path} cannot be opened: {error.strerror}") from error
-        limit, is_extended = time.monotonic() + Timeouts.run_lock, False
-        while True:
-            try:
-                # The lock belongs to the open file, so forked processes hold it, too.
-                fcntl.flock(fd, kind | fcntl.LOCK_NB)
-                os.ftruncate(fd, 0)
-                self._fd = fd
-                return
-            except BlockingIOError:
-                # Retried, because the processes of a killed launcher end a moment later.
-                if time.monotonic() > limit:
-                    if not is_extended and os.pread(fd, len(FINISHING), 0) == FINISHING:
-                        limit, is_extended = limit + Timeouts.last_rows, True
-                        continue
-                    os.close(fd)
-                    raise BadInput(f"{run_dir}: {subject} is in progress; stop it first") from None
-            except OSError as error:
-                os.close(fd)
-                raise BadInput(f"{path} cannot be locked: {error.strerror or error}") from error
-            time.sleep(0.05)
-
-    def note_finishing(self) -> None:
-        """Lets other starts know that only writers hold it, which end within `Timeouts.last_rows`."""
-        # A shared lock would tell the same, but flock first gives up the exclusive one.
-        with contextlib.suppress(OSError):
-            os.pwrite(self._fd, FINISHING, 0)
-
-    def fileno(self) -> int:
-        """The descriptor of its file."""
-        return self._fd
-
-    def release(self) -> None:
-        """Releases it in this process; it is free when the last process that has it ends."""
-        os.close(self._fd)
 
 
 class ResumePlan:

@@ -10,10 +10,11 @@ from decentnode.config import loader as config
 from decentnode.core.line_file import RateLimiter
 from decentnode.core.version import __version__
 from decentnode.errors import BadInput
-from decentnode.launcher.cluster.messages import CheckpointsCommitted, Join, Note, Start
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
 from decentnode.launcher.recovery.fingerprint import fingerprint
-from decentnode.launcher.recovery.resume import ResumePlan, RunLock, settings_digest, write_state
+from decentnode.launcher.recovery.resume import ResumePlan, settings_digest, write_state
+from decentnode.launcher.state.messages import CheckpointsCommitted, Join, Note, Start
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.experiment import Experiment

@@ -13,9 +13,9 @@ from decentnode.core.streams import silence
 from decentnode.core.text import counted, decimal, readable_bytes, readable_seconds
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
-from decentnode.launcher.monitoring.membership import MembershipTable
 from decentnode.launcher.report.final_lines import closing_lines, headline
 from decentnode.launcher.report.summary import spread
+from decentnode.launcher.state.membership import MembershipTable
 from decentnode.node.experiment import Experiment
 from decentnode.results.figures.plot_process import Pictures
 from decentnode.results.metrics import CLASSIFICATION, LOSS, Metric

@@ -10,7 +10,7 @@ import msgspec
 
 from decentnode.core.text import counted, decimal, ranks_in_words, readable_bytes, readable_seconds
 from decentnode.errors import STOPPED_BY, ExitCode
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
+from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.results.figures.plot_process import Pictures
 from decentnode.results.metrics import Metric
 

@@ -19,8 +19,8 @@ from rich.text import Text
 from decentnode.core.streams import silence
 from decentnode.core.text import clock_time, decimal, readable_bytes
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.launcher.report.console import LiveConsole
+from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.node.experiment import Experiment
 from decentnode.results.metrics import ACCURACY, LOSS, Metric
 from decentnode.results.reader import EvaluationRow

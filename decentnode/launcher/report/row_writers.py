@@ -17,8 +17,8 @@ from decentnode.core.polling import ready
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
-from decentnode.launcher.child_process import ChildProcess
-from decentnode.launcher.recovery.resume import RunLock
+from decentnode.launcher.processes.child_process import ChildProcess
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.results.reader import EvaluationFollower
 from decentnode.results.run import Run
 from decentnode.results.writers import Writer

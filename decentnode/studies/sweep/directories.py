@@ -13,7 +13,7 @@ from decentnode.core.atomic_files import TEMPORARY, write_durably
 from decentnode.core.text import counted
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.launcher.recovery.fingerprint import difference, fingerprint
-from decentnode.launcher.recovery.resume import RunLock
+from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node import plugin_sources
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.plugin_sources import PluginSources

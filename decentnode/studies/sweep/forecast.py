@@ -22,7 +22,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.launcher import run_costs
 from decentnode.launcher.dataset_cache import DatasetCache
-from decentnode.launcher.memory_estimate import bytes_needed
+from decentnode.launcher.monitoring.memory_estimate import bytes_needed
 from decentnode.launcher.preflight import check_group
 from decentnode.node.evaluation import EvaluationPlan
 from decentnode.node.experiment import Experiment

@@ -19,12 +19,12 @@ from decentnode.core.process_setup import signals_that_stop
 from decentnode.core.streams import explain, redirect_output
 from decentnode.errors import STOPPED_BY, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
-from decentnode.launcher.fork_server import die_with
-from decentnode.launcher.monitoring.membership import MembershipTable
+from decentnode.launcher.processes.fork_server import die_with
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import Standing
 from decentnode.launcher.start import run_here
+from decentnode.launcher.state.membership import MembershipTable
 from decentnode.node.experiment import Experiment
 from decentnode.results.run import RunEntry
 from decentnode.studies.expansion import PlannedRun

@@ -13,7 +13,7 @@ from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, UND
 from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY
-from decentnode.launcher.cluster.messages import Note, Pause, StopRequest
+from decentnode.launcher.state.messages import Note, Pause, StopRequest
 
 REQUEST_INTERVAL = 0.5
 CHECK_INTERVAL = 0.1

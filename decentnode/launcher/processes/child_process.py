@@ -13,7 +13,7 @@ from decentnode.core.polling import ready
 from decentnode.core.process_setup import end_thread_pools
 from decentnode.core.streams import redirect_output
 from decentnode.errors import STOPPED_BY, StartError
-from decentnode.launcher.fork_server import die_with
+from decentnode.launcher.processes.fork_server import die_with
 
 
 class ChildProcess:

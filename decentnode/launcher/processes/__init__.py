@@ -1,0 +1,1 @@
+"""How a launcher forks processes, and what the kernel lets it have."""

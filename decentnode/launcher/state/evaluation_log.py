@@ -1,0 +1,146 @@
+"""The evaluations of a run on one machine, and what `evaluations.jsonl` has of them (docs/results.md)."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from decentnode.communication.launcher_link.reports import Evaluated, Published
+from decentnode.core.line_file import LineFile, Warn
+from decentnode.errors import BadInput
+from decentnode.results.metrics import Values
+from decentnode.results.reader import EvaluationRow, read_evaluations
+from decentnode.results.records import cut_back
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All models after one round."""
+
+    round: int
+    nodes: int
+    """Number of models."""
+    consensus_distance: float | None
+    """Mean over nodes of |x_i - mean|, over |mean|; None without models."""
+    average_model: dict[str, float] | None
+    """Metrics of the mean model on the test set, if requested."""
+
+
+@dataclass
+class EvaluationLog:
+    """Evaluated rounds, combined from the nodes' reports and the observations."""
+
+    path: Path
+    reports: dict[int, dict[int, Published]] = field(default_factory=dict)
+    metrics: dict[int, dict[int, Values]] = field(default_factory=dict)
+    """The scores of evaluations, by round and rank; empty if an evaluation failed."""
+    observations: dict[int, Observation] = field(default_factory=dict)
+    rows: dict[int, EvaluationRow] = field(default_factory=dict)
+    """Rows that are written, by round, in this order; the highest round need not be the last one."""
+    warn: Warn = lambda _: None
+    """Called with a line when the disk refuses rows."""
+
+    def __post_init__(self) -> None:
+        self._file = LineFile(self.path, self.warn)
+        self._may_undo = False
+        """Whether all rows are those of an earlier launcher, which may be ahead of the others."""
+
+    def read(self, is_late: bool) -> None:
+        """Continues after the rows in the file; raises BadInput. `is_late`: this machine joins late."""
+        self.rows = {row.round: row for row in read_evaluations(self.path)} if self.path.exists() else {}
+        self._may_undo = is_late
+
+    def discard_from(self, round: int) -> str:
+        """Discards rows of `round` and later ones where nodes repeat these; returns a line if that fails."""
+        if not self._may_undo:
+            return ""
+        self.rows = {done: row for done, row in self.rows.items() if done < round}
+        try:
+            cut_back(self.path, round - 1)
+        except (BadInput, OSError) as error:
+            return f"{self.path}: rows from round {round + 1} on may be there twice: {error}"
+        return ""
+
+    def close(self) -> str:
+        """Closes the file; returns what could not be written in one line, or an empty text."""
+        return self._file.close()
+
+    def add(self, report: Published | Evaluated) -> None:
+        """Records one node's evaluation, unless the row of its round is written."""
+        if isinstance(report, Published):
+            # From here on the rows are those of this launcher, whose nodes are up to date.
+            self._may_undo = False
+        if report.round in self.rows:
+            return
+        if isinstance(report, Published):
+            self.reports.setdefault(report.round, {})[report.rank] = report
+        else:
+            self.metrics.setdefault(report.round, {})[report.rank] = report.metrics
+
+    def forget(self, ranks: Collection[int]) -> None:
+        """Waits no longer for evaluations of these nodes in the background."""
+        for round, reports in self.reports.items():
+            for rank in reports.keys() & set(ranks):
+                self.metrics.setdefault(round, {}).setdefault(rank, {})
+
+    def complete(self, expected: Mapping[int, int], observed: bool) -> list[EvaluationRow]:
+        """Writes and returns rows of rounds with reports of all `expected` ranks, and of the observer if
+        `observed`.
+
+        `expected`: by rank the last round that it is known to have done; it publishes nothing for rounds
+        before that.
+        """
+        rows = []
+        for round, reports in sorted(self.reports.items()):
+            # In the order of rounds, also if two evaluators end in another order.
+            if self._is_awaited(round, expected):
+                break
+            are_here = all(rank in reports or done > round for rank, done in expected.items())
+            if are_here and (round in self.observations or not observed) and (row := self._row(round)):
+                self._file.append(msgspec.json.encode(row))
+                rows.append(row)
+        if rows:
+            # An evaluation row is not repeated at a resume after its round.
+            self._file.sync()
+        self.rows |= {row.round: row for row in rows}
+        return rows
+
+    def _is_awaited(self, round: int, expected: Mapping[int, int]) -> bool:
+        """Whether metrics of a model that was published after this round will still be reported."""
+        known = self.metrics.get(round, {})
+        return any(
+            # The launcher of its machine reports evaluations in the background that failed.
+            report.evaluation == "background"
+            or (report.evaluation == "here" and expected.get(rank, round + 1) <= round)
+            for rank, report in self.reports[round].items()
+            if rank not in known
+        )
+
+    def _row(self, round: int) -> EvaluationRow | None:
+        """The row of a round; None if no model was evaluated."""
+        metrics = {rank: of for rank, of in sorted(self.metrics.pop(round, {}).items()) if of}
+        published = sorted(self.reports.pop(round).items())
+        reports = {r: report for r, report in published if report.evaluation == "none" or r in metrics}
+        if not metrics:
+            return None
+        seen = self.observations.get(round)
+        if seen is None or seen.nodes < len(reports):
+            # A part of the models does not represent all.
+            seen = Observation(round, 0, None, None)
+        return EvaluationRow(
+            round=round,
+            seconds=fmean(r.seconds for r in reports.values()),
+            metrics=by_name({rank: of for rank, of in metrics.items() if rank in reports}),
+            train_loss={rank: r.train_loss for rank, r in reports.items() if r.train_loss is not None},
+            bytes_sent={rank: r.bytes_sent for rank, r in reports.items()},
+            consensus_distance=seen.consensus_distance,
+            average_model={**seen.average_model} if seen.average_model else None,
+        )
+
+
+def by_name(metrics: Mapping[int, Values]) -> dict[str, dict[int, float | None]]:
+    """The nodes' metrics, by name and rank instead of rank and name."""
+    names = dict.fromkeys(name for values in metrics.values() for name in values)
+    return {name: {rank: v[name] for rank, v in metrics.items() if name in v} for name in names}
