@@ -43,7 +43,7 @@ def report(run_dir: Path) -> Iterator[str]:
 def request_restart(run_dir: Path, rank: int) -> str:
     """The launcher's reply to `decentnode restart`; raises BadInput where it refuses."""
     # Imported here, because it loads torch.
-    from decentnode.launcher.cluster.late_join import RESTART
+    from decentnode.launcher.recovery.restarts import RESTART
 
     live = live_of(run_dir)
     if live is None:

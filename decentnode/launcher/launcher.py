@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -14,45 +15,54 @@ from decentnode.communication.launcher_link.handshakes import HandshakeBoard
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import (
     Failed,
+    Ready,
+    Report,
     Reporter,
     ReportReader,
 )
 from decentnode.communication.security.curve import prove_guard
+from decentnode.config.consistency import why_not_taken_back
 from decentnode.core.clock import AwakeClock, seconds_since_process_start
 from decentnode.core.process_setup import default_threads, leave_behind, signals_that_stop
+from decentnode.core.streams import log_name
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.launcher import peer_service, preflight
 from decentnode.launcher.attackers import AttackProcess
+from decentnode.launcher.cluster.base import Cluster, OneMachine
 from decentnode.launcher.cluster.graceful_stop import GracefulStop
-from decentnode.launcher.cluster.late_join import RESTART, LateJoin
-from decentnode.launcher.cluster.remote_machines import RemoteMachines
-from decentnode.launcher.cluster.rendezvous import Rendezvous
+from decentnode.launcher.cluster.several_machines import SeveralMachines
+from decentnode.launcher.monitoring.incidents import Incidents
+from decentnode.launcher.monitoring.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.monitor import RunMonitor
-from decentnode.launcher.monitoring.report_handler import ReportHandler
 from decentnode.launcher.monitoring.watchdog import NEVER
 from decentnode.launcher.observer.evaluators import EvaluatorPool
-from decentnode.launcher.observer.observer import Contribution, ModelObserver
-from decentnode.launcher.observer.vector_sender import VectorSender
+from decentnode.launcher.observer.observer import ModelObserver
 from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.launcher.processes.fork_server import ForkServer, end_hung, name_socket_directory
+from decentnode.launcher.recovery.restarts import RESTART, Restarts
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.final_lines import exit_code, headline
 from decentnode.launcher.report.row_writers import RowWriters
 from decentnode.launcher.report.summary import summarize
-from decentnode.launcher.state import messages
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.evaluation_log import EvaluationLog
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable, MemberState
+from decentnode.launcher.state.messages import CheckpointsCommitted, ClusterMessage, Pause, StopRequest
 from decentnode.launcher.state.run_directory import make_run_directory
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
 from decentnode.results.figures.plot_process import Pictures, make_figures
 
 POLL_INTERVAL = 0.1
+PROGRESS_INTERVAL = 0.25
+"""Seconds between two readings of the nodes' progress in shared memory."""
+ROWS_INTERVAL = 0.25
+"""Seconds between two passes over the evaluations of all nodes, unless all seem to be there."""
 UNSEEN_END = "its process ended with the fork server"
 PIPE_BYTES = 1 << 20
 STOP_POLL_INTERVAL = 0.02
@@ -72,66 +82,119 @@ class Launcher:
         torch in each process, where the code of a plug-in has set a number.
         """
         self.experiment, self.machine = experiment, machine
-        wanted, here = experiment.settings.training.threads, len(experiment.mapping.ranks_of(machine))
+        settings, mapping = experiment.settings, experiment.mapping
+        local = mapping.ranks_of(machine)
         # In this order: the configuration, the number that the run began with, code, environment, processors.
         kept = resume_plan.threads if resume_plan else None
-        self.threads = wanted if wanted != "auto" else kept or threads or default_threads(here)
+        wanted = settings.training.threads
+        self.threads = wanted if wanted != "auto" else kept or threads or default_threads(len(local))
         self.console = console
-        self._credentials = preflight.credentials(experiment.settings, machine)
+        self._credentials = preflight.credentials(settings, machine)
         self.run_dir = resume_plan.run_dir if resume_plan else make_run_directory(experiment, machine)
         self._run_state = RunState(experiment, machine, self.run_dir, resume_plan, job, self.threads)
-        home = {position: process.ranks for position, process in enumerate(experiment.processes)}
-        nodes, local = range(experiment.graph.num_nodes), experiment.mapping.ranks_of(machine)
-        self._heartbeats = HeartbeatBoard(sorted(local))
-        self.membership = MembershipTable(nodes, home, local, machine == 0, self._heartbeats)
-        self.run_id = 0
-        self._handshakes = HandshakeBoard(experiment.graph.num_nodes)
         self._event_log = EventLog(self.run_dir / "events.jsonl", console.line)
-        self._run_monitor = RunMonitor(
-            experiment, machine, self.run_dir, self._heartbeats, self.membership, self._event_log
+        self.run_id = 0
+        self._signals = 0
+        self._startup = self._command = self._began = 0.0
+
+        # What nodes and launcher share.
+        self._heartbeats = HeartbeatBoard(sorted(local))
+        self._handshakes = HandshakeBoard(experiment.graph.num_nodes)
+        self.membership = MembershipTable(
+            range(experiment.graph.num_nodes),
+            home={position: process.ranks for position, process in enumerate(experiment.processes)},
+            local=local,
+            learns_all=machine == 0,
+            heartbeats=self._heartbeats,
         )
-        self.evaluations = EvaluationLog(
-            self.run_dir / "evaluations.jsonl", warn=partial(self._event_log.log, "disk")
-        )
+        self._logs = {r: self.run_dir / log_name(p.ranks[0]) for p in experiment.processes for r in p.ranks}
+        """By rank the log of its process."""
+
+        # The processes beside the nodes.
         self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.log)
         self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.log)
         self._peer_service_process: ChildProcess | None = None
-        writers = () if machine else experiment.settings.records.writers
-        self._writers = RowWriters(writers, self._event_log.log)
-        self._rendezvous = Rendezvous(
-            experiment.mapping, machine, self._run_state.join_message(), self._credentials,
-            experiment.settings.failures,
-        )  # fmt: skip
-        self._vector_sender = VectorSender(machine, 8 * experiment.layout.numel, self._rendezvous.send)
-        self._remote_machines = RemoteMachines(
-            experiment, machine, self.membership, self._rendezvous.last_received, self._event_log.log
+        self._writers = RowWriters(() if machine else settings.records.writers, self._event_log.log)
+
+        # The parts, which receive reports and messages in the order in which they register.
+        self._report_dispatcher = Dispatcher[Report]()
+        self._message_dispatcher = Dispatcher[ClusterMessage]()
+        reason = why_not_taken_back(settings.sharing.make(), experiment.gradient_sync)
+        self._cluster: Cluster = (
+            OneMachine(mapping, self.membership, self._run_state.join_message())
+            if len(mapping.machines) == 1
+            else SeveralMachines(
+                machine=machine,
+                mapping=mapping,
+                processes=experiment.processes,
+                membership=self.membership,
+                event_log=self._event_log,
+                report_dispatcher=self._report_dispatcher,
+                message_dispatcher=self._message_dispatcher,
+                join=self._run_state.join_message(),
+                credentials=self._credentials,
+                failures=settings.failures,
+                rounds=settings.rounds,
+                vector_bytes=8 * experiment.layout.numel,
+                run_seconds=lambda: self._run_state.identity.seconds,
+                is_stopping=self._is_stopping,
+                why_not_taken_back=reason,
+            )
         )
         self._graceful_stop = GracefulStop(
-            self._heartbeats, machine, self._remote_machines.present, self._rendezvous.send,
-            experiment.settings.failures.stop_deadline,
-        )  # fmt: skip
-        self._late_join = LateJoin(
-            experiment,
+            self._heartbeats,
             machine,
-            self.membership,
-            self._rendezvous,
-            self._run_state.identity,
-            self._is_stopping,
+            self._cluster.present,
+            send=self._cluster.send,
+            deadline=settings.failures.stop_deadline,
         )
-        self._reports = ReportHandler(
-            machine_of=experiment.mapping.machine_of,
+        self._run_monitor = RunMonitor(
+            settings=settings,
+            machine=machine,
+            machines=len(mapping.machines),
+            run_dir=self.run_dir,
+            heartbeats=self._heartbeats,
             membership=self.membership,
             event_log=self._event_log,
-            monitor=self._run_monitor,
-            run_state=self._run_state,
-            late_join=self._late_join,
-            graceful_stop=self._graceful_stop,
-            evaluations=self.evaluations,
-            evaluators=self._evaluators,
-            console=console,
+            memory_estimate=MemoryEstimate(experiment, machine, self._evaluators.count),
         )
-        self._signals = 0
-        self._startup = self._command = 0.0
+        self._restarts = Restarts(
+            machine=machine,
+            mapping=mapping,
+            processes=experiment.processes,
+            membership=self.membership,
+            event_log=self._event_log,
+            identity=self._run_state.identity,
+            attempts=settings.failures.restart.attempts,
+            why_not_taken_back=reason,
+            is_stopping=self._is_stopping,
+        )
+        self._incidents = Incidents(
+            membership=self.membership,
+            event_log=self._event_log,
+            machine_of=mapping.machine_of,
+            logs=self._logs,
+            show_log=console.show_log,
+            is_stopping=self._is_stopping,
+        )
+        self.evaluations = EvaluationLog(self.run_dir / "evaluations.jsonl", log_event=self._event_log.log)
+        self.membership.register(self._report_dispatcher)
+        self._restarts.register(self._report_dispatcher)
+        self._incidents.register(self._report_dispatcher)
+        self._run_monitor.register(self._report_dispatcher)
+        self._run_state.retention.register(self._report_dispatcher)
+        self.evaluations.register(self._report_dispatcher, self.membership.local)
+        self._evaluators.register(self._report_dispatcher)
+        retention = self._run_state.retention
+        self._message_dispatcher.register(
+            CheckpointsCommitted, lambda note: retention.settle(note.round, note.kept)
+        )
+        self._message_dispatcher.register(StopRequest, self._graceful_stop.take)
+        self._message_dispatcher.register(Pause, self._graceful_stop.take)
+        self._next_progress = 0.0
+        """When the progress of the nodes is read next."""
+        self._rows_due = NEVER
+        """When rows are looked for although nodes seem to lack; NEVER: no evaluation is reported."""
 
     def run(self) -> ExitCode:
         """Runs everything; returns the exit code. Leaves no process running, whatever happens."""
@@ -146,7 +209,7 @@ class Launcher:
                     raise
             while self._unresolved() and not self._is_stopping():
                 until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
-                self._watch(min(self._remote_machines.pause, until_exit, self.console.interval))
+                self._watch(min(self._cluster.pause, until_exit, self.console.interval))
             if self._is_stopping():
                 self._stop_nodes()
             wall = time.monotonic() - self._began if self.run_id else 0.0
@@ -166,7 +229,7 @@ class Launcher:
             self._writers.close()
             if self._peer_service_process is not None:
                 self._peer_service_process.close()
-            self._rendezvous.close()
+            self._cluster.close()
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
         # After the server: figures take time, and all node processes have ended by now.
@@ -219,7 +282,7 @@ class Launcher:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals)
         # The pipe must end when the last node process does.
         os.close(write)
-        self._run_monitor.open(self._socket_dir, {RESTART: self._late_join.restart})
+        self._run_monitor.open(self._socket_dir, {RESTART: self._restarts.restart})
 
     def _interrupt(self, signum: signal.Signals) -> None:
         """The first signal asks the nodes to stop; a second one, or one before the start, kills them."""
@@ -246,7 +309,7 @@ class Launcher:
             lost = table.ranks(MemberState.LOST)
             if lost and not self._is_stopping():
                 first = {table.members[rank].error: rank for rank in reversed(lost)}
-                logs = (f"{why}; its log: {self._run_monitor.logs[rank]}" for why, rank in first.items())
+                logs = (f"{why}; its log: {self._logs[rank]}" for why, rank in first.items())
                 raise StartError("\n".join(logs))
             if clock.now() > limit:
                 silent = sorted(table.here.keys() - table.pids.keys())
@@ -254,33 +317,34 @@ class Launcher:
                 raise StartError(f"these ranks of this machine were not ready in time: {ranks}")
 
     def _meet(self) -> None:
-        """Runs the rendezvous, then gives the start signal to the local nodes."""
-        experiment, machine = self.experiment, self.machine
-        deadline = experiment.settings.failures.start_deadline
+        """Agrees with the other machines, then gives the start signal to the local nodes."""
+        deadline = self.experiment.settings.failures.start_deadline
         if self._credentials is not None:
             prove_guard(self._credentials)
         # All processes are ready, so their handshakes are written.
-        start = self._rendezvous.meet(self._handshakes.contents(), deadline, self._is_stopping)
+        start = self._cluster.meet(self._handshakes.contents(), deadline, self._is_stopping)
         if self._is_stopping():
             return
         self._run_state.begin(start)
         self.evaluations.read(is_late=bool(start.late))
         self._writers.begin()
         self._handshakes.fill(start.handshakes)
+        experiment, settings = self.experiment, self.experiment.settings
         self._observer = ModelObserver(
             snapshots=self._evaluators.snapshots,
             reporting=partial(self.membership.reporting, self.membership.local),
-            machine=machine,
-            send=self._vector_sender.contributions.put,
-            test=average_model_test(experiment) if experiment.settings.evaluation.average_model else None,
+            machine=self.machine,
+            local=self.membership.local,
+            send=self._cluster.contribute,
+            test=average_model_test(experiment) if settings.evaluation.average_model else None,
             notify=self._run_monitor.wake,
-            machines={*self._rendezvous.machines} - {*start.absent},
+            machines={*range(len(experiment.mapping.machines))} - {*start.absent},
             is_late=bool(start.late),
         )
+        self._observer.register(self._report_dispatcher, self._message_dispatcher)
         self._observer.start()
         # The observer may be busy at the end, and must not keep the process alive.
         leave_behind(self._observer)
-        self._reports.observer = self._observer
         self.membership.start(self._run_state.identity.round)
         resume_plan = self._run_state.resume_plan
         # A late machine goes on with the time of the run: what it saved itself ends before it was away.
@@ -292,17 +356,11 @@ class Launcher:
         # All shared memory is written before the start signal, which the nodes wait for.
         self._run_state.identity.begin(self._began)
         self._run_monitor.begin(self._began)
-        self._late_join.begin(start, self.server, self._start_signal)
-        self.console.began(experiment, self._startup)
+        self._restarts.begin(start, self.server, self._start_signal)
+        self.console.began(self.experiment, self._startup)
         if self._run_state.news:
             self.console.line(self._run_state.news)
-        self._log_differences()
-        self._reports.mark_lost(sorted(self._run_state.identity.absent), "has not come yet")
-
-    def _log_differences(self) -> None:
-        """Logs which machines run other code than this one, and may."""
-        while self._rendezvous.news:
-            self._event_log.log("code", self._rendezvous.news.pop(0))
+        self._incidents.lose(sorted(self._run_state.identity.absent), "has not come yet")
 
     # While the nodes run.
 
@@ -314,104 +372,109 @@ class Launcher:
 
     def _watch(self, timeout: float) -> None:
         """Processes what nodes and machines have sent; waits at most `timeout` seconds for it."""
-        fds = [
-            *self._evaluators.descriptors,
-            *([self._peer_service_process.fd] if self._peer_service_process else []),
-        ]
-        if not self._report_reader.closed:
-            fds.append(self._report_reader.fd)
-        if self.run_id:
-            fds += self._rendezvous.descriptors
-            # ZeroMQ descriptors are edge-triggered: messages may be waiting although none is readable.
-            timeout = 0.0 if self._rendezvous.has_messages else timeout
-        self._run_monitor.wait(fds, timeout)
+        self._wait(timeout)
+        now = time.monotonic()
+        # Progress before reports, and recorded after them (`MembershipTable.read_progress`).
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_INTERVAL
+            self.membership.read_progress()
+        # The nodes first: they publish what is evaluated.
+        reports = [*self._report_reader.read(), *self._evaluators.reports()]
+        if reports:
+            # Nodes may have made progress.
+            self._run_monitor.watchdog.check_soon()
+        self._take([*reports, *self._run_monitor.watchdog.check(now)])
+        self._cluster.relay_progress(self.membership.record_progress())
+        if self._report_reader.closed:
+            # The fork server died without a report: its children died with it.
+            active = self.membership.local & self.membership.active
+            self._take(Failed(rank, UNSEEN_END) for rank in sorted(active))
+            self.membership.ended.update(self.membership.here)
         if self._peer_service_process is not None and self._peer_service_process.has_ended():
             self._peer_service_process.close()
             log, self._peer_service_process = self._peer_service_process.log, None
             text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {log}"
             self._event_log.log("communication", text)
-        # The nodes first: they publish what is evaluated.
-        reports = [*self._report_reader.read(), *self._evaluators.reports()]
-        self._reports.take_own([*reports, *self._run_monitor.watchdog.check(time.monotonic())])
-        if self._report_reader.closed:
-            # The fork server died without a report: its children died with it.
-            active = self.membership.local.intersection(self.membership.active)
-            self._reports.take_own(Failed(rank, UNSEEN_END) for rank in sorted(active))
-            self.membership.ended.update(self.membership.here)
         if self.run_id:
             self._exchange_with_machines()
             self._graceful_stop.advance()
-            is_alone = self._remote_machines.is_left_alone(Timeouts.machine_gone)
-            if problem := self._run_state.tend(self._remote_machines.lost, is_alone, self._rendezvous.send):
+            is_alone = self._cluster.is_left_alone(Timeouts.machine_gone)
+            if problem := self._run_state.tend(self._cluster.lost, is_alone, self._cluster.send):
                 self._event_log.log("checkpoint", problem)
             self._end_hung_nodes()
+            self._run_monitor.stragglers.end_waits(self.membership, now)
             if not self._is_stopping():
                 self._run_monitor.stragglers.report(self._event_log, time.monotonic())
             self._show_progress()
 
     def _exchange_with_machines(self) -> None:
-        now = time.monotonic()
-        # Machine 0 keeps its reports: it writes the summary.
-        unsent = self._reports.unsent if self.machine else []
-        if self._remote_machines.is_relay_due(bool(unsent), now):
-            self._rendezvous.send(messages.RelayedReports(self.machine, unsent))
-        self._reports.unsent = []
-        notes = self._rendezvous.receive()
-        self._remote_machines.receive(notes)
-        # Checked before use: another launcher may be faulty or of another run.
-        notes = list(filter(self._remote_machines.admits, notes))
-        for note in self._vector_sender.exchange(notes, self._remote_machines.listening):
-            if isinstance(note, messages.RelayedReports):
-                for report in self._remote_machines.reports(note):
-                    self._reports.take(report)
-            elif isinstance(note, Contribution | messages.VectorAck):
-                self._observer.take(note)
-            elif isinstance(note, messages.Join):
-                for report in self._late_join.answer(note):
-                    self._reports.take(report)
-                self._log_differences()
-            elif isinstance(note, messages.CheckpointsCommitted):
-                self._run_state.retention.settle(note.round, note.kept)
-            else:
-                self._graceful_stop.take(note)
-        # After the messages: a machine that has just reported is not silent.
-        for report in self._remote_machines.forget_silent(now):
-            self._reports.take(report)
+        self._cluster.exchange(time.monotonic())
         # After all messages, because they may have changed the set of machines.
-        self._observer.expect(self._remote_machines.observing)
-        self._observer.is_alone = self._remote_machines.is_left_alone()
+        self._observer.expect(self._cluster.observing)
+        self._observer.is_alone = self._cluster.is_left_alone()
+
+    def _wait(self, timeout: float) -> None:
+        """Waits for a report, a message, the end of a process, or what is due, at most `timeout` seconds."""
+        fds = list(self._evaluators.descriptors)
+        if self._peer_service_process is not None:
+            fds.append(self._peer_service_process.fd)
+        if not self._report_reader.closed:
+            fds.append(self._report_reader.fd)
+        if self.run_id:
+            fds += self._cluster.descriptors
+            # ZeroMQ descriptors are edge-triggered: messages may be waiting although none is readable.
+            timeout = 0.0 if self._cluster.has_messages else timeout
+        self._run_monitor.wait(fds, min(timeout, max(0.0, self._rows_due - time.monotonic())))
+
+    def _take(self, own_reports: Iterable[Report]) -> None:
+        """Processes reports of this machine, with the figures of its memory where that ran out."""
+        for report in chain.from_iterable(map(self._run_monitor.memory_estimate.explain, own_reports)):
+            self._report_dispatcher.dispatch(report)
+            # Process ids concern this launcher only.
+            if not isinstance(report, Ready):
+                self._cluster.relay(report)
 
     def _end_hung_nodes(self) -> None:
         """Kills processes that hang, or outlive their nodes, so every run ends."""
         hung = self._run_monitor.watchdog.hung(time.monotonic())
         # Reported before the kill, so the reason is the hang and not the signal.
-        self._reports.take_own(chain.from_iterable(hung.values()))
+        self._take(chain.from_iterable(hung.values()))
         end_hung([self.membership.pids[position] for position in hung])
 
     def _show_progress(self, is_last: bool = False) -> None:
+        """Writes and shows the evaluations that are complete, and the progress of the nodes."""
         while not self._observer.observations.empty():
             observation = self._observer.observations.get()
             self.evaluations.observations[observation.round] = observation
+        if self.evaluations.reports:
+            now = time.monotonic()
+            self._rows_due = min(self._rows_due, now + ROWS_INTERVAL)
+            is_probable = self.evaluations.is_probably_complete(self.membership.running)
+            if is_last or is_probable or now >= self._rows_due:
+                self._complete_rows(is_last)
+                self._rows_due = now + ROWS_INTERVAL if self.evaluations.reports else NEVER
+        self._writers.drop_failed()
+        self.console.progress(self.membership)
+
+    def _complete_rows(self, is_last: bool) -> None:
+        remote_lost = self.membership.lost - self.membership.local
+        expected, unanswered = self.membership.reporting(self.membership.known), remote_lost
         observed = self.machine == 0 and self._observer.is_alive() and self._observer.error is None
-        expected = self.membership.reporting(self.membership.known)
         if is_last:
             # What is there now is all that comes.
-            self.evaluations.forget(self.membership.members)
-            expected, observed = {}, False
-        rows = self.evaluations.complete(expected, observed)
+            expected, unanswered, observed = {}, set(self.membership.members), False
+        rows = self.evaluations.complete(expected, observed, unanswered)
         for row in rows:
             self.console.evaluated(row)
         if rows:
             self._writers.more_rows()
-        self._writers.drop_failed()
-        self.console.progress(self.membership)
 
     # After the last round.
 
     def _stop_nodes(self) -> None:
         """Ends the nodes of all machines after one round; kills those that take too long."""
         # Taken before the stop, to report how many of them were killed.
-        here = self.membership.local.intersection(self.membership.active)
+        here = self.membership.local & self.membership.active
         if not self._graceful_stop.is_urgent:
             saved = self._run_state.saved_by_all
             outlook = "No checkpoint exists yet: if nodes are killed, the run is lost."
@@ -424,7 +487,7 @@ class Launcher:
             if self._graceful_stop.is_overdue:
                 self._end_at_once()
         limit = time.monotonic() + Timeouts.killed
-        while self.membership.local & set(self.membership.active) and time.monotonic() < limit:
+        while self.membership.local & self.membership.active and time.monotonic() < limit:
             self._watch(STOP_POLL_INTERVAL)
         killed = here.difference(self.membership.ranks(MemberState.FINISHED, MemberState.STOPPED))
         if killed and self._graceful_stop.is_urgent and self.run_id:
@@ -447,7 +510,7 @@ class Launcher:
             if clock.now() > limit and not (self._evaluators.is_busy and not self._is_stopping()):
                 break
             self._watch(POLL_INTERVAL)
-        self._vector_sender.exchange((), self._remote_machines.listening)  # the observer's last contributions
+        self._cluster.flush_contributions()
         self._show_progress(is_last=True)
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
@@ -462,13 +525,10 @@ class Launcher:
 
     def _sum_up(self, wall: float) -> dict[str, Any]:
         """Writes the summary, and sends machine 0 what it may not know yet."""
-        # The reports of its nodes' ends may have been lost with a broken connection.
-        last_words = self.membership.last_words() if self.machine else []
-        self._rendezvous.send(messages.RelayedReports(self.machine, [*self._reports.unsent, *last_words]))
+        self._cluster.conclude()
         startup = max(self._startup, self._heartbeats.last_to_begin - self._command)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
         saved = self._run_state.retention.newest_round if unfinished else None
-        refused = self._rendezvous.refused + self._remote_machines.refused
         summary = summarize(
             experiment=self.experiment,
             membership=self.membership,
@@ -477,7 +537,7 @@ class Launcher:
             startup=startup,
             wall=wall,
             resumable=saved,
-            refused=refused,
+            refused=self._cluster.refused,
             threads=self.threads,
             beside_mb=self._evaluators.memory_mb,
         )

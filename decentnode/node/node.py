@@ -10,13 +10,12 @@ from torch import Tensor
 
 from decentnode.communication.base import Endpoint, Inbox
 from decentnode.communication.exchange.handle import Message
-from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
+from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot, NodeProgress
 from decentnode.communication.launcher_link.reports import (
     PeerBack,
     PeerMissing,
     Rejected,
     Reporter,
-    RoundProgress,
 )
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
@@ -34,7 +33,6 @@ from decentnode.training.training import Training
 Tap = Callable[[int, int, Mapping[int, Payload], Mapping[int, Message]], None]
 """Gets the round, the exchange within it, what arrived by source, and when."""
 ROUNDS_REMEMBERED = 20
-PROGRESS_INTERVAL = 0.25
 
 
 @dataclass
@@ -178,7 +176,6 @@ class RoundExchange:
         self._stop_because = stop_because
         self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
         self._attacker_weights: list[float] = []
-        self._last_progress = 0.0
 
     def begin(
         self, round: int, model: Tensor, meanwhile: Callable[[], Awaitable[None]] | None = None
@@ -268,14 +265,11 @@ class RoundExchange:
                 self.note_rejoined(peer)
 
     def remember(self, seconds: float, record: RoundRecord) -> None:
-        """Updates the usual duration of a round, and reports progress to the launcher from time to time."""
+        """Updates the usual duration of a round, and shows the launcher what the node has done."""
         if not record.late:  # a hung peer would extend its own deadline
             self._recent.append(seconds)
-        now = self.clock.now()
-        if now - self._last_progress >= PROGRESS_INTERVAL:
-            self._last_progress = now
-            sent = self.endpoint.counters.sent
-            self._reporter.send(RoundProgress(record.rank, record.round, record.loss, sent, record.epsilon))
+        sent = self.endpoint.counters.sent
+        self._heartbeat.record_progress(NodeProgress(record.round, record.loss, sent, record.epsilon))
 
     def _take_refusals(self) -> dict[str, int]:
         """Refusals since the last round, by reason; reports each peer with refused payloads once."""

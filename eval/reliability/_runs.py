@@ -34,9 +34,9 @@ from decentnode.communication.launcher_link.reports import (
 from decentnode.config.loader import load
 from decentnode.graph.base import Graph
 from decentnode.launcher.launcher import Launcher
-from decentnode.launcher.monitoring.report_handler import ReportHandler
 from decentnode.launcher.processes.fork_server import die_with
 from decentnode.launcher.report.console import LiveConsole
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.node.experiment import Experiment
 from decentnode.results.records import RoundRecord, read_records
 
@@ -204,13 +204,16 @@ class _Running:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@dataclass
-class _WatchedHandler(ReportHandler):
-    keep: Callable[[Report], object] = print
+class _WatchedReports(Dispatcher[Report]):
+    """Keeps each report before it passes it on."""
 
-    def take(self, report: Report) -> None:
-        self.keep(report)
-        super().take(report)
+    def __init__(self, dispatcher: Dispatcher[Report], keep: Callable[[Report], None]) -> None:
+        vars(self).update(vars(dispatcher))
+        self._keep = keep
+
+    def dispatch(self, arrival: Report) -> None:
+        self._keep(arrival)
+        super().dispatch(arrival)
 
 
 class WatchedLauncher(Launcher):
@@ -220,7 +223,7 @@ class WatchedLauncher(Launcher):
         super().__init__(experiment, machine, screen)
         self.reports: list[tuple[float, Report]] = []
         self.ups: list[tuple[int, int]] = []
-        self._reports = _WatchedHandler(**vars(self._reports), keep=self._keep)
+        self._report_dispatcher = _WatchedReports(self._report_dispatcher, self._keep)
 
     def _keep(self, report: Report) -> None:
         self.reports.append((time.monotonic(), report))

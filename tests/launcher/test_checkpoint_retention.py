@@ -6,7 +6,8 @@ import os
 import pytest
 
 from decentnode.errors import StartError
-from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention, newest_of_all
+from decentnode.launcher.cluster.agreement import newest_of_all
+from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import RunStamp
 

@@ -3,14 +3,12 @@
 import contextlib
 import errno
 import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -287,16 +285,14 @@ def test_asking_loads_no_torch():
 def test_a_event_log_keeps_what_it_shows(tmp_path):
     shown = []
     event_log = EventLog(tmp_path / "events.jsonl", shown.append)
-    monitor = RunMonitor.__new__(RunMonitor)
-    monitor._event_log, monitor.stragglers, monitor.watchdog = event_log, StragglerTracker(), MagicMock()
-    members, parts = MembershipTable(range(6), {}), {"event_log": event_log, "monitor": monitor}
+    stragglers, members = StragglerTracker(), MembershipTable(range(6), {})
+    members.start()
     waiting = Waiting(3, 9, [5], 4.0, "training for 5 s")
     reports = PeerMissing(3, 9, 5, "silent for 2 s"), Stuck(5, 9, "training", 61.0), waiting
-    report_to(members, *reports, **parts)
-    monitor.stragglers.report(event_log, time.monotonic())
-    monitor.stragglers.report(event_log, time.monotonic())
-    parts["graceful_stop"] = SimpleNamespace(signal=signal.SIGTERM)
-    report_to(members, PeerMissing(4, 9, 5, "left"), **parts)
+    report_to(members, *reports, parts=[stragglers], event_log=event_log)
+    stragglers.report(event_log, time.monotonic())
+    stragglers.report(event_log, time.monotonic())
+    report_to(members, PeerMissing(4, 9, 5, "left"), event_log=event_log, is_stopping=True)
     event_log.close()
     assert event_log.lost_results == []
     events = read_events(tmp_path / "events.jsonl")

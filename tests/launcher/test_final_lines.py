@@ -61,7 +61,7 @@ def test_the_exit_code_says_how_it_ended(reports, stop_signal, code):
 def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_path, last, code):
     """How the others end only machine 0 learns."""
     idle = IdleLauncher(tmp_path, machine=1)
-    idle.launcher._reports.take(last)
+    idle.launcher._report_dispatcher.dispatch(last)
     idle.launcher._graceful_stop.request(signal.SIGTERM)
     assert exit_code(idle.launcher.membership, idle.launcher._graceful_stop.signal) is code
 
@@ -94,7 +94,7 @@ def test_what_a_kill_costs_is_reported(tmp_path, saved, ended, words):
     idle = IdleLauncher(tmp_path)
     launcher = idle.launcher
     for report in [Checkpointed(rank, round) for round in saved for rank in range(6)]:
-        launcher._reports.take(report)
+        launcher._report_dispatcher.dispatch(report)
     launcher._graceful_stop.request(signal.SIGTERM)
     launcher._graceful_stop.deadline = -1.0
     last_words = [Stopped(rank, 24) for rank in ended]
@@ -104,7 +104,7 @@ def test_what_a_kill_costs_is_reported(tmp_path, saved, ended, words):
 
     def watch(timeout):
         while last_words:
-            launcher._reports.take(last_words.pop(0))
+            launcher._report_dispatcher.dispatch(last_words.pop(0))
 
     launcher._watch = watch
     launcher._stop_nodes()

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from decentnode.communication.launcher_link.reports import Exited, Failed, Finished, Restarted
+from decentnode.config.consistency import why_not_taken_back
 from decentnode.core.registry import SHARINGS
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import RunFailed
 from decentnode.launcher.cluster.late_join import LateJoin
+from decentnode.launcher.recovery.restarts import Restarts
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.messages import Join, RelayedReports, Start
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
@@ -27,7 +29,7 @@ class Recorded:
     """Stands for the assembly and the fork server: admits everybody who is not objected to."""
 
     def __init__(self):
-        self.sent, self.admitted, self.objections, self.started = [], [], [], []
+        self.sent, self.admitted, self.objections, self.started, self.lines = [], [], [], [], []
 
     def is_newcomer(self, machine):
         return machine != 1
@@ -37,6 +39,9 @@ class Recorded:
         if not objection:
             self.admitted.append((join.machine, late, absent))
         return not objection
+
+    def log(self, kind, text, rank):
+        self.lines.append(text)
 
     def send(self, note, to=None):
         self.sent.append((note, to))
@@ -56,17 +61,30 @@ class IdleLauncher:
         self.membership.start()
         self.recorded, self.is_stopping = Recorded(), False
         self.identity = RunIdentity(directory, "", 6)
-        self.late = LateJoin(
-            experiment, machine, self.membership, self.recorded, self.identity, lambda: self.is_stopping
+        reason = why_not_taken_back(experiment.settings.sharing.make(), experiment.gradient_sync)
+        shared = {
+            "machine": machine,
+            "mapping": experiment.mapping,
+            "processes": experiment.processes,
+            "membership": self.membership,
+            "is_stopping": lambda: self.is_stopping,
+            "why_not_taken_back": reason,
+        }
+        self.late = LateJoin(**shared, rendezvous=self.recorded, run_seconds=lambda: self.identity.seconds)
+        self.restarts = Restarts(
+            **shared,
+            event_log=self.recorded,
+            identity=self.identity,
+            attempts=experiment.settings.failures.restart.attempts,
+            server=self.recorded,
         )
-        self.late.server = self.recorded
 
     def take(self, *reports):
-        report_to(self.membership, *reports, late_join=self.late)
+        report_to(self.membership, *reports, parts=[self.restarts])
 
     def refusal(self, argument):
         with pytest.raises(RunFailed) as caught:
-            self.late.restart(argument)
+            self.restarts.restart(argument)
         return str(caught.value)
 
 
@@ -76,7 +94,7 @@ def idle(experiment, tmp_path):
 
 
 def test_a_machine_that_was_absent_comes_and_all_learn_it(idle):
-    idle.late.begin(Start(7, absent=[2]), idle.recorded, os_eventfd())
+    idle.restarts.begin(Start(7, absent=[2]), idle.recorded, os_eventfd())
     assert idle.identity.absent == {3, 4, 5}
     idle.take(*(Failed(rank, "has not come yet") for rank in (3, 4, 5)))
     reports = idle.late.answer(join(2))
@@ -84,7 +102,7 @@ def test_a_machine_that_was_absent_comes_and_all_learn_it(idle):
     assert reports == back and idle.recorded.admitted == [(2, 1, [])]
     assert idle.recorded.sent == [(RelayedReports(0, back), 1)]
     idle.take(*reports)
-    assert idle.identity.absent == set() and idle.membership.active == list(range(6))
+    assert idle.identity.absent == set() and idle.membership.active == set(range(6))
 
 
 def test_a_machine_that_comes_again_first_loses_its_nodes(idle):
@@ -130,12 +148,12 @@ def test_who_cannot_take_part_any_more_learns_why(idle, experiment, tmp_path):
 def test_a_late_machine_begins_as_nodes_do_that_were_restarted(experiment, tmp_path):
     idle = IdleLauncher(experiment, tmp_path, machine=2)
     signal = os_eventfd()
-    idle.late.begin(Start(7, absent=[1], late=3), idle.recorded, signal)
+    idle.restarts.begin(Start(7, absent=[1], late=3), idle.recorded, signal)
     assert idle.recorded.started == [(3, 48), (4, 48), (5, 48)]
     with pytest.raises(BlockingIOError):
         os.eventfd_read(signal)
     idle.take(Exited(4, -9))
-    assert idle.late.restart("4") == "rank 4: started again"
+    assert idle.restarts.restart("4") == "rank 4: started again"
     assert idle.recorded.started[-1] == (4, 49)
 
 
@@ -146,7 +164,7 @@ def test_a_node_is_only_restarted_where_that_makes_sense(idle):
     idle.take(Finished(1, 10, **FINISHED), Exited(0, -9))
     assert idle.refusal("1") == "rank 1 has finished"
     for times in range(1, 16):
-        assert idle.late.restart("0") == "rank 0: started again"
+        assert idle.restarts.restart("0") == "rank 0: started again"
         assert idle.recorded.started[-1] == (0, times)
         idle.take(Restarted(0, None, times), Exited(0, -9))
     assert idle.refusal("0") == "rank 0 was started again 15 times, the limit"

@@ -25,6 +25,7 @@ from decentnode.config.settings import FailureSettings
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
+from decentnode.launcher.cluster.base import OneMachine
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.messages import (
@@ -59,12 +60,12 @@ def state(members, rank):
 class TestMembership:
     def test_nodes_start_run_and_finish(self):
         members = membership()
-        assert members.active == [0, 1, 2, 3]
+        assert members.active == {0, 1, 2, 3}
         members.start()
         assert members.ranks(MemberState.RUNNING) == [0, 1, 2, 3]
         report_to(members, FINISHED)
         assert members.ranks(MemberState.FINISHED) == [2]
-        assert members.active == [0, 1, 3]
+        assert members.active == {0, 1, 3}
         assert members.members[2].finished == FINISHED
         assert (members.members[2].round, members.members[2].bytes_sent) == (9, 700)
 
@@ -169,6 +170,10 @@ def refusal(future):
     return str(caught.value)
 
 
+def one_machine(join):
+    return OneMachine(mapping_of(1), membership(), join)
+
+
 class TestRendezvous:
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
     def test_all_get_the_same_run_id_whoever_comes_first(self, order):
@@ -182,11 +187,11 @@ class TestRendezvous:
         assert 0 < ids.pop() < 2**63
 
     def test_run_ids_differ_and_one_machine_opens_no_socket(self):
-        alone = Rendezvous(mapping_of(1), 0, join_of(0))
+        alone = one_machine(join_of(0))
         threads = threading.active_count()
         assert len({alone.meet({}, 0.0, lambda: False).run_id for _ in range(2)}) == 2
         assert alone.send(RelayedReports(0, [])) == 0
-        assert alone.receive() == []
+        alone.exchange(time.monotonic())
         assert threading.active_count() == threads
         alone.close()
 
@@ -419,14 +424,10 @@ class TestRendezvous:
         assert (agreed[0].round, agreed[0].starts) == (round, [20, 4, round])
 
     def test_a_run_that_was_started_as_often_as_can_be_written_is_refused(self):
-        alone = Rendezvous(
-            mapping_of(1), 0, join_of(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE)
-        )
+        alone = one_machine(join_of(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE))
         with pytest.raises(StartError, match=r"started again 2147483647 times, the limit"):
             alone.meet({}, 0.0, lambda: False)
-        alone = Rendezvous(
-            mapping_of(1), 0, join_of(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE)
-        )
+        alone = one_machine(join_of(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE))
         assert alone.meet({}, 0.0, lambda: False).incarnation == INCARNATIONS[-1]
 
     def test_no_number_of_starts_travels_that_cannot_be_written(self):
@@ -450,7 +451,7 @@ class TestRendezvous:
             assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
 
     def test_one_machine_alone_keeps_what_its_nodes_say(self):
-        alone = Rendezvous(mapping_of(1), 0, join_of(0))
+        alone = one_machine(join_of(0))
         assert alone.meet({0: b"zero"}, 0.0, lambda: False).handshakes == {0: b"zero"}
 
     def test_a_port_in_use_is_named_with_its_key(self):

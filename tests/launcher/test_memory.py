@@ -68,7 +68,7 @@ def test_nodes_of_a_process_share_what_a_process_needs():
     assert bytes_needed(together, 0) < apart - 14 * process
     evaluated = experiment("communication=inproc", "evaluation.background=2")
     copies = 16  # a snapshot of each node for the evaluators
-    more = bytes_needed(evaluated, 0) - bytes_needed(together, 0)
+    more = bytes_needed(evaluated, 0, evaluators=2) - bytes_needed(together, 0)
     assert more == 2 * (EVALUATOR_BYTES + D) + copies * D
 
 

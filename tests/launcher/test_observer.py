@@ -25,9 +25,10 @@ from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.observer import observer as module
 from decentnode.launcher.observer.observer import ModelObserver
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.messages import PartialSum, VectorAck
-from tests.support.reported import handler_of
+from tests.support.reported import dispatcher_of
 
 ELEMENTS = 50
 
@@ -56,8 +57,11 @@ class Machine:
         self.snapshots = SnapshotBuffers(ranks, ELEMENTS)
         self.membership = MembershipTable(ranks, {rank: (rank,) for rank in ranks})
         self.membership.start()
-        self.observer = ModelObserver(self.snapshots, self.membership.reporting, index, send, test)
-        self.reports = handler_of(self.membership, observer=self.observer)
+        self.observer = ModelObserver(
+            self.snapshots, self.membership.reporting, index, local=ranks, send=send, test=test
+        )
+        self.reports = dispatcher_of(self.membership)
+        self.observer.register(self.reports, Dispatcher())
 
     def __enter__(self):
         self.observer.start()
@@ -75,7 +79,7 @@ class Machine:
     def take(self, *reports):
         """As a launcher does."""
         for report in reports:
-            self.reports.take(report)
+            self.reports.dispatch(report)
 
     def next(self):
         return self.observer.observations.get(timeout=30.0)

@@ -29,21 +29,21 @@ def idle(tmp_path):
 
 @pytest.mark.parametrize("word", LAST_WORDS.values(), ids=LAST_WORDS)
 def test_a_launcher_watches_on_until_the_process_of_its_last_node_is_gone(idle, word):
-    idle.launcher._reports.take(word)
-    assert idle.launcher.membership.active == [0, 1, 3, 4, 5]
+    idle.launcher._report_dispatcher.dispatch(word)
+    assert idle.launcher.membership.active == {0, 1, 3, 4, 5}
     assert idle.launcher._unresolved(), "what the node has sent may still be on its way"
-    idle.launcher._reports.take(Exited(idle.launcher.experiment.home[2], 0))
+    idle.launcher._report_dispatcher.dispatch(Exited(idle.launcher.experiment.home[2], 0))
     assert not idle.launcher._unresolved()
 
 
 def test_a_last_node_that_failed_is_there_again_when_its_process_is_restarted(idle):
-    idle.launcher._reports.take(LAST_WORDS["failed"])
+    idle.launcher._report_dispatcher.dispatch(LAST_WORDS["failed"])
     position = idle.launcher.experiment.home[2]
-    idle.launcher._reports.take(Restarted(position, 4, 1))
+    idle.launcher._report_dispatcher.dispatch(Restarted(position, 4, 1))
     assert idle.state(2) is MemberState.RUNNING and idle.launcher._unresolved()
-    idle.launcher._reports.take(Exited(position, 4))
+    idle.launcher._report_dispatcher.dispatch(Exited(position, 4))
     assert idle.state(2) is MemberState.LOST and not idle.launcher._unresolved()
-    idle.launcher._reports.take(Restarted(position, None, 2))
+    idle.launcher._report_dispatcher.dispatch(Restarted(position, None, 2))
     assert idle.launcher._unresolved()
 
 
@@ -51,7 +51,7 @@ def test_who_was_restarted_does_not_hang_for_what_its_process_did_before(idle):
     position, watchdog = idle.launcher.experiment.home[2], idle.launcher._run_monitor.watchdog
     watchdog._watched[position].stuck = True
     assert watchdog.is_stuck(2)
-    idle.launcher._reports.take(Restarted(position, -9, 1))
+    idle.launcher._report_dispatcher.dispatch(Restarted(position, -9, 1))
     assert not watchdog.is_stuck(2)
 
 
@@ -59,7 +59,7 @@ def test_processes_that_ended_with_their_server_are_not_waited_for(idle):
     read, write = os.pipe()
     os.close(write)
     idle.launcher._report_reader = launcher.ReportReader(read)
-    idle.launcher._reports.take(LAST_WORDS["stopped"])
+    idle.launcher._report_dispatcher.dispatch(LAST_WORDS["stopped"])
     idle.launcher.run_id = 0
     idle.launcher._watch(0.0)
     os.close(read)
@@ -71,7 +71,7 @@ def test_a_process_that_does_not_end_is_killed(idle, monkeypatch):
     monkeypatch.setattr(launcher, "end_hung", killed.extend)
     position = idle.launcher.experiment.home[2]
     idle.launcher.membership.pids = {position: 4321}
-    idle.launcher._reports.take(LAST_WORDS["failed"])
+    idle.launcher._report_dispatcher.dispatch(LAST_WORDS["failed"])
     assert idle.launcher._unresolved()
     idle.launcher._end_hung_nodes()
     assert killed == []

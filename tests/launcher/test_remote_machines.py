@@ -26,14 +26,14 @@ from decentnode.communication.launcher_link.reports import (
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.cluster.remote_machines import RELAY_INTERVAL
+from decentnode.launcher.cluster.vector_sender import VectorSender
 from decentnode.launcher.launcher import Launcher
-from decentnode.launcher.observer.observer import MeanVector
-from decentnode.launcher.observer.vector_sender import VectorSender
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.state.membership import MemberState
 from decentnode.launcher.state.messages import (
     CheckpointsCommitted,
     Join,
+    MeanVector,
     PartialDistance,
     PartialSum,
     Pause,
@@ -67,13 +67,14 @@ class IdleLauncher:
             taken=[], expect=lambda machines: setattr(self.launcher._observer, "machines", machines)
         )
         self.launcher._observer.take = self.launcher._observer.taken.append
-        self.launcher._reports.observer = self.launcher._observer
+        for kind in (PartialSum, PartialDistance, MeanVector, VectorAck):
+            self.launcher._message_dispatcher.register(kind, self.launcher._observer.take)
         self.launcher.run_id = 1
         self.launcher.membership.start()
         self.launcher.membership.pids = {0: os.getpid()}
-        self.rendezvous = self.launcher._rendezvous
+        self.rendezvous = self.launcher._cluster._rendezvous
         self.rendezvous.receive, self.rendezvous.send = self._receive, self._send
-        self.launcher._vector_sender = VectorSender(
+        self.launcher._cluster._vector_sender = VectorSender(
             machine, 8 * self.launcher.experiment.layout.numel, self._send
         )
 
@@ -128,10 +129,10 @@ FALSE = {
 def test_a_launcher_reports_for_its_own_nodes_alone(idle, report, reason):
     before = dict(idle.launcher.membership.pids)
     idle.receive(RelayedReports(1, [report, report, RoundProgress(2, 3, 0.5, 10)]))
-    assert idle.launcher.membership.active == list(range(6))
+    assert idle.launcher.membership.active == set(range(6))
     assert idle.launcher.membership.pids == before
     assert idle.launcher.membership.members[2].round == 3, "what it says of its own node counts"
-    assert idle.launcher._remote_machines.refused == {reason: 2}
+    assert idle.launcher._cluster.refused == {reason: 2}
     assert idle.launcher._run_state.retention.newest_round is None
     assert idle.events.count('"refused"') == 1
 
@@ -140,7 +141,7 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     idle = IdleLauncher(tmp_path, machine=1)
     processes = idle.launcher.experiment.processes
     elsewhere = [i for i, process in enumerate(processes) if process.machine == 2]
-    idle.launcher._reports.mark_lost([3, 4, 5], "gone")
+    idle.launcher._incidents.lose([3, 4, 5], "gone")
     here = min(idle.launcher.membership.here)
     idle.receive(
         RelayedReports(
@@ -149,7 +150,7 @@ def test_machine_0_is_believed_about_others_and_not_about_the_nodes_here(tmp_pat
     )
     assert idle.state(2) is MemberState.RUNNING
     assert idle.state(3) is MemberState.RUNNING
-    assert idle.launcher._remote_machines.refused == {"identity": 2}
+    assert idle.launcher._cluster.refused == {"identity": 2}
 
 
 def test_a_checkpoint_of_another_machine_changes_nothing(tmp_path):
@@ -191,7 +192,7 @@ def test_what_cannot_be_part_of_an_observation_is_refused(idle):
     none, distance = PartialSum(1, 4, 0, b""), PartialDistance(1, 3, 1, float("nan"))
     idle.receive(right[0], *wrong, right[1], none, distance)
     assert taken == [PartialSum(1, 3, 1, right[0].content * 2), none, distance]
-    assert idle.launcher._remote_machines.refused == {"range": len(wrong)}
+    assert idle.launcher._cluster.refused == {"range": len(wrong)}
 
 
 def test_a_mean_of_another_size_is_refused(tmp_path):
@@ -199,7 +200,7 @@ def test_a_mean_of_another_size_is_refused(tmp_path):
     right, wrong = pieces(idle, 0, 0)
     idle.receive(right[0], *wrong, right[1])
     assert idle.launcher._observer.taken == [MeanVector(3, right[0].content * 2)]
-    assert idle.launcher._remote_machines.refused == {"range": len(wrong)}
+    assert idle.launcher._cluster.refused == {"range": len(wrong)}
 
 
 MOST = (1 << 62) - 1
@@ -213,7 +214,7 @@ def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(idle, round
     stopping._requested_at -= 1.0
     stopping.advance()
     assert idle.launcher._heartbeats.last_round == 4
-    assert idle.launcher._remote_machines.refused == {"range": 1}
+    assert idle.launcher._cluster.refused == {"range": 1}
     assert "ignored reports from machine 1 about what the run does not have" in idle.events
 
 
@@ -221,14 +222,14 @@ def test_a_round_that_the_run_does_not_have_is_not_made_the_last_one(idle, round
 def test_every_round_of_the_run_may_be_announced_also_none(idle, round):
     idle.receive(StopRequest(1, 15, round))
     assert idle.launcher._graceful_stop._announced == {1: round}
-    assert not idle.launcher._remote_machines.refused
+    assert not idle.launcher._cluster.refused
 
 
 def test_machine_0_names_no_last_round_that_the_run_does_not_have(tmp_path):
     idle = IdleLauncher(tmp_path, machine=1)
     idle.receive(Pause(15), Pause(15, ROUNDS), Pause(15, MOST))
     assert idle.launcher._heartbeats.last_round == UNDECIDED
-    assert idle.launcher._remote_machines.refused == {"range": 2}
+    assert idle.launcher._cluster.refused == {"range": 2}
     idle.receive(Pause(15, -1))
     assert idle.launcher._heartbeats.last_round == -1
 
@@ -237,7 +238,7 @@ def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_pa
     idle = IdleLauncher(tmp_path, machine=1)
     retention = idle.launcher._run_state.retention
     idle.receive(CheckpointsCommitted(ROUNDS, 4), CheckpointsCommitted(9, MOST))
-    assert (retention.settled, idle.launcher._remote_machines.refused) == (-1, {"range": 2})
+    assert (retention.settled, idle.launcher._cluster.refused) == (-1, {"range": 2})
     idle.receive(CheckpointsCommitted(9, -1))
     assert (retention.settled, retention.kept) == (9, -1)
     idle.receive(CheckpointsCommitted(ROUNDS - 1, 9))
@@ -246,11 +247,11 @@ def test_checkpoints_are_not_settled_by_rounds_that_the_run_does_not_have(tmp_pa
 
 def test_a_launcher_sleeps_until_a_relay_is_due_or_a_machine_counts_as_silent(idle):
     idle.receive()
-    assert RELAY_INTERVAL - 1.0 < idle.launcher._remote_machines.pause <= RELAY_INTERVAL
+    assert RELAY_INTERVAL - 1.0 < idle.launcher._cluster.pause <= RELAY_INTERVAL
     idle.rendezvous.last_received[2] -= Timeouts.machine_silent - 0.5
-    assert 0.0 < idle.launcher._remote_machines.pause <= 0.5
+    assert 0.0 < idle.launcher._cluster.pause <= 0.5
     idle.rendezvous.last_received[2] -= 1.0
-    assert idle.launcher._remote_machines.pause > 0.5, "it is silent already"
+    assert idle.launcher._cluster.pause > 0.5, "it is silent already"
 
 
 class TestSilence:
@@ -262,12 +263,12 @@ class TestSilence:
         idle.receive(RelayedReports(2, [Failed(4, "ValueError: no")]))
         self.silence(idle, 2)
         assert idle.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5]
-        assert idle.launcher._remote_machines.present() == {0, 1}
+        assert idle.launcher._cluster.present() == {0, 1}
         idle.receive(RelayedReports(2, [RoundProgress(3, 7, 0.5, 10)]))
         assert idle.launcher.membership.ranks(MemberState.LOST) == [4], "this one had ended"
         assert idle.launcher.membership.members[4].error == "ValueError: no"
         assert idle.launcher.membership.members[3].restarts == 0
-        assert idle.launcher._remote_machines.present() == {0, 1, 2}
+        assert idle.launcher._cluster.present() == {0, 1, 2}
         self.silence(idle, 2)
         assert idle.launcher.membership.ranks(MemberState.LOST) == [3, 4, 5], "and it can fall silent again"
         assert "machine 2 reconnected" in idle.events
@@ -279,20 +280,20 @@ class TestSilence:
         self.silence(idle, 2)
         idle.receive(RelayedReports(2, [Finished(3, ROUNDS, "", 0, 0, 0.0)]))
         assert idle.state(3) is MemberState.FINISHED
-        assert idle.launcher.membership.active == [0, 1, 4, 5]
+        assert idle.launcher.membership.active == {0, 1, 4, 5}
 
     def test_a_launcher_that_was_restarted_does_not_bring_the_nodes_of_the_old_one_back(self, idle):
         self.silence(idle, 1)
-        idle.launcher._remote_machines.receive([Join(1, "", "", "")])
+        idle.launcher._cluster._remote_machines.receive([Join(1, "", "", "")])
         assert idle.state(2) is MemberState.LOST
 
     def test_a_machine_whose_last_node_was_restarted_is_watched_again(self, idle):
         position = idle.launcher.experiment.home[2]
         idle.receive(RelayedReports(1, [Exited(position, -9)]))
-        assert idle.launcher._remote_machines.present() == {0, 2}
+        assert idle.launcher._cluster.present() == {0, 2}
         idle.receive(RelayedReports(1, [Restarted(position, -9, 1)]))
         idle.receive(RelayedReports(1, []))
-        assert idle.launcher._remote_machines.present() == {0, 1, 2}
+        assert idle.launcher._cluster.present() == {0, 1, 2}
 
     def test_no_models_are_expected_of_a_machine_whose_nodes_are_all_lost_although_it_reports(self, idle):
         observer = idle.launcher._observer
@@ -307,15 +308,15 @@ class TestSilence:
 
     def test_checkpoints_are_kept_for_who_is_silent_and_not_for_ever(self, idle, monkeypatch):
         self.silence(idle, 1)
-        assert idle.launcher._remote_machines.lost == set()
+        assert idle.launcher._cluster.lost == set()
         idle.receive(RelayedReports(2, [Failed(4, "ValueError: no")]))
-        assert idle.launcher._remote_machines.lost == {4}
+        assert idle.launcher._cluster.lost == {4}
         monkeypatch.setattr(Timeouts, "machine_gone", -1.0)
-        assert idle.launcher._remote_machines.lost == {2, 4}
+        assert idle.launcher._cluster.lost == {2, 4}
 
     def contribute(self, idle, content):
         """Who gets what the observer has made."""
-        idle.launcher._vector_sender.contributions.put(MeanVector(3, content))
+        idle.launcher._cluster.contribute(MeanVector(3, content))
         idle.receive()
         piece = VectorPiece(idle.machine, 3, 0, 0, content)
         there = [to for note, to in idle.sent if note == piece]
@@ -340,14 +341,14 @@ class TestSilence:
         idle = IdleLauncher(tmp_path, machine=1)
         self.silence(idle, 0)
         assert idle.launcher._observer.is_alone
-        assert not idle.launcher._remote_machines.is_left_alone(Timeouts.machine_gone)
+        assert not idle.launcher._cluster.is_left_alone(Timeouts.machine_gone)
         idle.receive(RelayedReports(0, []))
         assert not idle.launcher._observer.is_alone
 
 
 def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(idle):
     for rank, peers in ((0, [1]), (1, [3]), (2, [1])):
-        idle.launcher._reports.take(Waiting(rank, 5, peers, 4.0, "training for 4 s"))
+        idle.launcher._report_dispatcher.dispatch(Waiting(rank, 5, peers, 4.0, "training for 4 s"))
     idle.launcher._run_monitor.stragglers.report(idle.launcher._event_log, time.monotonic())
     lines = [line for line in idle.events.splitlines() if '"waiting"' in line]
     assert len(lines) == 1
@@ -357,7 +358,7 @@ def test_who_waits_itself_is_not_named_while_the_waits_of_a_look_come_in(idle):
 def test_what_the_observer_says_when_it_ends_is_sent(tmp_path):
     idle = IdleLauncher(tmp_path, machine=1)
     last, observer = PartialDistance(1, 3, 1, 0.5), idle.launcher._observer
-    observer.finish = lambda: idle.launcher._vector_sender.contributions.put(last)
+    observer.finish = lambda: idle.launcher._cluster.contribute(last)
     observer.is_alive, observer.error, observer.observations = lambda: False, None, queue.SimpleQueue()
     idle.launcher._complete_observations()
     assert last in [note for note, _ in idle.sent]
@@ -372,7 +373,7 @@ def test_nodes_of_an_earlier_start_that_live_on_are_not_taken_for_those_of_this_
     """Their messages carry another id, while files carry that of the run."""
     there = idle.launcher
     start = Start(run_id=7, incarnation=2, absent=[1, 2])
-    monkeypatch.setattr(there._rendezvous, "meet", lambda *_: start)
+    monkeypatch.setattr(there._cluster, "meet", lambda *_: start)
     there.server, there._start_signal = None, os.eventfd(0)
     there._meet()
     there._observer.finish()

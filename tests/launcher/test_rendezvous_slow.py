@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from decentnode.launcher.observer.observer import MeanVector
-from decentnode.launcher.observer.vector_sender import VectorSender
-from decentnode.launcher.state.messages import PartialSum, RelayedReports
+from decentnode.launcher.cluster.vector_sender import VectorSender
+from decentnode.launcher.state.messages import MeanVector, PartialSum, RelayedReports
 from decentnode.mapping.base import tcp_endpoint
 from tests.launcher.test_rendezvous import LauncherThreads, receive
 

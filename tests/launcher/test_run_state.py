@@ -9,14 +9,13 @@ from decentnode.communication.launcher_link.reports import Rejoined
 from decentnode.errors import BadInput
 from decentnode.launcher.recovery.resume import ResumePlan
 from decentnode.launcher.recovery.run_state import RunState
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.evaluation_log import EvaluationLog
-from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.messages import Start
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
 from decentnode.results.reader import SCHEMA, EvaluationRow
 from tests.launcher.test_resume_plan import CONFIG
-from tests.support.reported import report_to
 
 RANKS = [2, 3]
 """Those of machine 1."""
@@ -119,10 +118,12 @@ def test_what_its_nodes_do_again_goes_and_nothing_for_those_of_others(late, tmp_
         late.retention.note(rank, 14)
     log = EvaluationLog(tmp_path / "evaluations.jsonl")
     log.read(is_late=True)
-    membership = MembershipTable(range(4), {}, local=RANKS)
-    report_to(membership, Rejoined(0, 2), evaluations=log, run_state=late)
+    reports = Dispatcher()
+    late.retention.register(reports)
+    log.register(reports, local=RANKS)
+    reports.dispatch(Rejoined(0, 2))
     assert (late.retention.newest_round, len(log.rows)) == (14, 5)
-    report_to(membership, Rejoined(2, 6), evaluations=log, run_state=late)
+    reports.dispatch(Rejoined(2, 6))
     assert late.retention.newest_round is None
     assert [*log.rows] == rounds_in(tmp_path / "evaluations.jsonl") == [1, 3, 5]
 

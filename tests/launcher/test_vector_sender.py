@@ -6,11 +6,11 @@ import pytest
 
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.observer import vector_sender
-from decentnode.launcher.observer.observer import MeanVector
-from decentnode.launcher.observer.vector_sender import VectorSender
+from decentnode.launcher.cluster import vector_sender
+from decentnode.launcher.cluster.vector_sender import VectorSender
 from decentnode.launcher.state.messages import (
     Join,
+    MeanVector,
     PartialDistance,
     PartialSum,
     VectorAck,

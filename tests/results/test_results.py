@@ -216,12 +216,10 @@ def test_evaluations_that_failed_or_were_lost_are_left_out(tmp_path) -> None:
     log.add(evaluated(0, 4))
     log.add(Evaluated(1, 4, {}))
     assert log.complete({}, observed=False) == []
-    log.forget({2})
-    (row,) = log.complete({}, observed=False)
+    (row,) = log.complete({}, observed=False, unanswered={2})
     assert (row.ranks, [*row.bytes_sent]) == ([0], [0])
     log.add(published(0, 9, "background"))
-    log.forget({0})
-    assert log.complete({}, observed=False) == []
+    assert log.complete({}, observed=False, unanswered={0}) == []
 
 
 def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
@@ -261,7 +259,7 @@ def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
     path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     evaluations = EvaluationLog(path)
     evaluations.read(is_late=True)
-    assert evaluations.discard_from(9) == ""
+    evaluations.discard_from(9)
     assert [row.round for row in read_evaluations(path)] == [*evaluations.rows] == [4]
     add(evaluations, 0, 9)
     assert [row.round for row in evaluations.complete({}, observed=False)] == [9]
@@ -371,7 +369,7 @@ def trial(tmp_path, monkeypatch) -> Experiment:
 
 def test_a_directory_that_another_start_has_just_made_is_left_to_it(trial, monkeypatch) -> None:
     names = iter([Path("runs/a"), Path("runs/a"), Path("runs/b")])
-    monkeypatch.setattr("decentnode.launcher.report.summary.unused_directory", lambda name: next(names))
+    monkeypatch.setattr("decentnode.launcher.state.run_directory.unused_directory", lambda name: next(names))
     assert make_run_directory(trial) == Path("runs/a").absolute()
     before = sorted(Path("runs/a").rglob("*"))
     assert make_run_directory(trial) == Path("runs/b").absolute()
@@ -411,7 +409,9 @@ def test_machines_that_share_a_folder_write_to_parts_of_it(trial) -> None:
 
 def test_a_link_that_leads_nowhere_takes_a_name(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("decentnode.launcher.report.summary.time", SimpleNamespace(strftime=lambda _: "now"))
+    monkeypatch.setattr(
+        "decentnode.launcher.state.run_directory.time", SimpleNamespace(strftime=lambda _: "now")
+    )
     Path("runs").mkdir()
     Path("runs/trial-now").symlink_to("nowhere")
     assert unused_directory("trial") == Path("runs/trial-now-2")
@@ -420,7 +420,7 @@ def test_a_link_that_leads_nowhere_takes_a_name(tmp_path, monkeypatch) -> None:
 def test_a_run_directory_without_a_name_is_a_new_one(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     clock = SimpleNamespace(strftime=lambda _: "20300102-030405")
-    monkeypatch.setattr("decentnode.launcher.report.summary.time", clock)
+    monkeypatch.setattr("decentnode.launcher.state.run_directory.time", clock)
     for expected in ("trial-20300102-030405", "trial-20300102-030405-2", "trial-20300102-030405-3"):
         path = unused_directory("trial")
         assert path == Path("runs") / expected

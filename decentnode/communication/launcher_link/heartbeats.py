@@ -1,18 +1,22 @@
-"""Heartbeats of all local nodes, in memory made before the fork, and the last round of a graceful stop.
+"""Heartbeats and progress of all local nodes, in memory made before the fork, and the last round of a stop.
 
-A node marks each part of its rounds there, which takes less than a microsecond. A reader of the memory
-detects a training thread that is stuck although other threads of its process answer.
+A node marks each part of its rounds there, which takes less than a microsecond, and what it has done after
+each round. A reader of the memory detects a training thread that is stuck although other threads of its
+process answer. It reads the progress when it needs it, so no report says it.
 """
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+import numpy as np
+
 from decentnode.communication.launcher_link.shared_array import shared_array
 
-_ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN, _AWAITED, _PEERS = range(7)
+_ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN, _DONE, _LOSS, _SENT, _EPSILON, _AWAITED, _PEERS = range(11)
 MOST_AWAITED = 8
 """Awaited peers that a heartbeat can name."""
 WORDS = _PEERS + MOST_AWAITED
@@ -43,8 +47,20 @@ class Activity(IntEnum):
 _ACTIVITIES = tuple(Activity)
 
 
+class NodeProgress(NamedTuple):
+    """What a node has done so far."""
+
+    round: int
+    """Its last round."""
+    loss: float | None
+    """The training loss of that round."""
+    bytes_sent: int
+    epsilon: float | None
+    """What its private steps have spent, where that is a claim."""
+
+
 class Heartbeat(NamedTuple):
-    """The progress of a node."""
+    """What a node does now."""
 
     round: int
     activity: Activity
@@ -82,6 +98,18 @@ class HeartbeatSlot:
         self.words[_MARKS] += 1
         self.seconds[_SINCE] = time.monotonic()
 
+    def record_progress(self, progress: NodeProgress) -> None:
+        """Records a round that the node has done."""
+        self.words[_SENT] = progress.bytes_sent
+        self.seconds[_LOSS] = math.nan if progress.loss is None else progress.loss
+        self.seconds[_EPSILON] = math.nan if progress.epsilon is None else progress.epsilon
+        # The round last: who sees it changed finds the rest written.
+        self.words[_DONE] = progress.round + 1
+
+    def go_back_to(self, round: int) -> None:
+        """Records that the node does this round next, although it had done later ones."""
+        self.words[_DONE] = round
+
     def wait_for(self, peers: Collection[int]) -> None:
         """Tells for whom the node waits now; until the next mark."""
         words = self.words
@@ -114,8 +142,12 @@ class HeartbeatBoard:
     def __init__(self, ranks: Sequence[int]) -> None:
         self._last_round = shared_array((1,))
         self._last_round[0] = NO_LAST_ROUND
+        self._ranks = tuple(ranks)
+        self._words = shared_array((len(ranks), WORDS))
+        self._read_done = np.zeros(len(ranks), "int64")
+        """The rounds that each node had done when `new_progress` was called last."""
         # Items of memoryviews are plain numbers, and faster than those of arrays.
-        rows = [(row.data, row.view("float64").data) for row in shared_array((len(ranks), WORDS))]
+        rows = [(row.data, row.view("float64").data) for row in self._words]
         self._heartbeats = {rank: HeartbeatSlot(*row) for rank, row in zip(ranks, rows, strict=True)}
         for heartbeat in self._heartbeats.values():
             heartbeat.mark(-1, Activity.START)
@@ -139,6 +171,23 @@ class HeartbeatBoard:
         """The latest time at which a local node started its first round; 0.0: none has."""
         return max(heartbeat.began for heartbeat in self._heartbeats.values())
 
+    def new_progress(self) -> dict[int, NodeProgress]:
+        """By rank the progress of the nodes that have done a round since the last call."""
+        done = self._words[:, _DONE].copy()
+        rows = np.flatnonzero(done != self._read_done)
+        self._read_done = done
+        words, seconds = self._words[rows], self._words.view("float64")[rows]
+        columns = (rows, done[rows] - 1, seconds[:, _LOSS], words[:, _SENT], seconds[:, _EPSILON])
+        return {
+            self._ranks[row]: NodeProgress(round, known(loss), bytes_sent, known(epsilon))
+            for row, round, loss, bytes_sent, epsilon in zip(*(c.tolist() for c in columns), strict=True)
+        }
+
     def of(self, rank: int) -> HeartbeatSlot:
         """The heartbeat slot of a local rank."""
         return self._heartbeats[rank]
+
+
+def known(number: float) -> float | None:
+    """The number; None where the node has written that there is none."""
+    return None if math.isnan(number) else number

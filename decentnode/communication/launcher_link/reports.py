@@ -1,14 +1,11 @@
 """Reports of node processes to their launcher: one JSON line each, through an inherited pipe.
 
 A line has at most PIPE_BUF bytes, so lines of many processes never interleave. A launcher that does not read
-loses lines but never delays a round. Progress reports leave half of the pipe to other reports. The last
-report of a node waits longer than others, for a launcher that was suspended for a while.
+loses lines but never delays a round. The last report of a node waits longer than others, for a launcher that
+was suspended for a while. What a node has done is no report: it stands beside its heartbeat.
 """
 
-import fcntl
 import os
-import struct
-import termios
 from collections.abc import Mapping
 from typing import Literal
 
@@ -42,7 +39,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class RoundProgress(RoundReport, frozen=True, tag="progress"):
-    """The round that a node has done."""
+    """The last round that a node has done; its launcher, which reads it in memory, sends it to machine 0."""
 
     loss: float | None
     bytes_sent: int
@@ -214,7 +211,6 @@ class Reporter:
         os.set_blocking(fd, False)
         self._fd = fd
         self._reading_end = reading_end
-        self._half = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) // 2
         self._last_timeout = Timeouts.last_report
 
     def close_reading_end(self) -> None:
@@ -224,16 +220,12 @@ class Reporter:
             self._reading_end = None
 
     def send(self, report: Report) -> bool:
-        """Writes one line; waits a bounded time for room, and not at all for a progress report."""
+        """Writes one line; waits a bounded time for room."""
         line = msgspec.json.encode(report) + b"\n"
         if len(line) > MOST_BYTES:
             raise ValueError(
                 f"a report of {len(line)} bytes; at most {MOST_BYTES} go through the pipe in one piece"
             )
-        # A newer progress report replaces a dropped one; no other report is replaced.
-        if isinstance(report, RoundProgress):
-            unread: int = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)))[0]
-            return unread < self._half and self._write(line, 0.0)
         if not isinstance(report, _LAST):
             return self._write(line, Timeouts.report)
         sent = self._write(line, self._last_timeout)

@@ -5,21 +5,22 @@ launcher accepts reports about its own nodes. About its own nodes a listed machi
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import inf, isfinite
+from collections import Counter, abc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import isfinite
 
 from msgspec.structs import astuple
 
+from decentnode.communication.base import HostProcess
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report, Restarted
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.state import messages
-from decentnode.launcher.state.membership import MembershipTable, MemberState
+from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.messages import Note
-from decentnode.node.experiment import Experiment
+from decentnode.mapping.base import Mapping
 
-RELAY_INTERVAL = 2.0
-"""Seconds between two relays of a launcher; an empty one shows that it runs."""
+RELAY_INTERVAL = 1.0
+"""Seconds between two relays, with the progress of the nodes; an empty one shows that a launcher runs."""
 IDENTITY = "identity"
 RANGE = "range"
 """Why a report is refused: it is about another machine's nodes, or about values that the run does
@@ -34,23 +35,31 @@ class RemoteMachines:
     """The other machines of a run."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, membership: MembershipTable,
-        last_received: Mapping[int, float], log_event: Callable[[str, str], object],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        machine: int,
+        mapping: Mapping,
+        processes: Sequence[HostProcess],
+        membership: MembershipTable,
+        last_received: abc.Mapping[int, float],
+        log_event: Callable[[str, str], object],
+        rounds: int,
+        vector_bytes: int,
+    ) -> None:
         """`log_event` records events, by kind and text; `last_received` belongs to the rendezvous, which
-        updates it.
+        updates it; `vector_bytes`: of a sum of vectors.
         """
         self.refused: Counter[str] = Counter()
         """Refused reports, by reason."""
         self._machine = machine
-        self._mapping = experiment.mapping
+        self._mapping = mapping
         self._membership = membership
         self._last_received = last_received
         self._last_relay = 0.0
-        self._sum_bytes = 8 * experiment.layout.numel
-        self._rounds = experiment.settings.rounds
-        self._machine_of = [*map(experiment.mapping.machine_of, membership.members)]
-        self._carriers = [process.machine for process in experiment.processes]
+        self._vector_bytes = vector_bytes
+        self._rounds = rounds
+        self._machine_of = [*map(mapping.machine_of, membership.members)]
+        self._carriers = [process.machine for process in processes]
         self._log_event = log_event
         self._reported: set[int] = set()
 
@@ -88,15 +97,13 @@ class RemoteMachines:
         for machine in sorted(speaking - self.present()):
             silent = self._membership.silent().intersection(self._mapping.ranks_of(machine))
             for rank in silent:
-                self._membership.members[rank].count_as_running()
+                self._membership.count_as_running(rank)
             if silent:
                 self._log_event("machine_back", f"machine {machine} reconnected; its nodes are active again")
 
     @property
     def pause(self) -> float:
-        """Seconds until the next relay, or until a machine counts as silent; infinite for one machine."""
-        if len(self._mapping.machines) == 1:
-            return inf
+        """Seconds until the next relay, or until a machine counts as silent."""
         now = time.monotonic()
         # Limits in the past are left out: they would make this pause 0 again and again.
         silent = [self._last_received[m] + Timeouts.machine_silent for m in self.listening]
@@ -111,7 +118,7 @@ class RemoteMachines:
     @property
     def lost(self) -> set[int]:
         """Ranks that need no checkpoint: lost, and not merely silent for a while."""
-        return {*self._membership.ranks(MemberState.LOST)} - self._membership.silent(Timeouts.machine_gone)
+        return self._membership.lost - self._membership.silent(Timeouts.machine_gone)
 
     def is_left_alone(self, seconds: float = Timeouts.machine_silent) -> bool:
         """Whether machine 0 has been silent for that many seconds."""
@@ -131,7 +138,7 @@ class RemoteMachines:
         """Machines that may contribute models: their launcher reports, and not all of their nodes
         are lost.
         """
-        kept = self._membership.members.keys() - self._membership.ranks(MemberState.LOST)
+        kept = self._membership.members.keys() - self._membership.lost
         return {self._machine_of[rank] for rank in kept}.intersection(self.listening) | {self._machine}
 
     def admits(self, note: Note) -> bool:
@@ -146,7 +153,7 @@ class RemoteMachines:
         if isinstance(note, messages.PartialSum):
             fits = fits and not note.count and not note.content
         elif isinstance(note, messages.VectorPiece):
-            fits = fits and 0 <= note.start < note.start + len(note.content) <= self._sum_bytes
+            fits = fits and 0 <= note.start < note.start + len(note.content) <= self._vector_bytes
         if not fits:
             self._refuse(machine, RANGE)
         return fits

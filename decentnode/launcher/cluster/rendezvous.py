@@ -4,7 +4,6 @@ Before the start, machine 0 is the meeting point. Afterwards the training does n
 with their neighbors alone, and messages between launchers only serve the view and the summary.
 """
 
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -20,9 +19,9 @@ from decentnode.core.clock import AwakeClock
 from decentnode.core.text import counted, printable
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import UNDECODABLE, StartError
+from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
-from decentnode.launcher.recovery.checkpoint_retention import newest_of_all
-from decentnode.launcher.state.messages import DECODER, INCARNATIONS, Join, Note, Refuse, Start, Wait
+from decentnode.launcher.state.messages import DECODER, Join, Note, Refuse, Start, Wait
 from decentnode.mapping.base import Mapping, tcp_endpoint
 from decentnode.node.plugin_sources import HASH_LETTERS, difference
 
@@ -42,7 +41,7 @@ NOT_LISTED = " does not have this machine's key on its list; use one set of file
 
 
 class Rendezvous:
-    """The links between the launchers, through machine 0; one machine alone opens no socket."""
+    """The links between the launchers, through machine 0."""
 
     def __init__(
         self, mapping: Mapping, machine: int, join: Join, credentials: Credentials | None = None,
@@ -78,9 +77,6 @@ class Rendezvous:
         """
         own_join = msgspec.structs.replace(self._join, handshakes=handshakes)
         self._joins[self.machine] = own_join
-        # A single machine neither opens a port nor needs keys.
-        if len(self.machines) == 1:
-            return self._agree([])
         if self._credentials and self._credentials.signers:
             signature = vouch(self._credentials, own_join.digest, own_join.handshakes)
             self._joins[self.machine] = msgspec.structs.replace(own_join, signature=signature)
@@ -327,33 +323,11 @@ class Rendezvous:
         return ""
 
     def _agree(self, absent: list[int]) -> Start:
-        """A new run; or the newest round that all ranks of an earlier one can continue after."""
-        joins = dict(sorted(self._joins.items()))
-        # A machine cannot announce handshakes or checkpoints of another one's nodes.
-        of_ranks = [(r, join) for machine, join in joins.items() for r in self._mapping.ranks_of(machine)]
-        handshakes = {r: join.handshakes[r] for r, join in of_ranks if r in join.handshakes}
-        signatures = {machine: join.signature for machine, join in joins.items() if join.signature}
-        start = Start(secrets.randbits(62) + 1, handshakes, 0, -1, signatures, absent)
-        if not self._join.run_id:
-            return start
-        incarnation = max(join.incarnation for join in joins.values())
-        if incarnation == INCARNATIONS[-1]:
-            self._refuse(Refuse(f"the run was started again {incarnation} times, the limit"))
-        # The machine with the longest list took part in every start.
-        starts = max((join.starts for join in joins.values()), key=len)
-        offers: dict[int, list[int]] = {}
-        for rank, join in of_ranks:
-            # In starts that this machine missed, the others have discarded later rounds.
-            missed = starts[len(join.starts) :]
-            offers[rank] = [r for r in join.offers.get(rank, []) if r <= min(missed, default=r)]
+        """The agreement of the machines that are here; all learn why there is none."""
         try:
-            round = newest_of_all(offers, offers)
+            return agreed(self._joins, self._mapping, absent)
         except StartError as error:
             self._refuse(Refuse(str(error)))
-        run_id = int(self._join.run_id, 16)
-        return msgspec.structs.replace(
-            start, run_id=run_id, incarnation=incarnation + 1, round=round, starts=[*starts, round]
-        )  # fmt: skip
 
     def _refuse(self, refusal: Refuse) -> NoReturn:
         """Sends a refusal to every machine, also to those that join within the next seconds."""

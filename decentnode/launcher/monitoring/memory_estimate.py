@@ -8,7 +8,6 @@ from torch import Tensor
 
 from decentnode.communication.launcher_link.reports import Exited, Failed, Report
 from decentnode.core.text import counted, readable_bytes
-from decentnode.launcher.observer.evaluators import evaluators_wanted
 from decentnode.launcher.processes.control_groups import control_group, room
 from decentnode.node.experiment import Experiment
 from decentnode.training.optim.uncompiled import trial_step
@@ -27,11 +26,13 @@ WARN_ABOVE = 0.8
 SIGKILL_STATUS = -9
 
 
-def bytes_needed(experiment: Experiment, machine: int) -> int:
-    """Approximate bytes that a machine's nodes need beyond what is loaded, without activations."""
+def bytes_needed(experiment: Experiment, machine: int, evaluators: int = 0) -> int:
+    """Approximate bytes that a machine's nodes and evaluators need beyond what is loaded.
+
+    Activations are not counted.
+    """
     ranks = experiment.mapping.ranks_of(machine)
     processes = sum(process.machine == machine for process in experiment.processes)
-    evaluators = evaluators_wanted(experiment, ranks)
     received = sum(_frames(experiment, rank, machine) for rank in ranks) * experiment.most_payload_bytes
     staging = sum(experiment.memory(rank).payload_bytes for rank in ranks)
     # Its state per neighbor may come later.
@@ -80,13 +81,13 @@ def _frames(experiment: Experiment, rank: int, machine: int) -> int:
 class MemoryEstimate:
     """The memory needed and available, for reports when it was not enough."""
 
-    def __init__(self, experiment: Experiment, machine: int) -> None:
-        """Measures before the nodes start."""
+    def __init__(self, experiment: Experiment, machine: int, evaluators: int = 0) -> None:
+        """Measures before the nodes start; `evaluators`: processes that evaluate in the background."""
         self.needed = 0
         """0 if a scheme or optimizer cannot be built outside a run."""
         # An estimate must not prevent a run that would work.
         with contextlib.suppress(Exception):
-            self.needed = bytes_needed(experiment, machine)
+            self.needed = bytes_needed(experiment, machine, evaluators)
         self.available = available_bytes()
         self.nodes = len(experiment.mapping.ranks_of(machine))
         self._processes = experiment.processes

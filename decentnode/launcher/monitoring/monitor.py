@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
+from decentnode.communication.launcher_link.reports import Report
+from decentnode.config.settings import Settings
 from decentnode.core.polling import ready
-from decentnode.core.streams import log_name
 from decentnode.core.text import counted
 from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Requests, Status
 from decentnode.launcher.monitoring.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
 from decentnode.launcher.monitoring.watchdog import DOING, Watchdog
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.evaluation_log import EvaluationLog
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable, MemberState
-from decentnode.node.experiment import Experiment
 from decentnode.results.records import write_atomically
 
 MOST_WAITED = 10
@@ -28,29 +29,41 @@ class RunMonitor:
     """One machine's monitor; `open` and `begin` start it."""
 
     def __init__(
-        self, experiment: Experiment, machine: int, run_dir: Path, heartbeats: HeartbeatBoard,
-        membership: MembershipTable, event_log: EventLog,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        settings: Settings,
+        machine: int,
+        machines: int,
+        run_dir: Path,
+        heartbeats: HeartbeatBoard,
+        membership: MembershipTable,
+        event_log: EventLog,
+        memory_estimate: MemoryEstimate,
+    ) -> None:
+        """`machines`: how many the run has."""
         self.stragglers = StragglerTracker()
-        self.logs = {rank: run_dir / log_name(p.ranks[0]) for p in experiment.processes for rank in p.ranks}
-        """By rank the log of its process."""
-        self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.watchdog = Watchdog(heartbeats, membership, experiment.settings.failures.timeouts)
+        self.memory_estimate = memory_estimate
+        self.watchdog = Watchdog(heartbeats, membership, settings.failures.timeouts)
         # Before the first round nothing is checked.
         self.watchdog.next_check = inf
-        self._event_log = event_log
-        self._experiment = experiment
+        self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._settings = settings
         self._membership = membership
-        self._machine = machine
+        self._event_log = event_log
+        self._machine, self._machines = machine, machines
         self._run_dir = run_dir
-        self.memory = MemoryEstimate(experiment, machine)
         self._control: ControlServer | None = None
         self._began = 0.0
 
+    def register(self, dispatcher: Dispatcher[Report]) -> None:
+        """Registers watchdog and stragglers."""
+        self.watchdog.register(dispatcher)
+        self.stragglers.register(dispatcher)
+
     def open(self, socket_dir: str, requests: Requests) -> None:
         """Opens the control socket, also for these requests; the run continues without one if that fails."""
-        if self.memory.shortage:
-            self._event_log.log("memory", self.memory.shortage)
+        if self.memory_estimate.shortage:
+            self._event_log.log("memory", self.memory_estimate.shortage)
         # Answered from what the launcher knows, so a request never delays a node.
         requests = {"status": lambda _: self._status(), **requests}
         try:
@@ -61,7 +74,7 @@ class RunMonitor:
     def begin(self, began: float) -> None:
         """Records the start signal."""
         self._began, self.watchdog.next_check = began, 0.0
-        text = f"{self._experiment.settings.name}: the first round begins"
+        text = f"{self._settings.name}: the first round begins"
         self._event_log.log("started", text, shown=False)
 
     def wake(self) -> None:
@@ -108,12 +121,12 @@ class RunMonitor:
         self._event_log.close()
 
     def _status(self) -> Status:
-        now, settings = time.monotonic(), self._experiment.settings
+        now, settings = time.monotonic(), self._settings
         longest = self.stragglers.totals.most_common(MOST_WAITED)
         return Status(
             name=settings.name,
             machine=self._machine,
-            machines=len(self._experiment.mapping.machines),
+            machines=self._machines,
             rounds=settings.rounds,
             seconds=round(now - self._began, 1) if self._began else 0.0,
             nodes=[self._node_status(rank, now) for rank in sorted(self._membership.members)],

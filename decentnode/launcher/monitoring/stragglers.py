@@ -1,11 +1,14 @@
 """Which node waits for which, from the launchers' reports: lines for the user, and sums."""
 
+import time
 from collections import Counter
 
-from decentnode.communication.launcher_link.reports import Waiting
+from decentnode.communication.launcher_link.reports import Report, Waiting
 from decentnode.core.text import counted, ranks_in_words
 from decentnode.core.timeouts import Timeouts
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.event_log import EventLog
+from decentnode.launcher.state.membership import MembershipTable
 
 NEWS_INTERVAL = 10.0
 MOST_NAMED = 3
@@ -32,6 +35,10 @@ class StragglerTracker:
         """Stragglers without a line, to be counted."""
         self._last_count = -NEWS_INTERVAL
 
+    def register(self, dispatcher: Dispatcher[Report]) -> None:
+        """Registers for waits, which the launcher of a machine reports of its nodes."""
+        dispatcher.register(Waiting, lambda report: self.take(report, time.monotonic()))
+
     def take(self, report: Waiting, now: float) -> None:
         """Records that a node waits."""
         self._count(report, report.seconds)
@@ -51,6 +58,11 @@ class StragglerTracker:
         if rank in self._current and self._current[rank][0].round <= done:
             report, reported_at = self._current.pop(rank)
             self._count(report, report.seconds + now - reported_at)
+
+    def end_waits(self, membership: MembershipTable, now: float) -> None:
+        """Ends the waits of nodes that have done the rounds in which they waited."""
+        for rank in [*self._current]:
+            self.end(rank, membership.members[rank].round, now)
 
     def current(self, now: float) -> dict[int, Waiting]:
         """The current waits, by waiting rank."""

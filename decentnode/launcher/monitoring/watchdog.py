@@ -12,8 +12,9 @@ from decentnode.communication.launcher_link.heartbeats import (
     Heartbeat,
     HeartbeatBoard,
 )
-from decentnode.communication.launcher_link.reports import Failed, Report, Stuck, Waiting
+from decentnode.communication.launcher_link.reports import Failed, Report, Restarted, Stuck, Waiting
 from decentnode.core.timeouts import Timeouts
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.membership import MembershipTable
 
 CHECK_INTERVAL = 0.5
@@ -54,8 +55,6 @@ class _Watched:
     rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By rank the first round it was seen in, and when."""
     stopped: bool = False
-    idle_since: float = 0.0
-    """Since when it has no active node and has not exited; 0: it has one, or has exited."""
 
 
 class Watchdog:
@@ -82,6 +81,14 @@ class Watchdog:
         """Seconds in which the launcher was suspended."""
         self._last_reported = 0.0
         self._active: set[int] = set()
+        self._stuck: set[int] = set()
+        """Positions of processes that count as stuck since the last check."""
+        self._idle_since: dict[int, float] = {}
+        """By position since when a process has no active node and has not exited, without suspended time."""
+
+    def register(self, dispatcher: Dispatcher[Report]) -> None:
+        """Registers for processes that are started again."""
+        dispatcher.register(Restarted, lambda report: self.restart(report.process))
 
     def check(self, now: float) -> list[Report]:
         """New reports; does nothing before `next_check`."""
@@ -99,6 +106,7 @@ class Watchdog:
         for (position, watched), has_moved in zip(self._watched.items(), moved, strict=True):
             if not has_moved:
                 self._observe(position, watched, elapsed)
+        self._stuck = {position for position, watched in self._watched.items() if watched.stuck}
         self._pause = self._next_pause()
         self.next_check = now + self._pause
         reports: list[Report] = [*self._newly_stuck()]
@@ -134,10 +142,10 @@ class Watchdog:
 
         It has made no progress for too long, or has outlived its nodes.
         """
-        active, limits = set(self._membership.active), self._timeouts
+        active, limits = self._membership.active, self._timeouts
         exits = self._exits(now).items()
         hung = {p for p, passed in exits if limits.process_exit <= passed < limits.process_gone}
-        stuck = [(p, watched) for p, watched in self._watched.items() if watched.stuck]
+        stuck = [(position, self._watched[position]) for position in self._stuck]
         hung |= {p for p, watched in stuck if watched.silent >= Timeouts.hung_process(self._limit(watched))}
         return {
             position: [
@@ -159,21 +167,15 @@ class Watchdog:
 
     def _exits(self, now: float) -> dict[int, float]:
         """By position the seconds for which a process without active nodes has been seen."""
-        active, ended = set(self._membership.active), self._membership.ended
         now -= self._suspended
-        for position, watched in self._watched.items():
-            is_idle = position not in ended and active.isdisjoint(watched.ranks)
-            watched.idle_since = (watched.idle_since or now) if is_idle else 0.0
-        return {
-            position: now - watched.idle_since
-            for position, watched in self._watched.items()
-            if watched.idle_since
-        }
+        self._idle_since = {p: self._idle_since.get(p, now) for p in sorted(self._membership.idle)}
+        return {position: now - since for position, since in self._idle_since.items()}
 
     def restart(self, position: int) -> None:
         """Forgets the record of a restarted process: the silence of the old one does not count."""
         if position in self._watched:
             self._watched[position] = _Watched(self._watched[position].ranks)
+            self._stuck.discard(position)
 
     def is_stuck(self, rank: int) -> bool:
         """Whether this node's process has made no progress for too long."""
@@ -263,8 +265,8 @@ class Watchdog:
         )
 
     def _newly_stuck(self) -> Iterable[Stuck]:
-        for watched in self._watched.values():
-            if watched.stuck and not watched.is_reported:
+        for watched in map(self._watched.__getitem__, sorted(self._stuck)):
+            if not watched.is_reported:
                 watched.is_reported = True
                 for rank in sorted(self._active.intersection(watched.ranks)):
                     seen = self._beats[rank].read()

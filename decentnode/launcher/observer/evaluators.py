@@ -19,13 +19,20 @@ from pathlib import Path
 import torch
 
 from decentnode.communication.device.staging import device_for
-from decentnode.communication.launcher_link.reports import Evaluated, Published, Reporter, ReportReader
+from decentnode.communication.launcher_link.reports import (
+    Evaluated,
+    Published,
+    Report,
+    Reporter,
+    ReportReader,
+)
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.core.clock import AwakeClock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.rng import key, seed_generators
 from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.launcher.processes.control_groups import processors
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.node.checkpoint.packed_state import unpacked
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.host_process import PRINT_STACKS
@@ -89,17 +96,19 @@ class EvaluatorPool:
         Nothing runs before `start`.
         """
         self._experiment = experiment
-        self._count = evaluators_wanted(experiment, local)
+        self.count = evaluators_wanted(experiment, local)
+        """The number of evaluators."""
         layout, ranks = experiment.layout, sorted(local)
         self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype)
         """For the observer."""
         snapshots = SnapshotBuffers(
-            ranks if self._count else [],
+            ranks if self.count else [],
             layout.numel,
             layout.dtype,
-            experiment.room_beside if self._count else 0,
+            experiment.room_beside if self.count else 0,
         )
-        self.board = EvaluatorBoard(snapshots, self._count)
+        self.board = EvaluatorBoard(snapshots, self.count)
+        self._local = frozenset(local)
         self._run_dir = run_dir
         self._log_event = log_event
         self._waiting_published: deque[Published] = deque()
@@ -107,12 +116,20 @@ class EvaluatorPool:
         self._clock = AwakeClock(experiment.settings.failures.deadline / 4)
         self._evaluators: list[_Evaluator] = []
 
+    def register(self, dispatcher: Dispatcher[Report]) -> None:
+        """Registers for models of this machine that are to be evaluated here."""
+        dispatcher.register(Published, self._note_publication)
+
+    def _note_publication(self, published: Published) -> None:
+        if published.evaluation == "background" and published.rank in self._local:
+            self.submit(published)
+
     def start(self, threads: int) -> None:
         """Forks the evaluators, with so many threads of torch each; raises StartError.
 
         No thread may run yet.
         """
-        for index in range(self._count):
+        for index in range(self.count):
             self._evaluators.append(self._fork(index, threads))
 
     @property

@@ -7,30 +7,28 @@ the partial sums of all machines. No node waits for it longer than `Timeouts.sna
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.communication.launcher_link.reports import Published
+from decentnode.communication.launcher_link.reports import Published, Report
 from decentnode.communication.launcher_link.snapshots import SnapshotBuffers
 from decentnode.core.clock import AwakeClock
 from decentnode.core.timeouts import Timeouts
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.evaluation_log import Observation
-from decentnode.launcher.state.messages import PartialDistance, PartialSum, VectorAck
+from decentnode.launcher.state.messages import (
+    ClusterMessage,
+    Contribution,
+    MeanVector,
+    PartialDistance,
+    PartialSum,
+    VectorAck,
+)
 
-
-@dataclass(frozen=True)
-class MeanVector:
-    """The mean of all vectors after `round`, float64."""
-
-    round: int
-    content: bytes
-
-
-Contribution = PartialSum | MeanVector | PartialDistance
 Event = Published | Contribution | VectorAck | None
 """Input of the observer; None: end."""
 POLL_INTERVAL = 0.2
@@ -77,6 +75,8 @@ class ModelObserver(threading.Thread):
     reporting: Callable[[], Mapping[int, int]]
     """The awaited local nodes, as `MembershipTable.reporting` returns them."""
     machine: int
+    local: Collection[int]
+    """The ranks of this machine."""
     send: Callable[[Contribution], object]
     """Sends contributions: to machine 0, or from there to all."""
     test: Callable[[Tensor, int], dict[str, float]] | None
@@ -105,6 +105,20 @@ class ModelObserver(threading.Thread):
         super().__init__(name="decentnode-observer", daemon=True)
 
     # Called by the launcher.
+
+    def register(
+        self, report_dispatcher: Dispatcher[Report], message_dispatcher: Dispatcher[ClusterMessage]
+    ) -> None:
+        """Registers for models that nodes of this machine publish, and for what other observers send."""
+        report_dispatcher.register(Published, self._note_publication)
+        message_dispatcher.register(PartialSum, self.take)
+        message_dispatcher.register(PartialDistance, self.take)
+        message_dispatcher.register(MeanVector, self.take)
+        message_dispatcher.register(VectorAck, self.take)
+
+    def _note_publication(self, published: Published) -> None:
+        if published.rank in self.local:
+            self.take(published)
 
     def expect(self, machines: set[int]) -> None:
         """Makes machine 0 wait for these machines, for new ones from their first evaluations on."""

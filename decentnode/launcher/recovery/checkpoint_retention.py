@@ -1,12 +1,12 @@
 """Which checkpoints exist, which round all ranks have, and which may be deleted."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from decentnode.errors import StartError
+from decentnode.communication.launcher_link.reports import Checkpointed, NotCheckpointed, Rejoined, Report
+from decentnode.launcher.state.dispatcher import Dispatcher
+from decentnode.launcher.state.messages import CheckpointsCommitted
 from decentnode.node.checkpoint import store as checkpoint
-
-MOST_NAMED = 5
 
 
 class CheckpointRetention:
@@ -23,6 +23,20 @@ class CheckpointRetention:
         self._local = sorted(local)
         self._known: dict[int, set[int]] = {rank: set() for rank in ranks}
         self._grown = False
+
+    def register(self, dispatcher: Dispatcher[Report]) -> None:
+        """Registers for checkpoints that nodes make, cannot make, or discard."""
+        dispatcher.register(Checkpointed, lambda report: self.note(report.rank, report.round))
+        dispatcher.register(NotCheckpointed, self._note_problem)
+        # The node has deleted these checkpoints, so no resume may count on them.
+        dispatcher.register(Rejoined, lambda report: self.undo(report.rank, report.round))
+
+    def receive(self, note: CheckpointsCommitted) -> None:
+        """Deletes what machine 0 says is needed no more."""
+        self.settle(note.round, note.kept)
+
+    def _note_problem(self, report: NotCheckpointed) -> None:
+        self.problem = f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"
 
     def begin(self, round: int, ranks: Iterable[int]) -> None:
         """Records that these ranks continue from a checkpoint of this round."""
@@ -83,22 +97,3 @@ class CheckpointRetention:
         newest = max((round for round in rounds if round < self.settled), default=self.settled)
         first = min(newest, self.kept) if self.kept in rounds else newest
         return [round for round in rounds if round < first]
-
-
-def newest_of_all(offers: Mapping[int, Iterable[int]], ranks: Iterable[int]) -> int:
-    """The newest round that all ranks have a checkpoint of; raises StartError that names what is missing."""
-    have = {rank: sorted(set(offers.get(rank, ()))) for rank in ranks}
-    shared = set.intersection(*map(set, have.values()))
-    if shared:
-        return max(shared)
-    latest = max((rounds[-1] for rounds in have.values() if rounds), default=None)
-    if latest is None:
-        raise StartError("no rank has a checkpoint to resume from")
-    lacking = [rank for rank, rounds in have.items() if latest not in rounds]
-    listed = {rank: ", ".join(str(round + 1) for round in have[rank]) for rank in lacking[:MOST_NAMED]}
-    named = "; ".join(f"rank {rank} has {f'round {own}' if own else 'none'}" for rank, own in listed.items())
-    more = f"; and {len(lacking) - MOST_NAMED} more ranks" if len(lacking) > MOST_NAMED else ""
-    raise StartError(
-        "there is no round that all ranks have a checkpoint of; "
-        f"round {latest + 1} is missing here: {named}{more}"
-    )

@@ -1,18 +1,23 @@
 """The evaluations of a run on one machine, and what `evaluations.jsonl` has of them (docs/results.md)."""
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import msgspec
 
-from decentnode.communication.launcher_link.reports import Evaluated, Published
-from decentnode.core.line_file import LineFile, Warn
+from decentnode.communication.launcher_link.reports import Evaluated, Published, Rejoined, Report
+from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.results.metrics import Values
 from decentnode.results.reader import EvaluationRow, read_evaluations
 from decentnode.results.records import cut_back
+
+LogEvent = Callable[[str, str], object]
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,13 @@ class EvaluationLog:
     observations: dict[int, Observation] = field(default_factory=dict)
     rows: dict[int, EvaluationRow] = field(default_factory=dict)
     """Rows that are written, by round, in this order; the highest round need not be the last one."""
-    warn: Warn = lambda _: None
-    """Called with a line when the disk refuses rows."""
+    log_event: LogEvent = lambda kind, text: None
+    """Called with the kind and the text of an event, such as when the disk refuses rows."""
 
     def __post_init__(self) -> None:
-        self._file = LineFile(self.path, self.warn)
+        self._file = LineFile(self.path, partial(self.log_event, "disk"))
+        self._announced: Counter[int] = Counter()
+        """By round the evaluations that reports of it announce."""
         self._may_undo = False
         """Whether all rows are those of an earlier launcher, which may be ahead of the others."""
 
@@ -52,16 +59,24 @@ class EvaluationLog:
         self.rows = {row.round: row for row in read_evaluations(self.path)} if self.path.exists() else {}
         self._may_undo = is_late
 
-    def discard_from(self, round: int) -> str:
-        """Discards rows of `round` and later ones where nodes repeat these; returns a line if that fails."""
+    def register(self, dispatcher: Dispatcher[Report], local: Collection[int]) -> None:
+        """Registers for evaluations, and for nodes of this machine (`local`) that repeat rounds."""
+        dispatcher.register(Published, self.add)
+        dispatcher.register(Evaluated, self.add)
+        dispatcher.register(
+            Rejoined, lambda report: self.discard_from(report.round) if report.rank in local else None
+        )
+
+    def discard_from(self, round: int) -> None:
+        """Discards rows of `round` and later ones where nodes repeat these."""
         if not self._may_undo:
-            return ""
+            return
         self.rows = {done: row for done, row in self.rows.items() if done < round}
         try:
             cut_back(self.path, round - 1)
         except (BadInput, OSError) as error:
-            return f"{self.path}: rows from round {round + 1} on may be there twice: {error}"
-        return ""
+            text = f"{self.path}: rows from round {round + 1} on may be there twice: {error}"
+            self.log_event("checkpoint", text)
 
     def close(self) -> str:
         """Closes the file; returns what could not be written in one line, or an empty text."""
@@ -75,27 +90,35 @@ class EvaluationLog:
         if report.round in self.rows:
             return
         if isinstance(report, Published):
+            self._announced[report.round] += report.evaluation != "none"
             self.reports.setdefault(report.round, {})[report.rank] = report
         else:
             self.metrics.setdefault(report.round, {})[report.rank] = report.metrics
 
-    def forget(self, ranks: Collection[int]) -> None:
-        """Waits no longer for evaluations of these nodes in the background."""
-        for round, reports in self.reports.items():
-            for rank in reports.keys() & set(ranks):
-                self.metrics.setdefault(round, {}).setdefault(rank, {})
+    def is_probably_complete(self, nodes: int) -> bool:
+        """Whether some round has as many reports as nodes run, and all evaluations that these announce.
 
-    def complete(self, expected: Mapping[int, int], observed: bool) -> list[EvaluationRow]:
+        Where nodes are lost or skip a round it may be complete without that. To know costs a pass over all
+        nodes (`complete`), which thousands of reports in a second cannot have each.
+        """
+        return any(
+            len(reports) >= nodes and len(self.metrics.get(round, ())) >= self._announced[round]
+            for round, reports in self.reports.items()
+        )
+
+    def complete(
+        self, expected: Mapping[int, int], observed: bool, unanswered: Collection[int] = ()
+    ) -> list[EvaluationRow]:
         """Writes and returns rows of rounds with reports of all `expected` ranks, and of the observer if
         `observed`.
 
         `expected`: by rank the last round that it is known to have done; it publishes nothing for rounds
-        before that.
+        before that. `unanswered`: ranks of which no evaluation in the background will be reported.
         """
         rows = []
         for round, reports in sorted(self.reports.items()):
             # In the order of rounds, also if two evaluators end in another order.
-            if self._is_awaited(round, expected):
+            if self._is_awaited(round, expected, unanswered):
                 break
             are_here = all(rank in reports or done > round for rank, done in expected.items())
             if are_here and (round in self.observations or not observed) and (row := self._row(round)):
@@ -107,12 +130,12 @@ class EvaluationLog:
         self.rows |= {row.round: row for row in rows}
         return rows
 
-    def _is_awaited(self, round: int, expected: Mapping[int, int]) -> bool:
+    def _is_awaited(self, round: int, expected: Mapping[int, int], unanswered: Collection[int]) -> bool:
         """Whether metrics of a model that was published after this round will still be reported."""
         known = self.metrics.get(round, {})
         return any(
             # The launcher of its machine reports evaluations in the background that failed.
-            report.evaluation == "background"
+            (report.evaluation == "background" and rank not in unanswered)
             or (report.evaluation == "here" and expected.get(rank, round + 1) <= round)
             for rank, report in self.reports[round].items()
             if rank not in known

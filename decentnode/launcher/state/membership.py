@@ -1,14 +1,28 @@
-"""What is known of every node of a run from its reports."""
+"""What is known of every node of a run, from the reports of its launcher and, here, from its heartbeat.
+
+Every change of a state goes through the table, which keeps the ranks of each state. So no question of the
+launcher, which asks whenever something arrives, goes over all nodes.
+"""
 
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
-from decentnode.communication.launcher_link.reports import Finished, PeerMissing, Report, Stopped
+from decentnode.communication.launcher_link import reports
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard, NodeProgress
+from decentnode.communication.launcher_link.reports import Finished, NodeReport, PeerMissing, Report, Stopped
+from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.results.metrics import LOSS, Values
+
+SIGNS_OF_LIFE = (
+    reports.RoundProgress, reports.Published, reports.PeerMissing, reports.PeerBack, reports.Rejected,
+    reports.FaultInjected, reports.Rejoined, reports.Checkpointed, reports.NotCheckpointed, reports.Finished,
+    reports.Stopped,
+)  # fmt: skip
+"""A node that sends one of these takes part."""
 
 
 class MemberState(StrEnum):
@@ -21,16 +35,21 @@ class MemberState(StrEnum):
     """Ended before its last round, on request."""
     LOST = "lost"
 
+    @property
+    def is_active(self) -> bool:
+        """Whether a node in this state may still report."""
+        return self in (MemberState.STARTING, MemberState.RUNNING)
+
 
 @dataclass
 class Member:
-    """One node as the launcher knows it."""
+    """One node as the launcher knows it; its state is changed by the table alone."""
 
     state: MemberState = MemberState.STARTING
     round: int = -1
     bytes_sent: int = 0
     loss: float | None = None
-    """The last reported training loss."""
+    """The last known training loss."""
     epsilon: float | None = None
     """What its private steps have spent, where that is a claim."""
     not_finite: int | None = None
@@ -46,19 +65,7 @@ class Member:
     @property
     def is_active(self) -> bool:
         """Whether it may still report."""
-        return self.state in (MemberState.STARTING, MemberState.RUNNING)
-
-    def finish(self, report: Finished) -> None:
-        """Records the last report, also of a lost node: its machine may only have been silent."""
-        self.state, self.finished = MemberState.FINISHED, report
-        self.round, self.bytes_sent = report.rounds - 1, report.bytes_sent
-        self.note_test(report.metrics, self.round)
-
-    def count_as_running(self) -> None:
-        """Takes back a loss: it was restarted, or only its machine was silent."""
-        self.state, self.error, self.silent_since = MemberState.RUNNING, "", None
-        self.out_of_memory = False
-        self.last_report = time.monotonic()
+        return self.state.is_active
 
     def note_test(self, metrics: Values, round: int) -> None:
         """Records whether the test loss after this round is a finite number; no metrics: not tested."""
@@ -71,31 +78,114 @@ class Member:
 
 
 class MembershipTable:
-    """State and progress of all nodes, from the reports received."""
+    """State and progress of all nodes of a run."""
 
     def __init__(
-        self, ranks: Iterable[int], home: dict[int, tuple[int, ...]], local: Iterable[int] | None = None,
-        learns_all: bool = True, heartbeats: HeartbeatBoard | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        ranks: Iterable[int],
+        home: Mapping[int, tuple[int, ...]],
+        local: Iterable[int] | None = None,
+        learns_all: bool = True,
+        heartbeats: HeartbeatBoard | None = None,
+    ) -> None:
         """`home`: the ranks of each host process, by its position; `local`: those of this machine, by default
         all; `learns_all`: whether this launcher learns of the others how they end, as machine 0 does;
         `heartbeats`: of the nodes here.
         """
         self.members = {rank: Member() for rank in ranks}
+        self.active = set(self.members)
+        """Ranks that may still report."""
         self.local = set(self.members if local is None else local)
         self.known = set(self.members) if learns_all else self.local
         """Ranks whose end this launcher learns."""
+        self.home = home
         self.here = {i: ranks for i, ranks in home.items() if self.local.issuperset(ranks)}
         """The ranks of each host process of this machine, by its position."""
         self.heartbeats = {rank: heartbeats.of(rank) for rank in self.local} if heartbeats else {}
         """The heartbeat of each node of this machine."""
         self.pids: dict[int, int] = {}
         """Process ids of those that are ready, by position."""
-        self.home = home
         self.missing_edges: dict[tuple[int, int], PeerMissing] = {}
         """By rank and the peer that it continues without the first report, which has the cause."""
         self.ended: set[int] = set()
         """Positions of host processes that have exited, usually after their nodes."""
+        self._board = heartbeats
+        self._progress: dict[int, NodeProgress] = {}
+        """NodeProgress that was read and not recorded yet."""
+        self._ranks = {state: set[int]() for state in MemberState}
+        self._ranks[MemberState.STARTING] |= self.active
+        self._position = {rank: position for position, ranks in self.here.items() for rank in ranks}
+        self._active_in = Counter({position: len(ranks) for position, ranks in self.here.items()})
+        self._without_active: set[int] = set()
+        """Positions here without an active node."""
+
+    def register(self, dispatcher: Dispatcher[Report]) -> None:
+        """Registers for what nodes report of themselves, but not for their losses (`Incidents`)."""
+        for kind in SIGNS_OF_LIFE:
+            dispatcher.register(kind, self._note_sign_of_life)
+        dispatcher.register(reports.Ready, lambda ready: self.pids.update({ready.process: ready.pid}))
+        dispatcher.register(reports.RoundProgress, self._note_relayed_progress)
+        dispatcher.register(reports.Published, self._note_publication)
+        dispatcher.register(reports.Evaluated, self._note_evaluation)
+        dispatcher.register(reports.PeerMissing, self._note_missing_peer)
+        dispatcher.register(reports.PeerBack, self._note_peer_back)
+        dispatcher.register(reports.Rejoined, self._note_rejoined)
+        dispatcher.register(reports.Finished, self._note_end)
+        dispatcher.register(reports.Stopped, self._note_stop)
+        dispatcher.register(reports.Exited, lambda exited: self.ended.add(exited.process))
+        dispatcher.register(reports.Restarted, lambda restarted: self.restart(restarted.process))
+
+    # States.
+
+    def set_state(self, rank: int, state: MemberState) -> None:
+        """Moves a node to a state."""
+        member, position = self.members[rank], self._position.get(rank)
+        was_active = member.is_active
+        self._ranks[member.state].discard(rank)
+        member.state = state
+        self._ranks[state].add(rank)
+        if was_active == member.is_active:
+            return
+        (self.active.add if member.is_active else self.active.discard)(rank)
+        if position is not None:
+            self._active_in[position] += 1 if member.is_active else -1
+            is_idle = not self._active_in[position]
+            (self._without_active.add if is_idle else self._without_active.discard)(position)
+
+    def ranks(self, *states: MemberState) -> list[int]:
+        """The ranks in any of these states, in order."""
+        return sorted(set[int]().union(*(self._ranks[state] for state in states)))
+
+    @property
+    def lost(self) -> set[int]:
+        """The ranks of lost nodes."""
+        return self._ranks[MemberState.LOST]
+
+    @property
+    def running(self) -> int:
+        """How many nodes run."""
+        return len(self._ranks[MemberState.RUNNING])
+
+    @property
+    def idle(self) -> set[int]:
+        """Positions of host processes here that have no active node and have not exited."""
+        return self._without_active - self.ended
+
+    def lose(self, rank: int, error: str, out_of_memory: bool = False) -> bool:
+        """Records a loss with its reason; returns False, and changes nothing, if the node had ended."""
+        member = self.members[rank]
+        if not member.is_active:
+            return False
+        self.set_state(rank, MemberState.LOST)
+        member.error, member.out_of_memory = error, out_of_memory
+        return True
+
+    def count_as_running(self, rank: int) -> None:
+        """Takes back a loss: the node was restarted, or only its machine was silent."""
+        self.set_state(rank, MemberState.RUNNING)
+        member = self.members[rank]
+        member.error, member.silent_since, member.out_of_memory = "", None, False
+        member.last_report = time.monotonic()
 
     def restart(self, process: int) -> None:
         """Marks the nodes of a restarted process as running; dropped edges of the old process are
@@ -106,13 +196,13 @@ class MembershipTable:
         again = [rank for rank in ranks if self.members[rank].state is not MemberState.FINISHED]
         self.missing_edges = {ends: e for ends, e in self.missing_edges.items() if ends[0] not in again}
         for rank in again:
-            self.members[rank].count_as_running()
+            self.count_as_running(rank)
             self.members[rank].restarts += 1
 
     def silent(self, seconds: float = inf) -> set[int]:
         """Nodes that are lost only because their machine has been silent, for at most `seconds`."""
         now = time.monotonic()
-        lost = [(rank, self.members[rank].silent_since) for rank in self.ranks(MemberState.LOST)]
+        lost = [(rank, self.members[rank].silent_since) for rank in self.lost]
         return {rank for rank, since in lost if since is not None and now - since <= seconds}
 
     def start(self, round: int = -1) -> None:
@@ -120,41 +210,103 @@ class MembershipTable:
         # The progress of the others is not reported here, so it stays unknown.
         for rank in self.known:
             self.members[rank].round = round
-        for member in self.members.values():
+        for rank, member in self.members.items():
             member.last_report = time.monotonic()
             if member.state is MemberState.STARTING:
-                member.state = MemberState.RUNNING
+                self.set_state(rank, MemberState.RUNNING)
 
-    def ranks(self, *states: MemberState) -> list[int]:
-        """The ranks in any of these states."""
-        return [rank for rank, member in self.members.items() if member.state in states]
+    # NodeProgress.
 
-    @property
-    def active(self) -> list[int]:
-        """Ranks that may still report."""
-        return [rank for rank, member in self.members.items() if member.is_active]
+    def read_progress(self) -> None:
+        """Reads the progress of the nodes here, before the reports that are there by now.
 
-    def last_words(self) -> list[Report]:
-        """The last reports of the nodes here that finished or stopped."""
-        members = [(rank, self.members[rank]) for rank in sorted(self.local)]
-        reports = (
-            Stopped(rank, member.round + 1) if member.state is MemberState.STOPPED else member.finished
-            for rank, member in members
-        )
-        return [report for report in reports if report is not None]
+        A node reports a model to be evaluated before it does another round. `record_progress` follows when
+        those reports are processed, so the table never shows a round whose earlier reports are still to come.
+        """
+        if self._board is not None:
+            self._progress |= self._board.new_progress()
 
-    def broken_edges(self) -> list[PeerMissing]:
-        """Edges that were dropped although both ends finished."""
-        finished = {*self.ranks(MemberState.FINISHED)}
-        return [edge for edge in self.missing_edges.values() if {edge.rank, edge.peer} <= finished]
+    def record_progress(self) -> list[int]:
+        """Records what was read; returns the ranks that it is about."""
+        progress, self._progress = self._progress, {}
+        for rank, done in progress.items():
+            member = self.members[rank]
+            # The last report of a node says more.
+            if member.is_active:
+                member.round, member.loss, member.bytes_sent, member.epsilon = done
+        return [*progress]
+
+    def progress_of(self, rank: int) -> reports.RoundProgress:
+        """The progress of a node as it is reported to machine 0."""
+        member = self.members[rank]
+        return reports.RoundProgress(rank, member.round, member.loss, member.bytes_sent, member.epsilon)
 
     def reporting(self, among: Iterable[int] | None = None) -> dict[int, int]:
         """By rank the last round done of nodes whose evaluations are awaited: running, and missed by no peer.
 
         A node that has ended has sent all its reports. `among`: by default all nodes. Any thread may ask.
         """
-        # A copy, because the launcher may change the table meanwhile.
-        missed = {peer for _, peer in [*self.missing_edges]}
-        members = [(rank, self.members[rank]) for rank in (self.members if among is None else among)]
-        running = [(rank, member.round) for rank, member in members if member.state is MemberState.RUNNING]
-        return {rank: round for rank, round in running if rank not in missed}
+        # Copies, which are made at once, because the launcher may change the table meanwhile.
+        running, missed = set(self._ranks[MemberState.RUNNING]), {peer for _, peer in [*self.missing_edges]}
+        ranks = (running if among is None else running.intersection(among)) - missed
+        return {rank: self.members[rank].round for rank in sorted(ranks)}
+
+    # Reports.
+
+    def _note_sign_of_life(self, report: NodeReport) -> None:
+        self.members[report.rank].last_report = time.monotonic()
+
+    def _note_relayed_progress(self, report: reports.RoundProgress) -> None:
+        self._advance(report.rank, report.round, report.loss, report.bytes_sent)
+        self.members[report.rank].epsilon = report.epsilon
+
+    def _note_publication(self, report: reports.Published) -> None:
+        self._advance(report.rank, report.round, report.train_loss, report.bytes_sent)
+
+    def _advance(self, rank: int, round: int, loss: float | None, bytes_sent: int) -> None:
+        member = self.members[rank]
+        # Relayed reports may arrive late, so progress never decreases.
+        member.round, member.loss = max(member.round, round), loss
+        member.bytes_sent = max(member.bytes_sent, bytes_sent)
+
+    def _note_evaluation(self, report: reports.Evaluated) -> None:
+        self.members[report.rank].note_test(report.metrics, report.round)
+
+    def _note_missing_peer(self, report: PeerMissing) -> None:
+        self.missing_edges.setdefault((report.rank, report.peer), report)
+
+    def _note_peer_back(self, report: reports.PeerBack) -> None:
+        self.missing_edges.pop((report.rank, report.peer), None)
+
+    def _note_rejoined(self, report: reports.Rejoined) -> None:
+        # The exception: a rejoining node discards later rounds. It may have been read before it did.
+        self.members[report.rank].round = report.round - 1
+        self._progress.pop(report.rank, None)
+
+    def _note_end(self, report: Finished) -> None:
+        """Records the last report, also of a lost node: its machine may only have been silent."""
+        self.set_state(report.rank, MemberState.FINISHED)
+        member = self.members[report.rank]
+        member.finished, member.round = report, report.rounds - 1
+        member.bytes_sent = report.bytes_sent
+        member.note_test(report.metrics, member.round)
+
+    def _note_stop(self, report: Stopped) -> None:
+        self.set_state(report.rank, MemberState.STOPPED)
+        self.members[report.rank].round = report.rounds - 1
+
+    # The end.
+
+    def last_words(self) -> list[Report]:
+        """The last reports of the nodes here that finished or stopped."""
+        members = [(rank, self.members[rank]) for rank in sorted(self.local)]
+        last_reports = (
+            Stopped(rank, member.round + 1) if member.state is MemberState.STOPPED else member.finished
+            for rank, member in members
+        )
+        return [report for report in last_reports if report is not None]
+
+    def broken_edges(self) -> list[PeerMissing]:
+        """Edges that were dropped although both ends finished."""
+        finished = self._ranks[MemberState.FINISHED]
+        return [edge for edge in self.missing_edges.values() if {edge.rank, edge.peer} <= finished]

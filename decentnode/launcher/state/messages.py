@@ -1,5 +1,6 @@
 """Messages between the launchers of different machines, by way of machine 0."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -138,6 +139,18 @@ class PartialDistance(msgspec.Struct, frozen=True, tag="distance"):
     distance: float
 
 
+@dataclass(frozen=True)
+class MeanVector:
+    """The mean of all vectors after `round`, float64; it travels in pieces."""
+
+    round: int
+    content: bytes
+
+
+Contribution = PartialSum | MeanVector | PartialDistance
+"""What the observers of two machines send each other."""
+
+
 class StopRequest(msgspec.Struct, frozen=True, tag="stop-asked"):
     """A machine's launcher received this signal, or was asked to pause."""
 
@@ -168,5 +181,6 @@ Note = (
     | VectorAck | StopRequest | Pause | CheckpointsCommitted
 )  # fmt: skip
 
-
+ClusterMessage = Note | MeanVector
+"""What the parts of a launcher receive: a message, or a vector whose pieces are all here."""
 DECODER = msgspec.msgpack.Decoder(Note)

@@ -107,6 +107,8 @@ class NodeCheckpoints:
         Raises OSError.
         """
         self.last, self._undone = min(self.last, round - 1), round
+        # Before the report: the launcher must not find the later rounds after it.
+        self.scheduler.heartbeat.go_back_to(round)
         # Before the deletion: no resume may count on files that are being deleted.
         self.reporter.send(Rejoined(self.rank, round))
         directory, failed = self.identity.directory, None

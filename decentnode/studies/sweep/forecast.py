@@ -23,6 +23,7 @@ from decentnode.errors import BadInput
 from decentnode.launcher import run_costs
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.launcher.monitoring.memory_estimate import bytes_needed
+from decentnode.launcher.observer.evaluators import evaluators_wanted
 from decentnode.launcher.preflight import check_group
 from decentnode.node.evaluation import EvaluationPlan
 from decentnode.node.experiment import Experiment
@@ -150,8 +151,7 @@ def forecast(experiment: Experiment) -> Forecast:
     if settings.time_model.is_asynchronous:
         # As long as it was told to, whatever a step takes; what is sent depends on the speed of all nodes.
         seconds = START_SECONDS + settings.rounds * settings.time_model.seconds_per_round
-        memory = float(bytes_needed(experiment, 0))
-        return msgspec.structs.replace(sizes(experiment), seconds=seconds, memory_bytes=memory)
+        return msgspec.structs.replace(sizes(experiment), seconds=seconds, memory_bytes=_memory(experiment))
     costs = run_costs.measure(experiment)
     nodes, rounds = experiment.graph.num_nodes, settings.rounds
     rounds_counted = range(min(rounds, MOST_ROUNDS))
@@ -167,8 +167,13 @@ def forecast(experiment: Experiment) -> Forecast:
         known,
         seconds=START_SECONDS + work / workers if settings.device == "cpu" else nan,
         sent_bytes=rounds * sent / len(rounds_counted) * costs.sent_bytes,
-        memory_bytes=float(bytes_needed(experiment, 0)),
+        memory_bytes=_memory(experiment),
     )
+
+
+def _memory(experiment: Experiment) -> float:
+    """The bytes that a run on one machine needs."""
+    return float(bytes_needed(experiment, 0, evaluators_wanted(experiment, experiment.mapping.ranks_of(0))))
 
 
 def _whole_tests(plan: EvaluationPlan, nodes: int) -> float:

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.observer.observer import Contribution, MeanVector
 from decentnode.launcher.state.messages import (
+    Contribution,
     Join,
+    MeanVector,
     Note,
     PartialDistance,
     PartialSum,
