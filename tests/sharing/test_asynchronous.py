@@ -60,17 +60,17 @@ def test_the_sum_survives_lost_repeated_and_reordered_messages(events, graph, st
     n = graph.num_nodes
     net = Messages(lambda: AdPsgd(staleness), graph, standard_normal(n, 5), CHAINS[chain])
     expected, changes = net.models.sum(0), standard_normal(len(events), 5, seed=1)
-    for (what, number), change in zip(events, changes, strict=True):
-        if what == "step":
+    for (event, number), change in zip(events, changes, strict=True):
+        if event == "step":
             expected = expected + change * net.step(number % n, change)
-        elif what == "repeat":
+        elif event == "repeat":
             net.time += 1e6
             net.post(number % n, net.schemes[number % n].resends(net.time))
         elif net.flying:
             index = number % len(net.flying)
-            if what == "twice":
+            if event == "twice":
                 net.flying.append(net.flying[index])
-            net.flying.pop(index) if what == "lose" else net.arrive(index)
+            net.flying.pop(index) if event == "lose" else net.arrive(index)
     net.settle()
     assert torch.allclose(net.models.sum(0), expected, rtol=0, atol=1e-12)
 
@@ -328,8 +328,8 @@ def test_a_model_that_is_not_finite_is_refused(name):
 def test_the_state_is_all_that_a_node_resumes_with(name):
     # The time from which epidemic_push waits is that of a process.
     make = SCHEMES[name] if name != "epidemic_push" else lambda: EpidemicPush(timeout=0.0)
-    one, other = (Messages(make, FullyConnected(4), standard_normal(4, 12)) for _ in range(2))
-    for net, resumes in ((one, False), (other, True)):
+    straight, resumed = (Messages(make, FullyConnected(4), standard_normal(4, 12)) for _ in range(2))
+    for net, resumes in ((straight, False), (resumed, True)):
         draw = np.random.default_rng(7)
         for k in range(60):
             net.step(draw.integers(4), 0.1)
@@ -340,7 +340,7 @@ def test_the_state_is_all_that_a_node_resumes_with(name):
                 for i, scheme in enumerate(net.schemes):
                     net.schemes[i] = bound(make(), 4, 12)
                     net.schemes[i].load_state_dict(scheme.state_dict())
-    assert torch.equal(one.models, other.models)
+    assert torch.equal(straight.models, resumed.models)
 
 
 @pytest.mark.parametrize("name", SCHEMES)

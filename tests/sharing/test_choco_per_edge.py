@@ -61,14 +61,14 @@ def test_every_round_is_that_of_dense_matrices_of_copies(graph, memory):
 
 
 @pytest.mark.parametrize(
-    ("graph", "rest"), [(CHANGING[0], 2e-2), (CHANGING[1], 0.3)], ids=["epidemic", "pairs"]
+    ("graph", "remaining"), [(CHANGING[0], 2e-2), (CHANGING[1], 0.3)], ids=["epidemic", "pairs"]
 )
-def test_nodes_agree_on_the_exact_mean(graph, rest):
+def test_nodes_agree_on_the_exact_mean(graph, remaining):
     network = from_zero(graph)
     start, mean = network.disagreement, network.models.mean(0)
     for _ in range(30):
         assert torch.allclose(network.mix().mean(0), mean, rtol=0, atol=1e-12)
-    assert network.disagreement / start < rest
+    assert network.disagreement / start < remaining
 
 
 def test_it_trains_eight_quadratics_on_a_graph_that_changes():

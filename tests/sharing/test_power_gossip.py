@@ -28,8 +28,8 @@ def network(graph, models, rank=1, parameters=MATRIX, **options):
 def low_rank_pair(rank, rows=6, columns=5):
     """Two models whose difference has this rank, shape (2, rows * columns)."""
     left, right = random_models(rows, rank, seed=1), random_models(columns, rank, seed=2)
-    one = random_models(1, rows * columns)[0]
-    return torch.stack([one, one + (left @ right.T).reshape(-1)])
+    model = random_models(1, rows * columns)[0]
+    return torch.stack([model, model + (left @ right.T).reshape(-1)])
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -136,12 +136,12 @@ def test_the_bytes_are_those_of_a_product_from_the_right_then_from_the_left():
 def test_blocks_cover_a_network_as_it_lies_in_memory():
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5))
     layout = ParameterLayout.of(module, mix_buffers=True, channels_last=True)
-    found = list(blocks(layout, 2))
-    assert sum(block.rows * block.columns for block in found) == layout.numel
+    all_blocks = list(blocks(layout, 2))
+    assert sum(block.rows * block.columns for block in all_blocks) == layout.numel
     flat = torch.arange(layout.numel, dtype=torch.float32)
     convolution = layout.entries[0].view(flat)
-    assert torch.equal(found[0].matrix(flat), convolution.permute(0, 2, 3, 1).reshape(4, 27))
-    assert [block.rank for block in found] == [2, 0, 0, 0, 2, 0, 0, 0]
+    assert torch.equal(all_blocks[0].matrix(flat), convolution.permute(0, 2, 3, 1).reshape(4, 27))
+    assert [block.rank for block in all_blocks] == [2, 0, 0, 0, 2, 0, 0, 0]
 
 
 @pytest.mark.parametrize("wrong", ["short", "nan"])

@@ -66,7 +66,7 @@ ON_GRAPHS = [
     for name, case in CASES.items()
     for graph in case.graphs
 ]
-LINEAR = [one for one in ON_GRAPHS if one.values[0].matrix is not None]
+LINEAR = [case for case in ON_GRAPHS if case.values[0].matrix is not None]
 CHAINED = [
     pytest.param((case, graph, chain), id=f"{name}-{type(graph).__name__}-{chain.__name__}")
     for shift, (name, case) in enumerate(CASES.items())
@@ -203,7 +203,7 @@ def test_a_scheme_stopped_and_resumed_continues_bit_for_bit(straight):
     assert bytes_of(again) == bytes_of(straight.network)
 
 
-@pytest.mark.parametrize(("case", "graph"), [one for one in ON_GRAPHS if one.values[0].keeps_equal])
+@pytest.mark.parametrize(("case", "graph"), [case for case in ON_GRAPHS if case.values[0].keeps_equal])
 def test_equal_models_stay_equal(case, graph):
     network = lockstep(case, graph)
     start = network.models.clone()
