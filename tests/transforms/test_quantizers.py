@@ -323,7 +323,7 @@ class TestAlphabet:
         assert count <= alphabet.most(len(packed)) < count + 8
 
     def test_bits_per_code(self):
-        found = {
+        bits_per_code = {
             size: round(8000 / Alphabet(size).most(1000), 2) for size in (2, 3, 4, 5, 6, 7, 9, 16, 33, 255)
         }
-        assert found == {2: 1, 3: 1.6, 4: 2, 5: 2.67, 6: 2.67, 7: 3, 9: 4, 16: 4, 33: 6, 255: 8}
+        assert bits_per_code == {2: 1, 3: 1.6, 4: 2, 5: 2.67, 6: 2.67, 7: 3, 9: 4, 16: 4, 33: 6, 255: 8}

@@ -145,14 +145,16 @@ class TestMemory:
 
     @in_each_shape
     def test_decoding_leaves_the_payload_and_the_own_signal_alone(self, case, length, dtype):
-        chain, own = chain_of(case, length, dtype), signal(length, dtype, 9)
+        chain, receiver_signal = chain_of(case, length, dtype), signal(length, dtype, 9)
         payload = received(chain, chain.encode(signal(length, dtype), context_of(chain)))
         content = payload.buffer.clone()
-        decoded = chain.decode(payload, replace(context_of(chain), fill=own))
-        assert decoded.shape == own.shape
-        assert not length or decoded.data_ptr() != own.data_ptr(), "what is decoded is the own signal itself"
+        decoded = chain.decode(payload, replace(context_of(chain), fill=receiver_signal))
+        assert decoded.shape == receiver_signal.shape
+        assert not length or decoded.data_ptr() != receiver_signal.data_ptr(), (
+            "what is decoded is the own signal itself"
+        )
         assert torch.equal(payload.buffer, content)
-        assert torch.equal(own, signal(length, dtype, 9))
+        assert torch.equal(receiver_signal, signal(length, dtype, 9))
 
     @in_each_shape
     def test_any_node_decodes_what_any_other_one_sent(self, case, length, dtype):
@@ -330,6 +332,6 @@ def test_a_wrong_order_is_one_line_that_names_both():
 
 
 def test_a_wrong_first_transform_names_the_signal():
-    given = "FromLists takes bytes or sparse but the signal gives dense"
-    with pytest.raises(BadInput, match=rf"^transforms\[0\]: {given}; put one that .*top_k$"):
+    problem = "FromLists takes bytes or sparse but the signal gives dense"
+    with pytest.raises(BadInput, match=rf"^transforms\[0\]: {problem}; put one that .*top_k$"):
         check_order([FromLists()])
