@@ -74,10 +74,10 @@ def test_two_that_come_together_take_nothing_from_each_other():
 def test_the_schedule_may_stand_in_a_file(tmp_path):
     path = tmp_path / "churn.csv"
     path.write_text("# rank, first, last\n1,3\n2,0,4\n5,0,1\n5,6,8\n")
-    there = Churn(Ring(8), schedule_path=str(path))
+    from_file = Churn(Ring(8), schedule_path=str(path))
     churn = Churn(Ring(8), SCHEDULE)
-    assert [there.edges(r).tolist() for r in range(10)] == [churn.edges(r).tolist() for r in range(10)]
-    assert there.partners(3) == {2, 4}
+    assert [from_file.edges(r).tolist() for r in range(10)] == [churn.edges(r).tolist() for r in range(10)]
+    assert from_file.partners(3) == {2, 4}
 
 
 @pytest.mark.parametrize(
