@@ -99,8 +99,8 @@ def plain_loop(module, optimizer, samples, rounds, steps=4, batch_size=4, schedu
     return module
 
 
-def same_parameters(one, two):
-    pairs = zip(one.parameters(), two.parameters(), strict=True)
+def same_parameters(left, right):
+    pairs = zip(left.parameters(), right.parameters(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
