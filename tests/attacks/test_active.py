@@ -140,7 +140,7 @@ def test_schemes_that_hide_or_repeat_models():
     graph = FullyConnected(5)
     run = attacked(Choco, SignFlip(ranks=(1,)), graph, random_models(5, 6))
     assert run.run(3).isfinite().all()
-    lines = [one.what for one in Alie(ranks=(1,)).defects(graph, Choco())]
+    lines = [defect.what for defect in Alie(ranks=(1,)).defects(graph, Choco())]
     assert len(lines) == 1 and "choco does not show them" in lines[0]
     assert [*SignFlip(ranks=(1,)).defects(graph, SecureAggregation())] == []
     assert np.isclose(most_hidden(4, 4 - 1), 0.0)
@@ -159,5 +159,5 @@ def test_a_wrong_weight_moves_what_it_weighs():
     torch.testing.assert_close(honest, x.mean(0).expand(n, -1), rtol=0, atol=1e-14)
     assert bound(claim.wrap(FedAvg()), n, 4, samples=20).handshake() == (60).to_bytes(8, "little")
     assert [*claim.defects(Federated(n), FedAvg())] == []
-    (line,) = [one.what for one in claim.defects(Ring(n), Gossip())]
+    (line,) = [defect.what for defect in claim.defects(Ring(n), Gossip())]
     assert line.startswith("gossip sends no weight; use scaling")

@@ -220,8 +220,8 @@ def test_hidden_payloads_tell_the_mean_and_no_more(tmp_path, sharing, graph):
 
 
 def test_an_eavesdropper_of_encrypted_links_sees_sizes_and_times(tmp_path):
-    one = "name: linkability, method: timing, links: [[0, 1], [1, 2]], encrypted: true, every: 1"
-    adversaries = f"adversaries=[{{{one}}}]"
+    attack = "name: linkability, method: timing, links: [[0, 1], [1, 2]], encrypted: true, every: 1"
+    adversaries = f"adversaries=[{{{attack}}}]"
     experiment = Experiment.from_yaml(QUICKSTART, [*SMALL, "rounds=2", adversaries])
     finish(Nodes(experiment, tmp_path / "records").begin().run(0, 2))
     transcript = Transcript(tmp_path, 1)
@@ -286,7 +286,7 @@ def test_links_are_found_by_distance_and_loss(memorized):
 
 
 def defects(attack: PassiveAttack, graph=None, sharing=None) -> list[str]:
-    return [one.what for one in attack.defects(graph or Ring(6), sharing or Gossip())]
+    return [defect.what for defect in attack.defects(graph or Ring(6), sharing or Gossip())]
 
 
 def test_what_cannot_be_attacked_is_refused():
