@@ -23,7 +23,7 @@ def view(rank):
     return PAIR.view(rank, 0)
 
 
-def heard(sender, receiver, **options):
+def decoded(sender, receiver, **options):
     """What a receiver makes of a sender's model, in whole steps of the quantizer."""
     length = len(sender)
     ends = [bound(Moniqua(**options), 3, length, dtype=sender.dtype) for _ in range(2)]
@@ -44,7 +44,7 @@ def test_what_is_heard_errs_by_delta_b_at_most(bits, rounding):
         + theta * (2 * torch.rand(20_000, generator=generator, dtype=torch.float64) - 1) * 0.9999
     )
     error = (
-        (heard(sender_model, receiver_model, theta=theta, bits=bits, rounding=rounding) - sender_model)
+        (decoded(sender_model, receiver_model, theta=theta, bits=bits, rounding=rounding) - sender_model)
         .abs()
         .max()
         .item()
@@ -63,7 +63,7 @@ def test_every_model_within_theta_is_understood(pairs, quantizer, dtype):
     receiver_model = torch.tensor([x for x, _ in pairs], dtype=dtype)
     sender_model = receiver_model + torch.tensor([d for _, d in pairs], dtype=dtype)
     error = (
-        heard(sender_model, receiver_model, theta=1.0, bits=bits, rounding=rounding) - sender_model
+        decoded(sender_model, receiver_model, theta=1.0, bits=bits, rounding=rounding) - sender_model
     ).abs()
     assert (error <= (1 / (2**bits - 1) if rounding == "nearest" else 2 / (2**bits - 2)) + 1e-4).all()
 
