@@ -34,7 +34,7 @@ def decoded(sender, receiver, **options):
 
 @pytest.mark.parametrize("bits", range(1, 9))
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_what_is_heard_errs_by_delta_b_at_most(bits, rounding):
+def test_a_decoded_model_errs_by_delta_b_at_most(bits, rounding):
     if (bits, rounding) == (1, "stochastic"):
         pytest.skip("delta would be 1/2")
     theta, delta = 1.0, 2.0 ** -(bits + (rounding == "nearest"))
