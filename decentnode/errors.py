@@ -110,7 +110,9 @@ class DecentnodeError(Exception):
     exit_code = ExitCode.FAILED
 
     def __init__(self, *defects: Defect | str) -> None:
-        self.defects = tuple(one if isinstance(one, Defect) else Defect((), one) for one in defects)
+        self.defects = tuple(
+            defect if isinstance(defect, Defect) else Defect((), defect) for defect in defects
+        )
         super().__init__("\n".join(self.lines))
 
     @classmethod

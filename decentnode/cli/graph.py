@@ -216,12 +216,14 @@ def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
     try:
         return made(registry, {**document.value, "name": "file" if is_file else name})
     except BadInput as error:
-        document.report(*(one for one in error.defects if one.key and one.key[0] in document.value))
+        document.report(
+            *(defect for defect in error.defects if defect.key and defect.key[0] in document.value)
+        )
         document.raise_any()
         refuse(
-            f"{name}: {one}; add {key_text(one.key)}=..."
-            for one in error.defects
-            if one.problem == MISSING_KEY and one.key
+            f"{name}: {defect}; add {key_text(defect.key)}=..."
+            for defect in error.defects
+            if defect.problem == MISSING_KEY and defect.key
         )
         raise
 

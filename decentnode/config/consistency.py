@@ -203,7 +203,7 @@ def _scheme(graph: Graph, sharing: Sharing, weights: Mixing) -> Iterator[Defect]
     try:
         sharing.check(weighted)
     except BadInput as error:
-        yield from (one.below(("sharing",)) for one in error.defects)
+        yield from (defect.below(("sharing",)) for defect in error.defects)
 
 
 def _negotiated(
@@ -365,7 +365,7 @@ def _weights(graph: Graph, weights: Mixing) -> Iterator[Defect]:
     try:
         weights.check(graph)
     except BadInput as error:
-        yield from (one.below(("sharing", "weights")) for one in error.defects)
+        yield from (defect.below(("sharing", "weights")) for defect in error.defects)
 
 
 def _faults(
@@ -403,7 +403,7 @@ def _port_of_service(
 ) -> Iterator[Defect]:  # fmt: skip
     port = graph.service_port(len(mapping.machines))
     ports = communication.ports(mapping.machines[0].nodes, several=True)
-    uses = {one: f"one of the ports from communication.{key} on" for key in ports for one in ports[key]}
+    uses = {used: f"one of the ports from communication.{key} on" for key in ports for used in ports[key]}
     uses[mapping.rendezvous_port] = "mapping.rendezvous_port"
     if port in uses:
         yield Defect(("graph", "port"), f"{port} is {uses[port]}; take another")
@@ -449,7 +449,7 @@ def _ports(communication: Communication, mapping: Mapping) -> Iterator[Defect]:
 def _adversaries(adversaries: Sequence[CheckedAdversary], graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     seen: dict[int, int] = {}
     for index, attack in enumerate(adversaries):
-        yield from (one.below(("adversaries", index)) for one in attack.defects(graph, sharing))
+        yield from (defect.below(("adversaries", index)) for defect in attack.defects(graph, sharing))
         for rank in attack.ranks if attack.active else ():
             if seen.setdefault(rank, index) != index:
                 line = f"rank {rank} already makes the attack of adversaries[{seen[rank]}]; name it once"

@@ -80,14 +80,14 @@ def typed(hint: Any, value: Any) -> Any:
     try:
         return _adapter(hint).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
-        found: dict[Key, Defect] = {}
+        defects: dict[Key, Defect] = {}
         # What a class says itself is more precise than that no other choice of a union fits.
-        for one in sorted(error.errors(include_url=False), key=lambda one: one["type"] not in OWN_ERRORS):
-            defect = _defect(hint, value, one)
-            found.setdefault(defect.key, defect)
+        for details in sorted(error.errors(include_url=False), key=lambda e: e["type"] not in OWN_ERRORS):
+            defect = _defect(hint, value, details)
+            defects.setdefault(defect.key, defect)
         # A whole with a defect in one of its parts has another one only as a choice of a union.
-        wholes = {key[:length] for key in found for length in range(len(key))}
-        raise TypeMismatch([defect for key, defect in found.items() if key not in wholes]) from error
+        wholes = {key[:length] for key in defects for length in range(len(key))}
+        raise TypeMismatch([defect for key, defect in defects.items() if key not in wholes]) from error
 
 
 def schema_of(hint: Any, ref_template: str) -> dict[str, Any]:

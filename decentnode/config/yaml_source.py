@@ -120,7 +120,9 @@ class Document:
     def report(self, *defects: Defect) -> None:
         """Adds defects with whole keys; an unreadable value has its defect already."""
         self.defects += [
-            LocatedDefect(self.location(one.key), one) for one in defects if one.key not in self.unreadable
+            LocatedDefect(self.location(defect.key), defect)
+            for defect in defects
+            if defect.key not in self.unreadable
         ]
 
     def lines(self) -> list[str]:

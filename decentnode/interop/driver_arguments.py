@@ -131,7 +131,11 @@ def read_addresses(path: Path) -> list[str]:
         raise ConfigError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(found, dict) or not found or not all(isinstance(one, str) for one in found.values()):
+    if (
+        not isinstance(found, dict)
+        or not found
+        or not all(isinstance(value, str) for value in found.values())
+    ):
         example = '{"0": "10.0.0.1", "1": "10.0.0.2"}'
         raise ConfigError(f"{path}: must be the addresses by machine id, such as {example}")
     if set(found) != set(map(str, range(len(found)))):

@@ -92,7 +92,9 @@ def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str,
         return maker.made(registry, named, usual)
     except BadInput as error:
         name = named if isinstance(named, str) else named.get("name")
-        lines = [f"{registry.kind} {name}: {one}" if one.key else str(one) for one in error.defects]
+        lines = [
+            f"{registry.kind} {name}: {defect}" if defect.key else str(defect) for defect in error.defects
+        ]
         raise BadInput(*lines) from error
 
 

@@ -132,7 +132,7 @@ class TrainingSettings(Computation):
         if sum(plugin.cls is Mixup for plugin in self.augmentation) > 1:
             raise BadInput.at("training.augmentation", "mixup mixes a batch once; name it once")
         if self.privacy is not None:
-            refuse(one.below(("training",)) for one in self._defects_of_private())
+            refuse(defect.below(("training",)) for defect in self._defects_of_private())
 
     def _defects_of_private(self) -> Iterator[Defect]:
         """What private steps cannot go with."""

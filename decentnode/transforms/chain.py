@@ -74,7 +74,9 @@ class Chain(Stateful):
             try:
                 transform.output_layout = transform.layout(self.layouts[-1])
             except BadInput as error:
-                raise BadInput(*(Defect.at(where, f"{name} {one.what}") for one in error.defects)) from None
+                raise BadInput(
+                    *(Defect.at(where, f"{name} {defect.what}") for defect in error.defects)
+                ) from None
             self.layouts.append(transform.output_layout)
             bound.append(transform)
             if transform.emits is Form.SPARSE:

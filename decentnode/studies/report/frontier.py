@@ -145,8 +145,8 @@ class Frontier:
 def not_dominated(losses: Sequence[Sequence[float]]) -> list[int]:
     """The rows that no other row beats: none is at most as large everywhere and smaller somewhere."""
 
-    def beats(one: Sequence[float], other: Sequence[float]) -> bool:
-        pairs = [*zip(one, other, strict=True)]
+    def beats(row: Sequence[float], other_row: Sequence[float]) -> bool:
+        pairs = [*zip(row, other_row, strict=True)]
         return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
     known = [i for i, row in enumerate(losses) if not any(value != value for value in row)]

@@ -120,14 +120,14 @@ class ClippedSum:
 
     def _defect(self, batch: Batch, clip: float, like: Tensor) -> str:
         """Why all samples cannot be computed at once; empty where they can."""
-        one, other = torch.zeros_like(like), torch.zeros_like(like)
+        at_once, in_loop = torch.zeros_like(like), torch.zeros_like(like)
         with evaluation_mode(self.objective.module):
             try:
-                self._at_once(batch, clip, one)
+                self._at_once(batch, clip, at_once)
             except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
                 return first_line(error)
-            self._loop(batch, clip, other)
-        is_equal = bool((one - other).norm() <= TOLERANCE[like.dtype] * other.norm() + 1e-12)
+            self._loop(batch, clip, in_loop)
+        is_equal = bool((at_once - in_loop).norm() <= TOLERANCE[like.dtype] * in_loop.norm() + 1e-12)
         return "" if is_equal else "torch.func.vmap gives another gradient"
 
 
