@@ -69,10 +69,10 @@ class Defect:
     """One thing to correct; `config/yaml_source.py` adds the file and line of its key."""
 
     key: Key
-    """From the section that was checked on, or from the top; empty: that section itself."""
+    """The key relative to the section that was checked, or to the top; empty: that section itself."""
     problem: str
     suggestion: str = ""
-    """What would be right."""
+    """The correction that is suggested."""
     meant: str = ""
     """The known name that an unknown one resembles."""
 
@@ -83,7 +83,7 @@ class Defect:
 
     @property
     def what(self) -> str:
-        """`problem; suggestion`."""
+        """Returns `problem; suggestion`."""
         return f"{self.problem}; {self.suggestion}" if self.suggestion else self.problem
 
     def below(self, key: Key) -> Self:
@@ -186,7 +186,7 @@ class PeerLeft(PeerLost):
     """The peer ended, and sent LEAVE, after `round`; -1: before its first one, or it counts no exchanges."""
 
     def __init__(self, peer: int, round: int, failed: bool = False) -> None:
-        """`failed`: it ended by an error."""
+        """`failed`: the peer ended by an error."""
         when = [f"after round {round + 1}"] if round >= 0 else [] if failed else ["before its first round"]
         super().__init__(peer, "left " + ", ".join([*when, *(["by an error"] if failed else [])]))
         self.failed = failed
@@ -217,7 +217,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def origin(error: BaseException) -> str:
-    """`file:line, in Class.method` of the innermost frame outside this and installed packages.
+    """Returns `file:line, in Class.method` of the innermost frame outside this and installed packages.
 
     Otherwise the innermost frame of this package; empty for an error that was not raised.
     """

@@ -28,7 +28,7 @@ from decentnode.transforms.chain import Chain, Wrapper
 
 LAST_PORT = 65535
 MOST_RESTARTS = 15
-"""Per host process: the incarnation is part of every message, in 8 bits."""
+"""The limit for each host process: the incarnation is part of every message, in 8 bits."""
 TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((8, 8)), 0),))
 """A model for trial chains."""
 
@@ -210,7 +210,7 @@ def _negotiated(
     graph: Graph, sharing: Sharing, weights: Mixing, failures: FailureSettings,
     overlap: bool,
 ) -> Iterator[Defect]:  # fmt: skip
-    """Where nodes agree on edges by messages, their own state is part of the graph."""
+    """Checks a graph whose nodes agree on edges by messages: their own state is part of it."""
     if not graph.is_negotiated:
         return
     name, scheme = name_of(graph), name_of(sharing)
@@ -267,7 +267,7 @@ def _losses(sharing: Sharing, failures: FailureSettings) -> Iterator[Defect]:
 
 
 def _of_rejoin(failures: FailureSettings, why: str) -> Iterator[Defect]:
-    """What cannot be asked for where no node can take part later."""
+    """Yields settings that need a node to take part later, where none can."""
     if failures.restart.attempts:
         yield Defect(("failures", "restart", "attempts"), why)
     if failures.start != "all":
@@ -297,7 +297,7 @@ def _one_model(
     gradient_sync: GradientSync, sharing: Sharing, failures: FailureSettings,
     communication: Communication, mapping: Mapping, overlap: bool,
 ) -> Iterator[Defect]:  # fmt: skip
-    """With one common model there is nothing to share, and no node may be missing."""
+    """Checks settings for one common model: there is nothing to share, and no node may be missing."""
     if not gradient_sync.one_model:
         return
     name = name_of(gradient_sync)

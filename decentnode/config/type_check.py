@@ -24,7 +24,7 @@ from decentnode.errors import MISSING_KEY, Defect, Key
 
 REQUIRED = Parameter.empty
 Parameters = Mapping[str, tuple[Any, Any]]
-"""Type and default (or REQUIRED) by name."""
+"""The type and default (or REQUIRED) of each parameter, by name."""
 UNIONS = (Union, types.UnionType)
 OWN_ERRORS = ("value_error", "assertion_error")
 """Errors that a class raises itself, as pydantic calls them."""
@@ -134,12 +134,12 @@ def unknown_key(key: Key, what: str, known: Sequence[str]) -> Defect:
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """`unknown key; did you mean 'x'?`, or all known names when none is similar."""
+    """Returns `unknown key; did you mean 'x'?`, or all known names when none is similar."""
     return f"unknown {what}{known_names(name, known)}"
 
 
 def known_names(name: str, known: Sequence[str]) -> str:
-    """`; did you mean 'x'?`, or all known names when none is similar."""
+    """Returns `; did you mean 'x'?`, or all known names when none is similar."""
     return guess(name, known) or (f" (known: {', '.join(known)})" if known else "")
 
 

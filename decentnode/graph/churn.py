@@ -101,7 +101,7 @@ class Churn(RedrawnGraph):
 
     @cached_property
     def _spans(self) -> dict[int, list[tuple[int, int | None]]]:
-        """First and last rounds by rank, ascending; raises GraphError."""
+        """Returns first and last rounds by rank, ascending; raises GraphError."""
         listed = list(self.schedule) if self.schedule_path is None else self._read(self.schedule_path)
         spans: dict[int, list[tuple[int, int | None]]] = {}
         for rank, first, last in sorted(listed, key=lambda span: span[:2]):
@@ -133,7 +133,7 @@ class Churn(RedrawnGraph):
 
 
 def _span(line: Line, defects: Defects) -> Span:
-    """Rank, first and last; zeros for a defect, which is added."""
+    """Reads rank, first and last round; zeros for a defect, which is added."""
     words = line.words
     if len(words) in (2, 3) and all(INTEGER.fullmatch(word) and int(word) >= 0 for word in words):
         rank, first, *last = map(int, words)

@@ -20,7 +20,7 @@ MEASURED_ROUNDS = 200
 MEASURED_MODELS = 20
 TARGET = 1e-6
 ZERO = 1e-12
-"""Below this, 1 - lambda and lambda are rounding errors."""
+"""The value below which 1 - lambda and lambda are rounding errors."""
 KRYLOV_STEPS = 200
 EXHAUSTED = 1e-9
 """A next Lanczos direction shorter than this is noise: all distinct values have been found."""
@@ -56,7 +56,7 @@ class GraphFigures:
     rounds_to_target: int | None
     """Rounds until disagreement is at most 1e-6 of what it was; None when it does not shrink."""
     expected: float | None = None
-    """What `contraction` is in expectation; None where it is not known or the graph repeats."""
+    """The expectation of `contraction`; None where it is not known or the graph repeats."""
 
 
 def measure(weighted: WeightedGraph) -> GraphFigures:
@@ -168,12 +168,12 @@ class SparseWeights:
         return len(self._values)
 
     def times(self, x: Array) -> Array:
-        """W x for x of shape (n, d)."""
+        """Returns W x for x of shape (n, d)."""
         y: Array = np.add.reduceat(self._values[:, None] * x[self._columns], self._first)
         return y
 
     def gram(self, x: Array) -> Array:
-        """(W - J)^T (W - J) x for x of shape (n,)."""
+        """Returns (W - J)^T (W - J) x for x of shape (n,)."""
         y = self._sums(self._rows, self._values * x[self._columns]) - x.mean()
         z: Array = self._sums(self._columns, self._values * y[self._rows]) - y.mean()
         return z

@@ -70,7 +70,7 @@ class ModuleState:
 
 
 def all_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor | None, bool]]:
-    """Name, content and whether `state_dict` has it, of each buffer, also of those that are not made yet."""
+    """Yields name, content and whether `state_dict` has it, for each buffer, also for those not made yet."""
     for path, part in module.named_modules():
         for key, buffer in part._buffers.items():
             is_persistent = key not in part._non_persistent_buffers_set
@@ -146,7 +146,7 @@ def changes_itself(network: nn.Module, batches: list[tuple[Tensor, ...]], in_vec
 
 
 def copied_state(state: ModuleState) -> dict[str, Any]:
-    """What a network has now, in memory of its own."""
+    """Returns a copy of the current state of a network."""
     with ComputedTensors():
         return copy.deepcopy(state.state_dict())
 

@@ -48,7 +48,7 @@ class ModelTrial:
     saves: bool
     """Whether checkpoints are certain to be needed."""
     notices: list[str] = field(default_factory=list)
-    """What a user should know, a line each."""
+    """Notices for the user, a line each."""
 
     def run(self) -> None:
         """Raises BadInput, or what a plug-in raises, for the first defect."""
@@ -140,7 +140,7 @@ class ModelTrial:
             node.objective(batch)
 
     def _tests(self) -> Samples:
-        """Test samples in a batch of the usual size, and in one as short as the last."""
+        """Returns test samples in a batch of the usual size, and in one as short as the last."""
         tests, size = self.experiment.samples.dataset.test, self.experiment.plan.batch_size
         return tests.subset(torch.arange(min(len(tests), size + len(tests) % size)))
 

@@ -51,7 +51,7 @@ class PluginSources:
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """SHA-256 by file name, relative to the folder where Python found the plug-in."""
+        """Returns SHA-256 by file name, relative to the folder where Python found the plug-in."""
         return {name: hashlib.sha256(content).hexdigest() for name, content in self._contents.items()}
 
     @cached_property

@@ -99,7 +99,7 @@ def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str,
 
 
 def _matrix(content: Any, size: int) -> NDArray[np.float64]:
-    """W as float64, checked."""
+    """Returns W as float64, checked."""
     try:
         matrix = np.asarray(content.tolist() if isinstance(content, Tensor) else content, dtype=np.float64)
     except (ValueError, TypeError) as error:

@@ -13,7 +13,7 @@ from decentnode.results.reader import EvaluationRow
 FROM_START = 3
 """The last columns: the cost to reach the target."""
 AT_MOST = "<= "
-"""Before what is an upper bound, because the first evaluation is beyond the target already."""
+"""The prefix of an upper bound, where the first evaluation is beyond the target already."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from decentnode.transforms.chain import Chain
 from decentnode.transforms.coding.bits import pack, packed_bytes, unpack
 
 MOST_STEPS = 1 << 23
-"""In float32, steps of the quantizer are finer than the resolution of values beyond so many steps."""
+"""The most steps: in float32, values beyond have a coarser resolution than a step of the quantizer."""
 
 
 @SHARINGS.register("moniqua")
@@ -61,7 +61,7 @@ class Moniqua(Sharing):
 
     @property
     def step(self) -> float:
-        """B / 2^bits, the distance of adjacent values of Q."""
+        """The distance B / 2^bits of adjacent values of Q."""
         lost = 1 if self.rounding == "nearest" else 2
         return 2 * self.theta / ((1 << self.bits) - lost)
 
@@ -127,6 +127,6 @@ class Moniqua(Sharing):
 
 
 def digest(steps: Tensor) -> Tensor:
-    """63 bits that differ, except by chance, if two nodes have different numbers (int32), shape (1,)."""
+    """Returns 63 bits that differ, except by chance, between different numbers (int32), shape (1,)."""
     hash_value = xxhash.xxh3_64_intdigest(steps.cpu().numpy().data) >> 1
     return torch.tensor([hash_value], dtype=torch.int64)

@@ -48,9 +48,9 @@ class ZipDl(Gossip):
     sigma: PositiveFloat
     generator: Generator = "secure"
     _own: Tensor | None = field(default=None, init=False, repr=False)
-    """y_i + Z_ii, from `outgoing` until `mix`."""
+    """The own noisy model y_i + Z_ii, from `outgoing` until `mix`."""
     _sent_models: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-    """y_i + Z_iv by v, of the last `outgoing`."""
+    """The noisy models y_i + Z_iv by v, of the last `outgoing`."""
 
     def check_chain(self, chain: Chain) -> None:
         if chain.transforms:
@@ -76,7 +76,7 @@ class ZipDl(Gossip):
         self._own = None
 
     def _noise(self, vector: Tensor, view: View) -> dict[int, Tensor]:
-        """Z_iv by rank v, the own one included."""
+        """Returns the noise Z_iv by rank v, the own one included."""
         weights = view.outgoing_weights
         drawn = {
             v: normal_like(vector, self.generator, self.setup.seed, name_of(self), view, v).mul_(self.sigma)

@@ -135,7 +135,7 @@ class TrainingSettings(Computation):
             refuse(defect.below(("training",)) for defect in self._defects_of_private())
 
     def _defects_of_private(self) -> Iterator[Defect]:
-        """What private steps cannot go with."""
+        """Yields the settings that private steps exclude."""
         name = name_of(self.privacy.make()) if self.privacy else ""
         if self.minibatches != "epochs" or self.drop_last:
             key = "drop_last" if self.drop_last else "minibatches"
@@ -160,7 +160,7 @@ class TrainingSettings(Computation):
             )
 
     def objective(self, module: nn.Module, channels_last: bool) -> Objective:
-        """What a network is trained for; raises BadInput when the loss refuses its options."""
+        """Returns the objective of the training; raises BadInput when the loss refuses its options."""
         return Objective(module, self.loss.make(), self.task.make(), channels_last, self)
 
     def make_optimizer(self, parameters: Sequence[Any]) -> Optimizer:

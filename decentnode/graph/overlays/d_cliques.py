@@ -42,7 +42,7 @@ class DCliques(Family):
     steps: NonNegative = 1000
     seed: int = SEED
     histograms: tuple[tuple[int, ...], ...] = field(default=(), init=False, repr=False)
-    """For each rank the number of its samples of each label; empty: unknown."""
+    """The number of samples of each label, for each rank; empty: unknown."""
 
     needs_labels = True
 

@@ -61,7 +61,7 @@ class Similarity(AperiodicGraph):
     """Numbers of a descriptor, but of labels."""
     seed: int = SEED
     histograms: tuple[tuple[int, ...], ...] = field(default=(), init=False, repr=False)
-    """For each rank the number of its samples of each label; a node uses its own alone."""
+    """The number of samples of each label, for each rank; a node uses only its own."""
 
     is_negotiated = True
 
@@ -145,7 +145,7 @@ class Similarity(AperiodicGraph):
 
     @cached_property
     def signs(self) -> Callable[[int], NDArray[np.int8]]:
-        """Random signs for the projection of so many numbers; all nodes have the same."""
+        """Returns random signs for the projection of so many numbers; all nodes have the same."""
 
         def drawn(elements: int) -> NDArray[np.int8]:
             bits = generator(self.seed, "similarity_signs").integers(0, 2, elements, np.int8)
