@@ -77,7 +77,7 @@ def report(
 
 
 def report_config(settings: "Settings", drawing: Drawing | None = None) -> Iterator[str]:
-    """Returns the lines of `report` for a configuration's graph, with a check of its matrices."""
+    """Yields the lines of `report` for a configuration's graph, with a check of its matrices."""
     graph = settings.graph.make()
     check_declared(graph)
     weighted = WeightedGraph(graph, settings.sharing.weights.make())

@@ -114,7 +114,7 @@ def before_mixing(noise: float, rounds: int) -> tuple[float, float]:
 def _flow(
     graph: WeightedGraph, scheme: SharingBase
 ) -> tuple[Callable[[int, int], Collection[int]], list[str]]:
-    """Returns the sources of each rank in a round; all ranks where that is not known before the run."""
+    """Returns the sources of a rank by round, all ranks where they depend on the run, and the reasons why."""
     plain = graph.graph
     reason = (
         "the graph depends on the run"
@@ -125,8 +125,8 @@ def _flow(
     )  # fmt: skip
     if reason:
         # Then all updates count, which is the safe side.
-        everybody = range(plain.num_nodes)
-        return lambda rank, round: everybody, [f"{reason}, so each pair has the bound of local privacy"]
+        all_ranks = range(plain.num_nodes)
+        return lambda rank, round: all_ranks, [f"{reason}, so each pair has the bound of local privacy"]
     if scheme.promises.sends == "nothing":
         return lambda rank, round: (), []
     return plain.sources, []

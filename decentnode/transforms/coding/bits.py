@@ -98,7 +98,7 @@ def _steps(groups: int, device: torch.device) -> Iterator[slice]:
 
 @cache
 def _merges(bits: int) -> list[tuple[int, int, int]]:
-    """Yields masks of the lower and the shifted upper lane of 8, 16, 32 bits, and the gap between them."""
+    """Returns masks of the lower and the shifted upper lane of 8, 16, 32 bits, and the gap between them."""
     steps = []
     for lane in (8, 16, 32):
         used = bits * lane // 8
