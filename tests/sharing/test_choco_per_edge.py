@@ -81,11 +81,11 @@ def test_it_trains_eight_quadratics_on_a_graph_that_changes():
 
 
 def assert_both_ends_know_the_same(network):
-    copies = [scheme._copies for scheme in network.schemes]
+    copies = network.state("_copies")
     for i, mine in enumerate(copies):
-        for j in mine.last:
-            if copies[j].last.get(i) == mine.last[j]:
-                assert torch.equal(mine.own[j], copies[j].theirs[i])
+        for j in mine["last"]:
+            if copies[j]["last"].get(i) == mine["last"][j]:
+                assert torch.equal(mine["own"][j], copies[j]["theirs"][i])
 
 
 @settings(max_examples=4, deadline=None)
@@ -115,7 +115,7 @@ def test_a_lost_peer_that_is_back_starts_again(ends):
     for _ in range(4):
         assert torch.allclose(network.mix().mean(0), mean, rtol=0, atol=1e-13)
         assert_both_ends_know_the_same(network)
-    assert all(network.schemes[i]._copies.last[5 - i] == 6 for i in (2, 3))
+    assert all(network.state("_copies")[i]["last"][5 - i] == 6 for i in (2, 3))
 
 
 def test_pairs_with_different_initial_models_start_from_zero():
@@ -126,7 +126,7 @@ def test_pairs_with_different_initial_models_start_from_zero():
     for _ in range(40):
         assert torch.allclose(network.mix().mean(0), mean, rtol=0, atol=1e-13)
         assert_both_ends_know_the_same(network)
-    assert [sorted(scheme._copies.from_zero) for scheme in network.schemes] == [[], [2], [1, 3], [2]]
+    assert [sorted(copies["from_zero"]) for copies in network.state("_copies")] == [[], [2], [1, 3], [2]]
     assert network.disagreement < start / 10
 
 
@@ -134,7 +134,7 @@ def test_forgetting_bounds_the_state():
     network = from_zero(RandomMatching(16), memory=2, d=10)
     for _ in range(12):
         network.mix()
-        assert all(len(scheme._copies.own) <= 3 for scheme in network.schemes)
+        assert all(len(copies["own"]) <= 3 for copies in network.state("_copies"))
 
 
 def test_it_costs_the_chain_and_one_number_for_each_neighbor():

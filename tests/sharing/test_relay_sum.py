@@ -34,7 +34,7 @@ class Held(RelaySum):
 
 
 def counts(network):
-    return [1 + sum(scheme._counts.values()) for scheme in network.schemes]
+    return [1 + sum(counts.values()) for counts in network.state("_counts")]
 
 
 @pytest.mark.parametrize(("tree", "diameter"), TREES.values(), ids=TREES)

@@ -100,8 +100,9 @@ def test_what_is_known_of_a_model_in_bfloat16_is_not_rounded_for_itself():
     models = torch.randn(4, 50, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     network = Lockstep(lambda: Choco(0.5), Ring(4), models, lambda: (TopK(0.2),))
     network.run(100, lambda i, x: x - i, 0.05)
-    h = torch.stack([scheme._public.h for scheme in network.schemes]).double()
-    p = torch.stack([scheme._public.p for scheme in network.schemes]).double()
+    public = network.state("_public")
+    h = torch.stack([copies["h"] for copies in public]).double()
+    p = torch.stack([copies["p"] for copies in public]).double()
     # All copies begin at the own model here, which the neighbors' sums do not know.
     start = models.double()
     W = torch.from_numpy(network.weighted.matrix())
