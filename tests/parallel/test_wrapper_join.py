@@ -110,7 +110,7 @@ def test_a_rank_that_dies_inside_is_named_or_continued_without(on_loss):
         assert any("rank 1: connection lost" in results[rank] for rank in (0, 2))
 
 
-def test_without_join_the_others_say_what_is_wrong():
+def test_without_join_the_other_ranks_report_what_is_wrong():
     run = run_of()
 
     def work(rank, rendezvous):

@@ -98,7 +98,7 @@ def test_a_stale_request_moves_both_ends_by_half_of_the_difference_at_that_time(
     assert net.models.tolist() == [[104.0], [4.0]]
 
 
-def test_two_nodes_that_ask_each_other_average_and_do_not_swap():
+def test_two_nodes_with_mutual_requests_average_and_do_not_swap():
     net = Messages(AdPsgd, Ring(2), torch.tensor([[0.0], [8.0]], dtype=torch.float64))
     net.step(0), net.step(1)
     net.flush()
@@ -126,7 +126,7 @@ def test_staleness_is_the_number_of_steps_without_an_answer():
         assert [net.step(0) for _ in range(6)] == [True] * (1 + staleness) + [False] * (5 - staleness)
 
 
-def test_a_node_goes_on_without_a_lost_peer_and_still_takes_its_late_answer():
+def test_a_node_continues_without_a_lost_peer_and_still_uses_its_late_answer():
     net = Messages(lambda: AdPsgd(0), Ring(2), torch.tensor([[0.0], [8.0]], dtype=torch.float64))
     net.step(0)
     net.arrive(0)
@@ -344,7 +344,7 @@ def test_the_state_is_all_that_a_node_resumes_with(name):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_what_remembers_one_thing_for_all_needs_one_payload_for_all(name):
+def test_schemes_with_one_state_for_all_need_one_payload_for_all(name):
     if SCHEMES[name].promises.sends_one_payload:
         bound(SCHEMES[name](), 4, 20, (TopK(0.5, by="change"),))
     else:

@@ -127,7 +127,7 @@ def test_a_scheme_inside_is_given_all_that_a_node_gives_it(tmp_path, scheme):
 
 
 @pytest.mark.parametrize("name", ["choco", "gradient_tracking"])
-def test_a_run_with_buffers_goes_on_bit_for_bit(tmp_path, name):
+def test_a_run_with_buffers_continues_bit_for_bit(tmp_path, name):
     check_resume(experiment(tmp_path, SCHEMES[name], steps=2), tmp_path)
 
 

@@ -130,7 +130,7 @@ def test_pairs_with_different_initial_models_start_from_zero():
     assert network.disagreement < start / 10
 
 
-def test_forgetting_bounds_the_state():
+def test_dropping_old_copies_bounds_the_state():
     network = from_zero(RandomMatching(16), memory=2, d=10)
     for _ in range(12):
         network.mix()
@@ -150,7 +150,7 @@ def test_a_run_that_diverges_is_ended_by_the_guard():
     assert network.round < 200
 
 
-def test_a_transform_that_remembers_is_refused():
+def test_a_transform_with_memory_is_refused():
     with pytest.raises(
         BadInput, match=r"^transforms\[0\]: top_k remembers one thing .* choco_per_edge sends"
     ):

@@ -150,7 +150,7 @@ def test_what_the_kernel_leaves_to_torch(kernel):
         kernel.fused_sum([(0.5, torch.ones(5)), (0.5, torch.ones(6))], torch.empty(5))
 
 
-def test_the_kernel_is_used_where_it_works_and_else_said_why_not(kernel, monkeypatch, capsys):
+def test_the_kernel_is_used_where_it_works_and_otherwise_the_reason_is_logged(kernel, monkeypatch, capsys):
     mixing.fused_on.cache_clear()
     assert mixing.fused_on(torch.device("cpu")) is kernel.fused_sum
 

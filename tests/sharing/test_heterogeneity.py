@@ -166,7 +166,7 @@ class TestExactDiffusion:
         assert max_error(network.models) <= 0.05
 
     @pytest.mark.parametrize("chain", [tuple, lambda: (Cast(),)])
-    def test_the_mean_survives_a_round_in_which_both_ends_hear_nothing(self, chain):
+    def test_the_mean_survives_a_round_in_which_both_ends_receive_nothing(self, chain):
         network = q8(ExactDiffusion, chain=chain)
         network.is_live = lambda i, j: network.round != 2 or {i, j} != {3, 4}
         for _ in range(5):

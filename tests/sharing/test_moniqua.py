@@ -58,7 +58,7 @@ def test_a_decoded_model_errs_by_delta_b_at_most(bits, rounding):
     st.sampled_from([(1, "nearest"), (2, "nearest"), (8, "nearest"), (2, "stochastic"), (7, "stochastic")]),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_every_model_within_theta_is_understood(pairs, quantizer, dtype):
+def test_every_model_within_theta_is_decoded(pairs, quantizer, dtype):
     bits, rounding = quantizer
     receiver_model = torch.tensor([x for x, _ in pairs], dtype=dtype)
     sender_model = receiver_model + torch.tensor([d for _, d in pairs], dtype=dtype)
@@ -69,7 +69,7 @@ def test_every_model_within_theta_is_understood(pairs, quantizer, dtype):
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_a_model_beyond_theta_is_left_out_and_said_so(bits, capsys):
+def test_a_model_beyond_theta_is_left_out_and_reported(bits, capsys):
     """Without the hash rank 1 would take 5 for something within theta of its 0."""
     models = torch.zeros(3, 10, dtype=torch.float64)
     models[0, 7] = 5.0

@@ -44,7 +44,7 @@ def test_the_noise_of_an_edge_has_the_variance_of_its_formula():
     assert total.abs().max() < 1e-12
 
 
-def test_the_noise_cancels_where_a_neighbor_gives_no_weight():
+def test_the_noise_cancels_where_a_neighbor_has_no_weight():
     """As in the first round of a node that comes late (`churn`), whose own model nobody uses."""
     d, graph = 100_000, WeightedGraph(Ring(4), MetropolisHastings())
     view = replace(graph.view(1, 0), outgoing_weights={0: 0.0, 1: 0.25, 2: 0.75})

@@ -48,7 +48,7 @@ KEEPS_MEAN = {
 
 
 @pytest.mark.parametrize("chain", KEEPS_MEAN)
-def test_gossip_says_with_which_chains_it_keeps_the_mean(chain):
+def test_gossip_declares_the_chains_that_keep_the_mean(chain):
     """In 12 rounds of a run in which both ends lose every fifth edge, in float64."""
     make, keeps = KEEPS_MEAN[chain]
     models = 1 + random_models(8, 64)
@@ -59,7 +59,7 @@ def test_gossip_says_with_which_chains_it_keeps_the_mean(chain):
 
 
 @pytest.mark.parametrize("chain", [tuple, lambda: (Zstd(),)], ids=["none", "zstd"])
-def test_where_nothing_is_rounded_a_round_is_the_sum_of_what_was_heard_bit_for_bit(chain):
+def test_without_rounding_a_round_is_the_sum_of_the_received_models_bit_for_bit(chain):
     models = random_models(8, 50, dtype=torch.float32)
     network, third = Lockstep(Gossip, Ring(8), models, chain), 1 / 3
     own_weight = 1 - math.fsum([third, third])

@@ -203,7 +203,7 @@ class TestLoss:
         # The lost one, which hears nobody, keeps its model for ever.
         assert sum("without rank 5" in line for line in lines) == 2 * len(neighbors)
 
-    def test_who_comes_back_is_mixed_again(self):
+    def test_a_rejoined_node_is_mixed_again(self):
         models, dead = random_models(6), True
         net = network(FullyConnected(6), models, fine, is_live=lambda i, j: not dead or 5 not in (i, j))
         net.run(3)
@@ -272,7 +272,7 @@ class TestRefusals:
         with pytest.raises(BadInput, match=f"at least 2 senders to each node, but {reason}"):
             SecureAggregation().check(WeightedGraph(graph, MetropolisHastings()))
 
-    def test_more_senders_can_be_asked_for(self):
+    def test_more_senders_can_be_required(self):
         weighted = WeightedGraph(Ring(8), MetropolisHastings())
         SecureAggregation().check(weighted)
         with pytest.raises(BadInput, match="at least 3 senders to each node, but rank 0 hears 1, 7 alone"):

@@ -211,7 +211,7 @@ def test_a_lost_client_is_left_out_and_the_others_weigh_more():
         np.testing.assert_allclose(models[0], x, rtol=0, atol=1e-13)
 
 
-def test_a_server_that_hears_from_no_client_keeps_its_model():
+def test_a_server_without_payloads_keeps_its_model():
     network = lockstep(FedAvg, Federated(N), is_live=lambda i, j: i != 0)
     assert not run(network, 2).any()
 

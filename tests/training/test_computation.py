@@ -100,7 +100,7 @@ def test_the_scale_doubles_after_2000_finite_gradients_and_has_a_least_value():
     assert str(caught.value).startswith("rank 3, round 1, step ")
 
 
-def test_everything_random_or_remembered_resumes_bit_for_bit():
+def test_all_random_state_resumes_bit_for_bit():
     def fresh():
         samples = toy_samples(11, (1, 8, 8))
         samples.inputs.mul_(30)

@@ -366,7 +366,7 @@ def test_the_event_loop_is_given_back_after_every_step():
     assert len(calls) == 3
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_says_where():
+def test_a_loss_that_is_not_finite_ends_the_run_and_is_located():
     samples = toy_samples()
     samples.inputs.mul_(1e30)
     with pytest.raises(RunFailed) as caught:

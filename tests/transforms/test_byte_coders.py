@@ -141,7 +141,7 @@ def test_fpzip_refuses_a_precision_that_it_has_not(bits, dtype, message):
 
 
 @pytest.mark.parametrize(("coder", "package"), [(Lz4, "lz4"), (Pcodec, "pcodec"), (Fpzip, "fpzip")])
-def test_a_missing_library_is_said_with_the_command_that_brings_it(coder, package, monkeypatch):
+def test_a_missing_library_is_named_with_the_command_that_installs_it(coder, package, monkeypatch):
     def missing(name):
         raise ModuleNotFoundError(name)
 

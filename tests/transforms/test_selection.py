@@ -282,7 +282,7 @@ def drawn_as_documented(seed, counters, n, k):
 
 @pytest.mark.parametrize("n", [1, 7, 64, 999])
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.97, 1.0])
-def test_coordinates_are_drawn_as_the_docstring_says(n, fraction):
+def test_coordinates_are_drawn_as_documented(n, fraction):
     for shared, counters in ((False, (2, 5, 3)), (True, (2, 5))):
         transform = RandomK(fraction, shared_mask=shared)
         chain_of(transform, n=n)
@@ -436,7 +436,7 @@ def drift(graph, transforms, rounds=1, n_values=4000):
     [(Ring(8), 0.1, 0.09), (Ring(8), 0.5, 0.15), (SPARSE, 0.1, 0.028), (SPARSE, 0.5, 0.045)],
     ids=str,
 )  # fmt: skip
-def test_self_fill_moves_the_mean_as_the_formula_says(graph, fraction, measured):
+def test_self_fill_moves_the_mean_as_the_formula_predicts(graph, fraction, measured):
     models = random(graph.num_nodes, 4000)
     network = Lockstep(Gossip, graph, models, lambda: (RandomK(fraction),))
     w, n = torch.from_numpy(network.weighted.matrix()), graph.num_nodes

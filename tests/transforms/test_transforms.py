@@ -182,7 +182,7 @@ class TestNumbers:
                 assert float(torch.linalg.vector_norm(error)) <= float(bound), kind
 
     @in_each_shape
-    def test_what_is_resumed_goes_on_as_if_never_stopped(self, case, length, dtype):
+    def test_a_resumed_chain_continues_as_if_never_stopped(self, case, length, dtype):
         running, resumed = (chain_of(case, length, dtype) for _ in range(2))
         for round in range(ROUNDS):
             running.encode(signal(length, dtype, seed=round), context_of(running, round))
@@ -195,7 +195,7 @@ class TestNumbers:
             assert torch.equal(a.buffer, b.buffer)
 
     @in_each_shape
-    def test_what_does_not_remember_ignores_the_past(self, case, length, dtype):
+    def test_transforms_without_state_ignore_the_past(self, case, length, dtype):
         fresh, used = (chain_of(case, length, dtype) for _ in range(2))
         if any(transform.remembers for transform in fresh.stages):
             return
@@ -295,7 +295,7 @@ def test_a_broken_payload_is_refused_or_gives_a_signal(key, length, flips, cut, 
 
 
 @each_case
-def test_a_transform_says_what_it_costs_and_whose_turn_it_is(case):
+def test_a_transform_declares_its_cost_and_its_order(case):
     for transform in case.chain():
         assert transform.wire
         assert transform.accepts <= set(Form) and (transform.emits in {None, *Form})

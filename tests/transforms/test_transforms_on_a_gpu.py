@@ -128,7 +128,7 @@ def test_what_computes_on_the_host_brings_the_signal_back():
         assert decoded.device == GPU and gpu.crossings.out
 
 
-def test_the_pretended_gpu_tells_on_what_a_real_one_refuses():
+def test_the_fake_gpu_refuses_what_a_real_one_refuses():
     x = on_gpu(torch.ones(3))
     with FakeGpu() as gpu:
         with pytest.raises(AssertionError, match="add of tensors on the GPU and one in host memory"):
