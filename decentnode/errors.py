@@ -134,8 +134,8 @@ class BadInput(DecentnodeError):
 
 def refuse(defects: Iterable[Defect | str], error: type[BadInput] = BadInput) -> None:
     """Raises one error with all defects, if there are any."""
-    if found := [*defects]:
-        raise error(*found)
+    if listed := [*defects]:
+        raise error(*listed)
 
 
 class ConfigError(BadInput):

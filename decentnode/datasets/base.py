@@ -250,7 +250,7 @@ class Dataset(ABC):
     def whole(self, seed: int) -> LoadedDataset:
         """All samples, checked; raises DatasetError with a line for each defect."""
         whole = self._read(seed)
-        refuse((Defect.at("dataset", what) for what in defects_of(whole)), DatasetError)
+        refuse((Defect.at("dataset", problem) for problem in defects_of(whole)), DatasetError)
         return whole
 
     def drawn(self, dataset: LoadedDataset, seed: int) -> LoadedDataset:

@@ -106,7 +106,7 @@ def apply(
                         changes.write(name, rows, values)
     result = replace(dataset, train=changes.samples)
     if any(map(is_third_party, skews)):
-        refuse((Defect.at("dataset.skew", what) for what in defects_of(result)), DatasetError)
+        refuse((Defect.at("dataset.skew", problem) for problem in defects_of(result)), DatasetError)
     return result, chosen
 
 

@@ -63,9 +63,9 @@ class Churn(RedrawnGraph):
         return self.graph.partners(rank)
 
     def edges(self, round: int) -> Pairs:
-        there = [rank for rank in range(self.num_nodes) if self.is_there(rank, round)]
-        awake = set(there)
-        return as_pairs((i, j) for i in there for j in self.graph.targets(i, round) if j in awake)
+        present = [rank for rank in range(self.num_nodes) if self.is_there(rank, round)]
+        awake = set(present)
+        return as_pairs((i, j) for i in present for j in self.graph.targets(i, round) if j in awake)
 
     def trains(self, rank: int, round: int) -> bool:
         is_here = self.is_there(rank, round) and not self.begins(rank, round)

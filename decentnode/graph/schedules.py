@@ -192,11 +192,11 @@ class AvailabilityTrace(Scheduled):
 
     @cached_property
     def sequence(self) -> tuple[Adjacency, ...]:
-        def there(awake: set[int]) -> Adjacency:
+        def subgraph(awake: set[int]) -> Adjacency:
             kept = ((i, j) for i in awake for j in self._base[i] if j in awake)
             return neighbor_lists(len(self._base), kept)
 
-        return self._checked(tuple(map(there, self._awake)))
+        return self._checked(tuple(map(subgraph, self._awake)))
 
     @cached_property
     def _base(self) -> Adjacency:

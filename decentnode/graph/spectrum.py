@@ -157,10 +157,10 @@ class SparseWeights:
     @property
     def symmetric(self) -> bool:
         """Whether w_ij = w_ji for all pairs."""
-        there, back = np.lexsort((self._columns, self._rows)), np.lexsort((self._rows, self._columns))
-        same = np.array_equal(self._rows[there], self._columns[back])
-        same = same and np.array_equal(self._columns[there], self._rows[back])
-        return same and bool(np.abs(self._values[there] - self._values[back]).max() <= ZERO)
+        by_row, by_column = np.lexsort((self._columns, self._rows)), np.lexsort((self._rows, self._columns))
+        same = np.array_equal(self._rows[by_row], self._columns[by_column])
+        same = same and np.array_equal(self._columns[by_row], self._rows[by_column])
+        return same and bool(np.abs(self._values[by_row] - self._values[by_column]).max() <= ZERO)
 
     @property
     def entries(self) -> int:

@@ -207,10 +207,10 @@ class Mapping(ABC):
         bound = {i: self.machines[i].bound for i in shown}
         listed = ", ".join(f"{i}: {_with_ip(address, resolved[address])}" for i, address in bound.items())
         if fitting:
-            what, remedy = "several machines have", "name one: machine=K"
+            problem, remedy = "several machines have", "name one: machine=K"
         else:
-            what, remedy = "no machine has", "correct it, or add machine=K"
-        return Defect.at("mapping", f"{what} an address of this host ({listed})", remedy)
+            problem, remedy = "no machine has", "correct it, or add machine=K"
+        return Defect.at("mapping", f"{problem} an address of this host ({listed})", remedy)
 
 
 class Consecutive(Mapping):

@@ -183,8 +183,8 @@ class ModelTrial:
         kept = f"keeps {where} in a plain attribute" if where else "depends on what is no buffer"
         advice = "draw from torch, numpy.random or random, which are seeded" if is_generator else ADVICE
         name = type(training.module).__name__
-        what = f"{name} {kept}, so a resumed run would be another run"
-        self._report(Defect.at("model", what, advice))
+        problem = f"{name} {kept}, so a resumed run would be another run"
+        self._report(Defect.at("model", problem, advice))
 
     def _evaluate_elsewhere(self, content: bytes, tests: Samples, scores: dict[str, float]) -> None:
         """Evaluates in a network of its own, as evaluators do."""

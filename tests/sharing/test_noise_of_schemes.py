@@ -39,7 +39,7 @@ def test_the_noise_of_an_edge_has_the_variance_of_its_formula():
     assert seen.keys() == set(view.targets)
     for v, z in seen.items():
         assert math.isclose(z.var().item(), variance(view, v, 0.7), rel_tol=0.02)
-    own_noise = scheme._own
+    own_noise = scheme._own_model
     total = own_noise * view.outgoing_weights[5] + sum(view.outgoing_weights[v] * z for v, z in seen.items())
     assert total.abs().max() < 1e-12
 
@@ -50,7 +50,7 @@ def test_the_noise_cancels_where_a_neighbor_has_no_weight():
     view = replace(graph.view(1, 0), outgoing_weights={0: 0.0, 1: 0.25, 2: 0.75})
     scheme = bound(ZipDl(sigma=0.7), 4, d)
     seen = {v: p["vector"] for v, p in scheme.outgoing(torch.zeros(d, dtype=torch.float64), view).items()}
-    assert (0.25 * scheme._own + 0.75 * seen[2]).abs().max() < 1e-12
+    assert (0.25 * scheme._own_model + 0.75 * seen[2]).abs().max() < 1e-12
     for v in (0, 2):
         assert math.isclose(seen[v].var().item(), variance(view, v, 0.7), rel_tol=0.03)
 

@@ -111,14 +111,14 @@ class Similarity(AperiodicGraph):
         n = self.nodes
         contacts = min(self.contacts, n - 1)
         drawn = EpidemicOracle(n, contacts + (n * contacts % 2), seed=self.seed)
-        known, found = [1 << rank for rank in range(n)], list[Adjacency]()
-        while len(found) < MOST_EXCHANGES and any(has != (1 << n) - 1 for has in known):
-            found.append(neighbor_lists(n, drawn.edges(len(found))))
+        known, graphs = [1 << rank for rank in range(n)], list[Adjacency]()
+        while len(graphs) < MOST_EXCHANGES and any(has != (1 << n) - 1 for has in known):
+            graphs.append(neighbor_lists(n, drawn.edges(len(graphs))))
             known = [
-                reduce(or_, (known[rank] for rank in peers), known[i]) for i, peers in enumerate(found[-1])
+                reduce(or_, (known[rank] for rank in peers), known[i]) for i, peers in enumerate(graphs[-1])
             ]
-        more = (neighbor_lists(n, drawn.edges(len(found) + k)) for k in range(SPARE_EXCHANGES))
-        return (*found, *more)
+        more = (neighbor_lists(n, drawn.edges(len(graphs) + k)) for k in range(SPARE_EXCHANGES))
+        return (*graphs, *more)
 
     @cached_property
     def chosen(self) -> Callable[[bytes, bytes, int], Adjacency]:

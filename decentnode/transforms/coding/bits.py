@@ -30,8 +30,8 @@ def pack(codes: Tensor, width: int) -> Tensor:
     planes, bits = divmod(width, 8)
     parts = [(codes >> 8 * i).to(torch.uint8) for i in range(planes)]
     if bits:
-        rest = codes >> 8 * planes if planes else codes
-        parts.append(_pack_bits(rest.to(torch.uint8), bits))
+        high_bits = codes >> 8 * planes if planes else codes
+        parts.append(_pack_bits(high_bits.to(torch.uint8), bits))
     return parts[0] if len(parts) == 1 else torch.cat([codes.new_empty(0, dtype=torch.uint8), *parts])
 
 
