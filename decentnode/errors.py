@@ -69,10 +69,10 @@ class Defect:
     """One thing to correct; `config/yaml_source.py` adds the file and line of its key."""
 
     key: Key
-    """From the section that was checked on, or from the top; empty: that section itself."""
+    """The key relative to the section that was checked, or to the top; empty: that section itself."""
     problem: str
     suggestion: str = ""
-    """What would be right."""
+    """The correction that is suggested."""
     meant: str = ""
     """The known name that an unknown one resembles."""
 
@@ -83,7 +83,7 @@ class Defect:
 
     @property
     def what(self) -> str:
-        """`problem; suggestion`."""
+        """Returns `problem; suggestion`."""
         return f"{self.problem}; {self.suggestion}" if self.suggestion else self.problem
 
     def below(self, key: Key) -> Self:
@@ -110,7 +110,9 @@ class DecentnodeError(Exception):
     exit_code = ExitCode.FAILED
 
     def __init__(self, *defects: Defect | str) -> None:
-        self.defects = tuple(one if isinstance(one, Defect) else Defect((), one) for one in defects)
+        self.defects = tuple(
+            defect if isinstance(defect, Defect) else Defect((), defect) for defect in defects
+        )
         super().__init__("\n".join(self.lines))
 
     @classmethod
@@ -132,8 +134,8 @@ class BadInput(DecentnodeError):
 
 def refuse(defects: Iterable[Defect | str], error: type[BadInput] = BadInput) -> None:
     """Raises one error with all defects, if there are any."""
-    if found := [*defects]:
-        raise error(*found)
+    if listed := [*defects]:
+        raise error(*listed)
 
 
 class ConfigError(BadInput):
@@ -184,7 +186,7 @@ class PeerLeft(PeerLost):
     """The peer ended, and sent LEAVE, after `round`; -1: before its first one, or it counts no exchanges."""
 
     def __init__(self, peer: int, round: int, failed: bool = False) -> None:
-        """`failed`: it ended by an error."""
+        """`failed`: the peer ended by an error."""
         when = [f"after round {round + 1}"] if round >= 0 else [] if failed else ["before its first round"]
         super().__init__(peer, "left " + ", ".join([*when, *(["by an error"] if failed else [])]))
         self.failed = failed
@@ -215,7 +217,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def origin(error: BaseException) -> str:
-    """`file:line, in Class.method` of the innermost frame outside this and installed packages.
+    """Returns `file:line, in Class.method` of the innermost frame outside this and installed packages.
 
     Otherwise the innermost frame of this package; empty for an error that was not raised.
     """

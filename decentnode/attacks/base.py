@@ -29,14 +29,14 @@ class Adversary(ABC):
     active: ClassVar[bool]
     """Whether it changes what its ranks send; otherwise it only looks at what they receive."""
     knowledge: ClassVar[str]
-    """What it uses, as text."""
+    """The information that the attack uses, as text."""
 
     ranks: tuple[NonNegative, ...]
     """The adversaries."""
 
     @abstractmethod
     def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
-        """Why it cannot attack such a run."""
+        """Yields the reasons why the attack cannot be made in such a run."""
 
     def skew(self) -> Skew | None:
         """What changes training samples; None: nothing."""

@@ -82,7 +82,7 @@ def python() -> Iterator[Finding]:
 
 
 def torch() -> Iterator[Finding]:
-    """PyTorch and the GPUs that it finds, from a child process."""
+    """Checks PyTorch and the GPUs that it finds, in a child process."""
     command = [sys.executable, "-P", "-c", _TORCH_FACTS]
     try:
         answer = subprocess.run(
@@ -142,7 +142,7 @@ def open_files() -> Iterator[Finding]:
 
 
 def shared_memory() -> Iterator[Finding]:
-    """Memory without a name, which neighbors open through /proc."""
+    """Checks memory without a name, which neighbors open through /proc."""
     try:
         fd = os.memfd_create("decentnode-doctor")
         os.close(os.open(f"/proc/{os.getpid()}/fd/{fd}", os.O_RDONLY))
@@ -175,7 +175,7 @@ def processor() -> Iterator[Finding]:
 
 
 def memory() -> Iterator[Finding]:
-    """Free memory."""
+    """Checks the free memory."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
     available = f"{readable_bytes(free)} of {readable_bytes(total)} available"

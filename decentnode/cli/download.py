@@ -70,7 +70,7 @@ def made(name: str, options: Sequence[str]) -> "Dataset":
 
 
 def complete_in(dataset: "Dataset", folder: Path) -> Path | None:
-    """Where in the folder all files are, those that are not unpacked with the right checksum."""
+    """The directory in the folder that has all files, those that are not unpacked with the right checksum."""
     from decentnode.datasets.download import is_right, place_of
     from decentnode.datasets.locate import FileDataset
 

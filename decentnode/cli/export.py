@@ -52,9 +52,11 @@ def export(directory: Path, kind: str, out: Path | None, options: Sequence[str] 
             run = Run(directory)
             # The options of the run's first such writer, as they are given in a command.
             writers = (run.settings.get("records") or {}).get("writers") or []
-            found: dict[str, Any] = next((writer for writer in writers if writer.get("name") == kind), {})
-            own = [f"{key}={json.dumps(value)}" for key, value in found.items() if key != "name"]
-            _write(run, kind, [*own, *options])
+            writer: dict[str, Any] = next(
+                (candidate for candidate in writers if candidate.get("name") == kind), {}
+            )
+            writer_options = [f"{key}={json.dumps(value)}" for key, value in writer.items() if key != "name"]
+            _write(run, kind, [*writer_options, *options])
         finally:
             run_lock.release()
         return [f"{kind} has {counted(len(run.rows), 'evaluation')}"]

@@ -32,7 +32,7 @@ def directory_of(study: Path, overrides: Sequence[str]) -> Path:
 
 
 def attack_missing(directory: Path) -> Iterator[str]:
-    """Attacks what adversaries of finished runs have recorded, where nobody has; a line for each run."""
+    """Attacks what adversaries of finished runs have recorded, unless it is done; a line for each run."""
     from decentnode.cli.attack import report
 
     for run in Study(directory).runs:

@@ -40,7 +40,7 @@ class Drawing:
 
 
 def drawing_of(path: Path | None, rounds: int | None, color: str | None) -> Drawing | None:
-    """What these options of the command line request; raises BadInput."""
+    """The drawing that these options of the command line request; raises BadInput."""
     if path is None:
         if unused := [name for name, value in (("rounds", rounds), ("color", color)) if value is not None]:
             raise BadInput(f"--{unused[0]} is for a picture; add --draw FILE")
@@ -77,7 +77,7 @@ def report(
 
 
 def report_config(settings: "Settings", drawing: Drawing | None = None) -> Iterator[str]:
-    """What `report` says, of a configuration's graph, with a check of its matrices for its scheme."""
+    """Yields the lines of `report` for a configuration's graph, with a check of its matrices."""
     graph = settings.graph.make()
     check_declared(graph)
     weighted = WeightedGraph(graph, settings.sharing.weights.make())
@@ -100,7 +100,7 @@ def seed_line(graph: Graph, origin: str = "") -> Iterator[str]:
 
 
 def needs_of(settings: "Settings") -> MatrixNeeds:
-    """What the scheme of a configuration needs of every W."""
+    """The properties that the scheme of a configuration needs of every W."""
     from decentnode.config.consistency import TRIAL
     from decentnode.core.vector import DTYPES
 
@@ -119,7 +119,7 @@ class Groups:
 
 
 def groups_of(settings: "Settings", graph: Graph, color: Color | None) -> Groups:
-    """By machine, where there are several; by the label of which a rank has most training samples."""
+    """Groups ranks by machine, where there are several, or by the most frequent label of their samples."""
     from decentnode.node.run_samples import RunSamples
 
     mapping, ranks = settings.mapping.make(), range(graph.num_nodes)
@@ -168,7 +168,7 @@ def _drawn_rounds(graph: Graph, wanted: int | None) -> range:
 
 
 def edges_of(weighted: WeightedGraph, round: int) -> list[tuple[int, int, float]]:
-    """i, j and the weight of i's model in j's mix; the larger of both directions where undirected."""
+    """Returns i, j and the weight of i's model in j's mix; the larger of both directions where undirected."""
     graph, ranks = weighted.graph, range(weighted.num_nodes)
     rows = [weighted.mixing.incoming(graph, rank, round) for rank in ranks]
     return [
@@ -216,18 +216,20 @@ def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
     try:
         return made(registry, {**document.value, "name": "file" if is_file else name})
     except BadInput as error:
-        document.report(*(one for one in error.defects if one.key and one.key[0] in document.value))
+        document.report(
+            *(defect for defect in error.defects if defect.key and defect.key[0] in document.value)
+        )
         document.raise_any()
         refuse(
-            f"{name}: {one}; add {key_text(one.key)}=..."
-            for one in error.defects
-            if one.problem == MISSING_KEY and one.key
+            f"{name}: {defect}; add {key_text(defect.key)}=..."
+            for defect in error.defects
+            if defect.problem == MISSING_KEY and defect.key
         )
         raise
 
 
 def lines(figures: GraphFigures, weights: str) -> Iterator[str]:
-    """One figure per line."""
+    """Formats one figure per line."""
     changes = figures.period != 1
     degrees = f"{figures.degree_min}..{figures.degree_max}, mean {figures.degree_mean:.2f}"
     regular = figures.degree_min == figures.degree_max

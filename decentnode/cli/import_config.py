@@ -87,7 +87,7 @@ def write(text: str, out: Path) -> None:
 
 
 def summary(conversion: "Conversion", config: Path) -> list[str]:
-    """What a person has to look at, one line each."""
+    """The keys that a person has to check, one line each."""
     lines = []
     if keys := conversion.missing_keys:
         lines.append(f"{config}: {counted(len(keys), 'key')} without a counterpart: {', '.join(keys)}")

@@ -60,7 +60,7 @@ def _tables(privacy: NetworkPrivacy) -> dict[str, Matrix]:
 
 
 def _of_pairs(privacy: NetworkPrivacy, settings: Settings) -> Iterator[str]:
-    """By the distance of the pairs, for each of the figures: the least, the median and the most."""
+    """Returns the least, the median and the most of each figure, by the distance of the pairs."""
     tables = _tables(privacy)
     apart = _distances(WeightedGraph(settings.graph.make(), settings.sharing.weights.make()))
     yield f"{'':>8} {'':>7}" + "".join(f" {name:^32}" for name in tables)

@@ -28,7 +28,7 @@ from decentnode.transforms.chain import Chain, Wrapper
 
 LAST_PORT = 65535
 MOST_RESTARTS = 15
-"""Per host process: the incarnation is part of every message, in 8 bits."""
+"""The limit for each host process: the incarnation is part of every message, in 8 bits."""
 TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((8, 8)), 0),))
 """A model for trial chains."""
 
@@ -203,14 +203,14 @@ def _scheme(graph: Graph, sharing: Sharing, weights: Mixing) -> Iterator[Defect]
     try:
         sharing.check(weighted)
     except BadInput as error:
-        yield from (one.below(("sharing",)) for one in error.defects)
+        yield from (defect.below(("sharing",)) for defect in error.defects)
 
 
 def _negotiated(
     graph: Graph, sharing: Sharing, weights: Mixing, failures: FailureSettings,
     overlap: bool,
 ) -> Iterator[Defect]:  # fmt: skip
-    """Where nodes agree on edges by messages, their own state is part of the graph."""
+    """Checks a graph whose nodes agree on edges by messages: their own state is part of it."""
     if not graph.is_negotiated:
         return
     name, scheme = name_of(graph), name_of(sharing)
@@ -267,7 +267,7 @@ def _losses(sharing: Sharing, failures: FailureSettings) -> Iterator[Defect]:
 
 
 def _of_rejoin(failures: FailureSettings, why: str) -> Iterator[Defect]:
-    """What cannot be asked for where no node can take part later."""
+    """Yields settings that need a node to take part later, where none can."""
     if failures.restart.attempts:
         yield Defect(("failures", "restart", "attempts"), why)
     if failures.start != "all":
@@ -297,7 +297,7 @@ def _one_model(
     gradient_sync: GradientSync, sharing: Sharing, failures: FailureSettings,
     communication: Communication, mapping: Mapping, overlap: bool,
 ) -> Iterator[Defect]:  # fmt: skip
-    """With one common model there is nothing to share, and no node may be missing."""
+    """Checks settings for one common model: there is nothing to share, and no node may be missing."""
     if not gradient_sync.one_model:
         return
     name = name_of(gradient_sync)
@@ -365,7 +365,7 @@ def _weights(graph: Graph, weights: Mixing) -> Iterator[Defect]:
     try:
         weights.check(graph)
     except BadInput as error:
-        yield from (one.below(("sharing", "weights")) for one in error.defects)
+        yield from (defect.below(("sharing", "weights")) for defect in error.defects)
 
 
 def _faults(
@@ -403,7 +403,7 @@ def _port_of_service(
 ) -> Iterator[Defect]:  # fmt: skip
     port = graph.service_port(len(mapping.machines))
     ports = communication.ports(mapping.machines[0].nodes, several=True)
-    uses = {one: f"one of the ports from communication.{key} on" for key in ports for one in ports[key]}
+    uses = {used: f"one of the ports from communication.{key} on" for key in ports for used in ports[key]}
     uses[mapping.rendezvous_port] = "mapping.rendezvous_port"
     if port in uses:
         yield Defect(("graph", "port"), f"{port} is {uses[port]}; take another")
@@ -449,7 +449,7 @@ def _ports(communication: Communication, mapping: Mapping) -> Iterator[Defect]:
 def _adversaries(adversaries: Sequence[CheckedAdversary], graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     seen: dict[int, int] = {}
     for index, attack in enumerate(adversaries):
-        yield from (one.below(("adversaries", index)) for one in attack.defects(graph, sharing))
+        yield from (defect.below(("adversaries", index)) for defect in attack.defects(graph, sharing))
         for rank in attack.ranks if attack.active else ():
             if seen.setdefault(rank, index) != index:
                 line = f"rank {rank} already makes the attack of adversaries[{seen[rank]}]; name it once"

@@ -88,7 +88,7 @@ def plugin_errors_as_bad_input() -> Iterator[None]:
 
 
 def defect_of(error: BaseException) -> Defect:
-    """`sharing: Mine.mix raises KeyError: 0 (file:line, in ...)`; without a plug-in only the error."""
+    """Returns `sharing: Mine.mix raises KeyError: 0 (file:line, in ...)`, or only the error."""
     seen = [
         (key, f"{type(owner).__name__}.{frame.f_code.co_name}", is_foreign(frame))
         for frame, _ in traceback.walk_tb(error.__traceback__)

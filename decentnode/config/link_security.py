@@ -15,7 +15,7 @@ from decentnode.mapping.base import Mapping, is_loopback
 from decentnode.training.gradient_sync import GradientSync
 
 FIRST_FREE_FOR_ALL = 1024
-"""Only root may bind lower ports."""
+"""The first port that any user may bind; lower ones are for root."""
 
 
 KEY_FOLDER = "keys"
@@ -79,7 +79,7 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
 
 
 def bind_error(address: str, port: int) -> OSError | None:
-    """Why a TCP port cannot be bound; None when it can."""
+    """Returns why a TCP port cannot be bound; None when it can."""
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -100,7 +100,7 @@ def needs_keys(settings: Settings) -> bool:
 
 
 def keys_beside(settings: Settings, folders: Sequence[Path]) -> Literal["auto", "none"] | KeyFolder:
-    """`settings.security`, where `auto` becomes the keys beside the configuration if the run needs them.
+    """Returns `settings.security`, with `auto` replaced by the keys beside the configuration if needed.
 
     `folders`: those of the configuration and of the files that it extends; the first with keys counts.
     """

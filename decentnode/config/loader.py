@@ -84,7 +84,7 @@ def resolved(settings: Settings) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` in dicts, lists, texts and numbers."""
+    """Returns `value` as dicts, lists, texts and numbers."""
     if isinstance(value, Plugin):
         more = {name: getattr(value, name) for name in keys_of_kind(type(value))}
         return {"name": value.name} | plain(value.options) | plain(more)
@@ -105,7 +105,7 @@ def digest(settings: Settings, graph: Graph) -> str:
 
 
 def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
-    """What all machines of a run must agree on: settings, the graph's edges, and this version.
+    """Returns what all machines of a run must agree on: settings, the graph's edges, and this version.
 
     It leaves out what may differ between machines: run_dir, machine, device, writers, and places of files. Of
     a weights file and of the list of keys it has the content. It does not cover the samples that a machine

@@ -14,7 +14,7 @@ def expanded(text: str | Path) -> Path:
     """
     path = Path(text)
     if "$" in str(path) and not os.path.lexists(path):
-        names = [one or other for one, other in VARIABLE.findall(str(path))]
+        names = [plain or braced for plain, braced in VARIABLE.findall(str(path))]
         if missing := [name for name in names if not os.environ.get(name)]:
             raise ValueError(f"the variable {missing[0]} is not set")
         path = Path(os.path.expandvars(path))

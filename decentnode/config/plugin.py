@@ -41,12 +41,12 @@ class Plugin(Factory):
 
     kind: str
     name: str
-    """As in YAML: a registered name or `module:Class`."""
+    """The name as in YAML: a registered one, or `module:Class`."""
     run_seed: int = 0
-    """What an option `seed` that is null stands for (`takes_run_seed`)."""
+    """The seed that an option `seed` that is null stands for (`takes_run_seed`)."""
 
     def seeded(self, run_seed: int) -> "Plugin":
-        """This plug-in, and those among its options, in a run with that seed."""
+        """Returns this plug-in, and those among its options, with the seed of a run."""
         inner = {k: v.seeded(run_seed) for k, v in self.options.items() if isinstance(v, Plugin)}
         return replace(self, run_seed=run_seed, options={**self.options, **inner})
 

@@ -103,7 +103,7 @@ class PluginParser:
     def options(
         self, key: Key, section: Mapping[str, Any], parameters: Parameters, what: str, known: Sequence[str]
     ) -> dict[str, Any] | None:
-        """Typed values of all parameters; None when there were defects. `what` describes an unknown one."""
+        """Parses all parameters; None when there were defects. `what` describes an unknown one."""
         before = len(self.document.defects)
         for name in [name for name in section if name not in parameters]:
             self.document.report(unknown_key((*key, name), what, known))

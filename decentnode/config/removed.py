@@ -15,11 +15,11 @@ INSTEAD = {
         for name, cls in TEST_FAULTS.items()
     },
 }
-"""By `key` or `key: value`; the key of a plug-in's name is that of its section."""
+"""Replacements by `key` or `key: value`; the key of a plug-in's name is the key of its section."""
 
 
 def removed(key: Key, value: object = None) -> str:
-    """`was removed; use ...` for a key, or for a value of it; empty where nothing was removed."""
+    """Returns `was removed; use ...` for a key, or for a value of it; empty where nothing was removed."""
     names = ".".join(part for part in key if isinstance(part, str))
     entry = names if value is None else f"{names}: {value}"
     said = "was removed" if value is None else f"'{value}' was removed"

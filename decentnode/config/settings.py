@@ -248,8 +248,8 @@ class Settings:
     @property
     def adversary_ranks(self) -> frozenset[int]:
         """The ranks of all adversaries that lie; others only look at what they receive."""
-        lying = [one for one in self.adversaries if getattr(one.cls, "active", True)]
-        return frozenset(rank for one in lying for rank in one.options.get("ranks", ()))
+        lying = [adversary for adversary in self.adversaries if getattr(adversary.cls, "active", True)]
+        return frozenset(rank for adversary in lying for rank in adversary.options.get("ranks", ()))
 
     @property
     def has_foreign_plugins(self) -> bool:

@@ -52,7 +52,7 @@ class TorchClasses(Registry):
         return (self._outside,)
 
     def classes(self) -> dict[str, type]:
-        """All of them by name, sorted."""
+        """Returns all classes by name, sorted."""
         public = (item for module in self._modules for item in vars(module).items())
         return dict(sorted((name, cls) for name, cls in public if self._is_one(name, cls)))
 

@@ -24,7 +24,7 @@ from decentnode.errors import MISSING_KEY, Defect, Key
 
 REQUIRED = Parameter.empty
 Parameters = Mapping[str, tuple[Any, Any]]
-"""Type and default (or REQUIRED) by name."""
+"""The type and default (or REQUIRED) of each parameter, by name."""
 UNIONS = (Union, types.UnionType)
 OWN_ERRORS = ("value_error", "assertion_error")
 """Errors that a class raises itself, as pydantic calls them."""
@@ -80,14 +80,14 @@ def typed(hint: Any, value: Any) -> Any:
     try:
         return _adapter(hint).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
-        found: dict[Key, Defect] = {}
+        defects: dict[Key, Defect] = {}
         # What a class says itself is more precise than that no other choice of a union fits.
-        for one in sorted(error.errors(include_url=False), key=lambda one: one["type"] not in OWN_ERRORS):
-            defect = _defect(hint, value, one)
-            found.setdefault(defect.key, defect)
+        for details in sorted(error.errors(include_url=False), key=lambda e: e["type"] not in OWN_ERRORS):
+            defect = _defect(hint, value, details)
+            defects.setdefault(defect.key, defect)
         # A whole with a defect in one of its parts has another one only as a choice of a union.
-        wholes = {key[:length] for key in found for length in range(len(key))}
-        raise TypeMismatch([defect for key, defect in found.items() if key not in wholes]) from error
+        wholes = {key[:length] for key in defects for length in range(len(key))}
+        raise TypeMismatch([defect for key, defect in defects.items() if key not in wholes]) from error
 
 
 def schema_of(hint: Any, ref_template: str) -> dict[str, Any]:
@@ -134,12 +134,12 @@ def unknown_key(key: Key, what: str, known: Sequence[str]) -> Defect:
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """`unknown key; did you mean 'x'?`, or all known names when none is similar."""
+    """Returns `unknown key; did you mean 'x'?`, or all known names when none is similar."""
     return f"unknown {what}{known_names(name, known)}"
 
 
 def known_names(name: str, known: Sequence[str]) -> str:
-    """`; did you mean 'x'?`, or all known names when none is similar."""
+    """Returns `; did you mean 'x'?`, or all known names when none is similar."""
     return guess(name, known) or (f" (known: {', '.join(known)})" if known else "")
 
 

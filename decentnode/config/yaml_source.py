@@ -85,7 +85,7 @@ class LocatedDefect:
     defect: Defect
 
     def render(self, file: str) -> str:
-        """`file:line key: what`, or `command line: key: what` with the key as it was typed."""
+        """Returns `file:line key: what`, or `command line: key: what` with the key as it was typed."""
         key = self.defect.key
         if self.location.override is None:
             where = f"{self.location.file or file}:{self.location.line}"
@@ -120,7 +120,9 @@ class Document:
     def report(self, *defects: Defect) -> None:
         """Adds defects with whole keys; an unreadable value has its defect already."""
         self.defects += [
-            LocatedDefect(self.location(one.key), one) for one in defects if one.key not in self.unreadable
+            LocatedDefect(self.location(defect.key), defect)
+            for defect in defects
+            if defect.key not in self.unreadable
         ]
 
     def lines(self) -> list[str]:
@@ -187,7 +189,7 @@ def dump(values: dict[str, Any]) -> str:
 
 
 class _Unreadable(Exception):
-    """Text without any values."""
+    """The text has no values at all."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -251,7 +253,7 @@ _REMEDIES = (
     ("document start", "a configuration has lines such as 'seed: 1'", False),
     ("node content", "write a value, or null", False),
 )
-"""Text of a parser's error, the remedy, and whether the defect is where the parser was before."""
+"""The text of a parser's error, the remedy, and whether the defect is where the parser was before."""
 _START = yaml.Mark("", 0, 0, 0, "", 0)
 
 

@@ -40,7 +40,7 @@ class PayloadError(ValueError):
     """A buffer that does not fit its Layout, or has invalid content."""
 
     counted_as: ClassVar[str] = "payload"
-    """Its name in the records."""
+    """The name under which records count the error."""
 
 
 class NotFinite(PayloadError):
@@ -85,7 +85,7 @@ class Layout:
 
     @cached_property
     def dtypes(self) -> dict[str, torch.dtype]:
-        """By the name of the field."""
+        """The types of the fields, by name."""
         return {f.name: f.dtype for f in self.fields}
 
     @cached_property

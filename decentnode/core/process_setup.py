@@ -88,7 +88,7 @@ def reset_inherited_signals() -> None:
 
 
 def signals_that_stop() -> list[signal.Signals]:
-    """The signals that this process handles: SIGTERM, and of the others those that it was not told to ignore.
+    """The signals that this process handles: SIGTERM, and those of the others that are not set to be ignored.
 
     `nohup` makes it ignore the end of the terminal; a shell makes background jobs of a script ignore Ctrl-C.
     """

@@ -33,7 +33,7 @@ def guess(word: str, known: Iterable[str]) -> str:
 
 
 def near_file(path: str) -> str:
-    """`guess` among the files beside a missing path, whatever their suffixes."""
+    """Makes a `guess` among the files beside a missing path, whatever their suffixes."""
     missing = Path(path)
     try:
         if missing.exists() or not missing.parent.is_dir():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SUMMED = 4
-"""Normal numbers whose sum is one of those that are drawn."""
+"""The number of normal numbers that are added up for each one drawn."""
 MANTISSA = 53
 """Bits of a float64 that are drawn."""
 
@@ -76,11 +76,11 @@ class RandomSource(Stateful, ABC):
     """Uniform and normal numbers from random bytes."""
 
     is_secret: ClassVar[bool]
-    """Whether nobody else can compute the numbers."""
+    """Whether no other party can compute the numbers."""
 
     @abstractmethod
     def bytes(self, count: int) -> bytearray:
-        """So many uniform bytes."""
+        """Returns `count` uniform bytes."""
 
     def whole(self, count: int) -> "Tensor":
         """Uniform whole numbers from 0 to 2^53 - 1, shape (count,), int64."""
@@ -143,7 +143,7 @@ class SeededSource(RandomSource):
 
 @dataclass(frozen=True)
 class Context:
-    """What both ends of an exchange know of a payload; a scheme gets it from `View.context`.
+    """The values that both ends of an exchange know of a payload; a scheme gets it from `View.context`.
 
     It has the counters of shared randomness, and what fills the gaps of what was sent.
     """
@@ -152,7 +152,7 @@ class Context:
     round: int
     sender: int
     receiver: int | None = None
-    """None when one payload serves all receivers."""
+    """The receiver; None when one payload serves all receivers."""
     fill: "Tensor | None" = None
     """The receiver's own signal at this point of the chain, which replaces what was not sent; None: zeros."""
     phase: int = 0
@@ -163,5 +163,5 @@ class Context:
         return generator(self.seed, purpose, self.round, self.phase, self.sender, *more)
 
     def filled_with(self, fill: "Tensor | None") -> "Context":
-        """This context with another signal in place of what was not sent."""
+        """Returns this context with another signal in place of what was not sent."""
         return self if fill is self.fill else replace(self, fill=fill)

@@ -39,7 +39,7 @@ class Entry:
     is_complex: bool = False
 
     def view(self, flat: Tensor) -> Tensor:
-        """This tensor as a view of a whole vector."""
+        """Returns this tensor as a view of a whole vector."""
         part = flat[self.offset : self.offset + self.shape.numel()]
         if self.channels_last:
             outs, ins, height, width = self.shape
@@ -77,7 +77,7 @@ class ParameterLayout:
 
     @cached_property
     def parameters(self) -> "ParameterLayout":
-        """This layout without buffers, which are always last in the vector."""
+        """Returns this layout without buffers, which are always last in the vector."""
         return replace(self, entries=tuple(entry for entry in self.entries if not entry.is_buffer))
 
     @cached_property
@@ -126,7 +126,7 @@ def has_mean(buffer: Tensor) -> bool:
 
 
 def _defect(tensor: Tensor, dtype: torch.dtype) -> str:
-    """Why a tensor cannot be in a vector of a format, with the remedy; empty where it can."""
+    """Returns why a tensor cannot be in a vector of a format, with the remedy; empty where it can."""
     if tensor.layout is not torch.strided:
         return "sparse, and the vector is dense: make it dense, or a buffer"
     wanted = COMPLEX_OF.get(dtype) if tensor.is_complex() else dtype

@@ -88,7 +88,7 @@ class Samples:
         return torch.stack(sides).amax(0)
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that the samples consist of, but for their normalization."""
+        """The tensors of the samples, without their normalization."""
         weights = () if self.weights is None else (self.weights,)
         for rows in (self.inputs, self.labels, *self.more, *weights):
             yield from rows.tensors() if isinstance(rows, Ragged) else (rows,)
@@ -170,7 +170,7 @@ class LoadedDataset:
     """Samples that are held out of one of both to choose by; None: there are none."""
 
     def to(self, dtype: torch.dtype) -> "LoadedDataset":
-        """These samples, whose batches have that dtype."""
+        """Returns these samples, with batches of that dtype."""
         held_out = None if self.validation is None else replace(self.validation, dtype=dtype)
         train, test = (replace(samples, dtype=dtype) for samples in (self.train, self.test))
         return replace(self, train=train, test=test, validation=held_out)
@@ -213,7 +213,7 @@ class Dataset(ABC):
 
     @property
     def sources(self) -> Sequence[Source]:
-        """What `decentnode download` fetches; empty where that takes steps of your own."""
+        """The files that `decentnode download` fetches; empty where that takes steps of your own."""
         return ()
 
     @property
@@ -250,7 +250,7 @@ class Dataset(ABC):
     def whole(self, seed: int) -> LoadedDataset:
         """All samples, checked; raises DatasetError with a line for each defect."""
         whole = self._read(seed)
-        refuse((Defect.at("dataset", what) for what in defects_of(whole)), DatasetError)
+        refuse((Defect.at("dataset", problem) for problem in defects_of(whole)), DatasetError)
         return whole
 
     def drawn(self, dataset: LoadedDataset, seed: int) -> LoadedDataset:
@@ -379,7 +379,7 @@ def _rows(wrong: Tensor) -> list[int]:
 
 
 def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:
-    """`size` samples without replacement, in their old order; all of them when `size` is None."""
+    """Draws `size` samples without replacement, in their old order; all of them when `size` is None."""
     if size is None:
         return samples
     if size > len(samples):

@@ -38,7 +38,7 @@ class Cifar(FileDataset):
     train_files: ClassVar[tuple[str, ...]]
     test_files: ClassVar[tuple[str, ...]]
     label_bytes: ClassVar[int] = 1
-    """At the start of a binary record."""
+    """The number of label bytes at the start of a binary record."""
 
     @property
     @abstractmethod

@@ -27,14 +27,14 @@ BLOCK = 1 << 18
 SILENCE = 30.0
 """Seconds that a server may send nothing."""
 WINDOW, LEAST_BYTES = 60.0, 60_000
-"""In so many seconds at least so many bytes must come."""
+"""A download must receive at least LEAST_BYTES bytes in WINDOW seconds."""
 ATTEMPTS = 4
 """How often a download is tried when its connection is cut; each attempt continues the file."""
 PAUSE = 1.0
 """Seconds before the second attempt; before each further one twice as many."""
 
 Progress = Callable[[int, int], None]
-"""Is told the bytes that are here, and those of the whole file (0: unknown)."""
+"""A function of the bytes received so far and of the size of the whole file (0: unknown)."""
 
 
 class DownloadFailed(DecentnodeError):
@@ -49,7 +49,7 @@ def name_of_file(source: Source) -> str:
 
 
 def place_of(source: Source, folder: Path) -> Path:
-    """Where the file goes as it is fetched."""
+    """The path of the file as it is fetched."""
     return folder / source.folder / name_of_file(source)
 
 

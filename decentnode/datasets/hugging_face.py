@@ -36,7 +36,7 @@ class _ArrowFile(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
-    """What is in state.json."""
+    """The content of state.json."""
 
     data_files: list[_ArrowFile] = msgspec.field(name="_data_files")
     index_files: list[_ArrowFile] | None = msgspec.field(name="_indices_data_files", default=None)
@@ -47,7 +47,7 @@ class _Feature(msgspec.Struct):
 
 
 class _Description(msgspec.Struct):
-    """What is in dataset_info.json; other kinds of features are lists or have no names."""
+    """The content of dataset_info.json; other kinds of features are lists or have no names."""
 
     features: dict[str, _Feature | list[Any]] | None = None
 

@@ -25,7 +25,7 @@ Variant = Literal[
 UNSIGNED_BYTE = 0x08
 BLOCK = 1 << 24
 MOST_BYTES = 1 << 40
-"""More than any of these data sets has; a header with a larger size is damaged."""
+"""A limit above the size of all these data sets; a header with a larger size is damaged."""
 GZIP_MAGIC = b"\x1f\x8b"
 EMNIST_FOLDERS = ("emnist", "EMNIST/raw", "gzip")
 FOLDERS = {
@@ -194,7 +194,7 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
 
 
 def _read(stream: BinaryIO, most: int) -> bytearray:
-    """Up to `most` bytes, block by block: the size in a damaged header may not fit into memory."""
+    """Reads up to `most` bytes, block by block: the size in a damaged header may not fit into memory."""
     content = bytearray()
     while block := stream.read(min(BLOCK, most - len(content))):
         content += block

@@ -30,7 +30,7 @@ Arrays = tuple[NDArray[Any], NDArray[np.int64]]
 
 
 class _File(msgspec.Struct):
-    """What is in a file; `num_samples` is not read, as tools disagree on what it counts."""
+    """The content of a file; `num_samples` is not read, as tools disagree on what it counts."""
 
     users: list[str]
     user_data: dict[str, msgspec.Raw]
@@ -53,7 +53,7 @@ class Part:
     """Shape (n,), int64: the number of each sample's user."""
 
     def samples(self, mean: Tensor | None = None, std: Tensor | None = None) -> Samples:
-        """These images as samples, normalized by these statistics, or not at all."""
+        """Returns these images as samples, normalized by these statistics, or not at all."""
         samples = Samples(self.inputs, self.labels, groups=self.groups)
         return samples if mean is None or std is None else replace(samples, mean=mean, std=std)
 

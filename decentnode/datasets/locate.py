@@ -15,7 +15,7 @@ from decentnode.errors import DatasetError
 
 ENVIRONMENT = "DECENTNODE_DATASETS"
 FOLDERS = ("data", "datasets")
-"""Beside the configuration or in the current folder, with one folder for each dataset."""
+"""Folders beside the configuration or in the current folder, with one folder for each dataset."""
 SYSTEM = "/usr/share/datasets"
 
 

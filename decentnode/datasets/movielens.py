@@ -73,7 +73,7 @@ class MovieLens(FileDataset):
         return LoadedDataset(train, test, num_classes=1, shape=(2,))
 
     def _drawn(self, users: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-        """Which ratings are for testing: of each user the same fraction, rounded, but never all."""
+        """Draws the ratings for testing: the same fraction for each user, rounded, but never all."""
         rng = generator(seed, "movielens")
         # Random within a user, so the first of each user's ratings in this order are drawn.
         order = np.lexsort((rng.random(len(users)), users))
@@ -90,7 +90,7 @@ class MovieLens(FileDataset):
 
 
 def read_ratings(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Users, films and ratings of a file, as they stand there; raises DatasetError with the line."""
+    """Reads users, films and ratings of a file, as they stand there; raises DatasetError with the line."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)

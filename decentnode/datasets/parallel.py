@@ -25,7 +25,7 @@ from decentnode.options import Positive
 
 CACHE = "decentnode-cache"
 FORMAT = 1
-"""Part of the name of prepared files."""
+"""A part of the name of prepared files."""
 LINES_AT_A_TIME = 4096
 SAMPLE_PAIRS = 480
 SAMPLE_DOCUMENTS = 120

@@ -100,7 +100,7 @@ class Sizes(Partition):
 
 
 def apportion(fractions: NDArray[np.float64], total: int) -> Indices:
-    """Whole numbers that sum to `total`, each within one of its fraction (largest remainders)."""
+    """Returns whole numbers that sum to `total`, each within one of its fraction (largest remainders)."""
     exact = fractions / fractions.sum() * total
     counts: Indices = np.floor(exact).astype(np.int64)
     most_left = np.argsort(counts - exact, kind="stable")
@@ -249,7 +249,7 @@ class Dirichlet(Partition):
 
 
 def by_label(samples: Samples, rng: np.random.Generator) -> list[Indices]:
-    """For each label that occurs, ascending, its samples in random order."""
+    """Returns the samples of each label that occurs, ascending, in random order."""
     if samples.labels.dim() > 1:
         raise DatasetError.at(
             "dataset.partition", "deals samples by their label, and here each has several; use iid or natural"
@@ -336,7 +336,7 @@ class Shards(Partition):
 
 
 def label_histogram(samples: Samples, parts: Sequence[Tensor], num_classes: int) -> list[list[int]]:
-    """For each rank the number of samples of each label; numbers count as one label."""
+    """Returns the number of samples of each label for each rank; numbers count as one label."""
     if samples.labels.is_floating_point():
         return [[len(part)] for part in parts]
     # In 64 bits, because torch has no comparison of 16 without sign.

@@ -19,7 +19,7 @@ T = TypeVar("T")
 BLOCK = 1 << 20
 """Bytes that are read at a time."""
 MAKING = ".making"
-"""What folders begin with that are not complete."""
+"""The prefix of folders that are not complete."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class TextFile:
 
 
 def in_groups(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """So many at a time."""
+    """Yields groups of so many items."""
     iterator = iter(items)
     while group := list(islice(iterator, size)):
         yield group

@@ -44,7 +44,7 @@ class Ragged:
         return len(self), int(self.lengths.max()) if len(self) else 0
 
     def dim(self) -> int:
-        """2, as of a tensor of such rows."""
+        """Returns 2, as for a tensor of such rows."""
         return 2
 
     def is_floating_point(self) -> bool:
@@ -52,7 +52,7 @@ class Ragged:
         return self.values.is_floating_point()
 
     def index_select(self, dim: int, rows: Tensor) -> Tensor:
-        """These rows, filled up to the longest of them: shape (rows, longest), int64."""
+        """Returns these rows, filled up to the longest of them: shape (rows, longest), int64."""
         assert dim == 0
         lengths = self.lengths[rows]
         steps = torch.arange(int(lengths.max()) if len(rows) else 0)
@@ -75,7 +75,7 @@ class Ragged:
         return int(torch.searchsorted(self.lengths.cumsum(0), place, right=True))
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that it consists of."""
+        """The tensors that it consists of."""
         return self.values, self.starts, self.lengths
 
     def defects(self) -> Iterator[str]:
@@ -92,7 +92,7 @@ class Ragged:
 
 
 Rows = Tensor | Ragged
-"""What samples are made of: one row for each."""
+"""A column of samples: one row for each sample."""
 
 
 def lengths_of(rows: Rows) -> Tensor:

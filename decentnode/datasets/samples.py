@@ -107,7 +107,7 @@ def reddit(directory: Path, users: int = 4, samples: int = 5, seed: int = 1) -> 
 
 
 def _vocabulary() -> bytes:
-    """What pickle.dumps makes of LEAF's vocabulary, written by hand: protocol 2."""
+    """Returns what pickle.dumps makes of LEAF's vocabulary, written by hand: protocol 2."""
 
     def text(value: str) -> bytes:
         return b"X" + len(value).to_bytes(4, "little") + value.encode()
@@ -190,7 +190,7 @@ def _written(
 
 
 def patterned(kind: str, count: int, classes: int, shape: tuple[int, ...], seed: int = 1) -> Labelled:
-    """So many uint8 images of a shape, with the labels 0, 1, 2, ... in turn."""
+    """Returns `count` uint8 images of a shape, with the labels 0, 1, 2, ... in turn."""
     labels = np.arange(count) % classes
     patterns = generator(1, kind).integers(0, 128, (classes, *shape), dtype=np.uint8)
     noise = generator(seed, kind).integers(0, 128, (count, *shape), dtype=np.uint8)

@@ -23,7 +23,7 @@ from decentnode.errors import DatasetError, Defect, refuse
 from decentnode.options import PositiveFloat, Probability
 
 Levels = tuple[float, ...]
-"""What a skew has chosen for a rank, such as an angle."""
+"""The value that a skew has chosen for a rank, such as an angle."""
 BLOCK = 1 << 22
 """Values that are changed at a time, because their floats take more memory."""
 IMAGE = ("channels", "height", "width")
@@ -56,7 +56,7 @@ class Skew(ABC):
         refuse_old_hooks(cls, {"defect": "defects"})
 
     def defects(self, dataset: LoadedDataset, count: int) -> Iterator[Defect]:
-        """Why these samples cannot be changed so, if `count` ranks train."""
+        """Yields the reasons why these samples cannot be changed so, if `count` ranks train."""
         yield from ()
 
     def levels(self, rank: SkewedRank, rng: np.random.Generator) -> Levels:
@@ -65,7 +65,7 @@ class Skew(ABC):
 
     @abstractmethod
     def change(self, samples: Samples, rank: SkewedRank, rng: np.random.Generator) -> Samples:
-        """Some samples of the rank with other `inputs` or `labels`, of the same types and shapes.
+        """Returns samples of the rank with other `inputs` or `labels`, of the same types and shapes.
 
         It writes to none of the given ones. A rank has its samples changed in blocks, in their order.
         """
@@ -106,7 +106,7 @@ def apply(
                         changes.write(name, rows, values)
     result = replace(dataset, train=changes.samples)
     if any(map(is_third_party, skews)):
-        refuse((Defect.at("dataset.skew", what) for what in defects_of(result)), DatasetError)
+        refuse((Defect.at("dataset.skew", problem) for problem in defects_of(result)), DatasetError)
     return result, chosen
 
 

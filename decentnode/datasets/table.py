@@ -140,7 +140,7 @@ def check_fraction(fraction: float) -> None:
 
 
 def drawn(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Which rows are for testing; at least one is, and one is not. Raises DatasetError."""
+    """Draws the rows for testing; at least one is, and one is not. Raises DatasetError."""
     if count < 2:
         raise DatasetError.at("dataset", "one row is too few to train and to test")
     chosen_rows = np.zeros(count, dtype=bool)
@@ -153,7 +153,7 @@ def loaded(
     features: Sequence[NDArray[np.float32]], labels: Sequence[Array], groups: Sequence[Array] | None,
     classes: int,
 ) -> LoadedDataset:  # fmt: skip
-    """Training and test rows, normalized by the training rows."""
+    """Returns training and test rows, normalized by the training rows."""
     mean, std = features[0].mean(0, dtype=np.float64), features[0].std(0, dtype=np.float64)
     std[std == 0] = 1
     center, scale = (torch.from_numpy(np.asarray(of, dtype=np.float32)) for of in (mean, std))
@@ -182,7 +182,7 @@ def numbers(column: Array, name: str) -> NDArray[np.float32]:
 
 
 def _row_numbers(table: ByName, names: Sequence[str]) -> str | None:
-    """The first of these columns that is an index of the rows by its name and its numbers; None without one.
+    """The first of these columns that is an index of the rows by its name and numbers; None without one.
 
     Rows are often in the order of their classes: then the number of a row tells its class.
     """

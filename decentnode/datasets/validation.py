@@ -68,7 +68,7 @@ def split_rows(
 
 
 def _outline(samples: Samples, rows: Tensor) -> Samples:
-    """What the built-in partitions read: labels and groups, without a copy of what may be large."""
+    """Returns what the built-in partitions read: labels and groups, without a copy of large tensors."""
 
     def repeated(values: Tensor | Ragged) -> Tensor | Ragged:
         if isinstance(values, Ragged):

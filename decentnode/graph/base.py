@@ -26,13 +26,13 @@ GRAPH_FILE = r".*(/.*|\.edges|\.adj|\.adjacency|\.txt)"
 MOST_NODES = 1_000_000
 """More nodes than any run has; larger numbers are mistakes."""
 Adjacency = tuple[tuple[int, ...], ...]
-"""For each rank the ranks it sends to, ascending, without itself."""
+"""The ranks that each rank sends to, ascending, without itself."""
 FORESEEN_ROUNDS = 3
 """Rounds after the current one whose neighbors a node connects to."""
 KEPT_ROUNDS = 4 + FORESEEN_ROUNDS
 """How many rounds of a redrawn graph a process keeps, as its nodes may be in different rounds."""
 MOST_AHEAD_ROUNDS, MOST_AHEAD_EDGES = 1000, 500_000
-"""What is drawn before the fork at most: some tenths of a second, and 10 MB that all nodes share."""
+"""Limits of the edges drawn before the fork: some tenths of a second, and 10 MB that all nodes share."""
 
 
 def as_pairs(edges: Iterable[tuple[int, int]] | Pairs) -> Pairs:
@@ -41,7 +41,7 @@ def as_pairs(edges: Iterable[tuple[int, int]] | Pairs) -> Pairs:
 
 
 def neighbor_lists(nodes: int, edges: Iterable[tuple[int, int]] | Pairs, directed: bool = False) -> Adjacency:
-    """Adjacency of the edges i -> j, in both directions unless `directed`, without loops and repetitions.
+    """Builds the adjacency of edges i -> j, both ways unless `directed`, without loops and repetitions.
 
     Raises IndexError for a rank that is not 0..nodes - 1.
     """
@@ -101,7 +101,7 @@ def _sorted_edges(nodes: int, pairs: Pairs, directed: bool) -> tuple[NDArray[np.
 
 
 def transpose(adjacency: Adjacency) -> Adjacency:
-    """For each rank the ranks it receives from, ascending."""
+    """Returns the ranks that each rank receives from, ascending."""
     backward = ((j, i) for i, targets in enumerate(adjacency) for j in targets)
     return neighbor_lists(len(adjacency), backward, directed=True)
 
@@ -124,7 +124,7 @@ class View:
     weights: dict[int, float]
     outgoing_weights: dict[int, float]
     co_senders: dict[int, tuple[int, ...]]
-    """For each target all ranks that it receives from, this node included, ascending."""
+    """All ranks that each target receives from, this node included, ascending."""
     learning_rate: float = 0.0
     """The rate of this round's local steps; 0 where the node rests, or the round only mixes."""
     servers: tuple[int, ...] = ()
@@ -140,7 +140,7 @@ class View:
         self, sender: int, receiver: int | None = None, *, fill: "Tensor | None" = None, phase: int = 0,
         number: int | None = None,
     ) -> Context:  # fmt: skip
-        """What both ends know of a payload in this round.
+        """Returns what both ends know of a payload in this round.
 
         Args:
             receiver: None where one payload serves all receivers.
@@ -158,7 +158,7 @@ class View:
         )
 
     def at(self, round: int, learning_rate: float) -> "View":
-        """This view in another round; `dataclasses.replace` takes ten times as long."""
+        """Returns this view in another round; `dataclasses.replace` takes ten times as long."""
         view = object.__new__(View)
         levels = tuple(level.at(round, learning_rate) for level in self.levels) if self.levels else ()
         vars(view).update(vars(self), round=round, learning_rate=learning_rate, levels=levels)
@@ -201,7 +201,7 @@ class Graph(ABC):
     @property
     @abstractmethod
     def num_nodes(self) -> int:
-        """n; ranks are 0..n-1."""
+        """The number of nodes n; ranks are 0..n-1."""
 
     @property
     def static(self) -> bool:
@@ -260,7 +260,7 @@ class Graph(ABC):
         return None
 
     async def prepare(self, rank: int, round: int) -> None:  # noqa: B027 - most graphs ask nobody
-        """Awaited before the first question about a round; returns at once where edges are computed."""
+        """Makes a round available before its edges are read; returns at once where edges are computed."""
 
     def with_labels(self, histograms: Sequence[Sequence[int]]) -> "Graph":
         """The graph of nodes that have so many samples of each label; only where the graph `needs_labels`."""
@@ -294,7 +294,7 @@ class StaticGraph(Graph):
     @property
     @abstractmethod
     def adjacency(self) -> Adjacency:
-        """For each rank the ranks it sends to, ascending; raises GraphError for impossible options."""
+        """Returns the ranks that each rank sends to, ascending; raises GraphError for impossible options."""
 
     @property
     def num_nodes(self) -> int:

@@ -14,7 +14,7 @@ from decentnode.graph.time_varying import Alternating
 from decentnode.options import Positive
 
 Links = dict[tuple[int, int], float]
-"""One round: the weight of each undirected edge."""
+"""The weight of each undirected edge of one round."""
 Rounds = list[Links]
 
 
@@ -46,7 +46,7 @@ class BaseKPlusOne(Alternating):
 
     @cached_property
     def _rows(self) -> list[list[dict[int, float]]]:
-        """For each round of the period and each rank the weights of its neighbors, ascending."""
+        """Returns the weights of each rank's neighbors, ascending, for each round of the period."""
         build = simple_base if self.simple else base
         rounds = build(range(self.nodes), min(self.degree + 1, self.nodes)) or [{}]
         return [_rows_of(links, self.nodes) for links in rounds]
@@ -107,16 +107,16 @@ class NodeGroup:
 
     @property
     def blocks(self) -> list[Sequence[int]]:
-        """V_l1 .. V_la."""
+        """The blocks V_l1 .. V_la."""
         size = self.base**self.power
         return [self.members[i * size : (i + 1) * size] for i in range(self.a)]
 
     def averages(self, round: int) -> Links:
-        """Round `round` of averaging the whole group, in repetition."""
+        """Returns the links of round `round` of averaging the whole group, in repetition."""
         return self._whole[round % len(self._whole)] if self._whole else {}
 
     def averages_blocks(self, round: int) -> Links:
-        """Round `round` of averaging within each block, in repetition."""
+        """Returns the links of round `round` of averaging within each block, in repetition."""
         return self._blockwise[round % self.power] if self.power else {}
 
     @cached_property

@@ -63,9 +63,9 @@ class Churn(RedrawnGraph):
         return self.graph.partners(rank)
 
     def edges(self, round: int) -> Pairs:
-        there = [rank for rank in range(self.num_nodes) if self.is_there(rank, round)]
-        awake = set(there)
-        return as_pairs((i, j) for i in there for j in self.graph.targets(i, round) if j in awake)
+        present = [rank for rank in range(self.num_nodes) if self.is_there(rank, round)]
+        awake = set(present)
+        return as_pairs((i, j) for i in present for j in self.graph.targets(i, round) if j in awake)
 
     def trains(self, rank: int, round: int) -> bool:
         is_here = self.is_there(rank, round) and not self.begins(rank, round)
@@ -101,7 +101,7 @@ class Churn(RedrawnGraph):
 
     @cached_property
     def _spans(self) -> dict[int, list[tuple[int, int | None]]]:
-        """First and last rounds by rank, ascending; raises GraphError."""
+        """Returns first and last rounds by rank, ascending; raises GraphError."""
         listed = list(self.schedule) if self.schedule_path is None else self._read(self.schedule_path)
         spans: dict[int, list[tuple[int, int | None]]] = {}
         for rank, first, last in sorted(listed, key=lambda span: span[:2]):
@@ -133,7 +133,7 @@ class Churn(RedrawnGraph):
 
 
 def _span(line: Line, defects: Defects) -> Span:
-    """Rank, first and last; zeros for a defect, which is added."""
+    """Reads rank, first and last round; zeros for a defect, which is added."""
     words = line.words
     if len(words) in (2, 3) and all(INTEGER.fullmatch(word) and int(word) >= 0 for word in words):
         rank, first, *last = map(int, words)

@@ -49,7 +49,7 @@ def is_connected(adjacency: Adjacency) -> bool:
 
 
 def why_disconnected(adjacency: Adjacency) -> list[str]:
-    """Why nodes do not reach each other, one line for each reason; empty when all do."""
+    """Returns why nodes do not reach each other, one line for each reason; empty when all do."""
     parts = components(adjacency)
     if len(parts) <= 1:
         return []
@@ -67,7 +67,7 @@ def why_disconnected(adjacency: Adjacency) -> list[str]:
 
 
 def rounds_to_reach(rounds: Sequence[Adjacency]) -> int | None:
-    """Rounds, repeated, until every node has information from every other; None when that never happens.
+    """Counts rounds, repeated, until every node has information from every other; None when never.
 
     Bit j of `known[i]` is set when i has information from j: one integer operation updates all j at once.
     """

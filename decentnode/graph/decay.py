@@ -48,7 +48,7 @@ class KnownDecay:
     formula: str
     """The formula of the factor, and its source."""
     holds: Literal["", "at most ", "expected ", "mostly below "] = ""
-    """Empty: exactly, in the long run."""
+    """The sense in which the factor holds; empty: exactly, in the long run."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _scaled(x: Array) -> tuple[Array, float]:
 def _of_the_product(
     weighted: WeightedGraph, weights: Sequence[SparseWeights]
 ) -> tuple[float | None, float | None]:
-    """`expected_period` and `worst_period`."""
+    """Returns `expected_period` and `worst_period`."""
     n = weighted.num_nodes
     if n > MOST_DENSE_NODES or n * sum(w.entries for w in weights) > MOST_MULTIPLICATIONS:
         return None, None
@@ -108,7 +108,7 @@ def _of_the_product(
 
 
 def known_decay(weighted: WeightedGraph) -> KnownDecay | None:
-    """What the literature has for the family and its usual weights; None where we know of nothing."""
+    """Returns the published rate of the family and its usual weights; None where none is known."""
     graph = weighted.graph
     if name_of(weighted.mixing) != default_weights(graph) or graph.num_nodes < 3:
         return None

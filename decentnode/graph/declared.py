@@ -32,7 +32,7 @@ def check_declared(graph: Graph) -> None:
 
 
 def notices(graph: Graph) -> list[str]:
-    """Why the first rounds of a graph without a period do not connect all nodes, one line each."""
+    """Returns why the first rounds of a graph without a period do not connect all nodes, one line each."""
     if not is_third_party(graph) or graph.period is not None or graph.num_nodes > MOST_RANKS:
         return []
     reasons = _rifts(graph, range(MOST_ROUNDS))

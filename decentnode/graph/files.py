@@ -100,7 +100,7 @@ def _node_count(lines: list[Line], defects: Defects) -> tuple[int, int, list[Lin
 
 
 def _guess_type(path: str, nodes: int, body_lines: list[Line]) -> FileType:
-    """By suffix; otherwise two words on every line mean edges, unless there is one line for each node."""
+    """Guesses by suffix; otherwise two words on every line mean edges, unless a line stands for each node."""
     known = SUFFIXES.get(Path(path).suffix)
     if known:
         return known
@@ -153,7 +153,7 @@ def _check_both_sides(edges: Edges, defects: Defects) -> None:
 
 
 def _check_both_ways(edges: Edges, defects: Defects) -> None:
-    """Where only some edges are listed both ways, either the others are missing or the file is directed."""
+    """Refuses files that list only some edges both ways: the others are missing, or the file is directed."""
     single = {edge: number for edge, number in edges.items() if edge[::-1] not in edges}
     if len(single) == len(edges):
         return

@@ -31,7 +31,7 @@ class MatrixNeeds:
 
 
 def check_matrices(weighted: WeightedGraph, needs: MatrixNeeds) -> str:
-    """What was checked, in one line; or the first round that fails, and how."""
+    """Returns what was checked, in one line; or the first round that fails, and how."""
     graph = weighted.graph
     if graph.num_nodes > MOST_NODES:
         return f"not checked, as there are more than {MOST_NODES:,} nodes"
@@ -51,7 +51,7 @@ def check_matrices(weighted: WeightedGraph, needs: MatrixNeeds) -> str:
 
 
 def _fault(weighted: WeightedGraph, round: int, needs: MatrixNeeds) -> str:
-    """What is wrong with W of a round; empty where nothing is."""
+    """Returns what is wrong with W of a round; empty where nothing is."""
     W = weighted.matrix(round)
     if not np.isfinite(W).all():
         return "a weight is not a finite number"
@@ -84,7 +84,7 @@ def _strays(graph: Graph, W: Array, round: int) -> str:
 
 
 def _apart(graph: Graph, adjacencies: list[Adjacency]) -> str:
-    """Why all rounds together do not connect the nodes."""
+    """Returns why all rounds together do not connect the nodes."""
     if graph.allow_disconnected:
         return ""
     ranks = range(graph.num_nodes)

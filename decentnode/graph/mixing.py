@@ -144,7 +144,7 @@ class WeightedGraph:
     """A graph with its mixing weights: one node's view of each round."""
 
     def __init__(self, graph: Graph, mixing: Mixing, seed: int = 0) -> None:
-        """`seed`: that of the views.
+        """`seed`: the seed of the views.
 
         Raises BadInput when the weights do not fit the graph, or `static` and `period` contradict.
         """

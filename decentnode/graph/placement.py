@@ -14,16 +14,16 @@ from decentnode.graph.walks import Mobility
 MOST_DRAWN = 400
 """Nodes of a drawing; more cannot be told apart."""
 FEW = 16
-"""Up to so many nodes stand on a circle in the order of their ranks, whatever their edges."""
+"""Up to this number, nodes are on a circle in the order of their ranks, whatever their edges."""
 MANY_CHANGING = 40
-"""Up to so many nodes stand on a circle where the graph changes: no place suits the edges of all rounds."""
+"""Up to this number, nodes of a changing graph are on a circle: no place suits the edges of all rounds."""
 ITERATIONS = 300
 SEED = 0
 NEAREST = 0.7
 """The least distance of two nodes, as a share of that on a full square lattice."""
 
 Places = NDArray[np.float64]
-"""x and y of each rank, from -1 to 1, shape (n, 2)."""
+"""The coordinates x and y of each rank, from -1 to 1, shape (n, 2)."""
 
 
 def places(graph: Graph, rounds: Sequence[int]) -> list[Places]:

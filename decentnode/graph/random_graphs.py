@@ -26,7 +26,7 @@ class Drawn(Sized):
     seed: int = field(default=SEED, kw_only=True)
 
     def defects(self) -> Iterator[Defect]:
-        """Why no such graph exists."""
+        """Yields the reasons why no such graph exists."""
         yield from ()
 
     @abstractmethod

@@ -28,7 +28,7 @@ from decentnode.graph.random_graphs import Regular
 from decentnode.options import Fraction, NonNegative, Positive, Probability
 
 GAIN = 1e-6
-"""What `matcha` counts as better, and how exactly it knows its weight."""
+"""The least improvement that `matcha` counts as one, and the precision of its weight."""
 SUPERGRADIENT_STAGES, STAGE_STEPS = 10, 30
 MOST_SWAPS = 100
 """Attempts to remove loops and repeated edges from one draw."""
@@ -56,7 +56,7 @@ class Redrawn(RedrawnGraph):
         return self.nodes
 
     def defects(self) -> Iterator[Defect]:
-        """Why no such graph exists."""
+        """Yields the reasons why no such graph exists."""
         yield from ()
 
     def most_targets(self, rank: int) -> int:
@@ -273,7 +273,7 @@ class PartialParticipation(Redrawn):
 
     @cached_property
     def awake(self) -> Callable[[int], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-        """Which nodes are awake in a round, shape (n,)."""
+        """Returns which nodes are awake in a round, shape (n,)."""
         return lru_cache(KEPT_ROUNDS)(
             lambda round: generator(self.seed, name_of(self), round).random(self.nodes) < self.probability
         )
@@ -333,7 +333,7 @@ class Teleport(Redrawn):
 
     @cached_property
     def _rows(self) -> list[Weights]:
-        """W of the topology, by place."""
+        """Returns the rows of W of the topology, by place."""
         inner: Graph = TOPOLOGIES[self.topology](self.active)
         mixing = Uniform() if inner.directed else MetropolisHastings()
         return [mixing.incoming(inner, place, 0) for place in range(self.active)]
@@ -425,7 +425,7 @@ class Matcha(RedrawnGraph):
 
     @cached_property
     def _best(self) -> tuple[float, float]:
-        """alpha and rho: rho is convex in alpha, so thirds of an interval close in on its minimum."""
+        """Returns alpha and rho: rho is convex in alpha, so thirds of an interval close in on its minimum."""
         p, n = self.probabilities, self.num_nodes
         mean = np.tensordot(p, self._laplacians, 1)
         # A matching has L^2 = 2 L, and matchings are drawn independently.

@@ -31,7 +31,7 @@ class Scheduled(PeriodicGraph):
 
     @property
     def order(self) -> tuple[int, ...]:
-        """For each round of a period the position of its graph in `sequence`."""
+        """The position in `sequence` of the graph of each round of a period."""
         return tuple(range(len(self.sequence)))
 
     @property
@@ -158,7 +158,7 @@ class ContactTrace(Scheduled):
 
 
 def _contact(line: Line, nodes: int, defects: Defects) -> tuple[int, int, float, float] | None:
-    """Both ranks, begin and end; None for a defect, which is added."""
+    """Reads both ranks, begin and end; None for a defect, which is added."""
     if len(line.words) != 4:
         text = quoted(" ".join(line.words))
         defects.add(line.number, f"a contact is 'i j begin end', two ranks and two times, not {text}")
@@ -194,11 +194,11 @@ class AvailabilityTrace(Scheduled):
 
     @cached_property
     def sequence(self) -> tuple[Adjacency, ...]:
-        def there(awake: set[int]) -> Adjacency:
+        def subgraph(awake: set[int]) -> Adjacency:
             kept = ((i, j) for i in awake for j in self._base[i] if j in awake)
             return neighbor_lists(len(self._base), kept)
 
-        return self._checked(tuple(map(there, self._awake)))
+        return self._checked(tuple(map(subgraph, self._awake)))
 
     @cached_property
     def _base(self) -> Adjacency:
@@ -221,7 +221,7 @@ class AvailabilityTrace(Scheduled):
         return awake
 
     def _span(self, line: Line, defects: Defects) -> tuple[int, float, float]:
-        """Rank, begin and end; zeros for a defect, which is added."""
+        """Reads rank, begin and end; zeros for a defect, which is added."""
         if len(line.words) != 3:
             text = quoted(" ".join(line.words))
             defects.add(line.number, f"expected 'rank,begin,end', a rank and two times, not {text}")
@@ -232,7 +232,7 @@ class AvailabilityTrace(Scheduled):
 
 
 def _times(line: Line, words: Sequence[str], defects: Defects) -> tuple[float, float]:
-    """Begin and end in seconds; zeros for a defect, which is added."""
+    """Reads begin and end in seconds; zeros for a defect, which is added."""
     try:
         begin, end = map(float, words)
     except ValueError:

@@ -20,7 +20,7 @@ MEASURED_ROUNDS = 200
 MEASURED_MODELS = 20
 TARGET = 1e-6
 ZERO = 1e-12
-"""Below this, 1 - lambda and lambda are rounding errors."""
+"""The value below which 1 - lambda and lambda are rounding errors."""
 KRYLOV_STEPS = 200
 EXHAUSTED = 1e-9
 """A next Lanczos direction shorter than this is noise: all distinct values have been found."""
@@ -56,7 +56,7 @@ class GraphFigures:
     rounds_to_target: int | None
     """Rounds until disagreement is at most 1e-6 of what it was; None when it does not shrink."""
     expected: float | None = None
-    """What `contraction` is in expectation; None where it is not known or the graph repeats."""
+    """The expectation of `contraction`; None where it is not known or the graph repeats."""
 
 
 def measure(weighted: WeightedGraph) -> GraphFigures:
@@ -157,10 +157,10 @@ class SparseWeights:
     @property
     def symmetric(self) -> bool:
         """Whether w_ij = w_ji for all pairs."""
-        there, back = np.lexsort((self._columns, self._rows)), np.lexsort((self._rows, self._columns))
-        same = np.array_equal(self._rows[there], self._columns[back])
-        same = same and np.array_equal(self._columns[there], self._rows[back])
-        return same and bool(np.abs(self._values[there] - self._values[back]).max() <= ZERO)
+        by_row, by_column = np.lexsort((self._columns, self._rows)), np.lexsort((self._rows, self._columns))
+        same = np.array_equal(self._rows[by_row], self._columns[by_column])
+        same = same and np.array_equal(self._columns[by_row], self._rows[by_column])
+        return same and bool(np.abs(self._values[by_row] - self._values[by_column]).max() <= ZERO)
 
     @property
     def entries(self) -> int:
@@ -168,12 +168,12 @@ class SparseWeights:
         return len(self._values)
 
     def times(self, x: Array) -> Array:
-        """W x for x of shape (n, d)."""
+        """Returns W x for x of shape (n, d)."""
         y: Array = np.add.reduceat(self._values[:, None] * x[self._columns], self._first)
         return y
 
     def gram(self, x: Array) -> Array:
-        """(W - J)^T (W - J) x for x of shape (n,)."""
+        """Returns (W - J)^T (W - J) x for x of shape (n,)."""
         y = self._sums(self._rows, self._values * x[self._columns]) - x.mean()
         z: Array = self._sums(self._columns, self._values * y[self._rows]) - y.mean()
         return z

@@ -26,7 +26,7 @@ class Alternating(PeriodicGraph):
         return self.nodes
 
     def defects(self) -> Iterator[Defect]:
-        """Why no such graph exists."""
+        """Yields the reasons why no such graph exists."""
         yield from ()
 
 

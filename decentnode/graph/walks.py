@@ -69,7 +69,7 @@ class Mobility(Stepwise):
         return np.argwhere(np.triu(squared <= min(self.radius, 2.0) ** 2, 1))
 
     def places(self, round: int) -> NDArray[np.float64]:
-        """Where the nodes are, shape (n, 2)."""
+        """Returns the positions of the nodes, shape (n, 2)."""
         walk: Walk = self.state(round)
         return walk.places
 

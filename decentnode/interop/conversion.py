@@ -32,11 +32,11 @@ class Conversion:
     missing: list[str] = field(default_factory=list)
     """One line for each key without a counterpart."""
     missing_keys: list[str] = field(default_factory=list)
-    """Their names with their lines, for a summary."""
+    """The names of these keys with their lines, for a summary."""
     notes: list[str] = field(default_factory=list)
     """One line for each key whose counterpart is not quite the same."""
     paths: dict[Key, Path] = field(default_factory=dict)
-    """Relative paths that exist, resolved, by their keys."""
+    """Relative paths that exist, resolved, by the keys that name them."""
 
     def __post_init__(self) -> None:
         name = _NOT_IN_NAMES.sub("_", self.ini.path.stem)[:100] or "imported"

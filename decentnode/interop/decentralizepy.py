@@ -34,7 +34,7 @@ OURS = {
     "DATASET": "dataset", "OPTIMIZER_PARAMS": "training.optimizer", "TRAIN_PARAMS": "training",
     "COMMUNICATION": "communication", "SHARING": "sharing",
 }  # fmt: skip
-"""Our section for each of decentralizepy's that an override may replace."""
+"""The section here for each section of decentralizepy that an override may replace."""
 REQUIRED = {
     "DATASET": ("dataset_class", "model_class"),
     "OPTIMIZER_PARAMS": ("optimizer_class",),
@@ -313,7 +313,7 @@ def _begin(conversion: Conversion, entries: IniEntry, scheme: Scheme) -> None:
 
 
 def _option(conversion: Conversion, entry: IniEntry, scheme: Scheme) -> None:
-    """One entry of SHARING that belongs to the scheme itself."""
+    """Converts one entry of SHARING that belongs to the scheme itself."""
     if entry.key.startswith("sharing_") or entry.key in CODING or not KEYS["SHARING"][entry.key].yaml:
         return
     value = entry.value

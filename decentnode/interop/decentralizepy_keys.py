@@ -112,7 +112,7 @@ KEYS: dict[str, dict[str, Counterpart]] = {
         "save_accumulated": _SAVED,
     },
 }
-"""By section. An optimizer has further keys, all of them its own options."""
+"""Keys by section. An optimizer has further keys, all of them its own options."""
 
 FLAGS: dict[str, Counterpart] = {
     "-ms": _to("mapping.machines"),
@@ -160,7 +160,7 @@ MODELS = {
     "MatrixFactorization": "matrix_factorization",
 }
 CNNS = {"CIFAR10": "cifar_cnn", "Celeba": "celeba_cnn"}
-"""What the class `CNN` is beside these datasets."""
+"""The model that the class `CNN` stands for beside each of these datasets."""
 PARTITIONS = {
     "False": "iid",
     "iid": "iid",
@@ -184,7 +184,7 @@ LOSSES = {"cross_entropy": "CrossEntropyLoss", "nll_loss": "NLLLoss", "mse_loss"
 
 @dataclass(frozen=True)
 class Scheme:
-    """What a sharing class of decentralizepy becomes: a section `sharing`."""
+    """The section `sharing` that a sharing class of decentralizepy becomes."""
 
     name: str
     fixed: Options = field(default_factory=dict)
@@ -193,7 +193,7 @@ class Scheme:
     keys: Mapping[str, Key] = field(default_factory=dict)
     """The place below `sharing` of each INI key."""
     defaults: Options = field(default_factory=dict)
-    """What decentralizepy takes where the INI file leaves a key out and the default here differs."""
+    """The values of decentralizepy for keys that the INI file leaves out and whose default here differs."""
     required: tuple[str, ...] = ()
     indices: bool = False
     """Whether it sends indices, so that a coder of indices fits."""
@@ -208,7 +208,7 @@ BASIS_KEYS: dict[str, Key] = {"wavelet": ("transforms", 0, "family"), "level": (
 
 
 def _top_k(*before: str, fraction: str = "alpha", default: Any = 1.0, **fixed: Any) -> Scheme:
-    """Gossip of the values that changed most, after a change of basis or none."""
+    """Returns gossip of the values that changed most, after a change of basis or none."""
     at = len(before)
     keys: dict[str, Key] = {
         fraction: ("transforms", at, "fraction"),

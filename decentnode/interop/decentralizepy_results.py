@@ -11,7 +11,7 @@ from decentnode.results.records import RoundRecord
 
 
 def as_decentralizepy(run: Run, out: Path) -> list[Path]:
-    """`RANK_results.json` for each node, for the plot scripts of decentralizepy (Dhasade et al., 2023).
+    """Writes a `RANK_results.json` per node for the plot scripts of decentralizepy (Dhasade et al., 2023).
 
     Rounds count from 1, accuracy is in percent. `total_meta` are the bytes of headers and positions, and
     `total_data_per_n` those of values. Training loss is that of the evaluated rounds.

@@ -19,7 +19,7 @@ HERE = "127.0.0.1"
 
 @dataclass
 class Arguments:
-    """What decentralizepy has on the command line of a driver; None and empty: not given."""
+    """The command line of a driver of decentralizepy; None and empty: not given."""
 
     iterations: int | None = None
     graph: Path | None = None
@@ -28,7 +28,7 @@ class Arguments:
     ip: Path | None = None
     machines: int | None = None
     processes: tuple[int, ...] = ()
-    """On each machine; one number is for all."""
+    """The number of processes on each machine; a single number is for all."""
     machine_id: int | None = None
     log_dir: str | None = None
     weights_store_dir: str | None = None
@@ -42,12 +42,12 @@ class Arguments:
 
     @property
     def servers(self) -> int:
-        """1 with a driver that starts a server beside the nodes: only there clients work at a rate."""
+        """Returns 1 for a driver that starts a server beside the nodes: only there clients have a rate."""
         return int("-wr" in self.others)
 
 
 def processes(text: str) -> tuple[int, ...]:
-    """`16` or `16,8`: the processes of each machine, empty if not given; raises BadInput."""
+    """Parses `16` or `16,8`: the processes of each machine, empty if not given; raises BadInput."""
     words = text.replace(",", " ").split()
     if not all(word.isdecimal() and 0 < int(word[:9]) == int(word) for word in words):
         raise BadInput(f"--procs-per-machine: numbers of processes, such as 16 or 16,8, not {quoted(text)}")
@@ -131,7 +131,11 @@ def read_addresses(path: Path) -> list[str]:
         raise ConfigError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(found, dict) or not found or not all(isinstance(one, str) for one in found.values()):
+    if (
+        not isinstance(found, dict)
+        or not found
+        or not all(isinstance(value, str) for value in found.values())
+    ):
         example = '{"0": "10.0.0.1", "1": "10.0.0.2"}'
         raise ConfigError(f"{path}: must be the addresses by machine id, such as {example}")
     if set(found) != set(map(str, range(len(found)))):

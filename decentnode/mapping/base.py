@@ -65,7 +65,7 @@ def _ip(address: str) -> _IP | None:
 
 
 def normal(address: str) -> str:
-    """One spelling for addresses that mean the same."""
+    """Returns one spelling for addresses that mean the same."""
     ip = _ip(address)
     return str(ip) if ip else address.lower().removesuffix(".")
 
@@ -93,7 +93,7 @@ class Machine:
     address: Address
     nodes: Positive
     listen: ListenAddress | None = None
-    """Where its ports are bound, if it has no interface with `address` (NAT); 0.0.0.0: everywhere."""
+    """The address that its ports are bound to, if no interface has `address` (NAT); 0.0.0.0: all."""
 
     @property
     def bound(self) -> str:
@@ -124,7 +124,7 @@ class Mapping(ABC):
 
     @property
     def origin(self) -> str:
-        """Where the list of machines comes from, such as torchrun; empty: the configuration."""
+        """The origin of the list of machines, such as torchrun; empty: the configuration."""
         return ""
 
     @property
@@ -145,7 +145,7 @@ class Mapping(ABC):
         return self.machines[machine].address
 
     def describe(self, machine: int) -> str:
-        """`machine 2 (10.0.0.3, ranks 6-7)`."""
+        """Returns `machine 2 (10.0.0.3, ranks 6-7)`."""
         ranks = self.ranks_of(machine)
         span = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"{ranks[0]}"
         return f"machine {machine} ({self.address(machine)}, ranks {span})"
@@ -207,10 +207,10 @@ class Mapping(ABC):
         bound = {i: self.machines[i].bound for i in shown}
         listed = ", ".join(f"{i}: {_with_ip(address, resolved[address])}" for i, address in bound.items())
         if fitting:
-            what, remedy = "several machines have", "name one: machine=K"
+            problem, remedy = "several machines have", "name one: machine=K"
         else:
-            what, remedy = "no machine has", "correct it, or add machine=K"
-        return Defect.at("mapping", f"{what} an address of this host ({listed})", remedy)
+            problem, remedy = "no machine has", "correct it, or add machine=K"
+        return Defect.at("mapping", f"{problem} an address of this host ({listed})", remedy)
 
 
 class Consecutive(Mapping):

@@ -19,14 +19,14 @@ SRUN = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID")
 BATCH = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE")
 """The variables in the script of a batch job, which srun has not started."""
 MOST_HOSTS = 65_536
-"""More than any cluster has; a longer list is a mistake."""
+"""A limit above the size of any cluster; a longer list is a mistake."""
 PORT_BLOCKS = 50
 PORT_BLOCK = 350
 """The distance of two jobs' ports: no default of one is that of another, up to 30 nodes on a machine."""
 FIRST_PORT = 1024
-"""Lower ones are for root."""
+"""The lowest port that a job uses; ports below are for root."""
 STEP_STRIDE = 7
-"""Between the blocks of two steps of a Slurm job, because the next block is the next job's."""
+"""The distance of the ports of two steps of a Slurm job; the next block belongs to the next job."""
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
@@ -51,11 +51,11 @@ class SchedulerJob:
     hosts: tuple[str, ...] = ()
     """The machines' names; empty where they are unknown."""
     rendezvous: tuple[str, int] = ("", 0)
-    """Host and port of torchrun's store, which machine 0 has."""
+    """The host and port of torchrun's store, which is on machine 0."""
     hosts_store: bool = False
     """Whether the first process of machine 0 must open that store itself."""
     is_started: bool = True
-    """False in the script of a batch job, which is a single process and may only query the job."""
+    """Whether the starter has run; False in the script of a batch job, which may only query the job."""
 
     @property
     def size(self) -> int:
@@ -175,7 +175,7 @@ def _number(environ: Environ, name: str) -> int:
 
 
 def expand_hosts(text: str) -> list[str]:
-    """`a[1-3],b` as a1, a2, a3, b, by `scontrol`; raises MappingError."""
+    """Expands `a[1-3],b` to a1, a2, a3, b, by `scontrol`; raises MappingError."""
     hosts = list(_shown_by_scontrol(text)) if "[" in text or "]" in text else text.split(",")
     if not all(hosts):
         raise MappingError(f"'{text[:80]}' is no list of hosts, such as a[1-3,07-09],b")
@@ -202,7 +202,7 @@ def _failed(text: str, why: str) -> MappingError:
 
 
 def expand_counts(text: str) -> list[int]:
-    """`2(x3),1` as 2, 2, 2, 1; raises MappingError."""
+    """Expands `2(x3),1` to 2, 2, 2, 1; raises MappingError."""
     counts: list[int] = []
     for word in text.split(","):
         match = _TASKS.fullmatch(word.strip())

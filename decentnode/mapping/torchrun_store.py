@@ -44,7 +44,7 @@ def _own_addresses(job: SchedulerJob) -> dict[int, str]:
 
 
 def both_ends(host: str, port: int) -> tuple[str, str]:
-    """This machine's address on the way to a host, and that host's; raises OSError. Nothing is sent."""
+    """Returns this machine's address on the way to a host, and the host's; raises OSError. Sends nothing."""
     family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)

@@ -23,7 +23,7 @@ from decentnode.models.pretrained import load_weights
 MOST_CHANGE = 0.1
 """How much padding may change scores, in standard deviations; half precision rounds to less."""
 ONE_VALUE = "more than 1 value per channel"
-"""Part of the error of torch's batch norm for a batch that it cannot normalize."""
+"""A part of the error of torch's batch norm for a batch that it cannot normalize."""
 
 
 @dataclass(kw_only=True)

@@ -30,7 +30,7 @@ class LeNet(Model):
 
 
 def stage(inputs: int, outputs: int) -> list[nn.Module]:
-    """One convolution, normalized, at half the resolution.
+    """Builds one convolution, normalized, at half the resolution.
 
     Pooling before ReLU has the same result as after it, on a quarter of the elements.
     """

@@ -18,9 +18,9 @@ from decentnode.core.text import first_line
 from decentnode.errors import BadInput, is_out_of_memory
 
 Memo = dict[int, Any]
-"""By the id of an object its copy, as `copy.deepcopy` keeps it."""
+"""The copy of each object by its id, as `copy.deepcopy` keeps it."""
 COPIED_IN_CLOSURES = (nn.Module, Tensor, list, dict, set, types.FunctionType, types.MethodType)
-"""What a function refers to may be a part of the network; all else is shared with the original."""
+"""Types copied in closures: a function may refer to a part of the network; all else is shared."""
 COPIED_BY_TORCH = (torch.strided, torch.sparse_coo)
 """Layouts of the tensors that `copy.deepcopy` copies."""
 

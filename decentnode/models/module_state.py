@@ -72,7 +72,7 @@ class ModuleState:
 
 
 def all_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor | None, bool]]:
-    """Name, content and whether `state_dict` has it, of each buffer, also of those that are not made yet."""
+    """Yields name, content and whether `state_dict` has it, for each buffer, also for those not made yet."""
     for path, part in module.named_modules():
         for key, buffer in part._buffers.items():
             is_persistent = key not in part._non_persistent_buffers_set
@@ -148,25 +148,25 @@ def changes_itself(network: nn.Module, batches: list[tuple[Tensor, ...]], in_vec
 
 
 def copied_state(state: ModuleState) -> dict[str, Any]:
-    """What a network has now, in memory of its own."""
+    """Returns a copy of the current state of a network."""
     with ComputedTensors():
         return copy.deepcopy(state.state_dict())
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(left: Any, right: Any) -> bool:
     """Whether two states are the same, tensors bit for bit."""
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return isinstance(one, Tensor) and isinstance(other, Tensor) and _same(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other) or (one != one and other != other)
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return isinstance(left, Tensor) and isinstance(right, Tensor) and _same(left, right)
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(equal(left[name], right[name]) for name in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return bool(left == right) or (left != left and right != right)
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    kinds = one.shape == other.shape and one.dtype == other.dtype and one.layout is other.layout
-    return kinds and _hash(one) == _hash(other)
+def _same(left: Tensor, right: Tensor) -> bool:
+    kinds = left.shape == right.shape and left.dtype == right.dtype and left.layout is right.layout
+    return kinds and _hash(left) == _hash(right)
 
 
 def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:

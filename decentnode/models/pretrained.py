@@ -102,7 +102,7 @@ def content_of(path: Path) -> dict[str, Any]:
 
 
 def _with_others(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """All that a model of a run consists of, also what the format lacks."""
+    """Returns all that a model of a run consists of, also what the format lacks."""
     with safe_open(path, framework="pt") as file:
         metadata: Mapping[str, str] = file.metadata() or {}
     if METADATA not in metadata:

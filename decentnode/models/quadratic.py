@@ -19,7 +19,7 @@ class GaussianMean(nn.Module):
         self.x = nn.Parameter(start)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """-a/2 |x - b|^2, shape (batch, 1), without the constant; inputs (a, b): (batch, 2, dimension)."""
+        """Returns -a/2 |x - b|^2 without the constant, (batch, 1); inputs (a, b): (batch, 2, dimension)."""
         a, b = inputs.unbind(1)
         score: Tensor = -0.5 * (a * (self.x - b).square()).sum(1, keepdim=True)
         return score

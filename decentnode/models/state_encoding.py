@@ -126,7 +126,7 @@ def decoded(tree: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
 
 
 def _decoded(tree: Any, tensors: dict[str, Tensor], device: torch.device, depth: int) -> Any:
-    """One value; takes its tensors out of `tensors`, so a second reference to the same one is an error."""
+    """Decodes one value; takes its tensors out of `tensors`, so a second reference to one is an error."""
     if depth > MOST_DEPTH:
         raise InvalidState(f"its state lies more than {MOST_DEPTH} levels deep")
 

@@ -19,7 +19,7 @@ class ChildAnswer:
     """The answer of a child."""
 
     content: bytes
-    """Empty if there is none."""
+    """The content of the answer; empty if there is none."""
     is_late: bool
     """Whether it took too long."""
     end: str = ""
@@ -27,7 +27,7 @@ class ChildAnswer:
 
 
 def answer_of(work: Callable[[], bytes], seconds: float) -> ChildAnswer:
-    """What `work` returns in a child, within so many seconds; the code of a plug-in may hang, or crash it."""
+    """Returns what `work` returns in a child, within so many seconds; plug-in code may hang or crash it."""
     fork = multiprocessing.get_context("fork")
     answers, pipe = fork.Pipe(duplex=False)
     child = fork.Process(target=_answer, args=(work, pipe))

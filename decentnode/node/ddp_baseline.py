@@ -63,8 +63,8 @@ class DDPBaseline(GradientSync):
         return reachable and not self.trusted_network
 
     def defects(self, device: str, nodes: int) -> Iterator[Defect]:
-        if what := backend_choice.backend_defect(self.backend, device, 0 if self.share_gpu else nodes):
-            yield Defect(("backend",), what)
+        if problem := backend_choice.backend_defect(self.backend, device, 0 if self.share_gpu else nodes):
+            yield Defect(("backend",), problem)
 
     def shard(self, samples: Samples, parts: Sequence[Tensor], seed: int, rank: int) -> Shard:
         if self.samples == "reshuffled":

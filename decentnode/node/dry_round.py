@@ -37,7 +37,7 @@ from decentnode.transforms.base import Context
 MOST_NODES = 3
 """Nodes in the dry round: one node and some of its neighbors in round 0."""
 LEARNING_RATE = 0.01
-"""Used if the optimizer's options name none."""
+"""The learning rate if the optimizer's options name none."""
 HALF = "'Half'"
 """A part of torch's error about an operation that a device does not have in float16."""
 
@@ -55,11 +55,11 @@ def is_needed(settings: Settings) -> bool:
 
 
 class Findings(msgspec.Struct):
-    """What the dry round has found."""
+    """The results of the dry round."""
 
     defects: list[Defect] = []
     notices: list[str] = []
-    """What is no defect, but should be known."""
+    """Notices that are no defects, but should be known."""
     uses_compiler: bool = False
     """Whether the nodes of this round used torch's compiler."""
 
@@ -89,7 +89,7 @@ def check(experiment: Experiment, saves: bool = False) -> Findings:
 
 
 def findings(experiment: Experiment, saves: bool = False) -> Findings:
-    """Everything up to the first error; changes global state of plug-ins."""
+    """Runs everything up to the first error; changes global state of plug-ins."""
     result = Findings()
     try:
         nodes = DryNodes(experiment)
@@ -113,7 +113,7 @@ def findings(experiment: Experiment, saves: bool = False) -> Findings:
 
 
 def _renamed(error: Exception) -> str:
-    """What an attribute is called that a scheme for an earlier version uses."""
+    """Returns the new name of an attribute that a scheme for an earlier version uses."""
     if not isinstance(error, AttributeError) or not isinstance(error.obj, SharingBase):
         return ""
     today = renamed.ATTRIBUTES.get(error.name or "")

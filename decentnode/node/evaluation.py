@@ -75,10 +75,10 @@ class EvaluationPlan:
 
 @dataclass(frozen=True)
 class NodeResources:
-    """What all nodes of a machine use; made before the fork."""
+    """The resources that all nodes of a machine use; made before the fork."""
 
     snapshots: SnapshotBuffers
-    """What the observer reads of their vectors."""
+    """The snapshots of vectors that the observer reads."""
     evaluators: EvaluatorBoard
     evaluator_timeout: float
     """Seconds that a node waits for evaluators that have not read its last vector."""

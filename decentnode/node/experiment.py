@@ -77,7 +77,7 @@ NUMBER_BYTES = 21
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that all nodes of a machine read and none writes; made once, before the fork."""
+    """The data that all nodes of a machine read and none writes; made once, before the fork."""
 
     settings: Settings
     graph: WeightedGraph
@@ -93,7 +93,7 @@ class Experiment:
     privacy: tuple[PrivacyPlan, ...] = ()
     """The plan of each rank; none where steps are not private."""
     injector: FaultInjector | None = None
-    """None without faults; its memory exists before the fork."""
+    """The fault injector; None without faults. Its memory exists before the fork."""
 
     @classmethod
     def from_yaml(cls, path: Path, overrides: Sequence[str] = ()) -> "Experiment":
@@ -178,7 +178,7 @@ class Experiment:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """What an evaluation measures, the headline first; those on validation samples last."""
+        """The metrics of an evaluation, the headline first; those on validation samples last."""
         task = self.settings.task.make()
         metrics = tuple(Metric(*metric) for metric in task.metrics(self.samples.dataset.num_classes))
         held_out = self.samples.dataset.validation is not None
@@ -202,7 +202,7 @@ class Experiment:
 
     @cached_property
     def home(self) -> dict[int, int]:
-        """For each rank the position of its process."""
+        """The position of the process of each rank."""
         return {rank: i for i, process in enumerate(self.processes) for rank in process.ranks}
 
     @cached_property
@@ -324,7 +324,7 @@ class Experiment:
     def build(
         self, rank: int, resources: NodeResources, communication: Communication, shares_process: bool
     ) -> Node:
-        """One node, ready to run; `shares_process`: whether it is one of several in its process."""
+        """Builds one node, ready to run; `shares_process`: whether it is one of several in its process."""
         settings, clock, run = self.settings, Clock(), resources.records.parent
         endpoint = self._endpoint(rank, communication)
         # A copy per node: the network itself is shared by all processes of the machine.

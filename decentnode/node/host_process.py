@@ -43,7 +43,7 @@ PRINT_STACKS = signal.SIGUSR1
 
 @dataclass(frozen=True)
 class ForkContext(NodeResources):
-    """What a host process inherits from its launcher."""
+    """The objects that a host process inherits from its launcher."""
 
     experiment: Experiment
     handshakes: HandshakeBoard
@@ -157,7 +157,7 @@ def _request_views(fork_context: ForkContext, position: int) -> None:
 def sync_context(
     failures: FailureSettings, node: Node, directory: ProcessDirectory, run_id: int
 ) -> SyncContext:
-    """What the gradient sync of a node needs."""
+    """Returns what the gradient sync of a node needs."""
     heartbeat = node.scheduler.heartbeat
 
     def mark(round: int, waits: bool) -> None:
@@ -178,7 +178,7 @@ def sync_context(
 def _build(
     fork_context: ForkContext, position: int, incarnation: int
 ) -> tuple[ProcessDirectory, Communication, list[Node]]:
-    """This process among all, with its transport and its nodes."""
+    """Builds this process, with its transport and its nodes."""
     experiment, heartbeats = fork_context.experiment, fork_context.heartbeats
     ranks, injector = experiment.processes[position].ranks, experiment.injector
     directory = ProcessDirectory(

@@ -48,7 +48,7 @@ class ModelTrial:
     saves: bool
     """Whether checkpoints are certain to be needed."""
     notices: list[str] = field(default_factory=list)
-    """What a user should know, a line each."""
+    """Notices for the user, a line each."""
 
     def run(self) -> None:
         """Raises BadInput, or what a plug-in raises, for the first defect."""
@@ -142,7 +142,7 @@ class ModelTrial:
             node.objective(batch)
 
     def _tests(self) -> Samples:
-        """Test samples in a batch of the usual size, and in one as short as the last."""
+        """Returns test samples in a batch of the usual size, and in one as short as the last."""
         tests, size = self.experiment.samples.dataset.test, self.experiment.plan.batch_size
         return tests.subset(torch.arange(min(len(tests), size + len(tests) % size)))
 
@@ -185,8 +185,8 @@ class ModelTrial:
         kept = f"keeps {where} in a plain attribute" if where else "depends on what is no buffer"
         advice = "draw from torch, numpy.random or random, which are seeded" if is_generator else ADVICE
         name = type(training.module).__name__
-        what = f"{name} {kept}, so a resumed run would be another run"
-        self._report(Defect.at("model", what, advice))
+        problem = f"{name} {kept}, so a resumed run would be another run"
+        self._report(Defect.at("model", problem, advice))
 
     def _evaluate_elsewhere(self, content: bytes, tests: Samples, scores: dict[str, float]) -> None:
         """Evaluates in a network of its own, as evaluators do."""

@@ -156,14 +156,14 @@ class RoundExchange:
         self, endpoint: Endpoint, sharing: SharingBase, clock: Clock, reporter: Reporter,
         heartbeat: HeartbeatSlot, timeouts: Timeouts, stop_because: str = "",
     ) -> None:  # fmt: skip
-        """`stop_because`: why the loss of a peer ends this node, if it does."""
+        """`stop_because`: the reason why the loss of a peer ends this node, if it does."""
         self.endpoint = endpoint
         self.clock = clock
         self.missing: dict[int, PeerError] = {}
         self.may_fetch: Callable[[int], bool] = lambda peer: False
         """Whether a peer that requests this node's model may have it."""
         self.tap: Tap | None = None
-        """What gets the payloads that passive adversaries see."""
+        """The tap that gets the payloads that passive adversaries see."""
         self.refused: Counter[str] = Counter()
         """Messages and payloads refused up to the end of the last round, by reason."""
         self._taken: Counter[str] = Counter()

@@ -51,7 +51,7 @@ class PluginSources:
 
     @cached_property
     def hashes(self) -> dict[str, str]:
-        """SHA-256 by file name, relative to the folder where Python found the plug-in."""
+        """Returns SHA-256 by file name, relative to the folder where Python found the plug-in."""
         return {name: hashlib.sha256(content).hexdigest() for name, content in self._contents.items()}
 
     @cached_property
@@ -101,9 +101,11 @@ def folder_of(version: CodeVersion, run_dir: Path) -> Path:
     return run_dir / FOLDER / version.digest[:HASH_LETTERS]
 
 
-def difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+def difference(local_hashes: Mapping[str, str], other_hashes: Mapping[str, str]) -> str:
     """Names of the files that differ or exist on one side only, as text; empty if there are none."""
-    names = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
+    names = sorted(
+        name for name in {*local_hashes, *other_hashes} if local_hashes.get(name) != other_hashes.get(name)
+    )
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(printable(name[:100]) for name in names[:MOST_NAMED]) + more
 

@@ -81,7 +81,7 @@ def _resume(nodes: Sequence[Node], identity: RunIdentity) -> int:
 
 
 def _read(node: Node, identity: RunIdentity, round: int) -> Checkpoint:
-    """One checkpoint; raises BadCheckpoint, also for a checkpoint of another run."""
+    """Reads one checkpoint; raises BadCheckpoint, also for a checkpoint of another run."""
     saved = checkpoint.read(identity.directory, node.rank, round, device=node.exchange.endpoint.device)
     if saved.stamp.run_id != identity.stamp.run_id:
         raise BadCheckpoint(f"rank {node.rank}: its checkpoint of round {round + 1} is of another run")

@@ -27,7 +27,7 @@ from decentnode.training.tasks import NextToken
 HASHED_ROWS = 4096
 """Samples that are hashed at a time."""
 MOST_LABELS = 1000
-"""More are no classes that a picture could show."""
+"""The most labels that count as classes; a picture could not show more."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,16 @@ class RunSamples:
     parts: list[Tensor]
     """The training samples of each rank, as indices."""
     levels: list[list[skew.Levels]] = field(default_factory=list)
-    """By skew and rank."""
+    """The levels of each skew, by rank."""
     assigned: list[Tensor] = field(default_factory=list)
     """The parts before an audit left some samples out."""
 
     @classmethod
     def load(cls, settings: Settings, nodes: int, whole_dataset: LoadedDataset | None = None) -> "RunSamples":
-        """What the settings name, for so many nodes; raises BadInput. `whole`: all samples, if loaded."""
+        """Loads the samples that the settings name, for so many nodes; raises BadInput.
+
+        `whole_dataset`: all samples, if they are loaded already.
+        """
         source: Dataset = settings.dataset.make()
         seed = settings.seed
         # A dataset from outside may draw from any of the global generators.
@@ -90,7 +93,7 @@ class RunSamples:
 
     @property
     def histograms(self) -> list[list[int]]:
-        """For each rank the number of its training samples of each label."""
+        """Returns the number of training samples of each label, for each rank."""
         return label_histogram(self.dataset.train, self.parts, self.dataset.num_classes)
 
     def weighted_graph(self, settings: Settings) -> WeightedGraph:

@@ -15,7 +15,7 @@ from decentnode.parallel.exchange_queue import ExchangeQueue
 from decentnode.parallel.mixture import MixInput, first_not_finite, not_finite
 
 VERDICT = dense_layout(3, torch.float64)
-"""What a rank reports about its model before an average: block, element, and a value that is not finite."""
+"""A rank's report before an average: block, element, and a value of its model that is not finite."""
 
 
 def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: ExchangeQueue) -> None:

@@ -55,7 +55,7 @@ class BucketOptimizer:
         return known and not any(group.get("weight_decay") for group in self.optimizer.param_groups)
 
     def step(self) -> None:
-        """One step of the parameters, and of the schedule."""
+        """Makes one step of the parameters, and of the schedule."""
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
@@ -79,7 +79,7 @@ class BucketOptimizer:
             parameter.grad = None
 
     def by_name(self) -> dict[str, dict[str, Any]]:
-        """State and options of each parameter; copies, which later steps do not change."""
+        """Returns state and options of each parameter; copies, which later steps do not change."""
         states = {}
         for group in self.optimizer.param_groups:
             options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
@@ -188,7 +188,7 @@ class AllBuckets(Optimizer):
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """State and options of each parameter by its name; `model.state_dict()` has them, too."""
+        """Returns state and options of each parameter by its name; `model.state_dict()` has them, too."""
         return {name: state for part in self.optimizers for name, state in part.by_name().items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

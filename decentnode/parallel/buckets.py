@@ -55,7 +55,7 @@ class Plan:
 
     @classmethod
     def of(cls, module: nn.Module, most_bytes: int, with_buffers: bool) -> "Plan":
-        """Trainable parameters, in buckets closed at `most_bytes`, then float buffers; raises BadInput.
+        """Plans trainable parameters in buckets closed at `most_bytes`, then float buffers; raises BadInput.
 
         Sparse buffers, and those that are not finite, such as masks for attention, have no average: they are
         left out.
@@ -86,7 +86,7 @@ class Plan:
         return cls(tuple(buckets))
 
     def describe(self) -> str:
-        """Everything that two ranks must agree on to read each other's blocks."""
+        """Returns all that two ranks must agree on to read each other's blocks."""
         return "\n".join(
             f"{e.name} {tuple(e.shape)} {bucket.dtype} {bucket.start}+{e.offset} {e.channels_last}"
             for bucket in self.buckets
@@ -100,7 +100,7 @@ def number_type(tensor: Tensor) -> torch.dtype:
 
 
 def _groups(tensors: list[tuple[str, Tensor]], most_bytes: int) -> list[list[tuple[str, Tensor]]]:
-    """Consecutive tensors of one type, until they are `most_bytes` long."""
+    """Groups consecutive tensors of one type, until they are `most_bytes` long."""
     groups: list[list[tuple[str, Tensor]]] = []
     open_groups: dict[torch.dtype, tuple[list[tuple[str, Tensor]], int]] = {}
     for name, tensor in tensors:
@@ -172,7 +172,7 @@ class BucketMemory:
 
     @property
     def payload(self) -> Payload:
-        """`values` as a payload."""
+        """Returns `values` as a payload."""
         return self._payloads[self._current]
 
     def flip(self) -> None:

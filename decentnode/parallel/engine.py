@@ -39,7 +39,7 @@ class MixingEngine:
         self.exchanges = exchanges
         self.options = options
         self.step = 0
-        """t: the number of steps so far; the topology's round."""
+        """The number t of steps so far; the topology's round."""
         self.updated = 0
         """The number of blocks of this step that are done."""
         self.begun = False

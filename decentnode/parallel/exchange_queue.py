@@ -17,7 +17,7 @@ FLAG = dense_layout(1, torch.uint8)
 """Whether a rank has a batch for a step."""
 UNEVEN = "where ranks have different numbers of batches, train inside join()"
 Launch = tuple[int, Payload, Sequence[int], Sequence[int]]
-"""Part, payload, targets and sources of an exchange that is not started yet."""
+"""The part, payload, targets and sources of an exchange that is not started yet."""
 
 
 class ExchangeQueue:
@@ -56,7 +56,7 @@ class ExchangeQueue:
         self._announcement_handle: ExchangeHandle | None = None
         """The exchange of all ranks' flags, until it is released."""
         self._flags_inbox: Inbox | None = None
-        """What it brought, once that was read."""
+        """The inbox of the exchange of flags, once it was read."""
         self._before: frozenset[int] = frozenset()
         """The parts that were in flight when that exchange started: they are released first."""
 
@@ -147,7 +147,7 @@ class ExchangeQueue:
         flags.release()
 
     def release_arrived(self) -> None:
-        """For the end: releases what has arrived, and waits for nothing."""
+        """Releases what has arrived, without waiting for anything; for the end."""
         for part in list(self.handles):
             if self.handles[part].done:
                 self.handles.pop(part).release()
@@ -160,7 +160,7 @@ class ExchangeQueue:
         return self._opened(self._exchange(outgoing, awaited, self._service, layout=layout), layout)
 
     def to_others(self, content: Tensor) -> dict[int, Payload]:
-        """One flat tensor as the payload for each of the other ranks."""
+        """Returns one flat tensor as the payload for each of the other ranks."""
         return dict.fromkeys(self._others, Payload.dense(content))
 
     def living(self) -> list[int]:
@@ -234,5 +234,5 @@ class ExchangeQueue:
 
     @property
     def here(self) -> str:
-        """This rank and step, as text."""
+        """Returns this rank and step, as text."""
         return f"rank {self.rank}, step {self.step}"

@@ -26,7 +26,7 @@ class MixInput:
     own: Tensor
     """x_i of this bucket, as the neighbors received it."""
     received: dict[int, Tensor]
-    """What each neighbor sent, by rank; in memory of the neighbors."""
+    """The values that each neighbor sent, by rank; in memory of the neighbors."""
     bucket: BucketMemory
     start: int = 0
     """The offset of these values in the block."""
@@ -36,21 +36,21 @@ class MixInput:
         return {entry.name: entry.view(self._of(rank)) for entry in self.bucket.bucket.entries}
 
     def write(self, out: Tensor) -> None:
-        """out <- sum_j w_ij x_j, in rank order; raises ValueError, with a rank, for values not finite."""
+        """Sets out <- sum_j w_ij x_j, in rank order; raises ValueError, with a rank, if not finite."""
         if not weighted_sum(((w, self._of(j)) for j, w in self.weights.items()), out):
             self._check_finite()
 
     def add_change(self, out: Tensor) -> None:
-        """out <- out + sum_j w_ij x_j - x_i, where `out` holds x_i plus a step."""
+        """Sets out <- out + sum_j w_ij x_j - x_i, where `out` holds x_i plus a step."""
         self._add(1.0, {j: w - (j == self.rank) for j, w in self.weights.items()}, out)
 
     def mix_into(self, out: Tensor) -> None:
-        """out <- w_ii out + sum_{j != i} w_ij x_j, where `out` holds x_i after changes."""
+        """Sets out <- w_ii out + sum_{j != i} w_ij x_j, where `out` holds x_i after changes."""
         others = {j: w for j, w in self.weights.items() if j != self.rank}
         self._add(self.weights.get(self.rank, 0.0), others, out)
 
     def _add(self, scale: float, weights: Mapping[int, float], out: Tensor) -> None:
-        """out <- scale out + sum_j weights_j x_j; raises ValueError as `write` does."""
+        """Sets out <- scale out + sum_j weights_j x_j; raises ValueError as `write` does."""
         wide, finite = accumulator(out.dtype), True
         for piece, *columns in in_pieces(out, *(self._of(j) for j in weights)):
             total = piece.to(wide)

@@ -47,7 +47,7 @@ class BackwardState:
     """Whether any gradient has arrived for a step that is not made yet."""
     finishing: bool = False
     missing: list[set[int]] = field(default_factory=list)
-    """For each bucket the parameters whose gradients are missing."""
+    """The parameters of each bucket whose gradients are missing."""
 
 
 class UnconnectedModule(nn.Module):
@@ -193,7 +193,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @property
     def mixing_strength(self) -> float | Callable[[int], float]:
-        """a of (1 - a) x + a W x; may be changed between steps, to the same value on all ranks."""
+        """The factor a of (1 - a) x + a W x; may be changed between steps, to the same value on all ranks."""
         return self.options.mixing_strength
 
     @mixing_strength.setter
@@ -202,7 +202,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @property
     def endpoint(self) -> Endpoint:
-        """This rank's end of the transport, with its counters of bytes and of refused messages."""
+        """Returns this rank's end of the transport, with its counters of bytes and of refused messages."""
         return self._engine.exchanges.endpoint
 
     def get_lr(self) -> float:
@@ -408,7 +408,7 @@ class DecentralizedDataParallel(nn.Module):
 
     @property
     def _ended_early(self) -> bool:
-        """Between passes: whether the last one left a step unfinished."""
+        """Whether the last pass left a step unfinished; called between passes."""
         return self._engine.begun or self._backward.fired
 
     def _check_sound(self) -> None:

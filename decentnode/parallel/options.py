@@ -53,7 +53,7 @@ class Options:
     scheduler: Callable[[Optimizer], LRScheduler] | None = None
     """Makes the schedule of an optimizer's learning rate, stepped once per step."""
     before_mixing: "Callable[[MixInput], None] | None" = None
-    """Called with each MixInput before it is mixed; may change it."""
+    """A function that gets each MixInput before it is mixed, and may change it."""
     buffers: Buffers = "average"
     """Float buffers: never exchanged; part of averages over all ranks; or also mixed in every step."""
     broadcast: bool = True
@@ -101,7 +101,7 @@ class Options:
         return cls(**words)
 
     def strength(self, step: int) -> float:
-        """a in this step."""
+        """The strength a in this step."""
         a = self.mixing_strength(step) if callable(self.mixing_strength) else self.mixing_strength
         if not _is_share(a):
             raise BadInput(f"mixing_strength: gives {in_python(a)} for step {step}; it must be from 0 to 1")

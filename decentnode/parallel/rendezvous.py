@@ -44,7 +44,7 @@ from decentnode.mapping.torchrun_store import both_ends
 _made = count()
 _stores: dict[tuple[str, int], TCPStore] = {}
 Terms = Mapping[str, str]
-"""What all ranks must agree on: hashes and versions by name."""
+"""The terms that all ranks must agree on: hashes and versions by name."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Link:
 
     endpoint: Endpoint
     communication: Communication | None = None
-    """Closed at the end."""
+    """The transport, which is closed at the end."""
     farewell_timeout: float = 0.0
     """Seconds that slower ranks have, after this one is closed, to read its payloads."""
     left: ExitStack = field(default_factory=ExitStack)
@@ -127,7 +127,7 @@ class RankRecord:
 
     terms: dict[str, str]
     machine: str
-    """Equal where memory can be shared."""
+    """An identifier that is equal where memory can be shared."""
     address: str
     """The address of the machine, as far as the rank knows it."""
     master: str
@@ -148,7 +148,7 @@ class RankStoreRendezvous(RankRendezvous):
 
     @classmethod
     def from_environment(cls, timeout: float) -> "RankStoreRendezvous":
-        """From torchrun or an initialized torch.distributed; a single rank where there is neither."""
+        """Made from torchrun or an initialized torch.distributed; a single rank where there is neither."""
         if dist.is_available() and dist.is_initialized():
             rank, size = dist.get_rank(), dist.get_world_size()
             if size > 1 and "MASTER_ADDR" not in os.environ:
@@ -231,7 +231,10 @@ class RankStoreRendezvous(RankRendezvous):
                 stores.part(store, self.size - len(missing), waits, seconds=Timeouts.store_farewell)
 
     def _directory(self, store: Any, records: list[RankRecord], timeout: float, left: ExitStack) -> Path:
-        """This machine's folder for sockets; `left` removes it if this rank made it, or that one has died."""
+        """Returns this machine's folder for sockets.
+
+        `left` removes it if this rank made it, or its maker died.
+        """
         first = min(rank for rank, note in enumerate(records) if note.machine == records[self.rank].machine)
         if first != self.rank:
             try:

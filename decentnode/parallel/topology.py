@@ -92,12 +92,14 @@ def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str,
         return maker.made(registry, named, usual)
     except BadInput as error:
         name = named if isinstance(named, str) else named.get("name")
-        lines = [f"{registry.kind} {name}: {one}" if one.key else str(one) for one in error.defects]
+        lines = [
+            f"{registry.kind} {name}: {defect}" if defect.key else str(defect) for defect in error.defects
+        ]
         raise BadInput(*lines) from error
 
 
 def _matrix(content: Any, size: int) -> NDArray[np.float64]:
-    """W as float64, checked."""
+    """Returns W as float64, checked."""
     try:
         matrix = np.asarray(content.tolist() if isinstance(content, Tensor) else content, dtype=np.float64)
     except (ValueError, TypeError) as error:

@@ -25,7 +25,7 @@ _HOMES = {
     "read_object": "decentnode.results.reader",
     "read_records": "decentnode.results.records",
 }
-"""Imported on first use, because `decentnode status` needs no numpy."""
+"""Modules that are imported on first use, because `decentnode status` needs no numpy."""
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ class AttackResult(msgspec.Struct, kw_only=True):
     tpr_at_1_percent: float | None = None
     """The share of members that are found where 1 % of the other samples are taken for members."""
     epsilon_lower: float | None = None
-    """With 95 % confidence, epsilon is at least this."""
+    """A lower bound of epsilon with 95 % confidence."""
     ssim: float | None = None
     psnr: float | None = None
     """The peak signal-to-noise ratio in decibels."""
@@ -59,7 +59,7 @@ def read_results(run: StrPath) -> list[AttackResult]:
 
 
 def best(results: Sequence[AttackResult]) -> dict[str, dict[str, float]]:
-    """By attack the highest value of each measure, over adversaries and rounds.
+    """Returns the highest value of each measure by attack, over adversaries and rounds.
 
     Where an attack has judged all victims together, this counts: the best of many victims is high by chance.
     """

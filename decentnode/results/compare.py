@@ -13,7 +13,7 @@ from decentnode.results.reader import EvaluationRow
 FROM_START = 3
 """The last columns: the cost to reach the target."""
 AT_MOST = "<= "
-"""Before what is an upper bound, because the first evaluation is beyond the target already."""
+"""The prefix of an upper bound, where the first evaluation is beyond the target already."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,13 @@ def _cells(
             *unknown[:FROM_START],
         )
     last, reaches = reached[-1], run.headline.reaches
-    there = next((point for point in reached if wanted is not None and reaches(point.value, wanted)), None)
-    at_most = AT_MOST if there is reached[0] and there.rounds > 1 else ""
+    first_reaching = next(
+        (point for point in reached if wanted is not None and reaches(point.value, wanted)), None
+    )
+    at_most = AT_MOST if first_reaching is reached[0] and first_reaching.rounds > 1 else ""
     to_target = ("-",) * FROM_START
-    if there is not None:
-        to_target = tuple(f"{at_most}{cell}" for cell in (str(there.rounds), *_cost(there)))
+    if first_reaching is not None:
+        to_target = tuple(f"{at_most}{cell}" for cell in (str(first_reaching.rounds), *_cost(first_reaching)))
     digits = ".2f" if run.headline.is_fraction else ".4g"
     return (
         run.name, str(len(run.rows[-1].ranks)), str(last.rounds), f"{last.value:{digits}}",

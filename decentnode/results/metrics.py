@@ -11,7 +11,7 @@ Values = Mapping[str, float | None]
 """A number for each metric; None where it is not finite, because JSON has no such numbers."""
 
 VALIDATION = "validation_"
-"""What the names of metrics on validation samples begin with."""
+"""The prefix of the names of metrics on validation samples."""
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Metric(msgspec.Struct, frozen=True):
 
     @property
     def of_validation(self) -> "Metric":
-        """This metric on validation samples."""
+        """Returns this metric on validation samples."""
         return msgspec.structs.replace(self, name=VALIDATION + self.name)
 
     @property
@@ -49,7 +49,7 @@ class Metric(msgspec.Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        """What follows the number: ` %`, or nothing."""
+        """The unit after the number: ` %`, or nothing."""
         return " %" if self.is_fraction else ""
 
     def number(self, value: float | None) -> str:

@@ -37,7 +37,7 @@ def rounds_of(run: Path, rank: int) -> list[int]:
 
 
 def model_rounds(run: StrPath) -> dict[int, list[int]]:
-    """By rank the rounds, counted from 0, after which its model was kept; empty where none was."""
+    """Returns the rounds, counted from 0, after which models were kept, by rank; empty where none was."""
     run = Path(run)
     ranks = sorted(int(folder.name) for folder in (run / FOLDER).glob("[0-9]*"))
     return {rank: rounds for rank in ranks if (rounds := rounds_of(run, rank))}

@@ -28,7 +28,7 @@ class PartitionTable:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What `partition.json` holds."""
+        """Returns the content of `partition.json`."""
         return {
             "schema": SCHEMA, LABELS: self.labels, SAMPLES: self.samples, GROUPS: self.groups,
             "skew": self.skew, "figures": self.figures,

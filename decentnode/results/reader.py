@@ -12,7 +12,7 @@ from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.results.metrics import CLASSIFICATION, Metric
 
 SCHEMA = 3
-"""Version of all files of a run directory; a change of meaning or a removal raises it."""
+"""The version of all files of a run directory; a change of meaning or a removal raises it."""
 READABLE = (1, 2, SCHEMA)
 MOST_SHOWN = 20
 """Unreadable lines that the error names; in a file of another kind every line is unreadable."""
@@ -44,7 +44,7 @@ class EvaluationRow(msgspec.Struct):
         return [*next(iter(self.metrics.values()), {})]
 
     def values(self, metric: str) -> list[float | None]:
-        """One number for each node that was evaluated."""
+        """Returns one number for each node that was evaluated."""
         return [*self.metrics.get(metric, {}).values()]
 
     def of_average(self, metric: str) -> float | None:
@@ -81,7 +81,7 @@ class Event(msgspec.Struct, omit_defaults=True):
 
 
 class Live(msgspec.Struct):
-    """Where a run in progress answers requests; the content of `live.json`."""
+    """The address where a run in progress answers requests; the content of `live.json`."""
 
     pid: int
     """The process id of the launcher."""
@@ -115,7 +115,7 @@ class CodeVersion(msgspec.Struct, frozen=True):
 
 
 def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None = None) -> list[T]:
-    """One object per line; ignores a last line that a kill cut off. Raises BadInput.
+    """Reads one object per line; ignores a last line that a kill cut off. Raises BadInput.
 
     `decode`: reads a line that earlier schemas wrote in another form, too.
     """
@@ -199,7 +199,7 @@ def read_events(path: StrPath) -> list[Event]:
 
 
 def read_value(path: StrPath, key: str, kind: type[T]) -> T:
-    """One value of a `summary.json` or `partition.json`; raises BadInput."""
+    """Reads one value of a `summary.json` or `partition.json`; raises BadInput."""
     try:
         return msgspec.convert(read_object(path).get(key), kind)
     except UNDECODABLE as error:

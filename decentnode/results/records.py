@@ -18,7 +18,7 @@ from decentnode.results.reader import StrPath, read_lines
 
 
 class KeptBeside:
-    """What else a node keeps of its rounds: models, what adversaries see, what private steps have spent."""
+    """Further records of rounds at a node: models, what adversaries see, what private steps have spent."""
 
     def after(self, round: int) -> None:
         """Keeps what is due after this round."""
@@ -36,7 +36,7 @@ class KeptBeside:
 
 
 class RoundRecord(msgspec.Struct, omit_defaults=True):
-    """What happened at one node in one round; its line leaves out the fields that are 0, empty or None."""
+    """The record of one round at one node; its line leaves out the fields that are 0, empty or None."""
 
     rank: int
     round: int
@@ -167,7 +167,7 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
 
 
 def private_megabytes(pid: int | None = None) -> float:
-    """Memory of only this process or another one, from the kernel's account, in MB; at most a second old."""
+    """Reads the private memory of this or another process from the kernel, in MB; at most a second old."""
     return _private_megabytes(os.getpid() if pid is None else pid, int(time.monotonic()))
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RUNNING, FINISHED, INCOMPLETE = "running", "finished", "incomplete"
 ENTRY = "study.json"
-"""What a sweep records of a run, in its directory, once the run has ended."""
+"""The file in a run's directory where a sweep records the run, once it has ended."""
 
 
 class RunEntry(msgspec.Struct):
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def run_id(self) -> str:
-        """16 hexadecimal digits, kept by a resume; empty before the start."""
+        """The identifier of 16 hexadecimal digits, kept by a resume; empty before the start."""
         path = self.directory / "run.json"
         return str(read_object(path).get("run_id", "")) if path.exists() else ""
 
@@ -122,7 +122,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> Sequence[Metric]:
-        """What the evaluations measure; the first is the headline metric."""
+        """The metrics of the evaluations; the first is the headline metric."""
         return read_metrics(self.directory)
 
     @property
@@ -132,12 +132,12 @@ class Run:
 
     @cached_property
     def entry(self) -> RunEntry | None:
-        """What a sweep has recorded of it; None for a run of its own."""
+        """The entry that a sweep has recorded of it; None for a run of its own."""
         return read_entry(self.directory)
 
     @property
     def state(self) -> str:
-        """`finished` (all nodes did all rounds), `running`, or `incomplete`."""
+        """The state: `finished` (all nodes did all rounds), `running`, or `incomplete`."""
         ended = self.summary
         if ended and ended.get("finished_nodes") == ended.get("nodes"):
             return FINISHED
@@ -198,7 +198,7 @@ class Run:
         return [row.seconds for row in self.rows]
 
     def to_frame(self) -> "DataFrame":
-        """One row for each rank and evaluation, with a column for each metric; needs pandas.
+        """Returns one row for each rank and evaluation, with a column for each metric; needs pandas.
 
         Columns: run, seed, rank, round (from 1), seconds, bytes_sent, train_loss, consensus_distance and the
         metrics in the units of the files (accuracy: 0 to 1).

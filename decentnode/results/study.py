@@ -36,7 +36,7 @@ OF_ONE_RUN = ("seed", "run_dir", "name", "machine")
 PORTS = ("base_port", "group_port")
 """Options of `communication` that a sweep chooses for runs at the same time."""
 Measure = Callable[[Run], float]
-"""One number of a run; nan where it has none."""
+"""A function for one number of a run; nan where it has none."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Variant:
 
     name: str
     axes: dict[str, str]
-    """What makes it differ from the other variants: labels by axis, or values by key."""
+    """The differences from the other variants: labels by axis, or values by key."""
     runs: list[Run]
     """The runs by seed. Only those that finished count in tables."""
 
@@ -65,7 +65,7 @@ class Variant:
         return graph_varies(self.runs[0].settings.get("graph"))
 
     def over_seeds(self, measure: Measure) -> Interval:
-        """Mean and interval of a number over the finished runs."""
+        """Returns mean and interval of a number over the finished runs."""
         return interval([measure(run) for run in self.finished])
 
 
@@ -141,7 +141,7 @@ class Study:
 
     @cached_property
     def default_target(self) -> float:
-        """`target` of the study's file, otherwise the best value that every finished run reaches.
+        """Returns `target` of the study's file, otherwise the best value that every finished run reaches.
 
         The latter is rounded to one that is easier; nan without finished runs.
         """
@@ -183,7 +183,7 @@ class Study:
         return any(self.headline.reaches(run.curve()[0], target) for run in runs)
 
     def table(self, target: float | None = None) -> "DataFrame":
-        """One row for each variant: its axes, and mean and interval over seeds of each measure; needs pandas.
+        """Returns a row for each variant: axes, mean and interval of each measure over seeds; needs pandas.
 
         `target`: the headline metric, as people read it, that bytes and seconds are counted up to; default:
         the best that every variant reaches. Columns NAME and NAME_half: the mean and half of its 95 %
@@ -206,7 +206,7 @@ class Study:
         return need("pandas").DataFrame(rows)
 
     def comparisons(self, name: str = "end") -> list[Comparison]:
-        """Paired tests between all variants over the seeds that they share, by one of the measures."""
+        """Makes paired tests between all variants over the seeds that they share, by one of the measures."""
         measure = self.measures(self.default_target)[name]
         return compare_pairs(
             {variant.name: {run.seed: measure(run) for run in variant.finished} for variant in self.compared}
@@ -221,7 +221,7 @@ class Study:
 
 
 def _target_of(directories: Sequence[Path]) -> float | None:
-    """What the file of a study says; None for others. Raises BadInput."""
+    """Reads the target that the file of a study names; None for others. Raises BadInput."""
     if len(directories) != 1 or not (path := directories[0] / STUDY_FILE).exists():
         return None
     try:
@@ -293,7 +293,7 @@ def _runs_in(directory: Path) -> Iterator[Run]:
 
 
 def _identity(run: Run) -> str:
-    """Equal for runs of one variant."""
+    """Returns an identity that is equal for runs of one variant."""
     settings = {key: value for key, value in run.settings.items() if key not in OF_ONE_RUN}
     communication = settings.get("communication")
     if isinstance(communication, dict):
@@ -302,7 +302,7 @@ def _identity(run: Run) -> str:
 
 
 def _axes(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """What makes each of these runs differ from the others: labels of a sweep, or the differing keys."""
+    """Returns how each of these runs differs from the others: labels of a sweep, or the differing keys."""
     entries = [run.entry for run in runs]
     if any(entries):
         return [dict(entry.axes) if entry else {} for entry in entries]

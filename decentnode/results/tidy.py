@@ -20,7 +20,7 @@ def columns(metrics: Sequence[Metric]) -> list[str]:
 
 
 def cells(name: str, seed: int, metrics: Sequence[Metric], row: EvaluationRow) -> Iterator[list[Cell]]:
-    """One list for each evaluated rank, in the order of `columns`; None where a number is not known.
+    """Returns a list for each evaluated rank, in the order of `columns`; None where a number is not known.
 
     Rounds count from 1; metrics are in the units of the files (accuracy: 0 to 1).
     """

@@ -36,7 +36,7 @@ class TranscriptLine(msgspec.Struct, omit_defaults=True):
     layout: int = 0
     """The hash of the payload's layout, which both ends compute from the settings."""
     offset: int = -1
-    """Where its bytes begin in `RANK.bin`; -1: they are not known, because the link was encrypted."""
+    """The offset of its bytes in `RANK.bin`; -1: they are not known, because the link was encrypted."""
     lost: bool = False
     """The disk was too slow: the bytes are missing, although the node received them."""
     sealed: bool = False
@@ -70,7 +70,7 @@ class Transcript:
         self.lines: dict[int, list[TranscriptLine]] = {}
         """The payloads of each round, in the order of their arrival."""
         self.complete = -1
-        """The last round of which all is known."""
+        """The last round whose lines are all known."""
         self.ended = False
 
     @property

@@ -34,12 +34,12 @@ Exchange = Callable[[Mapping[int, Payload], Sequence[int]], Awaitable[Incoming]]
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a scheme needs to be correct. A run without it is refused before the start."""
+    """The requirements of a scheme for being correct. A run without it is refused before the start."""
 
     static_graph: bool = False
     """A graph that is the same in every round."""
     for_changing_graphs: str = ""
-    """What the refusal of another graph recommends, such as `use choco_per_edge`."""
+    """The remedy in the refusal of another graph, such as `use choco_per_edge`."""
     undirected_graph: bool = False
     complete_graph: bool = False
     """A graph where every node is a neighbor of every other."""
@@ -60,10 +60,10 @@ class Requirements:
 
 @dataclass(frozen=True)
 class Promises:
-    """What a scheme does, and keeps: which chains and options fit it, and what its exchanges cost."""
+    """The promises of a scheme: which chains and options fit it, and what its exchanges cost."""
 
     sends: Literal["models", "differences", "nothing"] = "models"
-    """What the chain encodes; error feedback is correct for differences."""
+    """The kind of signal that the chain encodes; error feedback is correct for differences."""
     sends_one_payload: bool = True
     """Whether all neighbors receive one payload; false when each receives its own."""
     phases: int = 1
@@ -77,7 +77,7 @@ class Promises:
     end may have mixed (docs/reliability.md, "What a lost edge costs").
     """
     about_mean: str = ""
-    """What becomes of the mean of all models, as text, where that depends on the chain."""
+    """A text on what becomes of the mean of all models, where that depends on the chain."""
     overlaps: bool = False
     """Also correct if models are mixed as before the local steps, and the change of these steps is then added
     to the mix (`communication.overlap`)."""
@@ -88,20 +88,20 @@ class Promises:
     protects: bool = False
     """Protects models from peers: no part of a model is sent beside the scheme's payloads."""
     carries_errors: bool = False
-    """What the chain drops is part of the next payload; error feedback would count it twice."""
+    """Whether dropped values are part of the next payload; error feedback would count them twice."""
     takes_correction: bool = False
-    """Error feedback is correct for models, too: the next error cancels what one adds to their sum."""
+    """Whether error feedback also suits models: the next error cancels what one adds to their sum."""
 
     @property
     def mean(self) -> str:
-        """What becomes of the mean of all models, as text."""
+        """Returns a text on what becomes of the mean of all models."""
         kept = "keeps the mean of all models, whatever transforms lose"
         return self.about_mean or (kept if self.keeps_mean else "does not keep the mean of all models")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a scheme is given on one node for a run."""
+    """The values that a scheme is given on one node for a run."""
 
     layout: ParameterLayout
     """The parameters that a vector consists of."""
@@ -140,7 +140,7 @@ class Refusal(NamedTuple):
 
 
 class SharingBase(Stateful, ABC):
-    """What schemes of both time models have: in rounds `Sharing`, between local steps `AsyncSharing`."""
+    """The base of schemes of both time models: `Sharing` in rounds, `AsyncSharing` between local steps."""
 
     requirements: Requirements = Requirements()
     """An instance may refine it in `__post_init__`, by its options."""
@@ -150,7 +150,7 @@ class SharingBase(Stateful, ABC):
     """Whether it sends single messages between local steps (`time_model: asynchronous`), not in rounds."""
 
     setup: Setup
-    """What it is given; from `bind` on."""
+    """The values that it is given, from `bind` on."""
     refusals: list[Refusal]
     """Payloads that were not used; the node reports and clears them."""
 
@@ -179,7 +179,7 @@ class SharingBase(Stateful, ABC):
         self.setup, self.refusals = setup, []
 
     def handshake(self) -> bytes:
-        """What all nodes must know of this one before round 0, such as a public key; at most 64 bytes."""
+        """Returns what all nodes need of this one before round 0, e.g. a public key; at most 64 bytes."""
         return b""
 
     def receive_handshakes(self, handshakes: Mapping[int, bytes]) -> None:
@@ -218,10 +218,10 @@ class SharingBase(Stateful, ABC):
         return None
 
     def on_peer_lost(self, rank: int) -> None:
-        """Called once, before the first round without that peer; schemes with state per peer drop it."""
+        """Is called once, before the first round without that peer; schemes with state per peer drop it."""
 
     def on_peer_back(self, rank: int) -> None:
-        """Called once, before the first round in which that peer takes part again, with new state per peer.
+        """Is called once, before the first round in which that peer takes part again, with new state for it.
 
         If the process of the peer or of this node is restarted, `on_peer_lost` and this are called in turn.
         Both ends call them before the same round, although no payload was missed. After an unusable payload,
@@ -290,7 +290,7 @@ class SharingBase(Stateful, ABC):
         )
 
     def decode_each(self, incoming: Incoming, view: View, read: Callable[[int, Payload], T]) -> dict[int, T]:
-        """What `read(source, payload)` returns for each payload, by source, ascending.
+        """Returns what `read(source, payload)` returns for each payload, by source, ascending.
 
         Where it raises PayloadError, the payload is left out and recorded in `refusals`.
         """
@@ -343,7 +343,7 @@ class SharingBase(Stateful, ABC):
         print(f"round {view.round + 1}: discarded the payload of rank {rank}: {error}", flush=True)
 
     def flaw_of(self, signal: Tensor) -> str:
-        """What is not finite in a signal, and where."""
+        """Returns what is not finite in a signal, and where."""
         index = int((~signal.isfinite()).nonzero()[0])
         is_model = signal.numel() == self.setup.layout.numel and not self.chain.basis
         where = self.setup.layout.name_at(index) if is_model else f"element {index}"
@@ -378,7 +378,7 @@ class SharingBase(Stateful, ABC):
         return chain
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed node needs beside the vector."""
+        """Returns all that a resumed node needs beside the vector."""
         return {"chain": self.chain.state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -404,12 +404,12 @@ class Sharing(SharingBase):
         """Writes the new model to all of `out`; peers may still read `vector`, shape (d,)."""
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
-        """One round of communication; schemes with several exchanges in a round override this."""
+        """Makes one round of communication; schemes with several exchanges in a round override this."""
         incoming = await exchange(self.outgoing(vector, view), view.sources)
         self.mix(vector, incoming, view, out)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
-        """Called when the mix of `vector` becomes the model, both shape (d,): change state here.
+        """Is called when the mix of `vector` becomes the model, both shape (d,): change state here.
 
         Not called when the mix is discarded, because a peer invalidated what was read for it.
         """

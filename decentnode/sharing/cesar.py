@@ -20,7 +20,7 @@ from decentnode.transforms.base import VALUES
 from decentnode.transforms.chain import Chain
 
 Selection = NDArray[np.bool_]
-"""Which coordinates a node has selected, shape (d,)."""
+"""The coordinates that a node has selected, as booleans of shape (d,)."""
 
 
 @SHARINGS.register("cesar")
@@ -53,7 +53,7 @@ class Cesar(MaskedSums):
     _source_selections: dict[int, Selection] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """What the sources of this round select, from the exchanges before until `mix`."""
+    """The selections of the sources of this round, from the exchanges before until `mix`."""
 
     def check_chain(self, chain: Chain) -> None:
         fields = {f.name: f for f in chain.layout.fields}
@@ -113,14 +113,14 @@ class Cesar(MaskedSums):
         raise NotImplementedError("cesar makes its payloads in share")
 
     def _drawn(self, view: View) -> tuple[Selection, dict[int, dict[int, Selection]]]:
-        """What this node and the other senders to each target select by the seed."""
+        """Returns what this node and the other senders to each target select by the seed."""
         near = {view.rank, *view.sources, *(c for r in view.targets for c in view.co_senders[r])}
         drawn = {c: self._selection(None, view, c) for c in near}
         self._source_selections = {a: drawn[a] for a in view.sources}
         return drawn[view.rank], {r: {c: drawn[c] for c in view.co_senders[r]} for r in view.targets}
 
     def _selection(self, payload: Payload | None, view: View, sender: int) -> Selection:
-        """What the indices of a payload select, or the seed: the signal that the chain decodes from ones."""
+        """Returns what the payload's indices, or the seed, select: the chain decodes it from ones."""
         layout = self.chain.layout
         ones = torch.ones(next(f.elements for f in layout.fields if f.name == VALUES), dtype=self.chain.dtype)
         sent_fields = (
@@ -134,7 +134,7 @@ class Cesar(MaskedSums):
     async def _selections(
         self, payload: Payload, own_selection: Selection, view: View, exchange: Exchange
     ) -> dict[int, dict[int, Selection]]:
-        """By target what each of the senders that it knows selects of `own_selection`."""
+        """Returns what each sender known to each target selects of `own_selection`, by target."""
         selected, marks = self._layouts[:2]
         indices = Payload.of(selected, {f.name: payload[f.name].cpu() for f in selected.fields})
         incoming = await exchange(dict.fromkeys(view.targets, indices), view.sources)
@@ -148,7 +148,7 @@ class Cesar(MaskedSums):
         return others
 
     def _notice(self, sender: int, selections: Mapping[int, Selection], view: View) -> Tensor:
-        """For each other sender, ascending: whether it is there, and a bit for each of its coordinates."""
+        """Returns whether each other sender, ascending, is there, and a bit for each of its coordinates."""
         if sender not in selections:
             return torch.zeros(0, dtype=torch.uint8)
         parts = []

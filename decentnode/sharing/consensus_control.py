@@ -43,7 +43,7 @@ class ConsensusControl(Gossip):
     """The least s, for models that are equal."""
     slow_down: bool = False
     _distance: float = field(default=0.0, init=False, repr=False)
-    """r_i of the last mix."""
+    """The distance r_i of the last mix."""
 
     def __post_init__(self) -> None:
         self.requirements = replace(self.requirements, plain_sgd=self.slow_down)
@@ -70,7 +70,7 @@ class ConsensusControl(Gossip):
         return complete({j: full[j] * self.strength(r) for j, r in apart.items()}, view.rank)
 
     def strength(self, r: float) -> float:
-        """s(r)."""
+        """The strength s(r)."""
         return min(1.0, max(self.least, r / self.target))
 
     def _slow(self, gradient: Tensor, vector: Tensor, step: int) -> None:
@@ -79,6 +79,6 @@ class ConsensusControl(Gossip):
 
 
 def distance(x: Tensor, y: Tensor) -> float:
-    """r: the distance of two models relative to their norms, the same for (x, y) and (y, x)."""
+    """The distance r of two models relative to their norms, the same for (x, y) and (y, x)."""
     apart, *norms = (float(torch.linalg.vector_norm(z.double())) for z in (x - y, x, y))
     return apart / scale if (scale := math.sqrt((norms[0] ** 2 + norms[1] ** 2) / 2)) else 0.0

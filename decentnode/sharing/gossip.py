@@ -18,7 +18,7 @@ from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.transforms.chain import Chain
 
 MOST_ERROR = 0.5
-"""Relative to the model's norm. Beyond it models differ by more than that, and soon without bound."""
+"""The most error relative to the model's norm; beyond it models soon differ without bound."""
 
 
 @SHARINGS.register("gossip")

@@ -97,7 +97,7 @@ class GradientTracking(Gossip):
         self._y, self._spare = mixed, self._y
 
     def _terms(self, sent: Mapping[int, Payload], y: Mapping[int, Tensor], view: View) -> Terms:
-        """y_i + sum_j w_ij C(y_j) - sum_j w_ji C(y_i), both C as receivers decode them.
+        """Returns y_i + sum_j w_ij C(y_j) - sum_j w_ji C(y_i), both C as receivers decode them.
 
         An edge without a received payload has no weight. Without loss in C this is W y.
         """

@@ -68,7 +68,7 @@ class Levels(SchemeWrapper):
         )
 
     def adjust_promises(self, promises: Promises) -> Promises:
-        """It tolerates a loss where both of its schemes do."""
+        """Adjusts the promises: it tolerates a loss where both of its schemes do."""
         outer = self.outer_scheme.promises
         return replace(
             type(self).promises,
@@ -78,7 +78,7 @@ class Levels(SchemeWrapper):
 
     @property
     def watched_weight(self) -> float | None:
-        """Unknown: the mix between heads counts, too."""
+        """Returns None, as the weight is unknown: the mix between heads counts, too."""
         return None
 
     @property
@@ -90,7 +90,7 @@ class Levels(SchemeWrapper):
         return ()
 
     def check(self, graph: WeightedGraph) -> None:
-        """Nothing: `config/consistency.py` checks each scheme on its level."""
+        """Checks nothing: `config/consistency.py` checks each scheme on its level."""
 
     def preserves_mean(self, chain: Chain) -> bool:
         return False

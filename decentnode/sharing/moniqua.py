@@ -22,7 +22,7 @@ from decentnode.transforms.chain import Chain
 from decentnode.transforms.coding.bits import pack, packed_bytes, unpack
 
 MOST_STEPS = 1 << 23
-"""In float32, steps of the quantizer are finer than the resolution of values beyond so many steps."""
+"""The most steps: in float32, values beyond have a coarser resolution than a step of the quantizer."""
 
 
 @SHARINGS.register("moniqua")
@@ -52,7 +52,7 @@ class Moniqua(Sharing):
     bits: Bits = 8
     gamma: Fraction = 1.0
     rounding: Literal["stochastic", "nearest"] = "stochastic"
-    _own: Tensor = field(init=False, repr=False)
+    _own_steps: Tensor = field(init=False, repr=False)
     """The output of Q for the own model before the modulo, in whole steps."""
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Moniqua(Sharing):
 
     @property
     def step(self) -> float:
-        """B / 2^bits, the distance of adjacent values of Q."""
+        """The distance B / 2^bits of adjacent values of Q."""
         lost = 1 if self.rounding == "nearest" else 2
         return 2 * self.theta / ((1 << self.bits) - lost)
 
@@ -80,17 +80,17 @@ class Moniqua(Sharing):
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         steps = vector / self.step
         self._check_range(vector, steps, view)
-        self._own = self._rounded(steps, view.round).to(torch.int32)
+        self._own_steps = self._rounded(steps, view.round).to(torch.int32)
         layout = self.payload_layout()
         assert layout is not None
-        codes = pack((self._own & ((1 << self.bits) - 1)).to(torch.uint8).cpu(), self.bits)
-        content = {"hash": digest(self._own), "codes": codes}
+        codes = pack((self._own_steps & ((1 << self.bits) - 1)).to(torch.uint8).cpu(), self.bits)
+        content = {"hash": digest(self._own_steps), "codes": codes}
         return dict.fromkeys(view.targets, Payload.of(layout, content))
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         steps = vector / self.step
         differences = self.decode_each(
-            incoming, view, lambda _, payload: self._unwrapped(payload, steps).sub_(self._own)
+            incoming, view, lambda _, payload: self._unwrapped(payload, steps).sub_(self._own_steps)
         )
         # Whole numbers until here, so that equal models stay equal to the last bit.
         factor = self.gamma * self.step
@@ -127,6 +127,6 @@ class Moniqua(Sharing):
 
 
 def digest(steps: Tensor) -> Tensor:
-    """63 bits that differ, except by chance, if two nodes have different numbers (int32), shape (1,)."""
+    """Returns 63 bits that differ, except by chance, between different numbers (int32), shape (1,)."""
     hash_value = xxhash.xxh3_64_intdigest(steps.cpu().numpy().data) >> 1
     return torch.tensor([hash_value], dtype=torch.int64)

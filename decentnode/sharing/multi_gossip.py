@@ -49,7 +49,7 @@ class MultiGossip(Gossip):
         self.promises = replace(self.promises, phases=self.steps)
 
     def coefficients(self, graph: WeightedGraph) -> list[float]:
-        """c_t of each step on that graph."""
+        """Returns the coefficient c_t of each step on that graph."""
         if self.acceleration == "none":
             return [1.0] * self.steps
         return chebyshev(_second(graph) or 0.0, self.steps)

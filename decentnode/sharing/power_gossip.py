@@ -30,7 +30,7 @@ class LayerBlock:
     """Columns of a product; 0 where the parameter itself is sent."""
 
     def matrix(self, flat: Tensor) -> Tensor:
-        """This block as a view of a whole vector."""
+        """Returns this block as a view of a whole vector."""
         return flat[self.offset : self.offset + self.rows * self.columns].view(self.rows, self.columns)
 
     def shape(self, left: bool) -> tuple[int, int]:

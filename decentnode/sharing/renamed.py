@@ -20,7 +20,7 @@ HOOKS = {
     **PROMISES, "takes_back": "promises.allows_rejoin", "mean": "promises.about_mean",
     "introduction": "handshake", "meet": "receive_handshakes", "fit": "bind, whose setup has the graph",
 }  # fmt: skip
-"""What a plug-in may have defined, and where it is now."""
+"""Former hooks that a plug-in may define, and their places now."""
 
 ASYNCHRONOUS_HOOKS = {"_use": "use", "_own": "fill_for", "repeats": "resends", "repeated": "answer_repeated"}
 SERVER_HOOKS = {"_signal": "signal", "_step": "step"}
@@ -33,4 +33,4 @@ ATTRIBUTES = {
     "_refused": "refuse", "_flaw_of": "flaw_of", "_posts": "posts", "_live": "live_targets",
     "_drawn": "draw_targets", "_add_up": "add_up",
 }  # fmt: skip
-"""What a plug-in may have used, and where it is now."""
+"""Former attributes that a plug-in may use, and their places now."""

@@ -82,7 +82,7 @@ class Scaffold(FedAvg):
         return sent
 
     def _change(self, u: Tensor, s: float) -> Tensor:
-        """d_i, given C(u_i) and s_i."""
+        """Returns d_i, given C(u_i) and s_i."""
         return torch.add(self._c, u, alpha=s).neg_() if s else torch.zeros_like(u)
 
     def _packed(self, payload: Payload) -> Payload:

@@ -85,13 +85,13 @@ class SecureAggregation(MaskedSums):
     state: ClassVar = ("_missed", "_left_out", "_told")
 
     threshold: Annotated[float, Ge(0.5), Lt(1)] | None = None
-    """More than this fraction of a receiver's senders must be alive in a round; None: all of them."""
+    """The fraction of a receiver's senders of which more must be alive in a round; None: all of them."""
     _missed: list[int] = field(default_factory=list, init=False, repr=False)
     """Sources that were missing in the last round: the next message names them."""
     _left_out: list[int] = field(default_factory=list, init=False, repr=False)
     """Sources that the last message named; the senders mask without them in this round."""
     _told: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
-    """Missing sources that the others' last messages named."""
+    """The missing sources that the others' last messages named."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,7 +141,7 @@ class SecureAggregation(MaskedSums):
     def _for_each(
         self, vector: Tensor, view: View, masked: Callable[[Tensor, int, View], Payload]
     ) -> dict[int, Payload]:
-        """What `masked` makes of the encoded values for each target."""
+        """Returns what `masked` makes of the encoded values for each target."""
         encoded = self.encode(vector, view)
         on_host = {id(payload): payload[self._values.name].cpu() for payload in encoded.values()}
         return {r: masked(on_host[id(encoded[r])], r, view) for r in view.targets}
@@ -160,7 +160,7 @@ class SecureAggregation(MaskedSums):
         return payload
 
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
-        """One exchange; with `threshold` two more, in which the receiver is helped to open the sum."""
+        """Makes one exchange; with `threshold` two more, in which the receiver is helped to open the sum."""
         if self.threshold is None:
             await super().share(vector, view, exchange, out=out)
             return
@@ -246,7 +246,7 @@ class SecureAggregation(MaskedSums):
         self._add_own(vector, weight, summed, view=view, out=out)
 
     def _why_not(self, senders: Sequence[int], incoming: Incoming) -> str:
-        """Why the masks of the received payloads do not cancel; empty when they do."""
+        """Returns why the masks of the received payloads do not cancel; empty when they do."""
         if len(senders) < self.least_senders:
             return f"{len(senders)} senders are left, at least {self.least_senders} are needed"
         missing = [a for a in senders if a not in incoming]
@@ -257,7 +257,7 @@ class SecureAggregation(MaskedSums):
         return f"rank {other[0]} masked for other senders" if other else ""
 
     def _add_own(self, vector: Tensor, weight: float, summed: Tensor, view: View, out: Tensor) -> None:
-        """x_r <- w_rr x_r + the sum, where something was sent; the rest of x_r stays as it is."""
+        """Sets x_r <- w_rr x_r + the sum, where something was sent; the rest of x_r stays as it is."""
         chain, context = self.chain, view.context(view.rank, view.rank)
         others = chain.decode_coefficients(Payload(chain.layout, summed.view(torch.uint8)), context)
         local = chain.to_basis(vector)
@@ -278,7 +278,7 @@ def _selecting(chain: Chain) -> Any:
 
 
 def _flaw(transform: Transform) -> str:
-    """Why the transform of a sum is not the sum of the transforms; empty when it is."""
+    """Returns why the transform of a sum is not the sum of the transforms; empty when it is."""
     if transform.depends_on_signal:
         return "each sender would choose other coordinates; random_k with shared_mask: true chooses the same"
     if transform.emits in (Form.QUANTIZED, Form.BYTES):
@@ -289,5 +289,5 @@ def _flaw(transform: Transform) -> str:
 
 
 def _fingerprint(ranks: Sequence[int]) -> int:
-    """Equal for equal sets of ranks; fits into 64 bits with a sign."""
+    """Returns a number that is equal for equal sets of ranks; fits into 64 bits with a sign."""
     return xxhash.xxh3_64_intdigest(" ".join(map(str, ranks)).encode()) >> 1

@@ -164,7 +164,7 @@ class Shatter(Sharing):
         return SeededSource(self.setup.seed, view.round, view.rank, purpose=name_of(self))
 
     def _bundles(self, vector: Tensor, view: View, source: RandomSource) -> dict[int, bytes]:
-        """By neighbor its chunks of this node, encrypted for it."""
+        """Returns the chunks of this node for each neighbor, encrypted for it."""
         neighbors = self._graph.neighbors.targets(view.rank, view.round)
         values = torch.zeros(self.chunks * self._size, dtype=vector.dtype)
         values[: vector.numel()] = vector.cpu()
@@ -178,7 +178,7 @@ class Shatter(Sharing):
         }
 
     def _sealed(self, chunk: int, values: Tensor, receiver: int, view: View, source: RandomSource) -> bytes:
-        """One packet: a new public key, and under the key it agrees on with the receiver's, the chunk."""
+        """Seals one packet: a new public key, and the chunk under the key agreed on with the receiver's."""
         private = X25519PrivateKey.from_private_bytes(bytes(source.bytes(KEY_BYTES)))
         content = struct.pack("<I", chunk) + as_bytes(values).numpy().tobytes()
         try:
@@ -220,7 +220,7 @@ def use_key(shatter: Shatter, key: bytes) -> None:
 
 
 def deal(source: RandomSource, neighbors: Sequence[int], chunks: int, each: int) -> dict[int, list[int]]:
-    """So many chunks for each neighbor, none twice for one; all go to equally many, but for one."""
+    """Deals so many chunks to each neighbor, none twice to one; all go to equally many, but for one."""
     order = _permutation(source, chunks)
     dealt, position = {}, 0
     for i in _permutation(source, len(neighbors)):

@@ -30,7 +30,7 @@ class SchemeWrapper(Sharing):
         self.promises = self.adjust_promises(scheme.promises)
 
     def adjust_setup(self, setup: Setup) -> Setup:
-        """What the scheme inside is given."""
+        """Returns the setup that the scheme inside is given."""
         return setup
 
     def adjust_promises(self, promises: Promises) -> Promises:

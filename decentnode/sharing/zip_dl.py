@@ -47,10 +47,10 @@ class ZipDl(Gossip):
 
     sigma: PositiveFloat
     generator: Generator = "secure"
-    _own: Tensor | None = field(default=None, init=False, repr=False)
-    """y_i + Z_ii, from `outgoing` until `mix`."""
+    _own_model: Tensor | None = field(default=None, init=False, repr=False)
+    """The own noisy model y_i + Z_ii, from `outgoing` until `mix`."""
     _sent_models: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-    """y_i + Z_iv by v, of the last `outgoing`."""
+    """The noisy models y_i + Z_iv by v, of the last `outgoing`."""
 
     def check_chain(self, chain: Chain) -> None:
         if chain.transforms:
@@ -61,22 +61,22 @@ class ZipDl(Gossip):
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
         noise = self._noise(vector, view)
-        self._own = noise.pop(view.rank).add_(vector)
+        self._own_model = noise.pop(view.rank).add_(vector)
         self._sent_models = {v: z.add_(vector) for v, z in noise.items()}
         return {v: Payload.dense(y) for v, y in self._sent_models.items()}
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
-        local = vector if self._own is None else self._own
+        local = vector if self._own_model is None else self._own_model
         if incoming.keys() < self._sent_models.keys():
             weight = self.weights(dict.fromkeys(incoming, vector), view)[view.rank]
             local = vector.clone()
             for v in incoming:
                 local.sub_(self._sent_models[v] - vector, alpha=view.outgoing_weights[v] / weight)
         super().mix(local, incoming, view, out)
-        self._own = None
+        self._own_model = None
 
     def _noise(self, vector: Tensor, view: View) -> dict[int, Tensor]:
-        """Z_iv by rank v, the own one included."""
+        """Returns the noise Z_iv by rank v, the own one included."""
         weights = view.outgoing_weights
         drawn = {
             v: normal_like(

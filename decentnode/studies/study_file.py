@@ -52,7 +52,7 @@ class StudyKeys:
     set: dict[str, Any] = field(default_factory=dict)
     """Values of the configuration that are different in all runs, by dotted key."""
     axes: dict[str, Any] = field(default_factory=dict)
-    """What differs between variants: a key with values or a range, or a name with variants."""
+    """The differences of variants: a key with values or a range, or a name with variants."""
     zip: list[list[str]] = field(default_factory=list)
     """Axes that go together; all others are crossed."""
     seeds: Positive | list[NonNegative] = 1
@@ -231,7 +231,7 @@ class _StudyParser:
         return Change(key, value, replace(self.document.location(place), file=self.document.file))
 
     def _check_changes(self, keys: StudyKeys, axes: Sequence[StudyAxis]) -> None:
-        """No key is changed twice in a run, and none that the sweep itself sets."""
+        """Refuses keys that are changed twice in a run, or that the sweep itself sets."""
         users: dict[str, str] = {}
         for axis in axes:
             changed = {change.key for level in axis.levels for change in level.changes}
@@ -264,7 +264,7 @@ class _StudyParser:
                 self.document.add(place, f"axes that go together have equally many values; {counts}")
 
     def _check_size(self, keys: StudyKeys, axes: Sequence[StudyAxis]) -> None:
-        """No study is so large that only to list its runs takes long."""
+        """Refuses studies so large that even listing their runs takes long."""
         together = {name for group in keys.zip for name in group[1:]}
         runs = keys.seeds if isinstance(keys.seeds, int) else len(keys.seeds)
         for axis in axes:

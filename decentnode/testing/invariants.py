@@ -20,7 +20,7 @@ TRACKERS: Mapping[type[Sharing], tuple[str, str]] = {GradientTracking: ("_y", "_
 
 
 def tracker_gap(lockstep: Lockstep) -> Tensor:
-    """sum_i y_i - sum_i g_i, shape (d,): zero after every step and every round of gradient tracking."""
+    """Returns sum_i y_i - sum_i g_i, shape (d,): zero after every step and round of gradient tracking."""
     scheme = lockstep.schemes[0]
     names = next((names for cls, names in TRACKERS.items() if isinstance(scheme, cls)), None)
     if names is None:

@@ -53,7 +53,7 @@ class Lockstep:
     """A new scheme; called once for every node."""
     graph: Graph
     models: Tensor
-    """Shape (n, d), with equal rows or not; its dtype and its device are those of the run."""
+    """The models, shape (n, d), with equal rows or not; the run has their dtype and device."""
     transforms: Callable[[], Sequence[Transform]] = tuple
     """A new chain; called once for every node."""
     weights: Mixing = field(default_factory=MetropolisHastings)
@@ -63,7 +63,7 @@ class Lockstep:
     """Names and shapes of the parameters; None: unknown."""
     seed: int = 0
     setup_of: Callable[[int], Mapping[str, Any]] = lambda rank: {}
-    """Further fields of the setup of a rank, such as `samples` or `local_loss`."""
+    """A function of further fields of the setup of a rank, such as `samples` or `local_loss`."""
     scribbles: bool = False
     """Whether memory that a scheme may not keep is overwritten when it becomes invalid."""
     round: int = field(default=0, init=False)
@@ -106,7 +106,7 @@ class Lockstep:
         return self.models
 
     def train(self, gradient: Gradient, eta: float) -> None:
-        """One exact gradient step of every node: x <- x - eta g, g as `adjust_gradient` leaves it."""
+        """Makes one exact gradient step of every node: x <- x - eta g, g as `adjust_gradient` leaves it."""
         self.eta = eta
         before, self.models = self.models, self.models.clone()
         if self.scribbles:
@@ -120,7 +120,7 @@ class Lockstep:
             x -= eta * g
 
     def mix(self) -> Tensor:
-        """One round of communication; returns the models."""
+        """Makes one round of communication; returns the models."""
         mixed, before = torch.full_like(self.models, float("nan")), self.models.clone()
         self.payloads, self._phase, self._arrived = [], 0, []
         schemes, models = dict(enumerate(self.schemes)), dict(enumerate(self.models))
@@ -148,7 +148,7 @@ class Lockstep:
         return float((self.models - self.models.mean(0)).square().sum())
 
     def _deliver(self, requests: Requests) -> Mapping[int, Incoming]:
-        """One exchange of all nodes that take part in it; each receiver gets copies."""
+        """Makes one exchange of all nodes that take part in it; each receiver gets copies."""
         self._scribble()
         copies = {i: self._posted(i, request.outgoing) for i, request in requests.items()}
         received = {i: self._received(i, request.sources, copies) for i, request in requests.items()}

@@ -66,7 +66,7 @@ class Computation:
             torch.autograd.backward(doubled.sum())
 
     def compiled(self, network: Network) -> Network:
-        """What training calls instead of the network; it is compiled in its first calls."""
+        """Returns what training calls instead of the network; it is compiled in its first calls."""
         if self.compile is False:
             return network
         mode = "default" if self.compile is True else self.compile

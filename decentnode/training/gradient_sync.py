@@ -18,7 +18,7 @@ from decentnode.training.reducer import Reducer
 
 @dataclass(frozen=True)
 class SyncContext:
-    """What a gradient sync may use of its node and of the run."""
+    """The parts of its node and of the run that a gradient sync may use."""
 
     rank: int
     vector: Vector
@@ -54,7 +54,7 @@ class GradientSync(ABC):
         return False
 
     def defects(self, device: str, nodes: int) -> Iterator[Defect]:
-        """Why a machine with so many nodes on that device cannot take part."""
+        """Yields the reasons why a machine with so many nodes on that device cannot take part."""
         yield from ()
 
     @abstractmethod

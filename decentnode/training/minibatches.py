@@ -122,7 +122,7 @@ class Minibatches:
         self._upcoming = batches[::-1]
 
     def _split(self, indices: Tensor) -> list[Tensor]:
-        """These samples in minibatches."""
+        """Splits these samples into minibatches."""
         if self._whole_steps is not None and len(indices) > self._whole_steps:
             indices = indices[: len(indices) // self._whole_steps * self._whole_steps]
         if not len(indices):

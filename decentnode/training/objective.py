@@ -44,7 +44,7 @@ class Objective:
         self._compiled = self._computation.compiled(module)
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Outputs, as the task has them, and the loss, a scalar with a gradient."""
+        """Returns the outputs, as the task has them, and the loss, a scalar with a gradient."""
         with self._computation.autocast(self._device):
             # An evaluation is not compiled: it has other sizes of batches, and other nodes may wait for it.
             network = self._compiled if self.module.training else self.module

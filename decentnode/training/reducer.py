@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a network did in steps that were tried alone."""
+    """The results of trial steps of a network."""
 
     varying: frozenset[str] = frozenset()
     """Buffers that appeared, or got another shape, type or layout."""

@@ -132,10 +132,10 @@ class TrainingSettings(Computation):
         if sum(plugin.cls is Mixup for plugin in self.augmentation) > 1:
             raise BadInput.at("training.augmentation", "mixup mixes a batch once; name it once")
         if self.privacy is not None:
-            refuse(one.below(("training",)) for one in self._defects_of_private())
+            refuse(defect.below(("training",)) for defect in self._defects_of_private())
 
     def _defects_of_private(self) -> Iterator[Defect]:
-        """What private steps cannot go with."""
+        """Yields the settings that private steps exclude."""
         name = name_of(self.privacy.make()) if self.privacy else ""
         if self.minibatches != "epochs" or self.drop_last:
             key = "drop_last" if self.drop_last else "minibatches"
@@ -160,7 +160,7 @@ class TrainingSettings(Computation):
             )
 
     def objective(self, module: nn.Module, channels_last: bool) -> Objective:
-        """What a network is trained for; raises BadInput when the loss refuses its options."""
+        """Returns the objective of the training; raises BadInput when the loss refuses its options."""
         return Objective(
             module, self.loss.make(), self.task.make(), channels_last=channels_last, computation=self
         )

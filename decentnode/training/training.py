@@ -43,15 +43,15 @@ class Hooks:
 
     adjust_gradient: AdjustGradient | None = None
     pause: Pause | None = None
-    """Awaited after every step where several nodes share the process."""
+    """A function awaited after every step where several nodes share the process."""
     beat: Callable[[], None] | None = None
-    """Called after every minibatch: the node makes progress."""
+    """A function called after every minibatch: the node makes progress."""
     pace: Pace | None = None
     """Slows every step down; None: steps are as fast as the processor."""
     trains: Callable[[int], bool] = lambda round: True
     """Whether the node makes local steps in a round."""
     spends: Callable[[History], None] = lambda history: None
-    """Called before the private steps of a round, with all steps up to its end."""
+    """A function called before the private steps of a round, with all steps up to its end."""
 
 
 NO_HOOKS = Hooks()
@@ -87,7 +87,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class TrainReport:
-    """One round of local steps."""
+    """The report of one round of local steps."""
 
     loss: float | None
     """The mean over the samples used, of all nodes that the reducer joins; None when there was no step."""
@@ -99,7 +99,7 @@ class TrainReport:
     round already.
     """
     epsilon: float | None = None
-    """What all private steps so far have spent; None where nothing is claimed."""
+    """The epsilon that all private steps so far have spent; None where nothing is claimed."""
 
 
 class Training:
@@ -136,7 +136,7 @@ class Training:
         self.scaler = settings.scaler()
         self.augmentation: list[Augmentation] = [plugin.make() for plugin in settings.augmentation]
         self.module_state = ModuleState(module, [entry.name for entry in vector.layout.entries])
-        """What the network has beside the vector."""
+        """The state of the network beside the vector."""
         self._loss_state = ModuleState(self.objective.loss)
         self.optimizer: Optimizer = settings.make_optimizer(settings.trained(module))
         self.scheduler: LRScheduler | None = None
@@ -296,7 +296,7 @@ class Training:
         ]
 
     def _step(self, round: int, step: int, batches: Sequence[Batch]) -> tuple[Tensor, bool]:
-        """One step of the optimizer; returns the loss before it and whether it was skipped."""
+        """Makes one step of the optimizer; returns the loss before it and whether it was skipped."""
         seed = key(self.shard.seed, "step", round, self.shard.rank, step)
         compute = self._accumulate if self.private is None else self.private.gradient
 
@@ -379,7 +379,7 @@ class Training:
         return f"rank {self.shard.rank}, round {round + 1}, step {step + 1}"
 
     def _step_scheduler(self, loss: float | None = None) -> None:
-        """One step of the schedule; `loss`: the mean of the round, where there is one."""
+        """Makes one step of the schedule; `loss`: the mean of the round, where there is one."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             if loss is not None:
                 self.scheduler.step(loss)
@@ -390,7 +390,7 @@ class Training:
                 self.scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed node needs beside the vector; tensors are references, not copies."""
+        """Returns all that a resumed node needs beside the vector; tensors are references, not copies."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
@@ -421,7 +421,7 @@ class Training:
 
 
 def _kinds(module: nn.Module) -> dict[str, object]:
-    """Shape, type and layout of each buffer."""
+    """Returns shape, type and layout of each buffer."""
     return {
         name: buffer if buffer is None else (buffer.shape, buffer.dtype, buffer.layout)
         for name, buffer, _ in all_buffers(module)

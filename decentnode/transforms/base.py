@@ -36,9 +36,9 @@ class Transform(Stateful, ABC):
     changes_basis: ClassVar[bool] = False
     """A linear map to other coordinates, which keeps the signal DENSE; models may be mixed there."""
     depends_on_signal: ClassVar[bool] = False
-    """Which coordinates are sent depends on the signal, not on a seed alone."""
+    """Whether the sent coordinates depend on the signal, not on a seed alone."""
     needs_differences: ClassVar[bool] = False
-    """Correct for differences and gradients, and for models under schemes with `takes_correction`."""
+    """Whether it needs differences, gradients, or models of schemes with `takes_correction`."""
     protects: ClassVar[bool] = False
     """Protects the signal from peers: no model is sent without it."""
     needs_float32: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class Transform(Stateful, ABC):
     input_layout: Layout
     """The layout of what it encodes; the chain sets it before it calls `layout`."""
     output_layout: Layout
-    """What `layout` returned."""
+    """The layout that `layout` returned."""
 
     @property
     def per_receiver(self) -> bool:

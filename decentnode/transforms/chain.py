@@ -76,7 +76,9 @@ class Chain(Stateful):
             try:
                 transform.output_layout = transform.layout(self.layouts[-1])
             except BadInput as error:
-                raise BadInput(*(Defect.at(where, f"{name} {one.what}") for one in error.defects)) from None
+                raise BadInput(
+                    *(Defect.at(where, f"{name} {defect.what}") for defect in error.defects)
+                ) from None
             self.layouts.append(transform.output_layout)
             bound.append(transform)
             if transform.emits is Form.SPARSE:
@@ -164,7 +166,7 @@ class Chain(Stateful):
         return self.encode_coefficients(self.to_basis(signal), context)
 
     def encode_coefficients(self, coefficients: Tensor, context: Context) -> Payload:
-        """`encode` for a signal that is in the chain's basis already."""
+        """Does `encode` for a signal that is in the chain's basis already."""
         if self.per_receiver and context.receiver is None:
             name = next(name_of(transform) for transform in self.stages if transform.per_receiver)
             raise BadInput.at(
@@ -201,7 +203,7 @@ class Chain(Stateful):
         return payload["vector"]
 
     def decode_coefficients(self, payload: Payload, context: Context) -> Tensor:
-        """`decode` down to the chain's basis; `context.fill` is in that basis, too."""
+        """Does `decode` down to the chain's basis; `context.fill` is in that basis, too."""
         return self.decode(payload, context, self.basis)
 
     def decode(self, payload: Payload, context: Context, first: int = 0) -> Tensor:

@@ -60,7 +60,7 @@ class ErrorFeedback(Wrapper):
         return sent
 
     def decode(self, payload: Payload, context: Context) -> Payload:
-        """What the transforms after it decode from the payload, with zeros in the gaps."""
+        """Returns what the transforms after it decode from the payload, with zeros in the gaps."""
         return Payload.dense(self._decoded(payload, context))
 
     def _decoded(self, payload: Payload, context: Context) -> Tensor:

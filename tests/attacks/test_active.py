@@ -36,7 +36,7 @@ LIARS = (2,)
 VIEW = View(2, 1, (0, 1, 3, 4), (0, 1, 3, 4), {}, {}, {})
 
 
-def test_every_attack_says_what_it_knows():
+def test_every_attack_declares_its_knowledge():
     assert len(ATTACKS.classes()) >= 10
     assert all(cls.knowledge and cls.__doc__ for cls in ATTACKS.classes().values())
 
@@ -69,7 +69,7 @@ def test_what_they_send():
 @pytest.mark.parametrize(
     ("nodes", "liars", "z"), [(50, 12, 0.3360), (25, 5, 0.2533), (50, 24, 1.4261), (10, 2, 0.0)]
 )
-def test_alie_hides_as_far_as_its_paper_says(nodes, liars, z):
+def test_alie_shifts_as_far_as_its_paper_allows(nodes, liars, z):
     assert math.isclose(most_hidden(nodes, liars), z, abs_tol=5e-5)
 
 
@@ -84,7 +84,7 @@ def attacked(make, attack, graph, models):
     )
 
 
-def test_gossip_mixes_the_lie_and_the_liar_mixes_as_the_scheme_says():
+def test_gossip_mixes_the_attack_and_the_attacker_mixes_by_the_scheme():
     x = random_models(6, 5)
     run = attacked(Gossip, SignFlip(ranks=(2,)), Ring(6), x)
     run.mix()
@@ -140,7 +140,7 @@ def test_schemes_that_hide_or_repeat_models():
     graph = FullyConnected(5)
     run = attacked(Choco, SignFlip(ranks=(1,)), graph, random_models(5, 6))
     assert run.run(3).isfinite().all()
-    lines = [one.what for one in Alie(ranks=(1,)).defects(graph, Choco())]
+    lines = [defect.what for defect in Alie(ranks=(1,)).defects(graph, Choco())]
     assert len(lines) == 1 and "choco does not show them" in lines[0]
     assert [*SignFlip(ranks=(1,)).defects(graph, SecureAggregation())] == []
     assert np.isclose(most_hidden(4, 4 - 1), 0.0)
@@ -159,5 +159,5 @@ def test_a_wrong_weight_moves_what_it_weighs():
     torch.testing.assert_close(honest, x.mean(0).expand(n, -1), rtol=0, atol=1e-14)
     assert bound(claim.wrap(FedAvg()), n, 4, samples=20).handshake() == (60).to_bytes(8, "little")
     assert [*claim.defects(Federated(n), FedAvg())] == []
-    (line,) = [one.what for one in claim.defects(Ring(n), Gossip())]
+    (line,) = [defect.what for defect in claim.defects(Ring(n), Gossip())]
     assert line.startswith("gossip sends no weight; use scaling")

@@ -201,7 +201,7 @@ def test_a_transcript_has_what_neighbors_sent(tmp_path, sharing):
      ("{name: shatter, chunks: 2, per_neighbor: 2}", "{name: relayed, nodes: 4, degree: 3}")],
     ids=["secure_aggregation", "shatter"],
 )  # fmt: skip
-def test_hidden_payloads_tell_the_mean_and_no_more(tmp_path, sharing, graph):
+def test_hidden_payloads_reveal_only_the_mean(tmp_path, sharing, graph):
     options = [*SMALL, f"sharing={sharing}", f"graph={graph}", "rounds=1"]
     experiment = Experiment.from_yaml(QUICKSTART, [*options, "adversaries=[{name: record, ranks: [0]}]"])
     nodes = Nodes(experiment, tmp_path / "records").begin()
@@ -220,8 +220,8 @@ def test_hidden_payloads_tell_the_mean_and_no_more(tmp_path, sharing, graph):
 
 
 def test_an_eavesdropper_of_encrypted_links_sees_sizes_and_times(tmp_path):
-    one = "name: linkability, method: timing, links: [[0, 1], [1, 2]], encrypted: true, every: 1"
-    adversaries = f"adversaries=[{{{one}}}]"
+    attack = "name: linkability, method: timing, links: [[0, 1], [1, 2]], encrypted: true, every: 1"
+    adversaries = f"adversaries=[{{{attack}}}]"
     experiment = Experiment.from_yaml(QUICKSTART, [*SMALL, "rounds=2", adversaries])
     finish(Nodes(experiment, tmp_path / "records").begin().run(0, 2))
     transcript = Transcript(tmp_path, 1)
@@ -257,7 +257,7 @@ def test_canaries_prove_what_a_memorizing_node_reveals(tmp_path):
     assert fresh.epsilon_lower < 0.5
 
 
-def test_chunks_are_linked_by_what_tells_them_apart():
+def test_chunks_are_linked_by_their_differences():
     rng = np.random.default_rng(1)
 
     def chunk(round, origin, order, address, scale=1.0):
@@ -286,7 +286,7 @@ def test_links_are_found_by_distance_and_loss(memorized):
 
 
 def defects(attack: PassiveAttack, graph=None, sharing=None) -> list[str]:
-    return [one.what for one in attack.defects(graph or Ring(6), sharing or Gossip())]
+    return [defect.what for defect in attack.defects(graph or Ring(6), sharing or Gossip())]
 
 
 def test_what_cannot_be_attacked_is_refused():

@@ -51,7 +51,7 @@ def test_without_changes_the_weights_are_those_of_the_graph():
     assert np.allclose(weighted(Churn(inner, ((0, 0, 5),))).matrix(1), expected, rtol=0, atol=1e-15)
 
 
-def test_a_node_that_comes_late_begins_with_the_mean_of_its_neighbors():
+def test_a_node_that_joins_late_begins_with_the_mean_of_its_neighbors():
     models = random_models(6)
     network = Lockstep(Gossip, Churn(Ring(6), ((2, 2, None),)), models, weights=FromGraph())
     others = [0, 1, 3, 4, 5]
@@ -64,7 +64,7 @@ def test_a_node_that_comes_late_begins_with_the_mean_of_its_neighbors():
     assert torch.allclose(last, mixed.mean(0).expand(6, -1), rtol=0, atol=1e-6)
 
 
-def test_two_that_come_together_take_nothing_from_each_other():
+def test_two_nodes_that_join_together_have_no_weight_for_each_other():
     graph = Churn(FullyConnected(4), ((0, 2, None), (1, 2, None)))
     assert weighted(graph).matrix(2).tolist() == [[0, 0, 0.5, 0.5]] * 2 + [[0, 0, 0.5, 0.5]] * 2
     alone = Churn(Ring(4), ((0, 2, None), (1, 2, None), (3, 0, 1)))
@@ -74,10 +74,10 @@ def test_two_that_come_together_take_nothing_from_each_other():
 def test_the_schedule_may_stand_in_a_file(tmp_path):
     path = tmp_path / "churn.csv"
     path.write_text("# rank, first, last\n1,3\n2,0,4\n5,0,1\n5,6,8\n")
-    there = Churn(Ring(8), schedule_path=str(path))
+    from_file = Churn(Ring(8), schedule_path=str(path))
     churn = Churn(Ring(8), SCHEDULE)
-    assert [there.edges(r).tolist() for r in range(10)] == [churn.edges(r).tolist() for r in range(10)]
-    assert there.partners(3) == {2, 4}
+    assert [from_file.edges(r).tolist() for r in range(10)] == [churn.edges(r).tolist() for r in range(10)]
+    assert from_file.partners(3) == {2, 4}
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_other_weights_than_the_usual_have_no_published_figure():
 
 
 @pytest.mark.parametrize(
-    ("graph", "rule", "needs", "found"),
+    ("graph", "rule", "needs", "report"),
     [
         (
             Ring(8), MetropolisHastings(), CHOCO,
@@ -130,8 +130,8 @@ def test_other_weights_than_the_usual_have_no_published_figure():
         ),
     ],
 )  # fmt: skip
-def test_every_matrix_is_checked_for_what_the_scheme_needs(graph, rule, needs, found):
-    assert check_matrices(WeightedGraph(graph, rule), needs) == found
+def test_every_matrix_is_checked_for_what_the_scheme_needs(graph, rule, needs, report):
+    assert check_matrices(WeightedGraph(graph, rule), needs) == report
 
 
 def test_the_first_round_that_fails_is_named(tmp_path):

@@ -66,7 +66,7 @@ class Slowly(PeriodicGraph):
 
 
 @pytest.mark.parametrize("graph", [Matching(), Matching(9), Pushed(), Paired(), Slowly()])
-def test_what_is_as_it_says_is_accepted(graph):
+def test_graphs_that_are_as_declared_are_accepted(graph):
     check_declared(graph)
 
 
@@ -93,7 +93,7 @@ def test_a_change_in_any_of_64_rounds_is_found():
         check_declared(Short())
 
 
-def test_many_ranks_are_looked_at_here_and_there():
+def test_many_ranks_are_sampled_in_checks():
     asked = set()
 
     class Large(Ring):
@@ -122,7 +122,7 @@ def test_own_training_loops_refuse_and_warn_alike():
         assert not weighted_graph(Paired(), None, 8).static
 
 
-def test_both_ends_of_a_drawn_edge_agree_and_it_is_the_same_whenever_it_is_asked():
+def test_both_ends_of_a_drawn_edge_agree_in_any_order_of_rounds():
     for graph in (Matching(7), Pushed(7)):
         for round in (0, 5, 1, 0, 9, 3, 5):
             fresh = type(graph)(7)
@@ -134,7 +134,7 @@ def test_both_ends_of_a_drawn_edge_agree_and_it_is_the_same_whenever_it_is_asked
         assert graph.partners(2) == set(range(7)) - {2}, "whom it will meet, nobody knows"
 
 
-def test_random_matchings_contract_as_their_formula_says():
+def test_random_matchings_contract_as_their_formula_predicts():
     """W = (I + P)/2: of the squared disagreement (n - 2)/(2 (n - 1)) is left, in expectation."""
     n, weighted, rates = 8, WeightedGraph(Matching(), MetropolisHastings()), []
     j = np.full((n, n), 1 / n)

@@ -95,7 +95,7 @@ def test_what_is_written_is_read_back(tmp_path, type, directed):
     round_trip()
 
 
-def test_auto_looks_at_the_content_where_the_suffix_says_nothing(written):
+def test_auto_reads_the_content_where_the_suffix_is_unknown(written):
     assert read_graph(written("3\n0 1\n1 2\n", "a.txt")) == ((1,), (0, 2), (1,))
     assert read_graph(written("3\n1\n0 2\n1\n", "b.txt")) == ((1,), (0, 2), (1,))
     assert defects(written("3\n1 2\n0 2\n0 1\n", "c.txt")) == [

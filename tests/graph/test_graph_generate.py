@@ -67,7 +67,7 @@ def test_a_mistake_is_one_line(target, capsys, line, message):
     assert not Path(target).exists()
 
 
-def test_runs_as_a_script_and_says_what_is_missing():
+def test_runs_as_a_script_and_names_what_is_missing():
     root = Path(__file__).parents[2]
     ran = subprocess.run(
         [sys.executable, "generate_graph.py", "-g", "Ring", "-n", "4"],

@@ -46,7 +46,7 @@ def test_what_no_graph_can_be_drawn_from_is_refused_in_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("graph", REDRAWN, ids=lambda graph: type(graph).__name__)
-def test_two_nodes_agree_on_every_round_in_whatever_order_they_ask(graph):
+def test_two_nodes_agree_on_every_round_in_any_order(graph):
     other = pickle.loads(pickle.dumps(graph))
     other.draw_ahead(range(ROUNDS // 2))
     drawn = [adjacency(graph, round) for round in range(ROUNDS)]
@@ -156,7 +156,7 @@ def test_walking_nodes_meet_those_that_are_near():
         before = places
 
 
-def test_nodes_of_an_edge_are_awake_and_each_is_as_often_as_its_probability_says():
+def test_nodes_of_an_edge_are_awake_each_with_its_probability():
     graph = PartialParticipation(12, 4, 0.7)
     rounds = 2000
     for round in range(50):
@@ -198,7 +198,7 @@ def test_matcha_on_a_ring_has_the_published_weight_and_contraction(tmp_path, bud
     assert graph.rho < rho + 1e-4, "the figures are of a solver that stopped early"
 
 
-def test_matcha_draws_what_its_rho_says(tmp_path):
+def test_matcha_contracts_as_its_rho_predicts(tmp_path):
     """An irregular graph: a triangle with two tails, one long; all sets of active matchings by hand."""
     path = tmp_path / "tails.edges"
     path.write_text("7\n0 1\n1 2\n0 2\n2 3\n3 4\n4 5\n0 6\n")

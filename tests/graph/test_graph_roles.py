@@ -80,26 +80,28 @@ def test_tokens_carry_their_models_and_meet_in_the_mean(tmp_path, tokens):
     network, z = Lockstep(Gossip, graph, start, weights=FromGraph()), start[graph.places(0)].clone()
     met = 0
     for round in range(40):
-        before, here, there = network.models.clone(), graph.places(round), graph.places(round + 1)
-        assert all(i == j or j in graph.partners(i) for i, j in zip(here, there, strict=True))
-        assert [rank for rank in range(6) if graph.trains(rank, round)] == sorted(set(here))
-        z = torch.stack([z[[t for t in range(tokens) if there[t] == place]].mean(0) for place in there])
-        met += len(set(there)) < tokens
+        before, places, next_places = network.models.clone(), graph.places(round), graph.places(round + 1)
+        assert all(i == j or j in graph.partners(i) for i, j in zip(places, next_places, strict=True))
+        assert [rank for rank in range(6) if graph.trains(rank, round)] == sorted(set(places))
+        z = torch.stack(
+            [z[[t for t in range(tokens) if next_places[t] == place]].mean(0) for place in next_places]
+        )
+        met += len(set(next_places)) < tokens
         models = network.mix()
-        assert torch.allclose(models[there], z, rtol=0, atol=1e-12)
-        others = sorted(set(range(6)) - set(there))
+        assert torch.allclose(models[next_places], z, rtol=0, atol=1e-12)
+        others = sorted(set(range(6)) - set(next_places))
         assert torch.equal(models[others], before[others])
     assert met or tokens == 1
 
 
 def test_the_next_node_continues_a_lost_token_with_its_own_model():
     graph = TokenWalk(6, degree=2, seed=1)
-    (here,), (there,) = graph.places(0), graph.places(1)
-    assert here != there
+    (place,), (next_place,) = graph.places(0), graph.places(1)
+    assert place != next_place
     start = random_models(6)
-    network = Lockstep(Gossip, graph, start, weights=FromGraph(), is_live=lambda i, j: j != here)
-    assert torch.equal(network.mix()[there], start[there])
-    assert graph.trains(there, 1)
+    network = Lockstep(Gossip, graph, start, weights=FromGraph(), is_live=lambda i, j: j != place)
+    assert torch.equal(network.mix()[next_place], start[next_place])
+    assert graph.trains(next_place, 1)
 
 
 def test_the_nodes_of_a_walk_are_those_of_its_file(tmp_path):

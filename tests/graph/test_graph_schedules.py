@@ -29,13 +29,13 @@ def test_the_files_of_a_folder_hold_for_a_round_each(folder):
     assert [adjacency(graph, round) for round in range(4)] == [PAIRS, MIDDLE, PAIRS, MIDDLE]
 
 
-def test_a_schedule_says_for_how_many_rounds(folder):
+def test_a_schedule_declares_the_number_of_rounds(folder):
     (folder / "plan").write_text("# by day and by night\ngraphs/a.edges 3\n\ngraphs/b.edges 2\n")
     graph = FromFiles(str(folder / "plan"))
     assert [adjacency(graph, round) for round in range(6)] == [PAIRS] * 3 + [MIDDLE] * 2 + [PAIRS]
 
 
-def test_directed_files_know_their_sources(folder):
+def test_directed_files_have_sources(folder):
     graph = FromFiles(str(folder / "graphs"), directed=True, allow_disconnected=True)
     assert graph.targets(0, 0) == (1,) and graph.sources(0, 0) == () and graph.sources(1, 0) == (0,)
 

@@ -25,7 +25,7 @@ def measured(graph, mixing=None):
 
 
 @pytest.mark.parametrize(("nodes", "rounds"), [(8, 64), (16, 266), (32, 1072), (64, 4297), (96, 9672)])
-def test_ring_mixes_as_its_formula_says(nodes, rounds):
+def test_ring_mixes_as_its_formula_predicts(nodes, rounds):
     figures = measured(Ring(nodes))
     assert figures.contraction == pytest.approx(1 / 3 + 2 / 3 * cos(2 * pi / nodes), abs=1e-12)
     assert figures.rounds_to_target == rounds
@@ -43,7 +43,7 @@ def test_ring_mixes_as_its_formula_says(nodes, rounds):
         (FullyConnected(9), 0.0),
     ],
 )
-def test_symmetric_weights_mix_as_their_formula_says(graph, factor):
+def test_symmetric_weights_mix_as_their_formula_predicts(graph, factor):
     assert measured(graph).contraction == pytest.approx(factor, abs=1e-12)
 
 

@@ -209,7 +209,7 @@ def test_fewest_factors():
 
 
 @pytest.mark.parametrize("nodes", [4, 6, 8, 12])
-def test_the_alternating_ring_mixes_as_its_formula_says(nodes):
+def test_the_alternating_ring_mixes_as_its_formula_predicts(nodes):
     """The product of both matchings' W has the eigenvalues cos^2(2 pi k / n) beside 0; k = 0 is the mean."""
     figures = measure(weighted(AlternatingRing(nodes)))
     assert figures.contraction == pytest.approx(cos(2 * pi / nodes), abs=1e-7)
@@ -225,7 +225,7 @@ def test_figures_over_a_period():
     assert (figures.period, figures.exact_after, figures.diameter) == (4, 4, 4)
 
 
-def test_disagreement_shrinks_as_the_figures_say():
+def test_disagreement_shrinks_as_the_figures_predict():
     graph = AlternatingRing(9)
     figures = measure(weighted(graph))
     mixed, rounds = np.eye(9), period_of(graph)
@@ -241,7 +241,7 @@ def test_an_average_is_exact_only_if_it_is():
     assert convergence(weighted(FullyConnected(5)))[0] == 1
 
 
-def test_what_the_command_says():
+def test_the_output_of_the_command():
     assert list(report("base_k_plus_one", ["nodes=6"])) == [
         "nodes              6",
         "period             4 rounds",

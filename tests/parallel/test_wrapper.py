@@ -134,7 +134,7 @@ def test_on_a_complete_graph_adapt_then_combine_is_the_mean_gradient():
     assert torch.allclose(models, flat(net).expand_as(models), rtol=0, atol=1e-13)
 
 
-def test_everybody_begins_with_the_parameters_and_buffers_of_rank_0():
+def test_all_ranks_begin_with_the_parameters_and_buffers_of_rank_0():
     def network(seed):
         torch.manual_seed(seed)
         net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 200).bfloat16(), nn.Linear(2, 2))
@@ -181,7 +181,7 @@ def test_zero_grad_in_any_usual_place(order):
     assert torch.allclose(models, run.oracle(3, dense(graph)), rtol=0, atol=1e-13)
 
 
-def test_two_forwards_per_backward_and_any_number_for_looking_are_one_step():
+def test_two_forwards_per_backward_and_any_number_for_evaluation_are_one_step():
     run = Run()
 
     def work(rank, rendezvous):
@@ -214,7 +214,7 @@ class Forked(nn.Module):
 
 
 @pytest.mark.parametrize("bucket_mb", [ONE_BUCKET, A_TENSOR])
-def test_unused_parameters_are_mixed_and_hold_up_nobody(bucket_mb):
+def test_unused_parameters_are_mixed_and_delay_no_rank(bucket_mb):
     torch.manual_seed(3)
     network = Forked()
     run = Run(network=network, options={"bucket_mb": bucket_mb}, steps=6)
@@ -462,7 +462,7 @@ def test_a_backward_pass_that_ended_early_is_noticed():
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("trained_before", [0, 2])
 @pytest.mark.parametrize("topology", ["ring", "alternating_ring"])
-def test_the_average_can_be_looked_at_and_changes_nothing(scheme, trained_before, topology):
+def test_the_average_can_be_read_and_changes_nothing(scheme, trained_before, topology):
     run = Run(topology=topology, options={"scheme": scheme, "bucket_mb": A_LAYER})
     # So late that others would have written again what it reads, if they were allowed to.
     be_late = lambda mixture: time.sleep(0.02)
@@ -860,7 +860,7 @@ def test_ranks_that_would_do_something_else_after_a_loss_are_named():
     in_rank_threads(2, work)
 
 
-def test_a_rank_that_never_comes_is_named():
+def test_a_rank_that_never_joins_is_named():
     def work(rank, rendezvous):
         if rank == 0:
             with pytest.raises(StartError, match=r"rank 0: ranks \[1\] did not arrive within 0 s"):

@@ -43,7 +43,7 @@ def joined(run, lengths):
     return work
 
 
-def check(found, run, lengths):
+def check(results, run, lengths):
     """As many steps as the longest loop has; a rank without a batch has no gradient, and mixes."""
     n, longest = len(lengths), max(lengths)
     graph = weighted_graph(run.topology, None, n)
@@ -55,7 +55,7 @@ def check(found, run, lengths):
     after = run.oracle(n, matrix_at, rests)
     run = replace(run, steps=STEPS - 2)
     average = run.oracle(n, matrix_at, rests).mean(0)
-    for rank, (own_model, of_all) in enumerate(found):
+    for rank, (own_model, of_all) in enumerate(results):
         assert torch.allclose(torch.tensor(own_model, dtype=after.dtype), after[rank], rtol=0, atol=1e-13)
         assert torch.allclose(torch.tensor(of_all, dtype=after.dtype), average, rtol=0, atol=1e-13)
 
@@ -110,7 +110,7 @@ def test_a_rank_that_dies_inside_is_named_or_continued_without(on_loss):
         assert any("rank 1: connection lost" in results[rank] for rank in (0, 2))
 
 
-def test_without_join_the_others_say_what_is_wrong():
+def test_without_join_the_other_ranks_report_what_is_wrong():
     run = run_of()
 
     def work(rank, rendezvous):

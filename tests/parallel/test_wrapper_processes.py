@@ -62,7 +62,7 @@ def folder(monkeypatch):
         ("torch_distributed", "adapt_then_combine"),
     ],
 )
-def test_processes_train_as_the_equations_say(communication, scheme, folder):
+def test_processes_train_by_the_equations(communication, scheme, folder):
     chosen = communication
     if communication == "tcp":
         # The store takes the first port.
@@ -153,7 +153,7 @@ ONE_WAY = [[1.0, 0.0], [0.5, 0.5]]
 
 
 @pytest.mark.parametrize("communication", ["auto", "torch_distributed"])
-def test_who_is_done_waits_until_slower_ranks_have_read_what_it_sent(communication, monkeypatch):
+def test_a_finished_rank_waits_until_slower_ranks_have_read_its_payloads(communication, monkeypatch):
     monkeypatch.setattr(Timeouts, "store_farewell", 0.5)
     run = Run(topology=ONE_WAY, steps=3, options={"communication": communication, "deadline": 20.0})
 
@@ -173,7 +173,7 @@ def test_who_is_done_waits_until_slower_ranks_have_read_what_it_sent(communicati
 
 
 @pytest.mark.parametrize("communication", ["auto", "torch_distributed"])
-def test_nobody_waits_at_the_end_for_ranks_that_died(communication):
+def test_no_rank_waits_at_the_end_for_ranks_that_died(communication):
     run = Run(topology=ONE_WAY, steps=3, options={"communication": communication, "deadline": 40.0})
 
     def work(rank):
@@ -189,7 +189,7 @@ def test_nobody_waits_at_the_end_for_ranks_that_died(communication):
     assert in_rank_processes(2, work, mute=(1,))[0] < 4.0
 
 
-def test_a_process_that_never_comes_is_named():
+def test_a_process_that_never_joins_is_named():
     run = Run(options={"deadline": 1.0})
     results = in_rank_processes(3, lambda rank: trained(run, rank), absent=(2,))
     for rank in (0, 1):

@@ -257,9 +257,9 @@ def test_a_pass_that_died_before_any_gradient_can_be_made_again():
     assert torch.equal(torch.stack(in_rank_threads(2, work)), run.models(2))
 
 
-@pytest.mark.parametrize("what", ["load_state_dict", "averaged", "average", "resend"])
+@pytest.mark.parametrize("method", ["load_state_dict", "averaged", "average", "resend"])
 @pytest.mark.parametrize("options", [{}, {"bucket_mb": A_TENSOR, "in_flight": 1}])
-def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
+def test_a_forward_pass_on_one_rank_alone_changes_nothing(method, options):
     run = Run(options=options | {"deadline": 5.0})
 
     def work(rank, rendezvous, looks):
@@ -268,13 +268,13 @@ def test_a_forward_pass_on_one_rank_alone_changes_nothing(what, options):
         for step in range(run.steps):
             if looks and rank == step % 3:
                 model(batches(rank, 1)[0][0])
-            if what == "load_state_dict":
+            if method == "load_state_dict":
                 model.load_state_dict(saved if step == 0 else model.state_dict())
-            elif what == "averaged":
+            elif method == "averaged":
                 with model.averaged():
                     pass
             else:
-                getattr(model, what)()
+                getattr(model, method)()
             run.train(model, rank, step, step + 1)
         assert not model.endpoint.refused
         return flat(model)

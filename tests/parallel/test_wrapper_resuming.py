@@ -194,7 +194,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_state_kept_in_memory_can_be_gone_back_to_again_and_again(optimizer):
+def test_a_state_kept_in_memory_can_be_restored_repeatedly(optimizer):
     torch.manual_seed(0)
     schedule = lambda o: lr_scheduler.ExponentialLR(o, 0.9)
     options = {"bucket_mb": A_TENSOR, "scheduler": schedule}
@@ -288,7 +288,7 @@ def test_a_bucket_without_an_optimizer_is_refused_with_its_name():
         alone(Run(optimizer=weights, options={"bucket_mb": A_TENSOR}), flat)
 
 
-def test_a_schedule_that_looks_for_momentum_finds_it():
+def test_a_schedule_that_needs_momentum_finds_it():
     def work(model):
         schedule = lr_scheduler.OneCycleLR(model.optimizer, max_lr=0.5, total_steps=10)
         for batch in batches(0, 3):
@@ -302,7 +302,7 @@ def test_a_schedule_that_looks_for_momentum_finds_it():
     assert all(0.85 <= momentum < 0.95 for momentum in momenta)
 
 
-def test_a_scaler_that_comes_too_late_is_refused():
+def test_a_scaler_that_is_set_too_late_is_refused():
     def work(model):
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
         scaler.scale(loss_of(model, batches(0, 1)[0])).backward()
@@ -408,7 +408,7 @@ def test_ranks_that_would_average_other_buffers_are_named():
 # Where ranks are.
 
 
-def test_the_stores_machine_is_where_the_others_see_it():
+def test_the_address_of_the_store_is_one_that_other_machines_reach():
     """Names of the own machine often mean 127.0.1.1 on it."""
     notes = [RankRecord({}, "a", "127.0.1.1", "127.0.1.1", 1), RankRecord({}, "b", "10.0.0.2", "10.0.0.1", 2)]
     assert [process.address for process in _processes(notes)] == ["10.0.0.1", "10.0.0.2"]
@@ -456,7 +456,7 @@ def test_an_initialized_group_is_enough():
         )
 
 
-def test_torchrun_says_how_many_ranks_a_machine_has(monkeypatch):
+def test_torchrun_gives_the_number_of_ranks_of_a_machine(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert weighted_graph("alternating_exponential_ring", None, 4).graph.per_machine == 2
 

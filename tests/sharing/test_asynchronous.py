@@ -60,17 +60,17 @@ def test_the_sum_survives_lost_repeated_and_reordered_messages(events, graph, st
     n = graph.num_nodes
     net = Messages(lambda: AdPsgd(staleness), graph, standard_normal(n, 5), CHAINS[chain])
     expected, changes = net.models.sum(0), standard_normal(len(events), 5, seed=1)
-    for (what, number), change in zip(events, changes, strict=True):
-        if what == "step":
+    for (event, number), change in zip(events, changes, strict=True):
+        if event == "step":
             expected = expected + change * net.step(number % n, change)
-        elif what == "repeat":
+        elif event == "repeat":
             net.time += 1e6
             net.post(number % n, net.schemes[number % n].resends(net.time))
         elif net.flying:
             index = number % len(net.flying)
-            if what == "twice":
+            if event == "twice":
                 net.flying.append(net.flying[index])
-            net.flying.pop(index) if what == "lose" else net.arrive(index)
+            net.flying.pop(index) if event == "lose" else net.arrive(index)
     net.settle()
     assert torch.allclose(net.models.sum(0), expected, rtol=0, atol=1e-12)
 
@@ -98,7 +98,7 @@ def test_a_stale_request_moves_both_ends_by_half_of_the_difference_at_that_time(
     assert net.models.tolist() == [[104.0], [4.0]]
 
 
-def test_two_nodes_that_ask_each_other_average_and_do_not_swap():
+def test_two_nodes_with_mutual_requests_average_and_do_not_swap():
     net = Messages(AdPsgd, Ring(2), torch.tensor([[0.0], [8.0]], dtype=torch.float64))
     net.step(0), net.step(1)
     net.flush()
@@ -126,7 +126,7 @@ def test_staleness_is_the_number_of_steps_without_an_answer():
         assert [net.step(0) for _ in range(6)] == [True] * (1 + staleness) + [False] * (5 - staleness)
 
 
-def test_a_node_goes_on_without_a_lost_peer_and_still_takes_its_late_answer():
+def test_a_node_continues_without_a_lost_peer_and_still_uses_its_late_answer():
     net = Messages(lambda: AdPsgd(0), Ring(2), torch.tensor([[0.0], [8.0]], dtype=torch.float64))
     net.step(0)
     net.arrive(0)
@@ -328,8 +328,8 @@ def test_a_model_that_is_not_finite_is_refused(name):
 def test_the_state_is_all_that_a_node_resumes_with(name):
     # The time from which epidemic_push waits is that of a process.
     make = SCHEMES[name] if name != "epidemic_push" else lambda: EpidemicPush(timeout=0.0)
-    one, other = (Messages(make, FullyConnected(4), standard_normal(4, 12)) for _ in range(2))
-    for net, resumes in ((one, False), (other, True)):
+    straight, resumed = (Messages(make, FullyConnected(4), standard_normal(4, 12)) for _ in range(2))
+    for net, resumes in ((straight, False), (resumed, True)):
         draw = np.random.default_rng(7)
         for k in range(60):
             net.step(draw.integers(4), 0.1)
@@ -340,11 +340,11 @@ def test_the_state_is_all_that_a_node_resumes_with(name):
                 for i, scheme in enumerate(net.schemes):
                     net.schemes[i] = bound(make(), 4, 12)
                     net.schemes[i].load_state_dict(scheme.state_dict())
-    assert torch.equal(one.models, other.models)
+    assert torch.equal(straight.models, resumed.models)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_what_remembers_one_thing_for_all_needs_one_payload_for_all(name):
+def test_schemes_with_one_state_for_all_need_one_payload_for_all(name):
     if SCHEMES[name].promises.sends_one_payload:
         bound(SCHEMES[name](), 4, 20, (TopK(0.5, by="change"),))
     else:

@@ -92,8 +92,8 @@ def test_buffers_are_averaged_in_full_and_variances_stay_positive(tmp_path, name
 @pytest.mark.parametrize("sharing", ["fed_avg", "{name: scaffold, average: equal}"])
 def test_a_server_averages_buffers_by_the_weights_of_its_scheme(tmp_path, sharing):
     graph = "{name: federated, nodes: 4, clients: 2, down: all}"
-    own = "dataset.partition={name: sizes, ranks: [1, 2, 3], sizes: [100, 40, 60]}"
-    made = experiment(tmp_path, sharing, graph, 12, own)
+    partition = "dataset.partition={name: sizes, ranks: [1, 2, 3], sizes: [100, 40, 60]}"
+    made = experiment(tmp_path, sharing, graph, 12, partition)
     nodes = Nodes(made, tmp_path / "nodes").begin()
     p, seen = made.layout.parameters.numel, {}
     for node in nodes.nodes:
@@ -127,7 +127,7 @@ def test_a_scheme_inside_is_given_all_that_a_node_gives_it(tmp_path, scheme):
 
 
 @pytest.mark.parametrize("name", ["choco", "gradient_tracking"])
-def test_a_run_with_buffers_goes_on_bit_for_bit(tmp_path, name):
+def test_a_run_with_buffers_continues_bit_for_bit(tmp_path, name):
     check_resume(experiment(tmp_path, SCHEMES[name], steps=2), tmp_path)
 
 
@@ -135,9 +135,9 @@ def test_what_averages_everything_in_full_sends_buffers_in_the_vector(tmp_path):
     made = experiment(tmp_path)
     assert type(made.sharing()) is Gossip
     assert made.most_payload_bytes == 4 * made.layout.numel
-    beside = experiment(tmp_path, "{name: gossip, transforms: [cast]}")
+    compressed = experiment(tmp_path, "{name: gossip, transforms: [cast]}")
     parameters = 2 * made.layout.parameters.numel
-    assert beside.most_payload_bytes == parameters + -parameters % 8 + 4 * 128
+    assert compressed.most_payload_bytes == parameters + -parameters % 8 + 4 * 128
     assert type(experiment(tmp_path, "none").sharing()) is NoSharing
 
 
@@ -217,7 +217,7 @@ def test_what_batch_norm_can_never_take_is_refused(tmp_path, override, line):
 
 
 def test_only_what_cannot_take_one_sample_needs_two():
-    one = torch.rand(1, 3, 4, 4)
+    sample = torch.rand(1, 3, 4, 4)
     flat, spatial = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(48)), nn.BatchNorm2d(3)
-    assert [least_batch(network, (one,)) for network in (flat, spatial, nn.Flatten())] == [2, 1, 1]
+    assert [least_batch(network, (sample,)) for network in (flat, spatial, nn.Flatten())] == [2, 1, 1]
     assert flat.training and flat[1].num_batches_tracked == 0

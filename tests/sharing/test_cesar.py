@@ -72,9 +72,9 @@ def test_it_is_gossip_on_the_coordinates_that_enough_select(graph, s, chain):
             scheme.begin(start)
         views = [net.weighted.view(i, 0) for i in range(8)]
         basis = probe[0].chain
-        own = torch.stack([basis.to_basis(row) for row in x])
+        signals = torch.stack([basis.to_basis(row) for row in x])
         chosen = np.stack([selected(net.schemes[i], probe[i], x[i], views[i]) for i in range(8)])
-        expected = own.clone()
+        expected = signals.clone()
         for i, view in enumerate(views):
             heard = [a for a in view.sources if lost[i, a]]
             # With indices the receiver tells its senders who is there; with a seed it cannot.
@@ -82,7 +82,7 @@ def test_it_is_gossip_on_the_coordinates_that_enough_select(graph, s, chain):
             at = (chosen[[*known]].sum(0) > s) & ~chosen[[a for a in known if a not in heard]].any(0)
             for a in heard:
                 here = torch.from_numpy(chosen[a] & at).double()
-                expected[i] += view.weights[a] * here * (own[a] - own[i])
+                expected[i] += view.weights[a] * here * (signals[a] - signals[i])
         context = Context(0, 0, 0)
         expected = torch.stack([basis.from_basis(row, context) if basis.basis else row for row in expected])
         mixed = net.mix()
@@ -93,9 +93,9 @@ def test_it_is_gossip_on_the_coordinates_that_enough_select(graph, s, chain):
 def selected(scheme, probe, x, view):
     """The selection of a node, from the indices that the same chain gives in gossip."""
     payload = next(iter(probe.outgoing(x, view).values()))
-    rest = Layout(tuple(f for f in payload.layout.fields if f.name != "values"))
+    index_layout = Layout(tuple(f for f in payload.layout.fields if f.name != "values"))
     return scheme._selection(
-        Payload.of(rest, {f.name: payload[f.name] for f in rest.fields}), view, view.rank
+        Payload.of(index_layout, {f.name: payload[f.name] for f in index_layout.fields}), view, view.rank
     )
 
 
@@ -133,7 +133,7 @@ def test_no_value_is_sent_alone(chain):
 
 
 @pytest.mark.parametrize(
-    ("transforms", "what"),
+    ("transforms", "reason"),
     [
         ((), "this chain does not select values"),
         ((RandomK(), Cast()), "this chain rounds values"),
@@ -143,8 +143,8 @@ def test_no_value_is_sent_alone(chain):
         ((ErrorFeedback(), RandomK()), "leave out error_feedback"),
     ],
 )
-def test_chains_that_cannot_be_masked_are_refused(transforms, what):
-    with pytest.raises(BadInput, match=what):
+def test_chains_that_cannot_be_masked_are_refused(transforms, reason):
+    with pytest.raises(BadInput, match=reason):
         bound(Cesar(), 8, 40, transforms)
 
 

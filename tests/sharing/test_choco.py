@@ -125,7 +125,7 @@ def test_choco_stalls_where_the_losses_differ():
     assert (network.run(200, q8_gradient, 0.05) - 11 / 3).abs().max() > 1
 
 
-def test_a_chain_that_gives_each_neighbor_something_else_is_refused():
+def test_a_chain_with_another_payload_for_each_neighbor_is_refused():
     class Private(Cast):
         per_receiver = True
 

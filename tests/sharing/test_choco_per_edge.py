@@ -61,14 +61,14 @@ def test_every_round_is_that_of_dense_matrices_of_copies(graph, memory):
 
 
 @pytest.mark.parametrize(
-    ("graph", "rest"), [(CHANGING[0], 2e-2), (CHANGING[1], 0.3)], ids=["epidemic", "pairs"]
+    ("graph", "remaining"), [(CHANGING[0], 2e-2), (CHANGING[1], 0.3)], ids=["epidemic", "pairs"]
 )
-def test_nodes_agree_on_the_exact_mean(graph, rest):
+def test_nodes_agree_on_the_exact_mean(graph, remaining):
     network = from_zero(graph)
     start, mean = network.disagreement, network.models.mean(0)
     for _ in range(30):
         assert torch.allclose(network.mix().mean(0), mean, rtol=0, atol=1e-12)
-    assert network.disagreement / start < rest
+    assert network.disagreement / start < remaining
 
 
 def test_it_trains_eight_quadratics_on_a_graph_that_changes():
@@ -81,11 +81,11 @@ def test_it_trains_eight_quadratics_on_a_graph_that_changes():
 
 
 def assert_both_ends_know_the_same(network):
-    copies = [scheme._copies for scheme in network.schemes]
+    copies = network.state("_copies")
     for i, mine in enumerate(copies):
-        for j in mine.last:
-            if copies[j].last.get(i) == mine.last[j]:
-                assert torch.equal(mine.own[j], copies[j].theirs[i])
+        for j in mine["last"]:
+            if copies[j]["last"].get(i) == mine["last"][j]:
+                assert torch.equal(mine["own"][j], copies[j]["theirs"][i])
 
 
 @settings(max_examples=4, deadline=None)
@@ -115,7 +115,7 @@ def test_a_lost_peer_that_is_back_starts_again(ends):
     for _ in range(4):
         assert torch.allclose(network.mix().mean(0), mean, rtol=0, atol=1e-13)
         assert_both_ends_know_the_same(network)
-    assert all(network.schemes[i]._copies.last[5 - i] == 6 for i in (2, 3))
+    assert all(network.state("_copies")[i]["last"][5 - i] == 6 for i in (2, 3))
 
 
 def test_pairs_with_different_initial_models_start_from_zero():
@@ -126,15 +126,15 @@ def test_pairs_with_different_initial_models_start_from_zero():
     for _ in range(40):
         assert torch.allclose(network.mix().mean(0), mean, rtol=0, atol=1e-13)
         assert_both_ends_know_the_same(network)
-    assert [sorted(scheme._copies.from_zero) for scheme in network.schemes] == [[], [2], [1, 3], [2]]
+    assert [sorted(copies["from_zero"]) for copies in network.state("_copies")] == [[], [2], [1, 3], [2]]
     assert network.disagreement < start / 10
 
 
-def test_forgetting_bounds_the_state():
+def test_dropping_old_copies_bounds_the_state():
     network = from_zero(RandomMatching(16), memory=2, d=10)
     for _ in range(12):
         network.mix()
-        assert all(len(scheme._copies.own) <= 3 for scheme in network.schemes)
+        assert all(len(copies["own"]) <= 3 for copies in network.state("_copies"))
 
 
 def test_it_costs_the_chain_and_one_number_for_each_neighbor():
@@ -150,7 +150,7 @@ def test_a_run_that_diverges_is_ended_by_the_guard():
     assert network.round < 200
 
 
-def test_a_transform_that_remembers_is_refused():
+def test_a_transform_with_memory_is_refused():
     with pytest.raises(
         BadInput, match=r"^transforms\[0\]: top_k remembers one thing .* choco_per_edge sends"
     ):

@@ -59,7 +59,7 @@ def test_a_run_that_diverges_is_ended_by_the_guard():
         network(1.0, random_models(8, 100), 1).run(400)
 
 
-def test_a_chain_that_gives_each_neighbor_something_else_is_refused():
+def test_a_chain_with_another_payload_for_each_neighbor_is_refused():
     class Private(Cast):
         per_receiver = True
 

@@ -33,7 +33,7 @@ def quadratics(n, d):
 
 @pytest.mark.parametrize("staleness", [0, 1])
 @pytest.mark.parametrize("graph", [Ring(6), Hypercube(3)], ids=["ring", "hypercube"])
-def test_ad_psgd_is_algorithm_1_where_active_nodes_ask_passive_ones(graph, staleness):
+def test_ad_psgd_is_algorithm_1_where_active_nodes_send_requests_to_passive_ones(graph, staleness):
     """Lian et al., 2018, Algorithm 1: X <- X W_k - eta g(X^), W_k the average of a pair, X^ an older X.
 
     As in the paper's system the graph is bipartite: active nodes ask, passive ones answer. Messages arrive in

@@ -127,6 +127,6 @@ def test_a_link_to_a_rank_that_does_not_exist_is_refused():
     assert str(scheme.refusals[0].error) == "links to ranks outside 0..5"
 
 
-def test_a_training_loop_of_ones_own_has_no_messages_for_flips():
+def test_a_custom_training_loop_has_no_messages_for_flips():
     with pytest.raises(BadInput, match="topology: nodes of flipper agree on edges by messages"):
         weighted_graph({"name": "flipper", "degree": 2}, None, 4)

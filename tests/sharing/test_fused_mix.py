@@ -71,15 +71,15 @@ def instructions(dtypes, capability):
 @pytest.mark.parametrize("which", range(len(KERNELS)))
 def test_it_compiles_to_wide_loads_and_fused_adds(which, compiled):
     """Per thread 8 elements, in programs with and without an end in them, of which one loads by 16 bytes."""
-    found, (dtypes, _) = compiled[which], KERNELS[which]
-    assert found["mul.f32"] == 2 * 8
-    assert found["fma.rn.f32"] == 2 * 8 * (len(dtypes) - 1)
+    instructions, (dtypes, _) = compiled[which], KERNELS[which]
+    assert instructions["mul.f32"] == 2 * 8
+    assert instructions["fma.rn.f32"] == 2 * 8 * (len(dtypes) - 1)
     widths = {"fp32": 2, "bf16": 1}
-    assert found["ld.global.v4.b32"] == sum(widths[d] for d in dtypes)
-    assert found["st.global.v4.b32"] == 2
+    assert instructions["ld.global.v4.b32"] == sum(widths[d] for d in dtypes)
+    assert instructions["st.global.v4.b32"] == 2
     # Whether a sum is finite is read off its bits: a difference could be fused with the product before it.
-    assert found["setp.gt.s32"] == 2 * 8
-    assert not found["sub.f32"] and not found["neg.f32"]
+    assert instructions["setp.gt.s32"] == 2 * 8
+    assert not instructions["sub.f32"] and not instructions["neg.f32"]
 
 
 def draw_terms(count, length, seed=0):
@@ -150,7 +150,7 @@ def test_what_the_kernel_leaves_to_torch(kernel):
         kernel.fused_sum([(0.5, torch.ones(5)), (0.5, torch.ones(6))], torch.empty(5))
 
 
-def test_the_kernel_is_used_where_it_works_and_else_said_why_not(kernel, monkeypatch, capsys):
+def test_the_kernel_is_used_where_it_works_and_otherwise_the_reason_is_logged(kernel, monkeypatch, capsys):
     mixing.fused_on.cache_clear()
     assert mixing.fused_on(torch.device("cpu")) is kernel.fused_sum
 
@@ -174,8 +174,8 @@ def test_the_checks_for_a_gpu_run_and_hold_without_one(kernel, monkeypatch):
     spec.loader.exec_module(checks)
     monkeypatch.setattr(checks, "DEGREES", (0, 2, 17))
     monkeypatch.setattr(checks, "LENGTHS", (1, 2049))
-    said = [check(torch.device("cpu")) for check in checks.CHECKS]
-    assert said[1:] == [
+    results = [check(torch.device("cpu")) for check in checks.CHECKS]
+    assert results[1:] == [
         "24 spoilt vectors noticed", "6 rounds, no locked host memory",
         "8 chains equal to the bit, 3 but for rounding",
     ]  # fmt: skip

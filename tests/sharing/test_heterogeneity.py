@@ -89,7 +89,7 @@ class TestGradientTracking:
     def test_a_round_without_a_step_is_one_in_which_the_gradient_stays(self):
         pausing, repeating = q8(GradientTracking), q8(GradientTracking)
         for round in range(20):
-            last = repeating.schemes[2]._g.clone()
+            last = repeating.state("_g")[2].clone()
             pause = round % 2 == 1
 
             def silent(i, x, pause=pause):
@@ -166,7 +166,7 @@ class TestExactDiffusion:
         assert max_error(network.models) <= 0.05
 
     @pytest.mark.parametrize("chain", [tuple, lambda: (Cast(),)])
-    def test_the_mean_survives_a_round_in_which_both_ends_hear_nothing(self, chain):
+    def test_the_mean_survives_a_round_in_which_both_ends_receive_nothing(self, chain):
         network = q8(ExactDiffusion, chain=chain)
         network.is_live = lambda i, j: network.round != 2 or {i, j} != {3, 4}
         for _ in range(5):
@@ -248,15 +248,15 @@ class TestQuasiGlobal:
     def test_a_learning_rate_of_zero_leaves_the_momentum_alone(self):
         network = q8(QuasiGlobal)
         network.run(5, q8_gradient, 0.05)
-        before = [scheme._m.clone() for scheme in network.schemes]
+        before = torch.stack(network.state("_m"))
         network.run(1, q8_gradient, 0.0)
-        assert all(torch.equal(s._m, m) for s, m in zip(network.schemes, before, strict=True))
+        assert torch.equal(torch.stack(network.state("_m")), before)
         assert network.models.isfinite().all()
 
     def test_a_rank_without_steps_has_no_momentum_and_does_not_harm(self):
         network, (gradient, optimum) = q8(QuasiGlobal), without({2, 5})
         assert max_error(network.run(300, gradient, 0.02), optimum) <= 0.7
-        assert not network.schemes[2]._m.any()
+        assert not network.state("_m")[2].any()
 
 
 @pytest.mark.parametrize("make", [QuasiGlobal, DecentLam])

@@ -148,8 +148,10 @@ def test_the_levels_of_a_view_are_those_of_its_round(inner):
     for round in range(4):
         for rank in range(N):
             view = weighted.view(rank, round, 0.5)
-            one, two = view.levels
-            assert set(view.targets) == {*one.targets, *two.targets}
-            assert (one.round, two.round, two.learning_rate) == (round, round, 0.5)
-            assert bool(two.targets) == (rank in HEADS and (round + 1) % EVERY == 0)
-            assert one == replace(one, servers=(rank - rank % K,) if inner == "federated" else ())
+            inner_view, outer_view = view.levels
+            assert set(view.targets) == {*inner_view.targets, *outer_view.targets}
+            assert (inner_view.round, outer_view.round, outer_view.learning_rate) == (round, round, 0.5)
+            assert bool(outer_view.targets) == (rank in HEADS and (round + 1) % EVERY == 0)
+            assert inner_view == replace(
+                inner_view, servers=(rank - rank % K,) if inner == "federated" else ()
+            )

@@ -19,8 +19,8 @@ from decentnode.testing import Lockstep, random_models
 
 LENGTH = 40_000
 KEYS = [MaskKeys(bytes([i]) * 32) for i in range(6)]
-for one in KEYS:
-    one.receive_handshakes({i: other.public for i, other in enumerate(KEYS)})
+for keys in KEYS:
+    keys.receive_handshakes({i: other_keys.public for i, other_keys in enumerate(KEYS)})
 
 
 def survivors_mixed(net, before, round, i, arrived):
@@ -173,7 +173,7 @@ def test_shares_that_were_changed_open_nothing(round_of_five):
 
 
 @pytest.mark.parametrize(
-    ("options", "graph", "what"),
+    ("options", "graph", "reason"),
     [
         ({"threshold": 0.5}, EpidemicLocal(8, 3), "threshold needs an undirected graph"),
         ({"threshold": 0.5}, FullyConnected(70), "at most 64 senders to each node"),
@@ -182,7 +182,7 @@ def test_shares_that_were_changed_open_nothing(round_of_five):
     ],
     ids=["directed", "many", "matching", "few"],
 )
-def test_graphs_that_cannot_be_served_are_refused(options, graph, what):
+def test_graphs_that_cannot_be_served_are_refused(options, graph, reason):
     weights = Uniform() if graph.directed else MetropolisHastings()
-    with pytest.raises(BadInput, match=what):
+    with pytest.raises(BadInput, match=reason):
         SecureAggregation(**options).check(WeightedGraph(graph, weights))

@@ -54,8 +54,8 @@ def radius(graph, mixed, beta, mu=0.0):
         x = mixed(weighted(graph).matrix(round), beta)
         u = mu * np.eye(n, 2 * n, n) + (1 - mu) * (models - x)
         product = np.vstack([x, u]) @ product
-    rest = np.kron(np.eye(2), identity - 1 / n)
-    return np.abs(np.linalg.eigvals(rest @ product @ rest)).max() ** (1 / len(graph.cycle))
+    disagreement = np.kron(np.eye(2), identity - 1 / n)
+    return np.abs(np.linalg.eigvals(disagreement @ product @ disagreement)).max() ** (1 / len(graph.cycle))
 
 
 GRAPHS = [AlternatingRing(7), BaseKPlusOne(12, 1), BaseKPlusOne(6, 2), Exponential(12), Torus(4, 4), Star(5)]
@@ -64,11 +64,11 @@ GRAPHS = [AlternatingRing(7), BaseKPlusOne(12, 1), BaseKPlusOne(6, 2), Exponenti
 @pytest.mark.parametrize("graph", GRAPHS, ids=str)
 def test_growth_is_the_spectral_radius_of_a_period(graph):
     for beta in (0.5, 0.9):
-        found = growth(weighted(graph), lambda mix, x, u, beta=beta: mix(x) - beta * u)
-        assert found == pytest.approx(max(1, radius(graph, of_decent_lam, beta)), abs=1e-3)
+        measured = growth(weighted(graph), lambda mix, x, u, beta=beta: mix(x) - beta * u)
+        assert measured == pytest.approx(max(1, radius(graph, of_decent_lam, beta)), abs=1e-3)
     for mu in (0.0, 0.5):
-        found = growth(weighted(graph), lambda mix, x, u: mix(x - 0.9 * u), mu)
-        assert found == pytest.approx(max(1, radius(graph, of_quasi_global, 0.9, mu)), abs=1e-3)
+        measured = growth(weighted(graph), lambda mix, x, u: mix(x - 0.9 * u), mu)
+        assert measured == pytest.approx(max(1, radius(graph, of_quasi_global, 0.9, mu)), abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def view(rank):
     return PAIR.view(rank, 0)
 
 
-def heard(sender, receiver, **options):
+def decoded(sender, receiver, **options):
     """What a receiver makes of a sender's model, in whole steps of the quantizer."""
     length = len(sender)
     ends = [bound(Moniqua(**options), 3, length, dtype=sender.dtype) for _ in range(2)]
@@ -34,13 +34,21 @@ def heard(sender, receiver, **options):
 
 @pytest.mark.parametrize("bits", range(1, 9))
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_what_is_heard_errs_by_delta_b_at_most(bits, rounding):
+def test_a_decoded_model_errs_by_delta_b_at_most(bits, rounding):
     if (bits, rounding) == (1, "stochastic"):
         pytest.skip("delta would be 1/2")
     theta, delta = 1.0, 2.0 ** -(bits + (rounding == "nearest"))
-    own, generator = random_models(1, 20_000)[0] * 5, torch.Generator().manual_seed(1)
-    other = own + theta * (2 * torch.rand(20_000, generator=generator, dtype=torch.float64) - 1) * 0.9999
-    error = (heard(other, own, theta=theta, bits=bits, rounding=rounding) - other).abs().max().item()
+    receiver_model, generator = random_models(1, 20_000)[0] * 5, torch.Generator().manual_seed(1)
+    sender_model = (
+        receiver_model
+        + theta * (2 * torch.rand(20_000, generator=generator, dtype=torch.float64) - 1) * 0.9999
+    )
+    error = (
+        (decoded(sender_model, receiver_model, theta=theta, bits=bits, rounding=rounding) - sender_model)
+        .abs()
+        .max()
+        .item()
+    )
     most = delta * 2 * theta / (1 - 2 * delta)
     assert 0.97 * most < error <= most * (1 + 1e-9)
 
@@ -50,16 +58,18 @@ def test_what_is_heard_errs_by_delta_b_at_most(bits, rounding):
     st.sampled_from([(1, "nearest"), (2, "nearest"), (8, "nearest"), (2, "stochastic"), (7, "stochastic")]),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_every_model_within_theta_is_understood(pairs, quantizer, dtype):
+def test_every_model_within_theta_is_decoded(pairs, quantizer, dtype):
     bits, rounding = quantizer
-    own = torch.tensor([x for x, _ in pairs], dtype=dtype)
-    other = own + torch.tensor([d for _, d in pairs], dtype=dtype)
-    error = (heard(other, own, theta=1.0, bits=bits, rounding=rounding) - other).abs()
+    receiver_model = torch.tensor([x for x, _ in pairs], dtype=dtype)
+    sender_model = receiver_model + torch.tensor([d for _, d in pairs], dtype=dtype)
+    error = (
+        decoded(sender_model, receiver_model, theta=1.0, bits=bits, rounding=rounding) - sender_model
+    ).abs()
     assert (error <= (1 / (2**bits - 1) if rounding == "nearest" else 2 / (2**bits - 2)) + 1e-4).all()
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-def test_a_model_beyond_theta_is_left_out_and_said_so(bits, capsys):
+def test_a_model_beyond_theta_is_left_out_and_reported(bits, capsys):
     """Without the hash rank 1 would take 5 for something within theta of its 0."""
     models = torch.zeros(3, 10, dtype=torch.float64)
     models[0, 7] = 5.0
@@ -93,11 +103,11 @@ def test_every_round_is_the_published_one():
     for _ in range(15):
         network.mix()
         q = np.round((x / b_theta % 1) * 2**bits) / 2**bits
-        own = x + centered(q * b_theta - x)
+        rounded = x + centered(q * b_theta - x)
         new = x.copy()
         for i in range(8):
             for j in ((i - 1) % 8, (i + 1) % 8):
-                new[i] += gamma * w[i, j] * (x[i] + centered(q[j] * b_theta - x[i]) - own[i])
+                new[i] += gamma * w[i, j] * (x[i] + centered(q[j] * b_theta - x[i]) - rounded[i])
         x = new
         assert np.allclose(network.models.numpy(), x, rtol=0, atol=1e-9)
 

@@ -39,18 +39,18 @@ def test_the_noise_of_an_edge_has_the_variance_of_its_formula():
     assert seen.keys() == set(view.targets)
     for v, z in seen.items():
         assert math.isclose(z.var().item(), variance(view, v, 0.7), rel_tol=0.02)
-    own = scheme._own
-    total = own * view.outgoing_weights[5] + sum(view.outgoing_weights[v] * z for v, z in seen.items())
+    own_noise = scheme._own_model
+    total = own_noise * view.outgoing_weights[5] + sum(view.outgoing_weights[v] * z for v, z in seen.items())
     assert total.abs().max() < 1e-12
 
 
-def test_the_noise_cancels_where_a_neighbor_gives_no_weight():
+def test_the_noise_cancels_where_a_neighbor_has_no_weight():
     """As in the first round of a node that comes late (`churn`), whose own model nobody uses."""
     d, graph = 100_000, WeightedGraph(Ring(4), MetropolisHastings())
     view = replace(graph.view(1, 0), outgoing_weights={0: 0.0, 1: 0.25, 2: 0.75})
     scheme = bound(ZipDl(sigma=0.7), 4, d)
     seen = {v: p["vector"] for v, p in scheme.outgoing(torch.zeros(d, dtype=torch.float64), view).items()}
-    assert (0.25 * scheme._own + 0.75 * seen[2]).abs().max() < 1e-12
+    assert (0.25 * scheme._own_model + 0.75 * seen[2]).abs().max() < 1e-12
     for v in (0, 2):
         assert math.isclose(seen[v].var().item(), variance(view, v, 0.7), rel_tol=0.03)
 
@@ -91,12 +91,12 @@ def test_pairwise_privacy_on_a_ring_is_that_of_the_paper():
     weighted = WeightedGraph(Ring(64), MetropolisHastings())
     w = weighted.matrix()
     hears = (w > 0) & ~np.eye(64, dtype=bool)
-    found = 2 * pairwise_renyi(steps_of(w, hears, 20), 1.0)
+    divergences = 2 * pairwise_renyi(steps_of(w, hears, 20), 1.0)
     # Near nodes reach the bound of local privacy, which is 1.
-    assert np.allclose(found[0, [1, 2, 4]], 1.0)
-    assert math.isclose(found[0, 8], 0.01501, rel_tol=1e-3)
-    assert math.isclose(found[0, 12], 1.77e-5, rel_tol=1e-2)
-    assert (found[0, 21:44] == 0).all() and np.isinf(found[0, 0])
+    assert np.allclose(divergences[0, [1, 2, 4]], 1.0)
+    assert math.isclose(divergences[0, 8], 0.01501, rel_tol=1e-3)
+    assert math.isclose(divergences[0, 12], 1.77e-5, rel_tol=1e-2)
+    assert (divergences[0, 21:44] == 0).all() and np.isinf(divergences[0, 0])
     short = 2 * pairwise_renyi(steps_of(w, hears, 1), 4.0)
     assert np.allclose(short[0, 1], 1 / 16) and short[0, 2] == 0
 
@@ -104,7 +104,7 @@ def test_pairwise_privacy_on_a_ring_is_that_of_the_paper():
 def test_epsilon_follows_from_the_divergence():
     """One Gaussian mechanism of noise 4: the best order gives the closed form of the conversion."""
     delta, rho = 1e-5, 1 / (2 * 16)
-    found = epsilon(np.array([[rho, 0.0]]), 1, delta)
-    want = rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    assert math.isclose(found[0, 0], want, rel_tol=2e-3) and found[0, 1] == 0
-    assert found[0, 0] >= want - 1e-12
+    epsilons = epsilon(np.array([[rho, 0.0]]), 1, delta)
+    expected = rho + 2 * math.sqrt(rho * math.log(1 / delta))
+    assert math.isclose(epsilons[0, 0], expected, rel_tol=2e-3) and epsilons[0, 1] == 0
+    assert epsilons[0, 0] >= expected - 1e-12

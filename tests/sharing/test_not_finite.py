@@ -30,8 +30,8 @@ OF_FLOATS = {
 CHAINED = [(name, chain) for name, case in OF_FLOATS.items() for chain in case.chains if chain is not zipped]
 
 WITH_A_VALUE = [
-    (*one, value)
-    for one, value in zip(CHAINED, itertools.cycle((math.nan, math.inf, -math.inf)), strict=False)
+    (*case, value)
+    for case, value in zip(CHAINED, itertools.cycle((math.nan, math.inf, -math.inf)), strict=False)
 ]
 
 
@@ -49,12 +49,12 @@ def poison(lockstep, victim, sender, value):
 
     async def poisoned(vector, view, exchange, out):
         async def hostile(outgoing, sources):
-            found = await exchange(outgoing, sources)
-            for field in found[sender].layout.fields if sender in found else ():
-                numbers = found[sender][field.name]
+            incoming = await exchange(outgoing, sources)
+            for field in incoming[sender].layout.fields if sender in incoming else ():
+                numbers = incoming[sender][field.name]
                 if field.dtype.is_floating_point and field.name not in COMPANIONS and numbers.numel():
                     numbers[-1] = value
-            return found
+            return incoming
 
         await share(vector, view, hostile, out)
 
@@ -98,8 +98,8 @@ def test_all_that_are_unsound_are_left_out_at_once_and_the_first_element_is_name
     lockstep = Lockstep(Gossip, Ring(5), random_models(5, 9))
     poison(lockstep, 1, 0, float("nan"))
     poison(lockstep, 1, 2, first)
-    own = lockstep.models[1].clone()
-    assert torch.equal(lockstep.run(1)[1], own)
+    own_model = lockstep.models[1].clone()
+    assert torch.equal(lockstep.run(1)[1], own_model)
     refusals = lockstep.schemes[1].refusals
     assert [r.rank for r in refusals] == [0, 2]
     assert all(isinstance(r.error, NotFinite) for r in refusals)

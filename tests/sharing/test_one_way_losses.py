@@ -60,7 +60,7 @@ def test_power_gossip_moves_the_sum_once_by_the_part_of_the_difference_that_it_s
     x = nodes.run(LOST_IN)
     assert LOST_IN % 2 == 0, "X p is sent, not X^T p"
     expected = W * (x[GIVES_UP] - x[MIXES])
-    for block, p in zip(blocks(MATRICES, 1), nodes.schemes[MIXES]._p[GIVES_UP], strict=True):
+    for block, p in zip(blocks(MATRICES, 1), nodes.state("_p")[MIXES][GIVES_UP], strict=True):
         if block.rank:
             D = block.matrix(expected)
             D.copy_(D @ p @ p.T)
@@ -70,8 +70,8 @@ def test_power_gossip_moves_the_sum_once_by_the_part_of_the_difference_that_it_s
 def test_choco_per_edge_moves_the_sum_once_by_the_difference_of_the_copies():
     nodes = OneWay(lambda: ChocoPerEdge(gamma=0.3), lambda: (TopK(0.5),))
     nodes.run(LOST_IN + 1)
-    copies = nodes.schemes[MIXES]._copies
-    nodes.check(0.3 * W * (copies.theirs[GIVES_UP] - copies.own[GIVES_UP]))
+    copies = nodes.state("_copies")[MIXES]
+    nodes.check(0.3 * W * (copies["theirs"][GIVES_UP] - copies["own"][GIVES_UP]))
 
 
 def test_zip_dl_moves_the_sum_once_and_its_noise_cancels_without_the_edge():

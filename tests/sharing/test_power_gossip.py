@@ -28,8 +28,8 @@ def network(graph, models, rank=1, parameters=MATRIX, **options):
 def low_rank_pair(rank, rows=6, columns=5):
     """Two models whose difference has this rank, shape (2, rows * columns)."""
     left, right = random_models(rows, rank, seed=1), random_models(columns, rank, seed=2)
-    one = random_models(1, rows * columns)[0]
-    return torch.stack([one, one + (left @ right.T).reshape(-1)])
+    model = random_models(1, rows * columns)[0]
+    return torch.stack([model, model + (left @ right.T).reshape(-1)])
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -65,7 +65,7 @@ def test_warm_starts_turn_to_the_largest_part():
         pair.mix()
         pair.models = models.clone()
     assert pair.round % 2 == 0, "the next round is from the right"
-    (p,) = pair.schemes[0]._p[1]
+    (p,) = pair.state("_p")[0][1]
     assert abs(p[:, 0] @ V[0]) == pytest.approx(1, abs=1e-9)
 
 
@@ -73,9 +73,10 @@ def test_both_ends_hold_the_same_p():
     ring = network(Ring(8), random_models(8, 28), parameters=MATRICES)
     for _ in range(5):
         ring.mix()
-        for i, scheme in enumerate(ring.schemes):
-            for j, ps in scheme._p.items():
-                assert all(map(torch.equal, ps, ring.schemes[j]._p[i]))
+        known = ring.state("_p")
+        for i, of_neighbors in enumerate(known):
+            for j, ps in of_neighbors.items():
+                assert all(map(torch.equal, ps, known[j][i]))
 
 
 def test_vectors_and_small_matrices_are_mixed_as_in_gossip():
@@ -111,18 +112,19 @@ def test_one_sided_losses_move_the_mean_by_one_exchange_and_heal(seed, drops):
         if ring.round - 1 not in {round for _, round in drops}:
             assert torch.allclose(ring.models.mean(0), before, rtol=0, atol=1e-13)
         assert (ring.models.max() - ring.models.min()).item() <= 10 * spread
-        for i, scheme in enumerate(ring.schemes):
-            for j in set(scheme._p) & {k for k in range(8) if i in ring.schemes[k]._p}:
-                if scheme._last.get(j, -1) == ring.schemes[j]._last.get(i, -1) == ring.round - 1:
-                    assert all(map(torch.equal, scheme._p[j], ring.schemes[j]._p[i]))
-    assert all(scheme._last.get((i + 1) % 8) == ring.round - 1 for i, scheme in enumerate(ring.schemes))
+        p, last = ring.state("_p"), ring.state("_last")
+        for i in range(8):
+            for j in set(p[i]) & {k for k in range(8) if i in p[k]}:
+                if last[i].get(j, -1) == last[j].get(i, -1) == ring.round - 1:
+                    assert all(map(torch.equal, p[i][j], p[j][i]))
+    assert all(rounds.get((i + 1) % 8) == ring.round - 1 for i, rounds in enumerate(ring.state("_last")))
 
 
 def test_equal_models_stay_and_p_stays_finite():
     models = random_models(1, 30).expand(8, -1).clone()
     ring = network(Ring(8), models)
     assert torch.allclose(ring.run(4), models, rtol=0, atol=1e-14)
-    assert all(p.isfinite().all() for scheme in ring.schemes for ps in scheme._p.values() for p in ps)
+    assert all(p.isfinite().all() for known in ring.state("_p") for ps in known.values() for p in ps)
 
 
 def test_the_bytes_are_those_of_a_product_from_the_right_then_from_the_left():
@@ -136,12 +138,12 @@ def test_the_bytes_are_those_of_a_product_from_the_right_then_from_the_left():
 def test_blocks_cover_a_network_as_it_lies_in_memory():
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 5))
     layout = ParameterLayout.of(module, mix_buffers=True, channels_last=True)
-    found = list(blocks(layout, 2))
-    assert sum(block.rows * block.columns for block in found) == layout.numel
+    all_blocks = list(blocks(layout, 2))
+    assert sum(block.rows * block.columns for block in all_blocks) == layout.numel
     flat = torch.arange(layout.numel, dtype=torch.float32)
     convolution = layout.entries[0].view(flat)
-    assert torch.equal(found[0].matrix(flat), convolution.permute(0, 2, 3, 1).reshape(4, 27))
-    assert [block.rank for block in found] == [2, 0, 0, 0, 2, 0, 0, 0]
+    assert torch.equal(all_blocks[0].matrix(flat), convolution.permute(0, 2, 3, 1).reshape(4, 27))
+    assert [block.rank for block in all_blocks] == [2, 0, 0, 0, 2, 0, 0, 0]
 
 
 @pytest.mark.parametrize("wrong", ["short", "nan"])

@@ -66,7 +66,7 @@ def column_stochastic(graph):
 
 
 def mass(network):
-    return torch.stack([scheme._z for scheme in network.schemes]).mean(0)
+    return torch.stack(network.state("_z")).mean(0)
 
 
 def test_the_digraph_is_uneven():

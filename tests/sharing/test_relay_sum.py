@@ -34,7 +34,7 @@ class Held(RelaySum):
 
 
 def counts(network):
-    return [1 + sum(scheme._counts.values()) for scheme in network.schemes]
+    return [1 + sum(counts.values()) for counts in network.state("_counts")]
 
 
 @pytest.mark.parametrize(("tree", "diameter"), TREES.values(), ids=TREES)
@@ -89,7 +89,7 @@ def test_the_mean_under_half_precision_errs_by_rounding_alone():
     assert (mixed - models.mean(0)).abs().max() <= 8 * 2**-8 * 3
 
 
-def test_a_late_message_is_filled_in_and_not_remembered():
+def test_a_late_message_is_filled_in_and_not_stored():
     models = random_models(8)
     lost = [True]
     network = Lockstep(Held, Chain(8), models, is_live=lambda i, j: not (lost[0] and {i, j} == {3, 4}))

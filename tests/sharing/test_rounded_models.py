@@ -48,7 +48,7 @@ KEEPS_MEAN = {
 
 
 @pytest.mark.parametrize("chain", KEEPS_MEAN)
-def test_gossip_says_with_which_chains_it_keeps_the_mean(chain):
+def test_gossip_declares_the_chains_that_keep_the_mean(chain):
     """In 12 rounds of a run in which both ends lose every fifth edge, in float64."""
     make, keeps = KEEPS_MEAN[chain]
     models = 1 + random_models(8, 64)
@@ -59,13 +59,13 @@ def test_gossip_says_with_which_chains_it_keeps_the_mean(chain):
 
 
 @pytest.mark.parametrize("chain", [tuple, lambda: (Zstd(),)], ids=["none", "zstd"])
-def test_where_nothing_is_rounded_a_round_is_the_sum_of_what_was_heard_bit_for_bit(chain):
+def test_without_rounding_a_round_is_the_sum_of_the_received_models_bit_for_bit(chain):
     models = random_models(8, 50, dtype=torch.float32)
     network, third = Lockstep(Gossip, Ring(8), models, chain), 1 / 3
-    own = 1 - math.fsum([third, third])
+    own_weight = 1 - math.fsum([third, third])
     mixed = network.mix()
     for i in range(8):
-        weights = {(i - 1) % 8: third, i: own, (i + 1) % 8: third}
+        weights = {(i - 1) % 8: third, i: own_weight, (i + 1) % 8: third}
         expected = torch.zeros(50)
         for at, j in enumerate(sorted(weights)):
             expected = models[j] * weights[j] if not at else expected.add(models[j], alpha=weights[j])
@@ -116,9 +116,11 @@ def test_gradient_tracking_with_rounded_models_moves_their_mean_as_exact_models(
 
 
 def test_a_chain_too_coarse_for_models_ends_the_run_and_names_what_would_do():
-    what = r"^rank \d, round 1: the transforms are too coarse for models of gossip: they err by 0\.\d+ of"
-    would = "its norm, and 0.5 is the most; let them keep more, put error_feedback before them, or use choco$"
-    with pytest.raises(RunFailed, match=f"{what} {would}"):
+    problem = r"^rank \d, round 1: the transforms are too coarse for models of gossip: they err by 0\.\d+ of"
+    suggestion = (
+        "its norm, and 0.5 is the most; let them keep more, put error_feedback before them, or use choco$"
+    )
+    with pytest.raises(RunFailed, match=f"{problem} {suggestion}"):
         Lockstep(Gossip, Ring(8), random_models(8, 512), lambda: (Sign(),)).mix()
 
 

@@ -50,9 +50,9 @@ def test_models_on_a_gpu_stay_there_and_become_what_they_become_on_the_cpu(name,
     for chain in {case.chains[0], case.chains[-1]}:
         expected = models_of(case, chain, lambda x: x)
         with FakeGpu() as gpu:
-            found = models_of(case, chain, on_gpu)
-            assert found.device == GPU
-        assert torch.equal(in_memory(found), expected)
+            models = models_of(case, chain, on_gpu)
+            assert models.device == GPU
+        assert torch.equal(in_memory(models), expected)
         if chain is plain and name not in ON_HOST and case.make().first_transforms() == ():
             assert gpu.crossings.out == gpu.crossings.into == []
 

@@ -93,8 +93,8 @@ class TestMasks:
 
     def test_two_ends_agree_and_a_third_does_not(self):
         keys = [MaskKeys(bytes([i]) * 32) for i in range(3)]
-        for one in keys:
-            one.receive_handshakes({i: other.public for i, other in enumerate(keys)})
+        for mask_keys in keys:
+            mask_keys.receive_handshakes({i: other_keys.public for i, other_keys in enumerate(keys)})
         values = [torch.zeros(100, dtype=torch.int32) for _ in range(3)]
         keys[0].mask(0, 1, 5, 6, 0).apply(values[0], scratch_for(values[0]))
         keys[1].mask(1, 0, 5, 6, 0).apply(values[1], scratch_for(values[0]))
@@ -203,7 +203,7 @@ class TestLoss:
         # The lost one, which hears nobody, keeps its model for ever.
         assert sum("without rank 5" in line for line in lines) == 2 * len(neighbors)
 
-    def test_who_comes_back_is_mixed_again(self):
+    def test_a_rejoined_node_is_mixed_again(self):
         models, dead = random_models(6), True
         net = network(FullyConnected(6), models, fine, is_live=lambda i, j: not dead or 5 not in (i, j))
         net.run(3)
@@ -251,8 +251,8 @@ class Even(Mixing):
     """Every sender counts the same, so that directed graphs have weights, too."""
 
     def incoming(self, graph, rank, round):
-        found = sorted((*graph.sources(rank, round), rank))
-        return dict.fromkeys(found, 1 / len(found))
+        senders = sorted((*graph.sources(rank, round), rank))
+        return dict.fromkeys(senders, 1 / len(senders))
 
 
 class Both(DirectedRing):
@@ -264,22 +264,22 @@ class Both(DirectedRing):
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("graph", "what"),
+        ("graph", "reason"),
         [(ChainGraph(4), "rank 0 hears 1 alone"), (Star(5), "rank 1 hears 0 alone")],
         ids=repr,
     )
-    def test_a_receiver_with_one_sender_is_named(self, graph, what):
-        with pytest.raises(BadInput, match=f"at least 2 senders to each node, but {what}"):
+    def test_a_receiver_with_one_sender_is_named(self, graph, reason):
+        with pytest.raises(BadInput, match=f"at least 2 senders to each node, but {reason}"):
             SecureAggregation().check(WeightedGraph(graph, MetropolisHastings()))
 
-    def test_more_senders_can_be_asked_for(self):
+    def test_more_senders_can_be_required(self):
         weighted = WeightedGraph(Ring(8), MetropolisHastings())
         SecureAggregation().check(weighted)
         with pytest.raises(BadInput, match="at least 3 senders to each node, but rank 0 hears 1, 7 alone"):
             SecureAggregation(least_senders=3).check(weighted)
 
     @pytest.mark.parametrize(
-        ("transforms", "what"),
+        ("transforms", "reason"),
         [
             ((Cast(),), "what cast makes: only integers of one scale can be summed"),
             ((Uniform(),), "what uniform makes: only integers of one scale can be summed"),
@@ -290,8 +290,8 @@ class TestRefusals:
         ],
         ids=["cast", "uniform", "top_k", "random_k", "both", "error_feedback"],
     )
-    def test_what_cannot_be_summed_under_masks_is_refused(self, transforms, what):
-        with pytest.raises(BadInput, match=what):
+    def test_what_cannot_be_summed_under_masks_is_refused(self, transforms, reason):
+        with pytest.raises(BadInput, match=reason):
             bound(SecureAggregation(), 8, 7, transforms)
 
 

@@ -101,20 +101,20 @@ def test_adaptive_servers_are_the_published_algorithm(make):
 def test_scaffold_is_the_published_algorithm():
     """Option II with both differences computed by the client, as in the paper."""
     network = lockstep(lambda: Scaffold(average="equal", eta=0.9))
-    x, c, own = np.zeros(D), np.zeros(D), np.zeros((N, D))
+    x, c, client_c = np.zeros(D), np.zeros(D), np.zeros((N, D))
     for round in range(15):
         models, chosen = run(network, 1), GRAPH.chosen(round)
         moved, changed = [], []
         for i in chosen:
-            y = local(x, i, correction=c - own[i])
-            new = own[i] - c + (x - y) / (STEPS * ETA)
+            y = local(x, i, correction=c - client_c[i])
+            new = client_c[i] - c + (x - y) / (STEPS * ETA)
             moved.append(y - x)
-            changed.append(new - own[i])
-            own[i] = new
+            changed.append(new - client_c[i])
+            client_c[i] = new
         x, c = x + 0.9 * np.mean(moved, 0), c + len(chosen) / 5 * np.mean(changed, 0)
         np.testing.assert_allclose(models[0], x, rtol=0, atol=1e-12)
         np.testing.assert_allclose(network.state("_model")[0][D:].numpy(), c, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(torch.stack(network.state("_c_own")).numpy(), own, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(torch.stack(network.state("_c_own")).numpy(), client_c, rtol=0, atol=1e-12)
 
 
 EQUAL = Quadratics(torch.from_numpy(A[1:]), torch.from_numpy(B[1:])).optimum.numpy()
@@ -141,10 +141,10 @@ def test_control_variates_keep_their_mean_whatever_transforms_lose():
 @pytest.mark.parametrize("samples", [SAMPLES, [4, 5, 2, 7, 1, 3]])
 def test_a_parameter_server_is_one_optimizer_on_all_gradients(rule, reference, samples):
     options = {"momentum": 0.5} if rule == "sgd" else {"beta1": 0.8, "beta2": 0.9}
-    own = {"momentum": 0.5} if rule == "sgd" else {"betas": (0.8, 0.9)}
+    reference_options = {"momentum": 0.5} if rule == "sgd" else {"betas": (0.8, 0.9)}
     network = lockstep(lambda: ParameterServer(optimizer=rule, **options), Federated(N), samples)
     x = torch.zeros(D, dtype=torch.float64, requires_grad=True)
-    optimizer, p = reference([x], lr=ETA, **own), torch.tensor(samples, dtype=torch.float64)
+    optimizer, p = reference([x], lr=ETA, **reference_options), torch.tensor(samples, dtype=torch.float64)
     for _ in range(20):
         models = run(network, 1, steps=2)
         gradients = torch.stack([PROBLEM.gradient(i, x.detach()) for i in range(N)])
@@ -211,7 +211,7 @@ def test_a_lost_client_is_left_out_and_the_others_weigh_more():
         np.testing.assert_allclose(models[0], x, rtol=0, atol=1e-13)
 
 
-def test_a_server_that_hears_from_no_client_keeps_its_model():
+def test_a_server_without_payloads_keeps_its_model():
     network = lockstep(FedAvg, Federated(N), is_live=lambda i, j: i != 0)
     assert not run(network, 2).any()
 

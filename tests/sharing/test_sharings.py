@@ -66,7 +66,7 @@ ON_GRAPHS = [
     for name, case in CASES.items()
     for graph in case.graphs
 ]
-LINEAR = [one for one in ON_GRAPHS if one.values[0].matrix is not None]
+LINEAR = [case for case in ON_GRAPHS if case.values[0].matrix is not None]
 CHAINED = [
     pytest.param((case, graph, chain), id=f"{name}-{type(graph).__name__}-{chain.__name__}")
     for shift, (name, case) in enumerate(CASES.items())
@@ -203,7 +203,7 @@ def test_a_scheme_stopped_and_resumed_continues_bit_for_bit(straight):
     assert bytes_of(again) == bytes_of(straight.network)
 
 
-@pytest.mark.parametrize(("case", "graph"), [one for one in ON_GRAPHS if one.values[0].keeps_equal])
+@pytest.mark.parametrize(("case", "graph"), [case for case in ON_GRAPHS if case.values[0].keeps_equal])
 def test_equal_models_stay_equal(case, graph):
     network = lockstep(case, graph)
     start = network.models.clone()
@@ -258,7 +258,7 @@ def test_when_both_ends_lose_an_edge_the_mean_is_kept(case):
             assert (mixed.max(0).values <= before.max(0).values + 1e-14).all()
 
 
-def test_a_node_that_hears_nobody_keeps_its_model():
+def test_a_node_without_payloads_keeps_its_model():
     models = random_models(8)
     mixed = network(Gossip, Ring(8), models, is_live=lambda i, j: False).mix()
     assert torch.allclose(mixed, models, rtol=0, atol=1e-15)
@@ -297,7 +297,7 @@ def test_all_reduce_gives_every_node_the_mean_bit_for_bit_alike(dtype):
     assert torch.allclose(mixed[0].double(), models.double().mean(0), rtol=0, atol=1e-6)
 
 
-def test_all_reduce_is_the_mean_of_those_who_were_heard():
+def test_all_reduce_is_the_mean_of_the_received_models():
     models = random_models(6)
     mixed = network(AllReduce, FullyConnected(6), models, is_live=lambda i, j: 5 not in (i, j)).mix()
     assert torch.allclose(mixed[:5], models[:5].mean(0), rtol=0, atol=1e-15)
@@ -315,7 +315,7 @@ def test_gossip_of_cast_models_errs_by_rounding_alone(dtype, bound):
     assert (np.abs(mixed.double().numpy() - exact) <= allowed).all()
 
 
-def test_the_default_round_sends_hears_and_mixes():
+def test_the_default_round_sends_receives_and_mixes():
     async def run():
         scheme, view = bound(Gossip(), 8, 7), weighted(Ring(8)).view(0, 0)
         asked, out = [], torch.empty(7, dtype=torch.float64)
@@ -332,7 +332,7 @@ def test_the_default_round_sends_hears_and_mixes():
     assert out.tolist() == pytest.approx([2.0] * 7)
 
 
-def test_the_baseline_asks_nobody():
+def test_the_baseline_exchanges_nothing():
     async def run():
         async def exchange(outgoing, sources):
             raise AssertionError("the baseline communicates")

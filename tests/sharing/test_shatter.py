@@ -90,7 +90,7 @@ def test_a_receiver_learns_no_origin_from_the_order():
                 origins = origins if shuffles else sorted(origins)
                 counts[shuffles] += np.array(origins) == graph.neighbors.targets(i, 0)[0]
             assert len({len(packet) for packet in sent}) == 1
-    chi = {shuffles: np.square(found - 100 / 3).sum() / (100 / 3) for shuffles, found in counts.items()}
+    chi = {shuffles: np.square(count - 100 / 3).sum() / (100 / 3) for shuffles, count in counts.items()}
     assert chi[True] < 45 < 1000 < chi[False]  # 11 degrees of freedom
 
 
@@ -116,14 +116,14 @@ def test_chunks_are_dealt_evenly_and_none_twice_to_one():
 
 
 @pytest.mark.parametrize(
-    ("graph", "chunks", "what"),
+    ("graph", "chunks", "reason"),
     [
         (FullyConnected(6), 2, "needs relays between neighbors; use graph: {name: relayed, nodes: 6"),
         (Relayed(8, 4), 5, "4 neighbors with 1 chunks each are too few for 5 chunks"),
     ],
 )
-def test_graphs_that_cannot_carry_its_chunks_are_refused(graph, chunks, what):
-    with pytest.raises(BadInput, match=what):
+def test_graphs_that_cannot_carry_its_chunks_are_refused(graph, chunks, reason):
+    with pytest.raises(BadInput, match=reason):
         Shatter(chunks=chunks).check(WeightedGraph(graph, MetropolisHastings()))
 
 

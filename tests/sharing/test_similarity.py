@@ -42,13 +42,13 @@ def two_shards(nodes, seed):
 def searched(vectors, k, sign):
     """The union of the k best choices of each node; only for vectors without ties."""
     x = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    found = [set() for _ in x]
+    neighbors = [set() for _ in x]
     for i in range(len(x)):
         others = [j for j in range(len(x)) if j != i]
         for j in sorted(others, key=lambda j: -sign * float(x[i] @ x[j]))[:k]:
-            found[i].add(j)
-            found[j].add(i)
-    return found
+            neighbors[i].add(j)
+            neighbors[j].add(i)
+    return neighbors
 
 
 @pytest.mark.parametrize("prefer", ["similar", "dissimilar"])
@@ -88,12 +88,12 @@ def test_a_round_mixes_with_metropolis_hastings_weights_of_the_links():
     before = run.models.clone()
     mixed, neighbors = run.mix(), links(run)
     matrix = torch.zeros(9, 9, dtype=torch.float64)
-    for i, found in enumerate(neighbors):
-        for j in found:
-            matrix[i, j] = 1 / (1 + max(len(found), len(neighbors[j])))
+    for i, linked in enumerate(neighbors):
+        for j in linked:
+            matrix[i, j] = 1 / (1 + max(len(linked), len(neighbors[j])))
         matrix[i, i] = 1 - matrix[i].sum()
     assert torch.allclose(mixed, matrix @ before, rtol=0, atol=1e-14)
-    assert all(len(found) >= 2 for found in neighbors)
+    assert all(len(linked) >= 2 for linked in neighbors)
 
 
 @pytest.mark.parametrize("of", ["model", "gradient"])
@@ -159,9 +159,9 @@ def test_lost_messages_cost_links_alone():
     graph = Similarity(24, 3).with_labels(histograms.tolist())
     run = network(graph, is_live=lambda i, j: random.random() > 0.1)
     run.run(3)
-    wanted, found = searched(histograms, 3, 1), links(run)
-    agreed = sum(len(a & b) for a, b in zip(wanted, found, strict=True))
-    assert agreed > 0.9 * sum(map(len, wanted))
+    ideal, linked = searched(histograms, 3, 1), links(run)
+    agreed = sum(len(a & b) for a, b in zip(ideal, linked, strict=True))
+    assert agreed > 0.9 * sum(map(len, ideal))
 
 
 @pytest.mark.parametrize(("ranks", "numbers"), [([1, 0], 20), ([0, 12], 20), ([0, 1], 10), ([2, 2], 20)])

@@ -69,11 +69,11 @@ def test_low_precision_terms_are_summed_in_the_precision_of_out(dtypes, seed):
 @pytest.mark.parametrize("length", [5, 2 * CHUNK + 5])
 def test_terms_are_added_in_the_order_given(length):
     """1e8 + 1 - 1e8 is 0 in float32, and 1e8 - 1e8 + 1 is 1."""
-    big, one = torch.full((length,), 1e8), torch.ones(length)
+    large, small = torch.full((length,), 1e8), torch.ones(length)
     out = torch.empty(length)
-    weighted_sum([(1.0, big), (1.0, one), (-1.0, big)], out)
+    weighted_sum([(1.0, large), (1.0, small), (-1.0, large)], out)
     assert not out.any()
-    weighted_sum([(1.0, big), (-1.0, big), (1.0, one)], out)
+    weighted_sum([(1.0, large), (-1.0, large), (1.0, small)], out)
     assert (out == 1).all()
 
 
@@ -82,14 +82,14 @@ def test_terms_are_added_in_the_order_given(length):
 def test_differences_from_an_origin_are_opposite_to_the_bit(length, dtype):
     """What two nodes give each other: sum_k w_k (x_k - origin), where rounded products of models are not."""
     (_, a), (_, b), (_, c) = draw_terms(3, length, [dtype] * 3)
-    there, back, both = torch.empty(3, length)
-    assert weighted_sum([(0.1, b)], there, origin=a)
-    assert weighted_sum([(0.1, a)], back, origin=b)
-    assert torch.equal(there, -back)
-    assert weighted_sum([(0.1, b), (0.3, c)], both, origin=a)
+    forward, backward, total = torch.empty(3, length)
+    assert weighted_sum([(0.1, b)], forward, origin=a)
+    assert weighted_sum([(0.1, a)], backward, origin=b)
+    assert torch.equal(forward, -backward)
+    assert weighted_sum([(0.1, b), (0.3, c)], total, origin=a)
     expected = 0.1 * (b.double() - a.double()) + 0.3 * (c.double() - a.double())
-    assert torch.allclose(both.double(), expected, atol=1e-6, rtol=0)
-    assert not weighted_sum([(0.1, torch.full((length,), float("inf")))], both, origin=a)
+    assert torch.allclose(total.double(), expected, atol=1e-6, rtol=0)
+    assert not weighted_sum([(0.1, torch.full((length,), float("inf")))], total, origin=a)
 
 
 def test_chunks_change_no_bit():

@@ -100,7 +100,7 @@ def test_the_scale_doubles_after_2000_finite_gradients_and_has_a_least_value():
     assert str(caught.value).startswith("rank 3, round 1, step ")
 
 
-def test_everything_random_or_remembered_resumes_bit_for_bit():
+def test_all_random_state_resumes_bit_for_bit():
     def fresh():
         samples = toy_samples(11, (1, 8, 8))
         samples.inputs.mul_(30)
@@ -219,7 +219,7 @@ def test_an_experiment_with_all_of_it_resumes_bit_for_bit(written, tmp_path):
 def test_a_network_that_cannot_be_computed_so_is_refused_before_the_start(written, monkeypatch):
     experiment = Experiment.from_yaml(written, ["training.amp=null", "training.compile=eager"])
 
-    def fails(*given, **named):
+    def fails(*args, **kwargs):
         raise RuntimeError("no compiler\nwas found")
 
     assert dry_round.is_needed(experiment.settings)
@@ -229,7 +229,7 @@ def test_a_network_that_cannot_be_computed_so_is_refused_before_the_start(writte
     ]
     half = Experiment.from_yaml(written)
 
-    def lacks(*given, **named):
+    def lacks(*args, **kwargs):
         raise RuntimeError("\"conv\" not implemented for 'Half'")
 
     monkeypatch.setattr(dry_round.DryNodes, "__post_init__", _with_objective(lacks))

@@ -95,13 +95,14 @@ def test_in_float64_a_whole_run_ends_at_the_optimum_to_the_last_digits(tmp_path)
     assert errors["float64"] < 1e-13 < 1e-9 < errors["float32"] < 1e-6
 
 
-def test_what_is_known_of_a_model_in_bfloat16_is_not_rounded_for_itself():
+def test_public_copies_of_a_bfloat16_model_are_not_rounded_again():
     """choco: p_i stays the sum of w_ij (h_j - h_i), as of copies that were only rounded on the wire."""
     models = torch.randn(4, 50, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     network = Lockstep(lambda: Choco(0.5), Ring(4), models, lambda: (TopK(0.2),))
     network.run(100, lambda i, x: x - i, 0.05)
-    h = torch.stack([scheme._public.h for scheme in network.schemes]).double()
-    p = torch.stack([scheme._public.p for scheme in network.schemes]).double()
+    public = network.state("_public")
+    h = torch.stack([copies["h"] for copies in public]).double()
+    p = torch.stack([copies["p"] for copies in public]).double()
     # All copies begin at the own model here, which the neighbors' sums do not know.
     start = models.double()
     W = torch.from_numpy(network.weighted.matrix())

@@ -60,9 +60,9 @@ def published(steps, K, decay, decoupled, lr, betas, eps):
     return x
 
 
-def assert_close(found, expected, tolerance=1e-12):
-    for one, other in zip(found, expected, strict=True):
-        assert (one.detach() - other.detach()).abs().max() <= tolerance
+def assert_close(actual, expected, tolerance=1e-12):
+    for left, right in zip(actual, expected, strict=True):
+        assert (left.detach() - right.detach()).abs().max() <= tolerance
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -243,15 +243,15 @@ def test_a_saved_schedule_continues(make):
     for _ in range(4):
         optimizer.step()
         schedule.step()
-    again = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
-    other = make(again)
-    other.load_state_dict(copy.deepcopy(schedule.state_dict()))
-    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for one in (optimizer, again):
-        one.step()
+    resumed_optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    resumed_schedule = make(resumed_optimizer)
+    resumed_schedule.load_state_dict(copy.deepcopy(schedule.state_dict()))
+    resumed_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for each_optimizer in (optimizer, resumed_optimizer):
+        each_optimizer.step()
     schedule.step()
-    other.step()
-    assert again.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == rates(make, 6)[5]
+    resumed_schedule.step()
+    assert resumed_optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == rates(make, 6)[5]
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ def plain_loop(module, optimizer, samples, rounds, steps=4, batch_size=4, schedu
     return module
 
 
-def same_parameters(one, two):
-    pairs = zip(one.parameters(), two.parameters(), strict=True)
+def same_parameters(left, right):
+    pairs = zip(left.parameters(), right.parameters(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -366,7 +366,7 @@ def test_the_event_loop_is_given_back_after_every_step():
     assert len(calls) == 3
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_says_where():
+def test_a_loss_that_is_not_finite_ends_the_run_and_is_located():
     samples = toy_samples()
     samples.inputs.mul_(1e30)
     with pytest.raises(RunFailed) as caught:

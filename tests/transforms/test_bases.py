@@ -160,15 +160,15 @@ def test_gossip_of_a_whole_basis_is_gossip(make):
 @each_basis
 def test_gaps_are_filled_in_the_basis(make):
     """x_i + T^-1 m_j T (x_j - x_i): what the receiver mixes in place of the model of j."""
-    x, own = random(45), random(45, seed=1)
+    x, receiver_signal = random(45), random(45, seed=1)
     chain, selection = Chain([make(), RandomK(0.3)], 45, F64), RandomK(0.3)
     basis = Chain([make()], 45, F64)
     Chain([selection], basis.layout.fields[0].elements, F64)
-    change = basis.to_basis(x - own)
+    change = basis.to_basis(x - receiver_signal)
     mask = torch.zeros_like(change).index_fill_(0, selection.coordinates(CONTEXT), 1.0)
-    expected = own + basis.from_basis(mask * change, CONTEXT)
-    found = chain.decode(chain.encode(x, CONTEXT), Context(1, 2, 3, 0, own))
-    assert torch.allclose(found, expected, rtol=0, atol=1e-8)
+    expected = receiver_signal + basis.from_basis(mask * change, CONTEXT)
+    decoded = chain.decode(chain.encode(x, CONTEXT), Context(1, 2, 3, 0, receiver_signal))
+    assert torch.allclose(decoded, expected, rtol=0, atol=1e-8)
 
 
 @each_basis

@@ -29,8 +29,8 @@ def test_round_trip(width, count, random):
     assert packed.dtype == torch.uint8 and len(packed) == packed_bytes(count, width)
     assert 8 * len(packed) < width * count + 8
     assert packed.tolist() == expected(codes, width)
-    found = unpack(packed, width, count)
-    assert found.dtype == dtype_of(width) and found.tolist() == codes
+    unpacked = unpack(packed, width, count)
+    assert unpacked.dtype == dtype_of(width) and unpacked.tolist() == codes
 
 
 @pytest.mark.parametrize("width", range(1, 9))

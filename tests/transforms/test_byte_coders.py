@@ -76,10 +76,10 @@ def test_what_comes_before_is_as_if_it_were_not_there(coder, before, dtype, leng
     plain, coded = Chain(before(), length, dtype), Chain([*before(), coder()], length, dtype)
     payload, bytes_of = plain.encode(signal, CONTEXT), coded.encode(signal, CONTEXT)
     assert torch.equal(coded.decode(received(coded, bytes_of), CONTEXT), plain.decode(payload, CONTEXT))
-    for known, found in zip(payload.layout.fields, bytes_of.layout.fields, strict=True):
-        assert (known.name, known.role) == (found.name, found.role)
-        raw = payload[known.name].numel() * known.dtype.itemsize
-        assert bytes_of[found.name].numel() <= raw + (raw > 0)
+    for plain_field, coded_field in zip(payload.layout.fields, bytes_of.layout.fields, strict=True):
+        assert (plain_field.name, plain_field.role) == (coded_field.name, coded_field.role)
+        raw = payload[plain_field.name].numel() * plain_field.dtype.itemsize
+        assert bytes_of[coded_field.name].numel() <= raw + (raw > 0)
     if plain.layout.has_indices and length:
         assert 0 < bytes_of.index_bytes < bytes_of.nbytes
 
@@ -141,7 +141,7 @@ def test_fpzip_refuses_a_precision_that_it_has_not(bits, dtype, message):
 
 
 @pytest.mark.parametrize(("coder", "package"), [(Lz4, "lz4"), (Pcodec, "pcodec"), (Fpzip, "fpzip")])
-def test_a_missing_library_is_said_with_the_command_that_brings_it(coder, package, monkeypatch):
+def test_a_missing_library_is_named_with_the_command_that_installs_it(coder, package, monkeypatch):
     def missing(name):
         raise ModuleNotFoundError(name)
 

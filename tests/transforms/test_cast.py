@@ -28,7 +28,7 @@ def test_cast_errs_within_its_bound(dtype, numbers):
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
-def test_cast_keeps_what_half_precision_can_say(dtype):
+def test_cast_keeps_what_half_precision_can_represent(dtype):
     values = torch.tensor([0.0, -0.0, 1.0, -2.5, float("inf"), -float("inf"), 2.0**-14])
     decoded = Cast(dtype).decode(Cast(dtype).encode(Payload.dense(values), CONTEXT), CONTEXT)["vector"]
     assert torch.equal(decoded.float(), values)

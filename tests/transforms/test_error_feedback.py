@@ -40,8 +40,8 @@ def random(*shape, seed=0, dtype=F64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def corrected(rest, n, dtype=F64):
-    chain = Chain([ErrorFeedback(), *rest], n, dtype)
+def corrected(transforms, n, dtype=F64):
+    chain = Chain([ErrorFeedback(), *transforms], n, dtype)
     chain.begin(torch.full((n,), 9.0, dtype=dtype))
     return chain
 

@@ -42,7 +42,7 @@ def hostile(field, count, pattern, salt, honest):
     counts=st.lists(st.integers(0, 2**20), min_size=4, max_size=4), salt=st.integers(0, 2**16),
 )  # fmt: skip
 @settings(max_examples=10, deadline=None)
-def test_a_payload_of_lies_is_refused_or_gives_a_signal_that_fits(key, length, patterns, counts, salt):
+def test_a_hostile_payload_is_refused_or_gives_a_signal_that_fits(key, length, patterns, counts, salt):
     chain, buffer = sent(key, length)
     honest = Payload.parse(chain.layout, buffer)
     fields = {}

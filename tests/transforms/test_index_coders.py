@@ -199,7 +199,7 @@ def test_a_truncated_or_prolonged_code_is_refused(coder):
 
 
 @each_coder
-def test_more_indices_than_there_can_be_are_refused_before_memory_is_asked_for(coder):
+def test_more_indices_than_there_can_be_are_refused_before_memory_is_allocated(coder):
     coder, layout = bound(coder, 1000, 10, variable=True)
     code = torch.tensor([255, 255, 255, 127, 1, 2], dtype=torch.uint8)
     payload = Payload.of(layout, {"values": torch.zeros(10), "index_code": code})

@@ -30,7 +30,7 @@ def test_words_of_many_steps(monkeypatch):
 
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 30), max_size=5))
-def test_uniform_numbers_go_on_where_the_last_ones_ended(counts):
+def test_uniform_numbers_continue_where_the_last_ones_ended(counts):
     source, stream = generator(3, "test"), philox.Stream(generator(3, "test"))
     for count in counts:
         expected = source.random(count, dtype=np.float32)

@@ -131,7 +131,7 @@ def test_gossip_adds_the_noise_of_two_neighbors_by_a_third_each(scope, variance)
 
 
 @pytest.mark.parametrize("stage", [Clip(1.0), GaussianNoise(1.0)], ids=repr)
-def test_nothing_that_looks_at_the_values_may_stand_before(stage):
+def test_no_transform_that_depends_on_values_may_come_before(stage):
     expected = r"^transforms\[1\]: \w+ takes dense but top_k gives sparse; put it before top_k$"
     with pytest.raises(BadInput, match=expected):
         Chain([TopK(), stage], 9)
@@ -148,7 +148,7 @@ def test_clip_and_noise_stand_first_or_behind_a_basis(basis):
         assert through(chain, x, Context(1, 2, 3, 4)).shape == (n,)
 
 
-def test_noise_for_each_neighbor_is_refused_where_one_thing_is_remembered():
+def test_noise_for_each_neighbor_is_refused_with_one_state_for_all():
     message = r"^transforms\[1\]: gaussian_noise sends each neighbor another payload, but error_feedback"
     with pytest.raises(BadInput, match=message):
         Chain([ErrorFeedback(), GaussianNoise(1.0, "neighbor")], 9)

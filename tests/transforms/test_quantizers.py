@@ -191,7 +191,7 @@ class TestQsgd:
     @pytest.mark.parametrize(
         ("s", "bits"), [(1, 8 / 5), (2, 8 / 3), (3, 3), (4, 4), (7, 4), (16, 6), (64, 8), (127, 8)]
     )
-    def test_bytes_are_those_that_it_says(self, s, bits):
+    def test_bytes_are_as_declared(self, s, bits):
         d = 120 * 64
         assert Chain([Qsgd(s, block=64)], d).layout.max_bytes == d * bits / 8 + 4 * d / 64
 
@@ -228,7 +228,7 @@ class TestUniform:
         assert torch.equal(there_and_back(Uniform(bits), equal), equal)
 
     @pytest.mark.parametrize("bits", [1, 2, 4, 8])
-    def test_bytes_are_those_that_it_says(self, bits):
+    def test_bytes_are_as_declared(self, bits):
         assert Chain([Uniform(bits, block=64)], 6400).layout.max_bytes == 6400 * bits / 8 + 8 * 100
 
     def test_the_mean_squared_error_is_that_of_even_noise(self):
@@ -273,7 +273,7 @@ class TestSign:
         with pytest.raises(BadInput, match=r"^transforms\[1\]: sign with 'scale: layer' takes whole models"):
             Chain([Nonzero(), Sign("layer")], 10, parameters=ParameterLayout(entries))
 
-    def test_bytes_are_those_that_it_says(self):
+    def test_bytes_are_as_declared(self):
         assert Chain([Sign()], 801).layout.max_bytes == 4 + 4 + 101  # the bits begin at byte 8
 
 
@@ -323,7 +323,7 @@ class TestAlphabet:
         assert count <= alphabet.most(len(packed)) < count + 8
 
     def test_bits_per_code(self):
-        found = {
+        bits_per_code = {
             size: round(8000 / Alphabet(size).most(1000), 2) for size in (2, 3, 4, 5, 6, 7, 9, 16, 33, 255)
         }
-        assert found == {2: 1, 3: 1.6, 4: 2, 5: 2.67, 6: 2.67, 7: 3, 9: 4, 16: 4, 33: 6, 255: 8}
+        assert bits_per_code == {2: 1, 3: 1.6, 4: 2, 5: 2.67, 6: 2.67, 7: 3, 9: 4, 16: 4, 33: 6, 255: 8}

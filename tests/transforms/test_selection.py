@@ -186,7 +186,9 @@ def test_gossip_sends_what_changed_most(by, basis):
     n, d, k, eta = 8, 32, 8, 0.2
     b, w = random(n, d, seed=1).numpy(), WeightedGraph(Ring(n), MetropolisHastings()).matrix()
     start = random(1, d, seed=2).expand(n, -1).clone()
-    network = Lockstep(Gossip, Ring(n), start, lambda: (*(one() for one in basis), TopK(k / d, by=by)))
+    network = Lockstep(
+        Gossip, Ring(n), start, lambda: (*(transform() for transform in basis), TopK(k / d, by=by))
+    )
     q = np.eye(d)
     if basis:
         chain = chain_of(Wavelet(), n=d)
@@ -206,9 +208,9 @@ def test_gossip_sends_what_changed_most(by, basis):
 
 
 def test_a_change_from_mix_to_mix_needs_rounds_of_models():
-    for scheme, what in ((Choco, "choco sends something else"), (PushGossip, "push_gossip has no rounds")):
+    for scheme, reason in ((Choco, "choco sends something else"), (PushGossip, "push_gossip has no rounds")):
         with pytest.raises(
-            BadInput, match=f"^top_k: by training and by round count from .*; {what}; use by: change"
+            BadInput, match=f"^top_k: by training and by round count from .*; {reason}; use by: change"
         ):
             scheme().make_chain([TopK(0.1, by="round")], 10)
 
@@ -233,7 +235,7 @@ LAYERED = ParameterLayout((Entry("a", torch.Size([3]), 0), Entry("b", torch.Size
 )
 def test_what_is_not_sparse_pays_for_no_indices(scheme, transforms):
     options = {"fractions": [1.0], "wavelet": "haar", "levels": 1} if scheme is Jwins else {}
-    layout = LAYERED if any(getattr(one, "per_layer", False) for one in transforms()) else None
+    layout = LAYERED if any(getattr(transform, "per_layer", False) for transform in transforms()) else None
     d = 5 if layout else 10_000
     network = Lockstep(
         lambda: scheme(**options), Ring(3), random(3, d, dtype=torch.float32), transforms, parameters=layout
@@ -280,12 +282,12 @@ def drawn_as_documented(seed, counters, n, k):
 
 @pytest.mark.parametrize("n", [1, 7, 64, 999])
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.97, 1.0])
-def test_coordinates_are_drawn_as_the_docstring_says(n, fraction):
+def test_coordinates_are_drawn_as_documented(n, fraction):
     for shared, counters in ((False, (2, 5, 3)), (True, (2, 5))):
         transform = RandomK(fraction, shared_mask=shared)
         chain_of(transform, n=n)
-        found = transform.coordinates(Context(seed=1, round=2, sender=3, phase=5)).tolist()
-        assert found == drawn_as_documented(1, counters, n, count(fraction, n))
+        coordinates = transform.coordinates(Context(seed=1, round=2, sender=3, phase=5)).tolist()
+        assert coordinates == drawn_as_documented(1, counters, n, count(fraction, n))
 
 
 def test_coordinates_are_frozen():
@@ -298,15 +300,15 @@ def test_coordinates_are_frozen():
 @pytest.mark.parametrize("fraction", [1 / 6, 1 / 2, 5 / 6])
 def test_every_set_of_coordinates_is_equally_likely(fraction):
     n, rounds = 6, 4000
-    transform, found = RandomK(fraction), {}
+    transform, draws = RandomK(fraction), {}
     chain_of(transform, n=n)
     for round in range(rounds):
         key = tuple(transform.coordinates(Context(0, round, 0)).tolist())
-        found[key] = found.get(key, 0) + 1
+        draws[key] = draws.get(key, 0) + 1
     subsets = math.comb(n, round_k := count(fraction, n))
-    assert all(len(key) == round_k for key in found) and len(found) == subsets
+    assert all(len(key) == round_k for key in draws) and len(draws) == subsets
     expected = rounds / subsets
-    chi_squared = sum((times - expected) ** 2 / expected for times in found.values())
+    chi_squared = sum((times - expected) ** 2 / expected for times in draws.values())
     assert chi_squared < subsets - 1 + 6 * math.sqrt(2 * (subsets - 1))
 
 
@@ -351,16 +353,16 @@ SELECTIONS = [TopK(0.3), TopK(0.3, by="change"), TopK([0.2, 0.4]), RandomK(0.3),
 @pytest.mark.parametrize("after", [[], [Cast("bf16")]], ids=["plain", "cast"])
 @pytest.mark.parametrize("selection", SELECTIONS, ids=repr)
 def test_gaps_are_filled_with_the_own_signal_or_zeros(selection, after):
-    chain, signal, own = chain_of(selection, *after, n=40), random(40), random(40, seed=1)
+    chain, signal, receiver_signal = chain_of(selection, *after, n=40), random(40), random(40, seed=1)
     payload = chain.encode(signal, CONTEXT)
     if isinstance(selection, RandomK):
         mask = torch.zeros(40, dtype=bool).index_fill_(0, selection.coordinates(CONTEXT), True)
     else:
         mask = torch.zeros(40, dtype=bool).index_fill_(0, payload["indices"].long(), True)
     heard = signal.to(torch.bfloat16).double() if after else signal
-    for fill in (own, None):
+    for fill in (receiver_signal, None):
         decoded = chain.decode(payload, Context(1, 2, 3, 4, fill=fill))
-        gaps = torch.zeros_like(own) if fill is None else own
+        gaps = torch.zeros_like(receiver_signal) if fill is None else receiver_signal
         assert decoded.dtype == F64
         assert torch.equal(decoded, torch.where(mask, heard, gaps))
 
@@ -434,7 +436,7 @@ def drift(graph, transforms, rounds=1, n_values=4000):
     [(Ring(8), 0.1, 0.09), (Ring(8), 0.5, 0.15), (SPARSE, 0.1, 0.028), (SPARSE, 0.5, 0.045)],
     ids=str,
 )  # fmt: skip
-def test_self_fill_moves_the_mean_as_the_formula_says(graph, fraction, measured):
+def test_self_fill_moves_the_mean_as_the_formula_predicts(graph, fraction, measured):
     models = random(graph.num_nodes, 4000)
     network = Lockstep(Gossip, graph, models, lambda: (RandomK(fraction),))
     w, n = torch.from_numpy(network.weighted.matrix()), graph.num_nodes

@@ -145,14 +145,16 @@ class TestMemory:
 
     @in_each_shape
     def test_decoding_leaves_the_payload_and_the_own_signal_alone(self, case, length, dtype):
-        chain, own = chain_of(case, length, dtype), signal(length, dtype, 9)
+        chain, receiver_signal = chain_of(case, length, dtype), signal(length, dtype, 9)
         payload = received(chain, chain.encode(signal(length, dtype), context_of(chain)))
         content = payload.buffer.clone()
-        decoded = chain.decode(payload, replace(context_of(chain), fill=own))
-        assert decoded.shape == own.shape
-        assert not length or decoded.data_ptr() != own.data_ptr(), "what is decoded is the own signal itself"
+        decoded = chain.decode(payload, replace(context_of(chain), fill=receiver_signal))
+        assert decoded.shape == receiver_signal.shape
+        assert not length or decoded.data_ptr() != receiver_signal.data_ptr(), (
+            "what is decoded is the own signal itself"
+        )
         assert torch.equal(payload.buffer, content)
-        assert torch.equal(own, signal(length, dtype, 9))
+        assert torch.equal(receiver_signal, signal(length, dtype, 9))
 
     @in_each_shape
     def test_any_node_decodes_what_any_other_one_sent(self, case, length, dtype):
@@ -180,7 +182,7 @@ class TestNumbers:
                 assert float(torch.linalg.vector_norm(error)) <= float(bound), kind
 
     @in_each_shape
-    def test_what_is_resumed_goes_on_as_if_never_stopped(self, case, length, dtype):
+    def test_a_resumed_chain_continues_as_if_never_stopped(self, case, length, dtype):
         running, resumed = (chain_of(case, length, dtype) for _ in range(2))
         for round in range(ROUNDS):
             running.encode(signal(length, dtype, seed=round), context_of(running, round))
@@ -193,7 +195,7 @@ class TestNumbers:
             assert torch.equal(a.buffer, b.buffer)
 
     @in_each_shape
-    def test_what_does_not_remember_ignores_the_past(self, case, length, dtype):
+    def test_transforms_without_state_ignore_the_past(self, case, length, dtype):
         fresh, used = (chain_of(case, length, dtype) for _ in range(2))
         if any(transform.remembers for transform in fresh.stages):
             return
@@ -293,7 +295,7 @@ def test_a_broken_payload_is_refused_or_gives_a_signal(key, length, flips, cut, 
 
 
 @each_case
-def test_a_transform_says_what_it_costs_and_whose_turn_it_is(case):
+def test_a_transform_declares_its_cost_and_its_order(case):
     for transform in case.chain():
         assert transform.wire
         assert transform.accepts <= set(Form) and (transform.emits in {None, *Form})
@@ -330,6 +332,6 @@ def test_a_wrong_order_is_one_line_that_names_both():
 
 
 def test_a_wrong_first_transform_names_the_signal():
-    given = "FromLists takes bytes or sparse but the signal gives dense"
-    with pytest.raises(BadInput, match=rf"^transforms\[0\]: {given}; put one that .*top_k$"):
+    problem = "FromLists takes bytes or sparse but the signal gives dense"
+    with pytest.raises(BadInput, match=rf"^transforms\[0\]: {problem}; put one that .*top_k$"):
         check_order([FromLists()])

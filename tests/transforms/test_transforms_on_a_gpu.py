@@ -80,12 +80,12 @@ def rounds(stages, place, device):
 
 @pytest.mark.parametrize("stages", STAY.values(), ids=STAY)
 def test_what_is_on_a_gpu_stays_there_and_is_what_the_cpu_makes(stages, request):
-    plain = list(rounds(stages, lambda x: x, torch.device("cpu")))
+    on_cpu = list(rounds(stages, lambda x: x, torch.device("cpu")))
     with FakeGpu() as gpu:
-        there = list(rounds(stages, on_gpu, GPU))
-    for (buffer, decoded), (bytes_there, decoded_there) in zip(plain, there, strict=True):
-        assert torch.equal(buffer, in_memory(bytes_there))
-        assert torch.equal(decoded, in_memory(decoded_there))
+        on_fake_gpu = list(rounds(stages, on_gpu, GPU))
+    for (buffer, decoded), (gpu_buffer, gpu_decoded) in zip(on_cpu, on_fake_gpu, strict=True):
+        assert torch.equal(buffer, in_memory(gpu_buffer))
+        assert torch.equal(decoded, in_memory(gpu_decoded))
     drawn = sum(FIRST_DRAW[name] for name, _ in stages if name in FIRST_DRAW)
     assert gpu.crossings.out == []
     assert sum(gpu.crossings.into) == drawn
@@ -113,9 +113,9 @@ def test_the_largest_are_the_same_whatever_the_precision(dtype):
     score = x.to(dtype)
     for k in (0, 1, 100, 101, 499, 500):
         with FakeGpu():
-            found = largest(on_gpu(score), k)
-        first = sorted(range(500), key=lambda i: (-float(score[i]), i))[:k]
-        assert in_memory(found).tolist() == sorted(first)
+            selected = largest(on_gpu(score), k)
+        expected = sorted(range(500), key=lambda i: (-float(score[i]), i))[:k]
+        assert in_memory(selected).tolist() == sorted(expected)
 
 
 def test_what_computes_on_the_host_brings_the_signal_back():
@@ -128,7 +128,7 @@ def test_what_computes_on_the_host_brings_the_signal_back():
         assert decoded.device == GPU and gpu.crossings.out
 
 
-def test_the_pretended_gpu_tells_on_what_a_real_one_refuses():
+def test_the_fake_gpu_refuses_what_a_real_one_refuses():
     x = on_gpu(torch.ones(3))
     with FakeGpu() as gpu:
         with pytest.raises(AssertionError, match="add of tensors on the GPU and one in host memory"):

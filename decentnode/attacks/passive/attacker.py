@@ -16,7 +16,7 @@ from decentnode.results.transcript import Transcript, TranscriptLine
 
 
 class Attacker:
-    """One adversary with what it has heard so far."""
+    """One adversary, with everything that it has received so far."""
 
     def __init__(self, scene: Scene, attack: PassiveAttack, run: Path) -> None:
         self.attack = attack
@@ -50,7 +50,7 @@ class Attacker:
         self.is_done = all(transcript.ended for transcript in self._transcripts)
 
     def _seen(self, round: int) -> Sight | None:
-        """What is known after a round; None where nothing of it was recorded."""
+        """Returns the knowledge after a round; None where nothing of it was recorded."""
         received: dict[int, list[tuple[TranscriptLine, Tensor | None]]] = {}
         for transcript in self._transcripts:
             for line in transcript.lines.pop(round, []):

@@ -90,7 +90,7 @@ class RandomLabels(Skew):
     victims: tuple[int, ...]
     canaries: int
     _left: dict[int, int] = field(default_factory=dict, init=False, repr=False)
-    """By rank the canaries that are still missing."""
+    """The canaries that are still missing, by rank."""
 
     def change(self, samples: Samples, rank: SkewedRank, rng: np.random.Generator) -> Samples:
         if rank.rank not in self.victims:

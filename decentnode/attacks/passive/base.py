@@ -1,4 +1,4 @@
-"""The base of passive attacks: who listens where, when, and what it makes of what it hears."""
+"""The base of passive attacks: which ranks or links a party observes, when, and what it infers."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class PassiveAttack(Adversary):
     links: tuple[Link, ...] = ()
     """Pairs of ranks between which an eavesdropper listens."""
     victims: tuple[NonNegative, ...] = ()
-    """Ranks to attack; none: all that the party hears."""
+    """Ranks to attack; none: all that the party receives from."""
     every: NonNegative = 0
     """Rounds between attacks; 0: only after the last round."""
     public: Probability = 0.0
@@ -57,12 +57,12 @@ class PassiveAttack(Adversary):
 
     @abstractmethod
     def attack(self, scene: Scene, sight: Sight) -> Iterator[AttackResult]:
-        """What it finds after a round; called for its rounds in order."""
+        """Returns the results of the attack after a round; called for its rounds in order."""
 
     # Where it listens.
 
     def listens_at(self, rank: int) -> bool:
-        """Whether it hears anything that this rank receives."""
+        """Whether the party sees anything that this rank receives."""
         return rank in self.ranks or any(rank in link for link in self.links)
 
     def sees(self, target: int, source: int) -> bool:
@@ -122,7 +122,7 @@ class PassiveAttack(Adversary):
             yield Defect((), f"{name_of(self)} {why}")
 
     def _defects_of_place(self, graph: Graph) -> Iterator[Defect]:
-        """What it would listen to and does not exist."""
+        """Yields ranks and links that the attack names and that do not exist."""
         for a, b in self.links:
             if graph.period is not None and b not in graph.partners(a):
                 yield Defect(

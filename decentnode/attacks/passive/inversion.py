@@ -69,7 +69,7 @@ class GradientInversion(PassiveAttack):
 
     @abstractmethod
     def reconstructed(self, scene: Scene, start: Tensor, update: Tensor, count: int) -> Tensor:
-        """So many normalized inputs whose gradient at `start` is `update`, shape (count, *shape)."""
+        """Returns `count` normalized inputs whose gradient at `start` is `update`, shape (count, *shape)."""
 
     def _result(self, scene: Scene, victim: int, round: int, batch: Samples, pixels: Tensor) -> AttackResult:
         originals, images = (
@@ -181,7 +181,7 @@ def variation(x: Tensor) -> Tensor:
 
 
 def labels_of(scene: Scene, update: Tensor, count: int) -> Tensor:
-    """The labels that the last bias tells, one-hot of shape (count, classes); without one class 0."""
+    """The labels inferred from the last bias, one-hot of shape (count, classes); without one class 0."""
     classes, entry = scene.dataset.num_classes, last_bias(scene.layout, scene.dataset.num_classes)
     left = torch.zeros(classes) if entry is None else -entry.view(update).float().clone()
     chosen = []
@@ -231,7 +231,7 @@ def pixels_of(samples: Samples, normalized: Tensor) -> Tensor:
 
 
 def paired(images: Tensor, originals: Tensor) -> list[int]:
-    """For each image the original that is nearest, each original once (greedy)."""
+    """Returns the nearest original of each image, each original once (greedy)."""
     costs = torch.cdist(images.flatten(1), originals.flatten(1))
     places = [0] * len(images)
     for _ in range(min(costs.shape)):

@@ -48,7 +48,7 @@ class LabelDistribution(PassiveAttack):
             )  # fmt: skip
 
     def estimate(self, scene: Scene, victim: int, round: int, start: Tensor, model: Tensor) -> Tensor | None:
-        """The shares as this round tells them, shape (classes,), float64; not yet positive."""
+        """The shares as estimated from this round, shape (classes,), float64; not yet positive."""
         classes, entry = scene.dataset.num_classes, last_bias(scene.layout, scene.dataset.num_classes)
         steps = scene.steps_until(victim, round) - (scene.steps_until(victim, round - 1) if round else 0)
         rate = float(scene.training.optimizer.options.get("lr", 0.001))

@@ -115,7 +115,7 @@ class ChunkArrival:
     order: int
     size: int
     address: str
-    """Whatever identifies the sender or its connection."""
+    """The identifier of the sender or of its connection."""
     content: Tensor | None
     """Values, float, shape (elements,)."""
     first: int
@@ -154,7 +154,7 @@ def _scale(chunk: ChunkArrival) -> float:
 
 
 def _neighbors(chunks: Sequence[ChunkArrival]) -> dict[tuple[str, str], dict[int, float]]:
-    """By pair of addresses and round, how near both arrived."""
+    """Returns how near both arrived, by pair of addresses and round."""
     scores: dict[tuple[str, str], dict[int, float]] = {}
     for a, b in combinations(chunks, 2):
         if a.round == b.round:

@@ -22,7 +22,7 @@ from decentnode.results.attack_results import AttackResult
 LEAST_LOSS = 1e-12
 LEAST_DEVIATION = 1e-3
 FEW_SHADOWS = 64
-"""With fewer, Gaussians share one deviation (Carlini et al., 2022, section VI.B)."""
+"""With fewer shadow models, Gaussians share one deviation (Carlini et al., 2022, section VI.B)."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class MembershipInference(PassiveAttack):
     """Scores candidates by a victim's model: a high score says member."""
 
     samples: Positive = 500
-    """Members, and as many others, that are judged of each victim."""
+    """The number of members, and of other samples, that are judged for each victim."""
 
     @abstractmethod
     def scores(

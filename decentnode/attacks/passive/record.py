@@ -1,4 +1,4 @@
-"""Only recording."""
+"""A passive adversary that only records."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from decentnode.results.attack_results import AttackResult
 @ATTACKS.register("record")
 @dataclass(kw_only=True)
 class Record(PassiveAttack):
-    """Writes down what the party hears, for later attacks (the listener of Dolev and Yao, 1983).
+    """Records what the party receives, for later attacks (the listener of Dolev and Yao, 1983).
 
     With `every: 1` all rounds are kept.
     """

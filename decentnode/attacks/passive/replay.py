@@ -18,7 +18,7 @@ from decentnode.sharing.shatter import Shatter, use_key
 
 LEAST_WEIGHT = 1e-6
 Phases = Sequence[Mapping[int, Payload]]
-"""By exchange of a round what arrived, by source."""
+"""The payloads that arrived in each exchange of a round, by source."""
 
 
 def is_mixed(scheme: object) -> bool:
@@ -45,7 +45,7 @@ class MixReplay:
                 use_key(scheme, key)
 
     def read(self, round: int, phases: Phases, known: Tensor) -> dict[int, Tensor]:
-        """By possible origin the mean of what arrived, shape (d,); `known` where nothing did."""
+        """Returns the mean of arrived values by possible origin, shape (d,); `known` where none arrived."""
         view = self._scene.graph.view(self._rank, round, 0.0)
         outs = []
         for scheme, value in zip(self._pair, (0.0, 1.0), strict=True):

@@ -80,7 +80,7 @@ class Scene:
         return order[:count], order[count:]
 
     def own(self, ranks: Sequence[int], share: float, seed: int) -> list[Samples]:
-        """What a party may train on: the shards of its ranks, and its public samples."""
+        """The samples a party may train on: the shards of its ranks, and its public samples."""
         test = self.dataset.test.subset(self.public_rows(share, seed)[0])
         return [samples for samples in [*(self.shard_of(rank) for rank in ranks), test] if len(samples)]
 

@@ -26,7 +26,7 @@ from decentnode.sharing.zip_dl import ZipDl
 from decentnode.transforms.base import Context
 
 Received = Mapping[int, list[tuple[TranscriptLine, Tensor | None]]]
-"""By receiver the payloads of a round, uint8 of shape (bytes,); None: only their size is known."""
+"""The payloads of a round by receiver, uint8 of shape (bytes,); None: only their size is known."""
 
 
 def is_readable(sharing: SharingBase, has_ranks: bool) -> str:
@@ -51,17 +51,17 @@ class Sight:
 
     round: int
     models: dict[int, Tensor] = field(default_factory=dict)
-    """By victim the model that it sent in this round, as far as the party can tell; float32, shape (d,)."""
+    """The model that each victim sent in this round, as the party estimates it; float32, shape (d,)."""
     starts: dict[int, Tensor] = field(default_factory=dict)
-    """By victim its model before the local steps of this round, as the party estimates it."""
+    """The model of each victim before the local steps of this round, as the party estimates it."""
     lines: list[TranscriptLine] = field(default_factory=list)
     """The payloads of the round, in the order of their arrival at each receiver."""
     earlier: dict[int, Tensor] = field(default_factory=dict)
-    """By victim the model that it sent before, in the last round that the party has seen."""
+    """The model that each victim sent before, in the last round that the party has seen."""
 
 
 class Reader:
-    """Follows what a party hears, round after round."""
+    """Follows what a party receives, round after round."""
 
     def __init__(self, scene: Scene, listeners: list[int], keys: Mapping[int, bytes]) -> None:
         """`keys`: the private keys of listeners, where their scheme has one."""
@@ -72,11 +72,11 @@ class Reader:
         for scheme in self._schemes.values():
             scheme.begin(scene.initial)
         self._copies: dict[tuple[int, int], Tensor] = {}
-        """By receiver and source the last model, or public copy."""
+        """The last model, or public copy, by receiver and source."""
         self._last_sight = Sight(-1)
 
     def read(self, round: int, received: Received) -> Sight:
-        """What is known after a round; rounds come in order, and some may be missing."""
+        """Returns the knowledge after a round; rounds come in order, and some may be missing."""
         models_of: dict[int, list[Tensor]] = {}
         for receiver, payloads in sorted(received.items()):
             for source, model in self._models(receiver, round, payloads).items():

@@ -39,7 +39,7 @@ def _time_model(time_model: TimeModelSettings, sharing: SharingBase) -> Iterator
 
 
 def _steps_given(training: TrainingSettings, time_model: TimeModelSettings) -> Iterator[Defect]:
-    """In a window of time a node makes as many steps as fit, unless a number limits them."""
+    """Checks limits of steps: in a window a node makes as many as fit, unless a number limits them."""
     is_given = (training.steps_per_round, training.epochs_per_round) != (None, None)
     if not is_given and not time_model.is_asynchronous:
         yield Defect(("training",), ONE_OF_BOTH)
@@ -49,7 +49,7 @@ def _asynchronous(
     time_model: TimeModelSettings, graph: Graph, gradient_sync: GradientSync,
     communication: Communication, overlap: bool, mix_buffers: bool,
 ) -> Iterator[Defect]:  # fmt: skip
-    """What has no meaning without rounds."""
+    """Yields settings that have no meaning without rounds."""
     if not time_model.is_asynchronous:
         return
     if not communication.has_messages:
@@ -79,7 +79,7 @@ def _not_in_windows(
     time_model: TimeModelSettings, training: TrainingSettings,
     adversaries: Sequence[object],
 ) -> Iterator[Defect]:  # fmt: skip
-    """What counts steps or acts in rounds."""
+    """Yields settings that count steps or act in rounds."""
     if not time_model.is_asynchronous:
         return
     if training.privacy is not None:

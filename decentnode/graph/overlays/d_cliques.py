@@ -42,7 +42,7 @@ class DCliques(Family):
     steps: NonNegative = 1000
     seed: int = SEED
     histograms: tuple[tuple[int, ...], ...] = field(default=(), init=False, repr=False)
-    """For each rank the number of its samples of each label; empty: unknown."""
+    """The number of samples of each label, for each rank; empty: unknown."""
 
     needs_labels = True
 
@@ -70,18 +70,18 @@ class DCliques(Family):
         held = _shares(np.array(self.histograms, np.float64))
         p = _shares(held.sum(0))
         for _ in range(self.steps):
-            first, other = (cliques[k] for k in random.choice(count, 2, replace=False))
-            gains = _gains(held[first], held[other], p)
+            first_clique, second_clique = (cliques[k] for k in random.choice(count, 2, replace=False))
+            gains = _gains(held[first_clique], held[second_clique], p)
             if len(better := np.argwhere(gains > GAIN)):
                 i, j = better[random.integers(len(better))]
-                first[i], other[j] = other[j], first[i]
+                first_clique[i], second_clique[j] = second_clique[j], first_clique[i]
         return cliques
 
     def _between(self, cliques: list[Clique]) -> Iterator[tuple[int, int]]:
         ends: Counter[int] = Counter()
 
-        def joined(one: Clique, other: Clique) -> tuple[int, int]:
-            i, j = (min(clique, key=lambda rank: ends[rank]) for clique in (one, other))
+        def joined(first_clique: Clique, second_clique: Clique) -> tuple[int, int]:
+            i, j = (min(clique, key=lambda rank: ends[rank]) for clique in (first_clique, second_clique))
             ends.update((i, j))
             return i, j
 
@@ -111,7 +111,7 @@ class DCliques(Family):
 
 
 def _pairs(items: Sequence[T]) -> Iterator[tuple[T, T]]:
-    return ((one, other) for k, one in enumerate(items) for other in items[:k])
+    return ((item, earlier) for k, item in enumerate(items) for earlier in items[:k])
 
 
 def skew(held: Counts, clique: Sequence[int]) -> float:
@@ -131,8 +131,8 @@ def _skews(counts: Counts, p: Counts) -> Counts:
     return skews
 
 
-def _gains(one: Counts, other: Counts, p: Counts) -> Counts:
-    """How much smaller the sum of both skews is after a swap of each pair, shape (one, other)."""
-    moved = other[None] - one[:, None]
-    a, b = one.sum(0), other.sum(0)
+def _gains(first_counts: Counts, second_counts: Counts, p: Counts) -> Counts:
+    """How much smaller the sum of both skews is after a swap of each pair of nodes, shape (first, second)."""
+    moved = second_counts[None] - first_counts[:, None]
+    a, b = first_counts.sum(0), second_counts.sum(0)
     return _skews(a, p) + _skews(b, p) - _skews(a + moved, p) - _skews(b - moved, p)

@@ -100,7 +100,7 @@ class Flipper(AperiodicGraph):
         return min((j for j in neighbors if self.is_hub(j, turn)), key=order, default=None)
 
     def drawn(self, hub: int, leaves: Collection[int], turn: int) -> int | None:
-        """One of these leaves, by chance; None without any."""
+        """Draws one of these leaves; None without any."""
         if not leaves:
             return None
         return sorted(leaves)[generator(self.seed, "flipper_draw", turn, hub).integers(len(leaves))]

@@ -19,11 +19,11 @@ KEPT_BLOCKS = 3
 POLICIES: dict[str, type[EpidemicOracle] | type[EpidemicLocal]] = {
     "epidemic_oracle": EpidemicOracle, "epidemic_local": EpidemicLocal,
 }  # fmt: skip
-"""What the service draws from, by name."""
+"""The graphs that the service draws from, by name."""
 
 
 class BlockSource(Protocol):
-    """Where the answers of the service are."""
+    """The source of the answers of the service."""
 
     def request(self, number: int) -> None:
         """Fetches that block, without waiting for it."""
@@ -35,7 +35,7 @@ class BlockSource(Protocol):
         """Waits until the block is here or the service counts as lost."""
 
     def repeats(self, number: int, instead: int) -> None:
-        """Is told that a block is replaced by an earlier one."""
+        """Called when a block is replaced by an earlier one."""
 
 
 @GRAPHS.register("peer_sampler")
@@ -77,14 +77,14 @@ class PeerSampler(AperiodicGraph):
 
     @cached_property
     def drawn(self) -> RedrawnGraph:
-        """What the service draws."""
+        """The graph that the service draws."""
         return POLICIES[self.policy](self.nodes, self.degree, seed=self.seed)
 
     def service_port(self, machines: int) -> int | None:
         return None if self.address or machines == 1 else self.port
 
     def connect(self, source: BlockSource) -> None:
-        """From here on, blocks are those that the service answers."""
+        """Connects to the service, whose answers are the blocks from now on."""
         self._source = source
 
     def answer(self, number: int) -> bytes:

@@ -61,7 +61,7 @@ class Similarity(AperiodicGraph):
     """Numbers of a descriptor, but of labels."""
     seed: int = SEED
     histograms: tuple[tuple[int, ...], ...] = field(default=(), init=False, repr=False)
-    """For each rank the number of its samples of each label; a node uses its own alone."""
+    """The number of samples of each label, for each rank; a node uses only its own."""
 
     is_negotiated = True
 
@@ -111,14 +111,14 @@ class Similarity(AperiodicGraph):
         n = self.nodes
         contacts = min(self.contacts, n - 1)
         drawn = EpidemicOracle(n, contacts + (n * contacts % 2), seed=self.seed)
-        known, found = [1 << rank for rank in range(n)], list[Adjacency]()
-        while len(found) < MOST_EXCHANGES and any(has != (1 << n) - 1 for has in known):
-            found.append(neighbor_lists(n, drawn.edges(len(found))))
+        known, graphs = [1 << rank for rank in range(n)], list[Adjacency]()
+        while len(graphs) < MOST_EXCHANGES and any(has != (1 << n) - 1 for has in known):
+            graphs.append(neighbor_lists(n, drawn.edges(len(graphs))))
             known = [
-                reduce(or_, (known[rank] for rank in peers), known[i]) for i, peers in enumerate(found[-1])
+                reduce(or_, (known[rank] for rank in peers), known[i]) for i, peers in enumerate(graphs[-1])
             ]
-        more = (neighbor_lists(n, drawn.edges(len(found) + k)) for k in range(SPARE_EXCHANGES))
-        return (*found, *more)
+        more = (neighbor_lists(n, drawn.edges(len(graphs) + k)) for k in range(SPARE_EXCHANGES))
+        return (*graphs, *more)
 
     @cached_property
     def chosen(self) -> Callable[[bytes, bytes, int], Adjacency]:
@@ -145,7 +145,7 @@ class Similarity(AperiodicGraph):
 
     @cached_property
     def signs(self) -> Callable[[int], NDArray[np.int8]]:
-        """Random signs for the projection of so many numbers; all nodes have the same."""
+        """Returns random signs for the projection of so many numbers; all nodes have the same."""
 
         def drawn(elements: int) -> NDArray[np.int8]:
             bits = generator(self.seed, "similarity_signs").integers(0, 2, elements, np.int8)

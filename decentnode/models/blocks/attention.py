@@ -46,7 +46,7 @@ class Attention(nn.Module):
 
 
 def feed_forward(width: int, hidden: int, activation: nn.Module) -> nn.Sequential:
-    """Two layers, the same at each position (Vaswani et al., 2017, section 3.3)."""
+    """Builds two layers, the same at each position (Vaswani et al., 2017, section 3.3)."""
     return nn.Sequential(nn.Linear(width, hidden), activation, nn.Linear(hidden, width))
 
 

@@ -30,6 +30,6 @@ class Recurrent(nn.Module):
 
 
 def stacked(inputs: int, hidden: int, layers: int, drop: float = 0.0) -> nn.LSTM:
-    """LSTMs on each other; `drop`: the share of the states between two that is dropped."""
+    """Builds stacked LSTMs; `drop`: the share of the states between two that is dropped."""
     # torch warns where there is nothing between layers.
     return nn.LSTM(inputs, hidden, layers, batch_first=True, dropout=drop if layers > 1 else 0.0)

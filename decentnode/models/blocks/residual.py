@@ -84,8 +84,9 @@ def stem(kind: Stem, inputs: int, width: int, norm: Norm) -> list[nn.Module]:
 def stages(
     block: type[ResidualBlock] | type[Bottleneck], blocks: Sequence[int], width: int, norm: Norm
 ) -> tuple[list[nn.Module], int]:
-    """So many blocks per stage, and the channels of the last; each stage halves the image and doubles
-    the channels of the one before it.
+    """Builds the blocks of all stages, and returns them with the channels of the last stage.
+
+    `blocks`: the blocks of each stage. A stage halves the image and doubles the channels.
     """
     made: list[nn.Module] = []
     inputs = width

@@ -25,7 +25,7 @@ class RunIdentity:
     """The run of the nodes, and the round after which it continues; in memory made before the fork."""
 
     def __init__(self, directory: Path, settings: str, ranks: int = 0) -> None:
-        """`directory`: that of the checkpoints; `settings`: a hash of all settings that affect the models."""
+        """`directory`: of the checkpoints; `settings`: a hash of all settings that affect the models."""
         self.directory = directory
         self.settings = settings
         # Only the launcher writes this memory; host processes read it.

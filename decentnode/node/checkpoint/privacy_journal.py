@@ -27,7 +27,7 @@ class JournalLine(msgspec.Struct):
     ended: bool = False
     """Whether the node ended here, so that all lines are on the disk."""
     doubts: list[str] = []
-    """Why the history may not be whole."""
+    """The reasons why the history may not be whole."""
 
 
 class PrivacyJournal(KeptBeside):

@@ -23,7 +23,7 @@ from decentnode.models.state_encoding import InvalidState, decoded, encoded
 from decentnode.node.checkpoint.safetensors_io import BadTensors, pieces, tensors_in
 
 SCHEMA = 2
-"""Version of the format; a change of meaning increments it."""
+"""The version of the format; a change of meaning increments it."""
 READ = (1, SCHEMA)
 """Versions that can be read: 1 has a node's buffers where 2 has all state of its network."""
 FOLDER = "checkpoints"
@@ -66,9 +66,9 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incarnation: int
     settings: str
     bytes: int
-    """Size of the tensor file."""
+    """The size of the tensor file."""
     sha256: str
-    """Hash of the tensor file."""
+    """The hash of the tensor file."""
     state: Any
     """The state with references to tensors (state_encoding.py)."""
 
@@ -135,7 +135,7 @@ def save(
 
 
 def read(directory: Path, rank: int, round: int, device: torch.device = CPU) -> Checkpoint:
-    """One checkpoint with all checks; raises BadCheckpoint. `device`: for tensors that were on a GPU."""
+    """Reads and checks one checkpoint; raises BadCheckpoint. `device`: for tensors that were on a GPU."""
     path = _path(directory, rank, round, ending=_MANIFEST)
     manifest = _read_manifest(path)
     if (manifest.rank, manifest.round) != (rank, round):

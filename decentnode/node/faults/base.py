@@ -24,7 +24,7 @@ class Hold(Protocol):
     """Delays a message until a time of `time.monotonic`; later messages of its link wait behind it."""
 
     def __call__(self, message: Received, until: float, /, overtaken: bool = False) -> None:
-        """`overtaken`: the next message of its link passes, and releases it."""
+        """`overtaken`: the next message of its link passes first, and releases it."""
 
 
 @dataclass(kw_only=True)
@@ -36,7 +36,7 @@ class Fault:
     machine: NonNegative | None = None
     """The machine whose nodes alone are affected."""
     rounds: NonNegative | tuple[NonNegative, NonNegative] | None = None
-    """One round, or the first and the last, counted from 0; null: all."""
+    """The round, or the first and the last, counted from 0; null: all."""
     probability: Probability = 1.0
     """The probability that it strikes, at each opportunity."""
 
@@ -68,7 +68,7 @@ class Fault:
     def defects(
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
     ) -> Iterator[Defect]:
-        """Why it would never strike in such a run."""
+        """Yields the reasons why it would never strike in such a run."""
         machines = len(mapping.machines)
         unknown_ranks = sorted(rank for rank in self.named_ranks() if rank >= nodes)
         if unknown_ranks:
@@ -88,14 +88,14 @@ class NodeFault(Fault, ABC):
     """Strikes in a node itself, once in each of its rounds."""
 
     activity: ActivityName = "train"
-    """It strikes when the node starts this activity."""
+    """The activity at whose start it strikes."""
 
     @abstractmethod
     def inject(self) -> None:
         """Strikes, in the thread of the node, at the start of the activity."""
 
     def lift(self, seconds: float, heartbeat: HeartbeatSlot) -> None:
-        """Called when the activity ends, after so many seconds; faults that last as long end here."""
+        """Is called when the activity ends, after so many seconds; faults that last as long end here."""
 
 
 @dataclass(kw_only=True)

@@ -33,7 +33,7 @@ class FaultInjector:
 
     def __post_init__(self) -> None:
         self._acted = shared_array((len(self.faults), len(self.machines)))
-        """By fault and rank the round after the last one in which it acted; it outlives crashed processes."""
+        """By fault and rank, the round after the last one in which it acted; outlives crashed processes."""
 
     def heartbeat(self, rank: int, heartbeat: HeartbeatSlot, reporter: Reporter) -> HeartbeatSlot:
         """The heartbeat slot of a node; it injects the faults for that rank, if there are any."""
@@ -123,7 +123,7 @@ class _Held:
     link: Link
     message: Received
     overtaken: bool = False
-    """It waits for the next message of its link, not the other way round."""
+    """Whether the next message of its link overtakes it."""
 
 
 @dataclass(eq=False)
@@ -166,7 +166,7 @@ class FaultInterceptor(MessageInterceptor):
         return self._release([held for held in self._held if held.until <= now])
 
     def _struck(self, message: Received, header: wire.Header, now: float) -> list[Received]:
-        """What is left of a message after all faults."""
+        """Returns what is left of a message after all faults."""
         faults = self.faults.get(header.receiver, ())
         if not faults:
             return [message]

@@ -34,10 +34,10 @@ Observers = Sequence[Collection[int]]
 
 @dataclass(frozen=True)
 class NetworkPrivacy:
-    """What each group of observers learns of each node; matrices have shape (nodes, groups)."""
+    """The bounds on what each group of observers learns of each node; matrices have shape (nodes, groups)."""
 
     unit: str
-    """What epsilon is about."""
+    """The subject of epsilon."""
     delta: float
     observers: Observers
     proven: Matrix
@@ -52,13 +52,13 @@ class NetworkPrivacy:
     """Epsilon of each node against one that sees only the mean of the models after each step."""
     notes: tuple[str, ...]
     doubts: tuple[str, ...]
-    """Why nothing is claimed; empty where these are claims."""
+    """The reasons why nothing is claimed; empty where these are claims."""
 
 
 def account(
     settings: Settings, delta: float | None = None, colluders: Sequence[int] | None = None
 ) -> NetworkPrivacy:
-    """For each node as the observer, or for these colluders; raises BadInput where no accountant fits."""
+    """Accounts for each node as the observer, or for colluders; raises BadInput if no accountant fits."""
     if delta is not None and not 0 < delta < 1:
         raise BadInput(f"--delta must be between 0 and 1, not {delta:g}")
     nodes = settings.graph.make().num_nodes
@@ -116,7 +116,7 @@ def before_mixing(noise: float, rounds: int) -> tuple[float, float]:
 def _flow(
     graph: WeightedGraph, scheme: SharingBase
 ) -> tuple[Callable[[int, int], Collection[int]], list[str]]:
-    """From whom a rank receives in a round; from all where that is not known before the run."""
+    """Returns the sources of a rank by round, all ranks where they depend on the run, and the reasons why."""
     plain = graph.graph
     reason = (
         "the graph depends on the run"
@@ -127,8 +127,8 @@ def _flow(
     )  # fmt: skip
     if reason:
         # Then all updates count, which is the safe side.
-        everybody = range(plain.num_nodes)
-        return lambda rank, round: everybody, [f"{reason}, so each pair has the bound of local privacy"]
+        all_ranks = range(plain.num_nodes)
+        return lambda rank, round: all_ranks, [f"{reason}, so each pair has the bound of local privacy"]
     if scheme.promises.sends == "nothing":
         return lambda rank, round: (), []
     return plain.sources, []
@@ -233,7 +233,7 @@ class NoiseOfMuffliato(Mechanism):
         return np.array(columns).T, []
 
     def _sent(self) -> Iterator[tuple[int, Matrix]]:
-        """What each node sends in each exchange, as a mix of the noisy updates of all rounds and nodes."""
+        """Yields what each node sends in each exchange, as a mix of noisy updates of all rounds and nodes."""
         n = self.graph.num_nodes
         models: Matrix = np.zeros((n, self.rounds * n))
         for round in range(self.rounds):
@@ -258,7 +258,7 @@ class NoiseOfMuffliato(Mechanism):
         return network_privacy.epsilon(mean, self.rounds, self.delta)
 
     def _steps(self, round: int) -> Iterator[tuple[Matrix, NDArray[np.bool_]]]:
-        """What is sent in each step of a round, as a mix of its noisy updates, and who hears it."""
+        """Yields what is sent in each step of a round, as a mix of its noisy updates, and the receivers."""
         hears = self.graph.matrix(round) != 0
         np.fill_diagonal(hears, False)
         *sent, _ = self._mixes(round, np.eye(len(hears)))

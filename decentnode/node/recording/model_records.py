@@ -21,7 +21,7 @@ from decentnode.results.records import KeptBeside
 Content = tuple[dict[str, Tensor], dict[str, str]]
 """The tensors and the metadata of a file."""
 _WRITER = ThreadPoolExecutor(1, "decentnode-models")
-"""One thread for all nodes of a process; it starts with the first model, so never before a fork."""
+"""The writing thread of all nodes of a process; starts with the first model, so never before a fork."""
 
 
 @dataclass(eq=False)

@@ -27,7 +27,7 @@ MOST_WAITING_BYTES = 256 << 20
 FLUSH_INTERVAL = 0.5
 """Seconds between writes where rounds are shorter: each hands the processor over and delays a round."""
 _WRITER = ThreadPoolExecutor(1, "decentnode-transcript")
-"""One thread for all nodes of a process; it starts with the first payload, so never before a fork."""
+"""The writing thread of all nodes of a process; starts with the first payload, so never before a fork."""
 
 
 class PassiveAdversary(Protocol):
@@ -61,7 +61,7 @@ class TranscriptWriter(KeptBeside):
         self, run: Path, rank: int, adversaries: Sequence[PassiveAdversary], settings: Settings,
         mapping: Mapping, scheme: SharingBase, warn: Warn,
     ) -> None:  # fmt: skip
-        """`scheme`: that of the node."""
+        """`scheme`: the scheme of the node."""
         self._run, self._rank, self._rounds = run, rank, settings.rounds
         self._adversaries = adversaries
         # Such payloads tell little without those of the rounds before.
@@ -75,7 +75,7 @@ class TranscriptWriter(KeptBeside):
         self._batch = TranscriptBatch()
         self._submitted = 0
         self._written = 0
-        """Bytes; each is counted by one thread alone."""
+        """Written bytes; each counter is changed by one thread alone."""
         self._last: Future[None] | None = None
         self._problem = ""
         self._file: FileIO | None = None
@@ -185,7 +185,7 @@ class TranscriptWriter(KeptBeside):
 def writer_for(
     run: Path, rank: int, settings: Settings, mapping: Mapping, scheme: SharingBase, warn: Warn
 ) -> TranscriptWriter | None:
-    """The writer of a node that a passive adversary hears; None: none does. `scheme`: that of the node."""
+    """The writer of a node that a passive adversary observes, or None. `scheme`: the scheme of the node."""
     adversaries = [plugin.make() for plugin in settings.adversaries]
     hearing = [adversary for adversary in adversaries if not adversary.active and adversary.listens_at(rank)]
     if not hearing:

@@ -49,7 +49,7 @@ class RunCurves:
     dataset: dict[str, Any] = field(default_factory=dict)
     """Name and options of the data set, without the place of its files; empty where unknown."""
     metrics: Sequence[Metric] = CLASSIFICATION
-    """What its evaluations measured; the first is the headline metric."""
+    """The metrics of its evaluations; the first is the headline metric."""
 
     @property
     def headline(self) -> Metric:
@@ -74,7 +74,7 @@ class Axis:
     scale: float = 1.0
 
     def values(self, rows: Sequence[EvaluationRow]) -> list[float]:
-        """One number per evaluation."""
+        """Returns one number per evaluation."""
         return [self.scale * self.of(row) for row in rows]
 
 
@@ -104,7 +104,7 @@ def bytes_axis(runs: Sequence[RunCurves]) -> Axis:
 
 
 def spread_of(rows: Sequence[EvaluationRow], metric: Metric) -> Spread:
-    """Mean, standard deviation, least and most over nodes, evaluation by evaluation, as people read them."""
+    """Returns mean, standard deviation, least and most over nodes of each evaluation, as people read them."""
     spreads = [_spread([_scaled(value, metric) for value in row.values(metric.name)]) for row in rows]
     mean, std, least, most = (list(column) for column in zip(*spreads, strict=True))
     average = [_scaled(row.of_average(metric.name), metric) for row in rows]
@@ -151,7 +151,7 @@ def together(name: str, runs: Sequence[RunCurves]) -> RunCurves:
 
 
 def _joined(rows: Sequence[EvaluationRow]) -> EvaluationRow:
-    """One row with the nodes of all; the numbers of the mean models are averaged."""
+    """Joins rows into one with all their nodes; the numbers of the mean models are averaged."""
     ranks = 1 + max(rank for row in rows for rank in (*row.ranks, *row.bytes_sent))
 
     def join(parts: Sequence[Mapping[int, Any]]) -> dict[int, Any]:
@@ -232,7 +232,7 @@ def _short_names(paths: Sequence[Path]) -> list[str]:
 
 
 def different_datasets(runs: Sequence[RunCurves]) -> str:
-    """Which run is on which data set; empty where all known ones are the same."""
+    """Returns which run is on which data set; empty where all known ones are the same."""
     known = [run for run in runs if run.dataset]
     options = sorted({option for run in known for option in run.dataset})
     differing = [o for o in options if any(run.dataset.get(o) != known[0].dataset.get(o) for run in known)]

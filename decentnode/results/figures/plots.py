@@ -54,12 +54,12 @@ STYLE: dict[Any, Any] = {
 STD_ALPHA, RANGE_ALPHA = 0.26, 0.13
 AVERAGE_WIDTH = 1.3
 BAR_WIDTH = 12
-"""Width in points of a bar, which replaces a band where there is only one point."""
+"""The width in points of a bar, which replaces a band where there is only one point."""
 MOST_MARKED = 30
 """Curves with more points than this are drawn without markers."""
 MOST_LABELS = 20
 MOST_BARS = 100
-"""More counts than this are one area without gaps."""
+"""The most counts with gaps between their bars; more are one area."""
 PICTURES = (".png", ".svg", ".pdf")
 DPI = 130
 MEAN, STD, RANGE, AVERAGE = "mean of the nodes", "± standard deviation", "lowest to highest", "average model"
@@ -128,7 +128,7 @@ def panels_of(runs: Sequence[RunCurves]) -> dict[str, Panel]:
 
 
 def overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
-    """Six panels on one page: the headline metric above; loss, agreement and training samples below."""
+    """Draws six panels on one page: the headline metric above; loss, agreement and training samples below."""
     figure = Figure(figsize=(15, 8.4), layout="constrained")
     # The overview has room for six panels.
     shown = [*panels] if runs[0].headline == LOSS else [n for n in panels if n not in LOSS_COSTS]
@@ -170,7 +170,7 @@ def _headline(runs: Sequence[RunCurves]) -> str:
 
 
 def _add_legend(figure: Figure, runs: Sequence[RunCurves]) -> None:
-    """One legend for all panels, below them: the runs and the parts of a curve that some panel has."""
+    """Adds one legend for all panels, below them: the runs and the parts of a curve that some panel has."""
     shown = {str(artist.get_label()) for axes in figure.axes for artist in axes.get_children()}
     keys = [key for key in _keys(runs) if key.get_label() in shown]
     if keys:
@@ -256,7 +256,7 @@ def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style) -> No
 
 
 def mean_label(run: RunCurves) -> str:
-    """What the mean of a curve is over: often only some nodes are tested before the last evaluation."""
+    """Returns what the mean of a curve is over: often few nodes are tested before the last evaluation."""
     before = [len(row.ranks) for row in run.rows[:-1]]
     if not before or (fewest := min(before)) >= (last := len(run.rows[-1].ranks)):
         return MEAN
@@ -283,7 +283,7 @@ def _draw_distances(axes: Axes, runs: Sequence[RunCurves]) -> None:
 
 
 def _number_decades(axes: Axes) -> None:
-    """Plain numbers on a logarithmic axis; a shorter range has more of them between powers of ten."""
+    """Sets plain numbers on a logarithmic axis; a shorter range has more of them between powers of ten."""
     least, most = axes.get_ylim()
     axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 4, 5, 6, 8) if most < 10 * least else (2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")

@@ -25,15 +25,15 @@ SHAPES = ("o", "s", "D", "h", "^", "p", "v", "8")
 SIZE_OF = {"D": 0.72, "^": 1.16, "v": 1.16, "s": 0.86, "p": 1.12, "h": 1.08}
 """The side of a shape for the same room inside, as a share of the circle's diameter."""
 LOWER = {"^": -0.16, "v": 0.16}
-"""Where the middle of the shape is for a text, as a share of the node."""
+"""The position of the middle of a shape for a text, as a share of the node."""
 EDGE = "#949494"
 PANEL, SMALL_PANEL = 6.6, 3.9
 """Inches of the only panel, and of one in a strip."""
 COLUMNS = 3
 MARGIN = 0.16
-"""Around the outermost nodes, of the radius of the drawing."""
+"""The margin around the outermost nodes, as a share of the radius of the drawing."""
 LARGEST, SMALLEST = 26.0, 9.0
-"""Diameter of a node in points."""
+"""The largest and the smallest diameter of a node in points."""
 THINNEST, THICKEST = 0.7, 3.2
 PLAIN = 1.2
 """Points of an edge; the last where all have the same weight."""
@@ -46,16 +46,16 @@ class DrawnRound:
 
     title: str
     places: NDArray[np.float64]
-    """x and y of each rank, from -1 to 1."""
+    """The coordinates x and y of each rank, from -1 to 1."""
     edges: Sequence[tuple[int, int, float]]
-    """i, j and the weight of i's model in j's mix; once for each pair where undirected."""
+    """Entries i, j and the weight of i's model in j's mix; one for each pair where undirected."""
     resting: frozenset[int] = frozenset()
     """Ranks that make no local steps, drawn hollow."""
 
 
 @dataclass(frozen=True)
 class GraphPicture:
-    """All that a picture of a graph shows."""
+    """The content of a picture of a graph."""
 
     title: str
     rounds: Sequence[DrawnRound]
@@ -123,7 +123,7 @@ def _entry(label: str, group: int, hollow: bool = False) -> Line2D:
 
 
 def group_style(group: int) -> tuple[str, str]:
-    """Color and shape of a group; they repeat together after 64."""
+    """Returns color and shape of a group; they repeat together after 64."""
     return PALETTE[group % len(PALETTE)], SHAPES[(group + group // len(PALETTE)) % len(SHAPES)]
 
 
@@ -169,7 +169,7 @@ def _draw_node(
 
 
 def _ink_on(face: Any) -> str:
-    """White or dark, whichever is legible (by relative luminance)."""
+    """Returns white or dark, whichever is legible (by relative luminance)."""
     red, green, blue = to_rgb(face)
     return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45 else INK
 
@@ -196,7 +196,7 @@ def _widths(picture: GraphPicture, drawn_round: DrawnRound, side: float) -> list
 def _arrow(
     begin: NDArray[np.float64], end: NDArray[np.float64], width: float, diameter: float
 ) -> FancyArrowPatch:
-    """Bent a little, so that both directions of a pair are seen."""
+    """Draws an arrow that is bent a little, so that both directions of a pair are seen."""
     return FancyArrowPatch(
         tuple(begin), tuple(end), arrowstyle="-|>", mutation_scale=5 + 2.2 * width, linewidth=width,
         color=EDGE, shrinkA=diameter / 2, shrinkB=diameter / 2 + 1, connectionstyle="arc3,rad=0.12", zorder=1,

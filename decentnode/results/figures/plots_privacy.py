@@ -25,7 +25,7 @@ SIDE = 4.2
 DECADES = 4
 """Decades of the scale of colors; a smaller value is as pale as the end of the scale."""
 UNSEEN, KNOWN = "#ffffff", "#dddddd"
-"""Where nothing is learned, and where nothing is hidden."""
+"""The colors where nothing is learned, and where nothing is hidden."""
 
 
 def draw_heat_map(title: str, tables: Mapping[str, Matrix], path: Path) -> None:
@@ -64,13 +64,13 @@ def heat_map(title: str, tables: Mapping[str, Matrix]) -> Figure:
 
 @dataclass(frozen=True)
 class Panel:
-    """What is drawn against the utility: points by label, each with its half intervals."""
+    """A panel of points by label against the utility, each with its half intervals."""
 
     title: str
     axis: str
     is_logarithmic: bool
     points: Mapping[str, tuple[float, float, float, float]]
-    """x, half, y, half by label; x is nan where there is none, and halves where there is one seed."""
+    """Points x, half, y, half by label; x is nan where there is none, and halves where there is one seed."""
     front: Sequence[str]
     """The labels that no other one beats."""
 
@@ -106,7 +106,7 @@ def frontier_figure(title: str, utility: str, panels: Sequence[Sequence[Panel]])
 
 
 def marker_of(place: int) -> str:
-    """Together with the color of `style_at` the first 64 places differ."""
+    """Returns a marker; together with the color of `style_at` the first 64 places differ."""
     return MARKERS[(place + place // len(MARKERS)) % len(MARKERS)]
 
 

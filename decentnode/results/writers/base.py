@@ -42,7 +42,7 @@ class Writer(ABC):
 
     @classmethod
     def lack(cls) -> str:
-        """What must be installed first, in one line; otherwise empty. Imports nothing."""
+        """Returns what must be installed first, in one line; otherwise empty. Imports nothing."""
         package, extra = cls.needs
         return missing(package, extra) if package else ""
 

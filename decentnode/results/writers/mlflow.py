@@ -41,7 +41,7 @@ class MlflowWriter(Writer):
     _client: Any = field(init=False, repr=False)
     _id: str = field(init=False, repr=False)
     _steps: set[int] = field(init=False, repr=False)
-    """Rounds, from 1, that the run has from earlier starts."""
+    """The rounds, from 1, that the run has from earlier starts."""
 
     def begin(self, run: Run, rows: Sequence[EvaluationRow]) -> None:
         self._run, mlflow = run, need("mlflow", "mlflow")

@@ -39,7 +39,7 @@ class ParquetWriter(Writer):
         self._write()
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Nothing is left: the file is whole after each row."""
+        """Does nothing: the file is complete after each row."""
 
     def _table(self, rows: Sequence[EvaluationRow]) -> Any:
         arrow, run, names = need("pyarrow"), self._run, columns(self._run.metrics)

@@ -54,7 +54,7 @@ class AdPsgd(AsyncSharing):
     """Steps between two requests, at least."""
 
     _timer = (0, 0.0, 0.0)
-    """Number, due time and pause of the next repeat."""
+    """The number, due time and pause of the next repeat."""
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
@@ -62,11 +62,11 @@ class AdPsgd(AsyncSharing):
         self._asked: int | None = None
         """The peer for whose answer the node waits."""
         self._requests: dict[int, tuple[int, Tensor]] = {}
-        """By peer the number and the bytes of an unanswered request, also to lost peers."""
+        """The number and the bytes of an unanswered request by peer, also to lost peers."""
         self._since = 0
         """Steps since the last request."""
         self._served: dict[int, tuple[int, int]] = {}
-        """By peer number and tag of the last answer to it."""
+        """The number and tag of the last answer to each peer."""
         self._answers: dict[int, Tensor] = {}
 
     def payload_layout(self, phase: int = 0) -> Layout | None:

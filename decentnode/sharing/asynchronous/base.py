@@ -29,9 +29,9 @@ class PeerMessage(NamedTuple):
 
     source: int
     tag: int
-    """What it is for the scheme; it decides about the layout of the payload."""
+    """The kind of message in the scheme; it decides about the layout of the payload."""
     number: int
-    """Given by the sender, ascending for each tag."""
+    """The number that the sender gives it, ascending for each tag."""
     payload: Payload
 
 
@@ -60,9 +60,9 @@ class AsyncSharing(SharingBase):
         refuse_old_hooks(cls, renamed.ASYNCHRONOUS_HOOKS)
 
     _latest: dict[tuple[int, int], int]
-    """By (source, tag) the highest number so far."""
+    """The highest number so far by (source, tag)."""
     _steps: int
-    """Local steps so far, which number the messages; a scheme adds 1 in `after_step` or `before_step`."""
+    """The local steps so far, which number the messages; a scheme adds 1 in `after_step` or `before_step`."""
     _lost: tuple[int, ...] = ()
 
     def begin(self, vector: Tensor) -> None:
@@ -92,15 +92,15 @@ class AsyncSharing(SharingBase):
         return 1
 
     def before_step(self, vector: Tensor, view: View) -> Posts:
-        """Called before each local step; may change the model, shape (d,)."""
+        """Is called before each local step; may change the model, shape (d,)."""
         return ()
 
     @abstractmethod
     def after_step(self, vector: Tensor, view: View) -> Posts:
-        """Called after each local step of the model, shape (d,); may change it."""
+        """Is called after each local step of the model, shape (d,); may change it."""
 
     def answer_repeated(self, message: PeerMessage) -> Posts | None:
-        """What is sent for a message that was used before, or is older than one that was; None: it is new."""
+        """Returns the answer to a message already used, or older than one that was; None: it is new."""
         return () if message.number <= self._latest.get(message[:2], -1) else None
 
     def receive(self, vector: Tensor, message: PeerMessage, view: View) -> Posts:
@@ -123,7 +123,7 @@ class AsyncSharing(SharingBase):
         """Uses the signal of a new message, decoded and finite; a copy is needed to keep it."""
 
     def fill_for(self, message: PeerMessage, vector: Tensor) -> Tensor | None:
-        """What replaces the coordinates that a transform did not send; None: zeros."""
+        """Returns what replaces the coordinates that a transform did not send; None: zeros."""
         return vector
 
     def may_step(self, now: float) -> bool:

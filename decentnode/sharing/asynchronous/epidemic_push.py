@@ -40,7 +40,7 @@ class EpidemicPush(AsyncSharing):
     """Local steps between two pushes."""
 
     _due = math.inf
-    """When it averages; infinity: the clock was not read since the push."""
+    """The time at which it averages; infinity: the clock was not read since the push."""
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

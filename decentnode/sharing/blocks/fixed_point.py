@@ -18,7 +18,7 @@ class OutOfRange(ValueError):
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Q(v) = round(scale v)."""
+    """Encodes by Q(v) = round(scale v)."""
 
     scale: int
     bits: int
@@ -52,7 +52,7 @@ class FixedPoint:
             raise OutOfRange
 
     def sum(self, received: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
-        """(1 / scale) times the sum: masks cancel in integers, so the conversion to floats is last."""
+        """Returns the sum times 1 / scale: masks cancel in integers, so the conversion to floats is last."""
         first, *others = received
         summed = first.new_empty(first.shape, dtype=dtype)
         size = PIECE_BYTES // first.element_size()

@@ -25,7 +25,7 @@ from decentnode.sharing.blocks.pairwise_masks import Mask, MaskKeys, stream
 from decentnode.sharing.blocks.secret_sharing import SHARE_BYTES, combine, split
 
 MOST_SENDERS = 64
-"""To one receiver; the shares grow with their square."""
+"""The most senders to one receiver; the shares grow with their square."""
 _TAG_BYTES = 16
 _SEALED_FIELD = Field(
     "shares", torch.uint8, (MOST_SENDERS - 1) * (MOST_SENDERS * SHARE_BYTES + 16), variable=True
@@ -46,20 +46,20 @@ def needed(senders: int, threshold: float) -> int:
 
 @dataclass
 class SenderGroup:
-    """What one sender knows of those that send to one receiver in a round."""
+    """One sender's view of the senders to one receiver in a round."""
 
     keys: MaskKeys
     rank: int
     receiver: int
     round: int
     senders: tuple[int, ...]
-    """All of them, ascending, this one included."""
+    """All senders of the group, ascending, this one included."""
     least: int
     """How many must have arrived before this one reveals anything; their shares give a secret."""
     own_key: bytes = field(init=False, repr=False)
     """The key of the mask b that this sender alone knows."""
     _shares: list[list[bytes]] = field(init=False, repr=False)
-    """By the sender that a secret is about, and by holder."""
+    """The shares by the sender that a secret is about, and by holder."""
 
     def __post_init__(self) -> None:
         self.own_key = self.keys.own_key(self.receiver, self.round, 0)
@@ -113,21 +113,21 @@ class SenderGroup:
 
 @dataclass
 class ReceiverGroup:
-    """What a receiver knows of its senders in a round."""
+    """A receiver's view of its senders in a round."""
 
     senders: tuple[int, ...]
-    """All of them, ascending."""
+    """All senders of the group, ascending."""
     least: int
     sealed: Mapping[int, bytes]
-    """By sender the shares that arrived with its model."""
+    """The shares that arrived with each sender's model."""
 
     @property
     def arrived(self) -> list[int]:
-        """Ascending; those that are told to the others."""
+        """The senders that have arrived, ascending; the others learn of them."""
         return sorted(self.sealed)
 
     def notice(self, sender: int) -> Payload:
-        """Who has arrived, and the shares that the sender holds; empty where too few have."""
+        """Returns the arrived senders, and the shares that a sender holds; empty where too few arrived."""
         if len(self.arrived) < self.least or sender not in self.sealed:
             return payload_of(NOTICE, arrived=b"", shares=b"")
         size, parts = sealed_bytes(len(self.senders)), []

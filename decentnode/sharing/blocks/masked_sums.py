@@ -36,7 +36,7 @@ class MaskedSums(Sharing):
     scale: Positive = 1 << 16
     bits: Literal[32, 64] = 32
     least_senders: Annotated[int, Ge(2)] = 2
-    """With k senders, k - 2 of them can reveal their models to the receiver, and the others stay hidden."""
+    """The least number k of senders: k - 2 of them may reveal their models, and the others stay hidden."""
     _keys: MaskKeys = field(
         default_factory=lambda: MaskKeys(os.urandom(32)), init=False, repr=False, compare=False
     )

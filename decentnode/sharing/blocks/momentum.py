@@ -39,13 +39,13 @@ class MomentumGossip(Gossip):
         self._guard.begin(vector)
 
     def _note(self, vector: Tensor) -> None:
-        """Call this in every step before the model changes, with the model."""
+        """Notes the model; call it in every step before the model changes."""
         if not self._steps:
             self._start = vector.clone() if self._start is None else self._start.copy_(vector)
         self._steps += 1
 
     def _moved(self, vector: Tensor, mixed: Tensor) -> Tensor:
-        """x - `mixed`, where x is the model before the local steps: `vector` without any. Ends the round.
+        """Returns x - `mixed`, x the model before the local steps: `vector` without any. Ends the round.
 
         Zero for buffers.
         """

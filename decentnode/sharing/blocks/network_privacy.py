@@ -106,7 +106,7 @@ def _log_phi(x: float) -> float:
 
 
 def pairwise_renyi(steps: Iterable[tuple[Matrix, NDArray[np.bool_]]], noise: float) -> Matrix:
-    """e with e[u, v] a = the Renyi divergence of order a of what v sees of u's signal, as published.
+    """Returns e with e[u, v] a = the Renyi divergence of order a of what v sees of u's signal.
 
     Cyffers et al., NeurIPS 2022, theorem 1, shape (n, n). Every node adds noise N(0, noise^2) per unit of
     sensitivity once, before the first step. For each step t: the matrix P_t by which nodes send mixes of

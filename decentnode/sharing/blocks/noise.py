@@ -9,7 +9,7 @@ from decentnode.core.rng import RandomSource, SecureSource, SeededSource
 from decentnode.graph.base import View
 
 Generator = Literal["secure", "seeded"]
-"""Where noise comes from: `secure` is secret; `seeded` can be repeated, and protects nothing."""
+"""The source of noise: `secure` is secret; `seeded` can be repeated, and protects nothing."""
 PIECE = 131_072
 
 

@@ -20,7 +20,7 @@ from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
 BASIS = ScalarField("basis", torch.int64)
-"""What the sender's copies of a pair build on: the round that changed them last, or their start."""
+"""The base of the sender's copies of a pair: the round that changed them last, or their start."""
 ZERO = -1
 """The basis of a pair that starts from zero."""
 
@@ -57,9 +57,9 @@ class PairCopies(Stateful):
         self.last: dict[int, int] = {}
         """The round of the last exchange with each peer whose copies are kept."""
         self.own: dict[int, Tensor] = {}
-        """h_ij by j."""
+        """The own copies h_ij by neighbor j."""
         self.theirs: dict[int, Tensor] = {}
-        """h_ji by j."""
+        """The neighbors' copies h_ji by neighbor j."""
         self._sent: dict[int, Payload] = {}
 
     def begin(self, z: Tensor) -> None:

@@ -67,13 +67,13 @@ class MaskKeys:
         return Mask(self.key(rank, other, *purpose), is_added=rank < other)
 
     def key(self, rank: int, other: int, *purpose: int) -> bytes:
-        """16 bytes that `rank` and `other` alone know, for one purpose."""
+        """Returns 16 bytes that only `rank` and `other` know, for one purpose."""
         pair = sorted((rank, other))
         words = struct.pack(f"<{2 + len(purpose)}q", *pair, *purpose)
         return HKDFExpand(SHA256(), 16, b"decentnode mask" + words).derive(self._shared_with(other))
 
     def own_key(self, *purpose: int) -> bytes:
-        """16 bytes that this node alone knows, for one purpose."""
+        """Returns 16 bytes that only this node knows, for one purpose."""
         words = struct.pack(f"<{len(purpose)}q", *purpose)
         return HKDFExpand(SHA256(), 16, b"decentnode own" + words).derive(self._secret)
 

@@ -49,7 +49,7 @@ class ServerSharing(Sharing):
 
     _samples: dict[int, int] = field(default_factory=dict, init=False, repr=False)
     _round: int = field(default=-1, init=False, repr=False)
-    """The last round that the node took part in."""
+    """The last round in which the node took part."""
     _lost: list[int] = field(default_factory=list, init=False, repr=False)
     """Ranks that were lost, or have missed a round, once."""
 
@@ -78,14 +78,14 @@ class ServerSharing(Sharing):
 
     @abstractmethod
     def signal(self, vector: Tensor, view: View) -> Tensor:
-        """u_i of this node, shape (d,)."""
+        """Returns u_i of this node, shape (d,)."""
 
     @abstractmethod
     def step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
         """The server's step, given u = sum_i p_i u_i and the u_i; changes `_model` in place."""
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
-        """What this node sends up, to all servers."""
+        """Returns what this node sends up, to all servers."""
         serves, up = view.rank in view.servers, tuple(j for j in view.targets if j in view.servers)
         self._update = self.signal(vector, view) if (serves or up) and self._samples[view.rank] else None
         if self._update is None or not up:
@@ -180,7 +180,7 @@ class ServerSharing(Sharing):
         return self._model[: self._elements]
 
     def _packed(self, payload: Payload) -> Payload:
-        """What is sent up, given C(u_i)."""
+        """Returns what is sent up, given C(u_i)."""
         return payload
 
     def _unpacked(self, j: int, payload: Payload) -> Payload:
@@ -188,7 +188,7 @@ class ServerSharing(Sharing):
         return payload
 
     def _down(self, view: View) -> Payload:
-        """What a server sends down."""
+        """Returns what a server sends down."""
         return Payload.dense(self._model)
 
     def _follow(self, incoming: Incoming, view: View) -> None:
@@ -214,4 +214,4 @@ class ServerSharing(Sharing):
         return lambda server, payload: payload["vector"].clone()
 
     def _stay(self, view: View) -> None:
-        """Called in a server that follows no other."""
+        """Is called in a server that follows no other."""

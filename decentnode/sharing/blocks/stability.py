@@ -26,7 +26,7 @@ UNENDING = 64
 MOST_WHOLE = 64
 """Nodes of a graph whose matrices are used whole."""
 MOST_GROWTH = 3.0
-"""Natural logarithm of the growth over the later half; models that merely oscillate stay below it."""
+"""The logarithm of the most growth over the later half; models that merely oscillate stay below it."""
 
 Array = NDArray[np.float64]
 Mix = Callable[[Array], Array]

@@ -25,7 +25,7 @@ def add_up_block(
     out: tl.tensor, flag: tl.tensor, sources: tl.tuple, weights: tl.tuple, n: tl.tensor,
     FIRST: tl.constexpr, SIZE: tl.constexpr, WHOLE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """One program, for its SIZE elements; unless WHOLE, some may be beyond the end."""
+    """Adds up SIZE elements in one program; unless WHOLE, some may be beyond the end."""
     i = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     # A length that is no multiple of 4 would make every program load its elements one by one.
     inside = tl.full((SIZE,), 1, tl.int1) if WHOLE else i < n

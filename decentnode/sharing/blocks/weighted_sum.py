@@ -25,7 +25,7 @@ def pieces(second_level_bytes: int) -> tuple[int, int]:
 
 
 def _second_level_bytes() -> int:
-    """Size of the second-level cache of a core; 0 where the system does not report it."""
+    """Returns the size of the second-level cache of a core; 0 where the system does not report it."""
     try:
         return int(Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().rstrip("K\n")) << 10
     except (OSError, ValueError):
@@ -37,7 +37,7 @@ CHUNK, WHOLE = pieces(_second_level_bytes())
 
 Terms = Iterable[tuple[float, Tensor]]
 Sum = Callable[[Sequence[tuple[float, Tensor]], Tensor], bool | None]
-"""Like `weighted_sum`; None where it does not apply to these terms."""
+"""A function like `weighted_sum`; returns None where it does not apply to these terms."""
 
 
 def weighted_sum(terms: Terms, out: Tensor, origin: Tensor | None = None) -> bool:
@@ -77,7 +77,7 @@ def in_pieces(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":
 
 
 def plain_sum(terms: Sequence[tuple[float, Tensor]], out: Tensor, origin: Tensor | None = None) -> bool:
-    """`weighted_sum` by torch's own operations, on any device."""
+    """Computes `weighted_sum` by torch's own operations, on any device."""
     weights, sources = zip(*terms, strict=True)
     add_up = _add_up
     if origin is not None:

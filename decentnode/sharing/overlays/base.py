@@ -57,7 +57,7 @@ class Overlay(SchemeWrapper):
 
     @abstractmethod
     def place(self, view: View) -> View:
-        """This node's view of the round."""
+        """Returns this node's view of the round."""
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         before = self._before

@@ -105,7 +105,7 @@ class FlipperOverlay(Overlay):
         self.links = self.links or [*self.graph.adjacency[rank]]
 
     def _to(self, targets: Iterable[int], ranks: list[int]) -> dict[int, Payload]:
-        """One message for all these targets."""
+        """Returns one message for all these targets."""
         return dict.fromkeys(
             targets, Payload.of(self.message_layout, {"ranks": torch.tensor(ranks, dtype=NUMBERS)})
         )

@@ -30,7 +30,7 @@ class SimilarityOverlay(Overlay):
         assert isinstance(weighted.graph, Similarity)
         self.graph = weighted.graph
         self.ranks = torch.zeros(0, dtype=torch.int64)
-        """Whose descriptors are known, ascending."""
+        """The ranks whose descriptors are known, ascending."""
         self.descriptors = torch.zeros(0, self.graph.size, dtype=torch.int16)
         self.chosen_in = -1
         """The round of the last choice."""

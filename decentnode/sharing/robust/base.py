@@ -96,7 +96,7 @@ def gram(models: Models) -> Numbers:
 
 
 def squared_distances(products: Numbers) -> Numbers:
-    """|x_j - x_k|^2 of all pairs, from their products; infinite where a product overflows."""
+    """Returns |x_j - x_k|^2 of all pairs, from their products; infinite where a product overflows."""
     squares = np.diagonal(products)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = squares[:, None] + squares[None, :] - 2 * products
@@ -120,7 +120,7 @@ class Aggregation(Robust):
     promises = replace(Robust.promises, wire="deg * C(d)")
 
     faults: NonNegative = 1
-    """f, the neighbors of each node that may be wrong."""
+    """The number f of neighbors of each node that may be wrong."""
     before: Literal["none", "nnm", "bucketing"] = "none"
     bucket: Positive = 2
     few: Literal["refuse", "own", "mean"] = "refuse"

@@ -9,11 +9,11 @@ from torch import Tensor
 PIECE = 32_768
 """Elements at a time: few enough for a second-level cache, enough to hide the cost of a call."""
 Comparator = tuple[int, int, bool, bool]
-"""Two wires, and whether the smaller value of both, on the first, and the larger one are needed."""
+"""A comparator: two wires, and whether the smaller value, on the first, and the larger one are needed."""
 
 
 def pieces_of(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":
-    """Corresponding pieces of the tensors, each of shape (d,); all of it on a GPU."""
+    """Yields corresponding pieces of the tensors, each of shape (d,); all of it on a GPU."""
     size = PIECE if tensors[0].device.type == "cpu" else max(1, tensors[0].numel())
     return zip(*(torch.split(x, size) for x in tensors), strict=True)
 
@@ -54,7 +54,7 @@ def _without_ends(comparators: list[tuple[int, int]], count: int, cut: int) -> t
 
 
 def _merge_exchange(count: int) -> list[tuple[int, int]]:
-    """Batcher's sort (Knuth, The Art of Computer Programming, vol. 3, 5.2.2, Algorithm M)."""
+    """Builds Batcher's sort (Knuth, The Art of Computer Programming, vol. 3, 5.2.2, Algorithm M)."""
     top = 1 << (count - 1).bit_length() - 1 if count > 1 else 0
     comparators, p = [], top
     while p:

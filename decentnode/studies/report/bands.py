@@ -15,7 +15,7 @@ AXES: dict[str, Callable[[Run], list[float]]] = {
     "bytes": lambda run: run.bytes_per_node,
     "seconds": lambda run: run.seconds,
 }
-"""What curves are drawn against, by name; bytes are those that a node has sent on average."""
+"""The x axes of curves, by name; bytes are the mean of what a node has sent."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Band:
     """The places on each axis by its name, mean over seeds."""
     mean: list[float]
     low: list[float]
-    """nan where there is one seed only."""
+    """The lower end of the band; nan where there is only one seed."""
     high: list[float]
 
     @property

@@ -13,7 +13,7 @@ from decentnode.results.study import Variant
 from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
 
 Chart = dict[str, Any]
-"""`data` and `layout` of a plotly figure."""
+"""A dict with `data` and `layout` of a plotly figure."""
 AXIS_TITLES = {"rounds": "round", "bytes": "bytes sent per node", "seconds": "seconds"}
 BAND_OPACITY = 0.18
 MOST_MARKED = 30

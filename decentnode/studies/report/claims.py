@@ -23,11 +23,11 @@ class Claim:
     epsilon: float | None = None
     reason: str = ""
     unit: str = ""
-    """What epsilon is about, with delta."""
+    """The subject of epsilon, with delta."""
 
 
 def claim_of(run: Run) -> Claim:
-    """What a finished run may claim; raises BadInput for files that decentnode has not written."""
+    """Returns what a finished run may claim; raises BadInput for files that decentnode has not written."""
     private = run.summary.get("privacy")
     if private is not None:
         return _of_private_steps(private)
@@ -74,16 +74,16 @@ class Claims:
 
     @property
     def values(self) -> list[float]:
-        """Epsilon by run; nan where nothing is claimed."""
+        """Returns epsilon by run; nan where nothing is claimed."""
         return [nan if claim.epsilon is None else claim.epsilon for claim in self.claims]
 
     @property
     def reason(self) -> str:
-        """Why there is no epsilon, the most common reason; empty where all runs have one."""
+        """Returns the most common reason why there is no epsilon; empty where all runs have one."""
         reasons = Counter(claim.reason for claim in self.claims if claim.epsilon is None)
         return reasons.most_common(1)[0][0] if reasons else ""
 
     @property
     def unit(self) -> str:
-        """What epsilon is about; empty unless all runs have one."""
+        """Returns the subject of epsilon; empty unless all runs have one."""
         return "" if self.reason else next((claim.unit for claim in self.claims), "")

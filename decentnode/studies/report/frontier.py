@@ -22,7 +22,7 @@ AUDIT = "canary_audit"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a variant stands among the others."""
+    """The place of a variant among the others."""
 
     group: str
     """The data set that it was trained on; only variants of one group compare."""
@@ -43,20 +43,20 @@ class FrontierPoint:
     seconds: Interval
     epsilon: Interval
     no_claim: str
-    """Why there is no epsilon."""
+    """The reason why there is no epsilon."""
     unit: str
-    """What epsilon is about."""
+    """The subject of epsilon."""
     audited: Interval
     """The lower bound of epsilon by an audit."""
     canary_auc: Interval
-    """How well its canaries are told apart."""
+    """How well its canaries are distinguished."""
     attack: str
     """The membership attack with the highest AUC; empty without any."""
     auc: Interval
     tpr: Interval
 
     def losses(self, rising: bool) -> tuple[float, ...]:
-        """What a better variant has less of: error, bytes, and what attacks learn, or epsilon without any."""
+        """Returns what better variants have less of: error, bytes, success of attacks, or else epsilon."""
         leaked = self.auc.mean if isfinite(self.auc.mean) else self.epsilon.mean
         return (
             -self.utility.mean if rising else self.utility.mean,
@@ -93,7 +93,7 @@ class Frontier:
         }
 
     def table(self) -> Table:
-        """One row for each variant."""
+        """Returns one row for each variant."""
         headline = self.headline
         headings = [
             "variant", "front", "seeds", f"{headline.name}{headline.unit}", "worst node", "sent per node",
@@ -145,8 +145,8 @@ class Frontier:
 def not_dominated(losses: Sequence[Sequence[float]]) -> list[int]:
     """The rows that no other row beats: none is at most as large everywhere and smaller somewhere."""
 
-    def beats(one: Sequence[float], other: Sequence[float]) -> bool:
-        pairs = [*zip(one, other, strict=True)]
+    def beats(row: Sequence[float], other_row: Sequence[float]) -> bool:
+        pairs = [*zip(row, other_row, strict=True)]
         return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
     known = [i for i, row in enumerate(losses) if not any(value != value for value in row)]
@@ -154,7 +154,7 @@ def not_dominated(losses: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _places(variants: Sequence[Variant]) -> dict[str, Place]:
-    """By the label of an axis that tells the data, or by a number where no axis does."""
+    """Places variants by the label of an axis that names the data, or by a number where none does."""
     trained = {
         variant.name: json.dumps(variant.runs[0].settings.get("dataset"), sort_keys=True)
         for variant in variants
@@ -222,7 +222,7 @@ def _at_the_end(results: Sequence[AttackResult]) -> list[AttackResult]:
 
 
 def _over_runs(results: Sequence[Sequence[AttackResult]], attack: str, measure: str) -> Interval:
-    """One number for each run, then over runs: of all victims together, or the mean over victims."""
+    """Computes a number for each run, then over runs: of all victims together, or the mean over victims."""
     value: Callable[[AttackResult], float | None] = lambda result: getattr(result, measure)  # noqa: E731
     by_run = []
     for of_run in results:

@@ -50,7 +50,7 @@ def render(study: Study, target: float | None, is_live: bool) -> str:
 
 
 def page_content(study: Study, target: float) -> dict[str, Any]:
-    """What the page shows, as plain values: tables, charts and the runs with their states."""
+    """Returns the content of the page as plain values: tables, charts and the runs with their states."""
     content: dict[str, Any] = {
         "name": study.name, "version": __version__, "headline": study.headline.name,
         "tables": [asdict_table(tables.main_table(study, target))] if study.compared else [],
@@ -86,7 +86,7 @@ def asdict_table(table: Table) -> dict[str, Any]:
 
 
 def as_script(value: object) -> str:
-    """JSON that may stand inside a script element; numbers that are not finite are null."""
+    """Returns JSON that may be inside a script element; numbers that are not finite are null."""
     text = json.dumps(value, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -127,7 +127,7 @@ def _dividing_axis(study: Study) -> str | None:
 
 
 def _figure(bands: Sequence[tuple[_Curve, Band]], axis: str, metric: Metric | None, width: float) -> Figure:
-    """One figure; without a metric it shows the consensus distance, on a logarithmic scale."""
+    """Writes one figure; without a metric it shows the consensus distance, on a logarithmic scale."""
     columns = _legend_columns([curve.name for curve, _ in bands], width)
     lines = -(-len(bands) // columns)
     figure = Figure(figsize=(width, HEIGHT_INCHES + LEGEND_LINE_INCHES * lines), layout="constrained")

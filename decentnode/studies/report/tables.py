@@ -28,7 +28,7 @@ class Cell:
     text: str
     value: float = nan
     half: float = nan
-    """Half the 95 % interval."""
+    """Half of the 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Table:
     headings: list[str]
     rows: list[list[Cell]]
     notes: list[str]
-    """What a reader must know, below the table."""
+    """Notes for the reader, below the table."""
 
 
 def main_table(study: Study, target: float) -> Table:

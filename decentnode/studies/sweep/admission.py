@@ -21,12 +21,12 @@ Size = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Load:
-    """What a run takes of a machine."""
+    """The resources that a run takes of a machine."""
 
     cores: float
     """Processors that it keeps busy in the mean, of those that other programs leave."""
     memory: float
-    """Bytes."""
+    """The memory in bytes."""
 
 
 class Admission:

@@ -44,7 +44,7 @@ class SweepRequest:
 
     @property
     def command(self) -> str:
-        """This command for a shell, without what selects runs."""
+        """Returns this command for a shell, without what selects runs."""
         accept = ["--accept-code-change"] if self.accepts_other_code else []
         return shlex.join(["decentnode", "sweep", str(self.study), *self.overrides, *accept])
 

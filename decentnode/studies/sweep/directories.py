@@ -25,18 +25,18 @@ from decentnode.studies.study_file import PlannedStudy
 OF_A_RUN = ("config.yaml", "run.json", "summary.json")
 """Files of every run that has ended; without one of them readers take the directory for no run."""
 OWN = {"lock", f"{STUDY_FILE}{TEMPORARY}"}
-"""What another sweep that starts at the same time may have made."""
+"""Files that another sweep that starts at the same time may have made."""
 WHAT = "a sweep of this study"
 
 
 class RunStatus(Enum):
-    """What there is of a run."""
+    """The state of a run's directory."""
 
     NEW = "to do"
     DONE = "done"
     RESUMABLE = "to resume"
     BROKEN = "to repeat"
-    """Some rounds, and no way to continue them."""
+    """The directory has some rounds, and no way to continue them."""
 
 
 class RunDirectory:
@@ -49,7 +49,7 @@ class RunDirectory:
 
     @property
     def status(self) -> RunStatus:
-        """What there is now; raises BadInput for files of another kind."""
+        """Returns the current status; raises BadInput for files of another kind."""
         if not self.path.is_dir() or not any(self.path.iterdir()):
             return RunStatus.NEW
         if self._is_done:
@@ -72,7 +72,7 @@ class RunDirectory:
 
     @property
     def settings_change(self) -> str:
-        """What differs from the settings that the run was made with, as text; empty where nothing does."""
+        """Returns the differences from the settings that the run was made with, as text; may be empty."""
         made = read_object(self.path / "run.json").get("settings")
         settings = self.planned.settings
         if made == fingerprint(settings, settings.graph.make()):
@@ -85,7 +85,7 @@ class RunDirectory:
 
     @property
     def code_change(self) -> str:
-        """What differs from the code that the run was made with; empty where nothing does."""
+        """Returns the differences from the code that the run was made with; empty without any."""
         versions = read_object(self.path / "run.json").get("code")
         try:
             made = msgspec.convert(versions, list[CodeVersion])[-1]

@@ -30,13 +30,13 @@ from decentnode.node.experiment import Experiment
 from decentnode.studies.expansion import PlannedRun
 
 START_SECONDS = 0.4
-"""RunStart and end of a run that forks from a warm process."""
+"""The seconds for start and end of a run that forks from a warm process."""
 MOST_ROUNDS = 16
 """Rounds of which steps and edges are counted."""
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What one run will take; nan where it is not known."""
+    """The resources that one run will take; nan where unknown."""
 
     nodes: int = 0
     processes: int = 1
@@ -49,19 +49,19 @@ class Forecast(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """Equal for runs that load a machine alike."""
+        """Returns a key that is equal for runs that load a machine alike."""
         return self.nodes, self.processes, self.parameters
 
 
 class _Answer(msgspec.Struct):
-    """What the child reports of one variant."""
+    """The child's report about one variant."""
 
     forecast: Forecast
     defects: list[str] = []
 
 
 def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, Forecast]:
-    """By the name of its variant the forecast of each run; raises BadInput for what cannot start.
+    """Returns the forecast of each run by the name of its variant; raises BadInput for what cannot start.
 
     `runs`: one of each variant. Those that are not reached in time have a forecast without numbers.
     """
@@ -141,7 +141,7 @@ def _answer(run: PlannedRun, datasets: DatasetCache) -> _Answer:
 
 
 def sizes(experiment: Experiment) -> Forecast:
-    """What is known without any measurement."""
+    """Returns what is known without any measurement."""
     return Forecast(experiment.graph.num_nodes, len(experiment.processes), experiment.layout.numel)
 
 

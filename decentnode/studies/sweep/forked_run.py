@@ -32,7 +32,7 @@ from decentnode.studies.expansion import PlannedRun
 CHECK_INTERVAL = 0.25
 _PLACES = struct.Struct("<dd")
 SETUP = "DECENTNODE_SETUP_SECONDS"
-"""Set by eval/run.sh, for the start of its own process."""
+"""A variable that eval/run.sh sets for the start of its own process."""
 
 
 class Progress:
@@ -83,11 +83,11 @@ class RunStart:
     planned: PlannedRun
     log: Path
     datasets: DatasetCache
-    """It has the samples of this run."""
+    """The cache that has the samples of this run."""
     ports: Mapping[str, int]
-    """First ports by option of `communication`, where other runs of the sweep use those of the settings."""
+    """First ports by option of `communication`, where other runs of the sweep use those of the file."""
     entry: RunEntry
-    """Which run of the study it is."""
+    """The entry of the run in the study."""
     resumes: bool = False
 
 

@@ -22,7 +22,7 @@ COSTS = ("a run", "sent", "memory")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes; nan where it is not known."""
+    """The cost of a run; nan where unknown."""
 
     seconds: float = nan
     sent_bytes: float = nan
@@ -136,7 +136,7 @@ class SweepPlan:
 
 
 def cost_of(directory: RunDirectory) -> Cost:
-    """What a finished run took; nan for what its summary does not have."""
+    """Returns the cost of a finished run; nan for what its summary does not have."""
     try:
         summary = read_object(directory.path / "summary.json")
     except BadInput:

@@ -18,7 +18,7 @@ from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.report.live_view import DRAW_INTERVAL, LiveScreen, is_capable
 
 MOST_ROWS = 12
-"""Running runs that are shown."""
+"""The most running runs that are shown."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RunningRow:
     name: str
     rounds: int
     done: float
-    """Rounds, the mean of its nodes."""
+    """The mean of the rounds of its nodes."""
     rate: float
     """Rounds in a second; 0 before the first."""
     seconds: float
@@ -46,7 +46,7 @@ class SweepStanding:
     waiting: int
     seconds: float
     seconds_left: float
-    """nan where it is not known."""
+    """The seconds left; nan where unknown."""
     running: Sequence[RunningRow]
     stopping: bool = False
 
@@ -58,17 +58,17 @@ class SweepStanding:
 
 
 class SweepLines(LiveConsole):
-    """Plain lines."""
+    """Shows the progress of a sweep as plain lines."""
 
     def open(self) -> None:
-        """Called once, before the first run."""
+        """Is called once, before the first run."""
 
     def show(self, standing: SweepStanding) -> None:
-        """Called after each change, and at every `interval`."""
+        """Is called after each change, and at every `interval`."""
 
 
 class SweepScreen(LiveScreen, SweepLines):
-    """Plain lines, and below them a panel that is redrawn at most four times a second."""
+    """Shows plain lines, and below them a panel that is redrawn at most four times a second."""
 
     interval = DRAW_INTERVAL
 

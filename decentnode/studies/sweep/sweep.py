@@ -238,7 +238,7 @@ class Sweep:
 
 
 def _reason(directory: RunDirectory, outcome: RunOutcome) -> str:
-    """Why a run failed, in one line: how it ended, and its first lost node or the last line of its log."""
+    """Returns why a run failed, in a line: how it ended, and its first lost node or last line of its log."""
     how = f"exit code {outcome.code}" if outcome.code >= 0 else f"killed by signal {-outcome.code}"
     try:
         summary = directory.path / "summary.json"

@@ -128,7 +128,7 @@ class AccumAdam(Optimizer):
         self, group: dict[str, Any], trained: list[Tensor], m: list[Tensor], v: list[Tensor],
         steps: list[Tensor],
     ) -> None:  # fmt: skip
-        """One step of Adam, which changes m, v and the counts of steps, too."""
+        """Makes one step of Adam, which changes m, v and the counts of steps, too."""
         beta1, beta2 = group["betas"]
         self._step_is(
             trained, _gradients(trained), m, v, [], steps,

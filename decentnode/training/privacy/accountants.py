@@ -28,13 +28,13 @@ INTERVALS_PER_DEVIATION = 4
 MOST_LOSSES, MOST_SUMS = 1 << 17, 1 << 20
 """The points of the grid for the losses of a step and of all steps; about a second, and some."""
 TAIL = 10.0
-"""Standard deviations beyond which no loss is looked at."""
+"""The standard deviations beyond which losses are ignored."""
 RELATIVE_TOLERANCE = 1e-3
 LEAST_NOISE, MOST_NOISE = 0.05, 1e4
 
 
 class Spending(NamedTuple):
-    """Equal private steps in a row."""
+    """A number of equal private steps in a row."""
 
     rate: float
     """The probability with which a step uses a sample."""
@@ -57,10 +57,10 @@ class Accountant(ABC):
 
     @abstractmethod
     def of(self, history: History, delta: float) -> float:
-        """Epsilon of a history in which every step has noise, and a rate above 0."""
+        """Returns epsilon of a history in which every step has noise, and a rate above 0."""
 
     def epsilon(self, history: History, delta: float) -> float:
-        """Epsilon of all steps of a history together at this delta; infinite without noise."""
+        """Returns epsilon of all steps of a history together at this delta; infinite without noise."""
         spent = tuple(spending for spending in history if spending.steps and spending.rate > 0)
         if any(spending.noise <= 0 for spending in spent):
             return float("inf")
@@ -188,7 +188,7 @@ def _variance_of_step(spending: Spending) -> float:
 
 
 def _largest_loss(spending: Spending) -> float:
-    """log(1 - q + q exp((2 x - 1) / (2 sigma^2))) at x = 1 + 10 sigma."""
+    """Returns log(1 - q + q exp((2 x - 1) / (2 sigma^2))) at x = 1 + 10 sigma."""
     exponent = 1 / (2 * spending.noise**2) + TAIL / spending.noise
     without = math.log1p(-spending.rate) if spending.rate < 1 else -math.inf
     return float(np.logaddexp(without, math.log(spending.rate) + exponent))
@@ -196,7 +196,7 @@ def _largest_loss(spending: Spending) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without a warning about each order that the library leaves out, as its series does not converge."""
+    """Silences a warning about each order that the library leaves out, as its series does not converge."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

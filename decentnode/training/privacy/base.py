@@ -14,7 +14,7 @@ from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
 
 History = list[tuple[float, float, int]]
-"""Rate, noise and number of equal steps in a row, in their order."""
+"""The rate, noise and number of equal steps in a row, in their order."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PrivacyPlan:
     steps: int
     """Steps in all rounds."""
     epsilon: float
-    """Spent after all rounds; infinite where nothing bounds it."""
+    """The epsilon spent after all rounds; infinite where nothing bounds it."""
     rounds: int
     """The first rounds whose steps the budget allows."""
 
@@ -45,7 +45,7 @@ class PrivateSteps(Stateful, ABC):
         """All steps so far."""
         self._recovered: History | None = None
         self.of_history: list[str] = []
-        """Why the history may not be whole."""
+        """The reasons why the history may not be whole."""
 
     @abstractmethod
     def begin(self, steps: int) -> int:
@@ -85,16 +85,16 @@ class PrivateSteps(Stateful, ABC):
     @property
     @abstractmethod
     def epsilon(self) -> float:
-        """What all steps have spent together at delta."""
+        """The epsilon that all steps have spent together at delta."""
 
     @property
     def claimed(self) -> float | None:
-        """Epsilon where it is a claim."""
+        """Returns epsilon where it is a claim."""
         return None if self.doubts else self.epsilon
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why `epsilon` is not a claim about this node; empty where it is."""
+        """Returns the reasons why `epsilon` is not a claim about this node; empty where it is."""
         return tuple(self.of_history)
 
 
@@ -108,7 +108,7 @@ class Privacy(ABC):
 
     @abstractmethod
     def described(self) -> dict[str, Any]:
-        """What `epsilon` is about, for the summary of a run."""
+        """Returns the subject of `epsilon`, for the summary of a run."""
 
     @abstractmethod
     def check(self, network: nn.Module, samples: Samples) -> None:

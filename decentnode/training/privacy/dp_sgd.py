@@ -193,7 +193,7 @@ class DpSgdSteps(PrivateSteps):
         return [*before, (rate, noise, steps)]
 
     def _after(self, more: int) -> float:
-        """Epsilon after so many further steps."""
+        """Returns epsilon after so many further steps."""
         accountant = ACCOUNTANTS.get(self._dp_sgd.accountant)
         if accountant is None:
             return float("inf")
@@ -234,8 +234,8 @@ class PoissonBatches(Minibatches):
         return [self._shard.samples.batch(part) for part in torch.split(drawn, self._piece) if len(part)]
 
     def state_dict(self) -> dict[str, int]:
-        """Nothing: each draw is a new one."""
+        """Returns nothing: each draw is a new one."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Nothing to restore."""
+        """Restores nothing."""

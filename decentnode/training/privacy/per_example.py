@@ -19,7 +19,7 @@ from decentnode.training.privacy.unrolled_lstm import unrolled
 MOST_NUMBERS = 1 << 26
 """Numbers of the gradients that are in memory at once, at most: 256 MB in float32."""
 LONG_TEXT = 32
-"""Tokens. On one thread, samples at once take 0.8 of the time for 10 tokens, and 1.4 of it for 80."""
+"""The tokens of a long text. On one thread, all at once takes 0.8 of the time at 10 tokens, 1.4 at 80."""
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.1}
 """The relative difference of two ways to compute a gradient."""
 
@@ -51,7 +51,7 @@ class ClippedSum:
     def __init__(self, objective: Objective, layout: ParameterLayout) -> None:
         self.objective = objective
         self.why_loop: str | None = None
-        """Why samples are computed one after the other; empty: they are not; None: not known yet."""
+        """The reason why samples are computed one by one; empty: they are not; None: not known yet."""
         self._layout = layout.parameters
         self._piece = max(1, MOST_NUMBERS // max(1, self._layout.numel))
         module = objective.module
@@ -119,20 +119,20 @@ class ClippedSum:
         return total
 
     def _defect(self, batch: Batch, clip: float, like: Tensor) -> str:
-        """Why all samples cannot be computed at once; empty where they can."""
-        one, other = torch.zeros_like(like), torch.zeros_like(like)
+        """Returns why all samples cannot be computed at once; empty where they can."""
+        at_once, in_loop = torch.zeros_like(like), torch.zeros_like(like)
         with evaluation_mode(self.objective.module):
             try:
-                self._at_once(batch, clip, one)
+                self._at_once(batch, clip, at_once)
             except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
                 return first_line(error)
-            self._loop(batch, clip, other)
-        is_equal = bool((one - other).norm() <= TOLERANCE[like.dtype] * other.norm() + 1e-12)
+            self._loop(batch, clip, in_loop)
+        is_equal = bool((at_once - in_loop).norm() <= TOLERANCE[like.dtype] * in_loop.norm() + 1e-12)
         return "" if is_equal else "torch.func.vmap gives another gradient"
 
 
 def shrinking(norms: Tensor, clip: float) -> Tensor:
-    """min(1, C / |g|) for each norm; 0 where it is not finite, as nothing else bounds such a gradient."""
+    """Returns min(1, C / |g|) for each norm; 0 if not finite: nothing else bounds such a gradient."""
     factors = (clip / norms).clamp(max=1.0)
     return torch.where(norms.isfinite(), factors, torch.zeros_like(factors))
 

@@ -42,7 +42,7 @@ class Task(ABC):
 
     @abstractmethod
     def metrics(self, num_classes: int) -> tuple[MetricSpec, ...]:
-        """What an evaluation measures, the headline metric first; `loss` is one of them."""
+        """The metrics of an evaluation, the headline metric first; `loss` is one of them."""
 
     @abstractmethod
     def sums(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -55,7 +55,7 @@ class Task(ABC):
     def generated(
         self, network: Network, samples: Samples, batch_size: int, beat: Callable[[], None]
     ) -> dict[str, float]:
-        """More sums, of what the network generates for samples, such as texts; none by default.
+        """Returns more sums, of what the network generates for samples, such as texts; none by default.
 
         `network` is in evaluation mode; `beat` must be called every few seconds, after each step of a search.
         """

@@ -56,7 +56,7 @@ class BeamSearch:
         return [text for _, text in ended_texts]
 
     def _extended(self, scores: Tensor, total: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Twice as many beams as usual: so many unfinished ones remain even if all others finish."""
+        """Returns twice as many beams as usual: enough unfinished ones remain even if all others finish."""
         # The best of a text are among the best of its beams, and so few are quick to move.
         best = scores.topk(min(2 * self.beams, scores.shape[1]), 1)
         values, next_ids = (each.to(total.device).view(*total.shape, -1) for each in best)

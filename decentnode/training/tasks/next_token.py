@@ -14,7 +14,7 @@ from decentnode.errors import BadInput
 from decentnode.training.tasks.base import LOSS, MetricSpec, Task
 
 MOST_EXPONENT = 700.0
-"""exp of more is no finite number of 64 bits."""
+"""The largest exponent whose exp is a finite number of 64 bits."""
 
 
 @TASKS.register("next_token")

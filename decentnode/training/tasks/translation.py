@@ -58,7 +58,7 @@ class Translation(NextToken):
     def generated(
         self, network: Network, samples: Samples, batch_size: int, beat: Callable[[], None]
     ) -> dict[str, float]:
-        """What BLEU is computed from: counts of matching n-grams, of n-grams, and of words."""
+        """Returns what BLEU is computed from: counts of matching n-grams, of n-grams, and of words."""
         vocabulary = samples.vocabulary
         if not self.bleu or vocabulary is None:
             return {}
@@ -111,7 +111,7 @@ def _fit(target: Tensor | Ragged, labels: Tensor | Ragged) -> bool:
 
 
 def _sacrebleu() -> Any:
-    """Imported when something needs it."""
+    """Imports sacrebleu when it is needed."""
     from sacrebleu import metrics
 
     return metrics

@@ -134,6 +134,6 @@ def part_of(entry: Entry, rank: int) -> MatrixBlock:
 
 
 def thin(sent: Tensor, block: MatrixBlock) -> tuple[Tensor, Tensor]:
-    """P (m x r) and Q (n x r) as views of the sent values."""
+    """Returns P (m x r) and Q (n x r) as views of the sent values."""
     p, q = sent.split_with_sizes([block.r * block.m, block.r * block.n])
     return p.view(block.m, block.r), q.view(block.n, block.r)

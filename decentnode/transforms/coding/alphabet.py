@@ -66,9 +66,9 @@ class Alphabet:
         self._check(packed, self.size**self.digits)
         codes = packed.new_empty((self.digits, packed.numel()))
         codes[0] = packed
-        for row, rest in pairwise(operand(codes)):
-            rest[:] = row // self.size
-            row -= rest * self.size
+        for row, higher in pairwise(operand(codes)):
+            higher[:] = row // self.size
+            row -= higher * self.size
         return codes.view(-1)[:count]
 
     @staticmethod

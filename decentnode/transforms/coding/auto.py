@@ -13,7 +13,7 @@ from decentnode.transforms.coding.index_coder import Bytes, IndexCoder, Indices
 from decentnode.transforms.coding.rice import Rice
 
 CODERS: tuple[IndexCoder, ...] = (Bitmap(), Rice(), EliasGamma())
-"""In the order of their numbers on the wire."""
+"""The coders, in the order of their numbers on the wire."""
 
 
 @TRANSFORMS.register("auto")

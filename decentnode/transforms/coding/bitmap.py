@@ -35,8 +35,8 @@ class Bitmap(IndexCoder):
         if code.size != bits_to_bytes(n):
             raise PayloadError(f"a bitmap of {code.size} bytes where {n} bits are needed")
         places = np.flatnonzero(code != 0)
-        found = np.flatnonzero(np.unpackbits(code[places], bitorder="little").view(np.bool_))
-        indices: Indices = (8 * places[found >> 3] + (found & 7)).astype(np.int32)
+        positions = np.flatnonzero(np.unpackbits(code[places], bitorder="little").view(np.bool_))
+        indices: Indices = (8 * places[positions >> 3] + (positions & 7)).astype(np.int32)
         if indices.size != count or indices[-1] >= n:
             raise PayloadError(f"a bitmap with {indices.size} bits set where {count} below {n} should be")
         return indices

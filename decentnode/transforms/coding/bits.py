@@ -26,12 +26,12 @@ def packed_bytes(count: int, width: int) -> int:
 
 
 def pack(codes: Tensor, width: int) -> Tensor:
-    """Codes, each in 0..2^width - 1 (0 <= width <= 64), as `packed_bytes(len(codes), width)` bytes."""
+    """Packs codes in 0..2^width - 1 (0 <= width <= 64) into `packed_bytes(len(codes), width)` bytes."""
     planes, bits = divmod(width, 8)
     parts = [(codes >> 8 * i).to(torch.uint8) for i in range(planes)]
     if bits:
-        rest = codes >> 8 * planes if planes else codes
-        parts.append(_pack_bits(rest.to(torch.uint8), bits))
+        high_bits = codes >> 8 * planes if planes else codes
+        parts.append(_pack_bits(high_bits.to(torch.uint8), bits))
     return parts[0] if len(parts) == 1 else torch.cat([codes.new_empty(0, dtype=torch.uint8), *parts])
 
 
@@ -98,7 +98,7 @@ def _steps(groups: int, device: torch.device) -> Iterator[slice]:
 
 @cache
 def _merges(bits: int) -> list[tuple[int, int, int]]:
-    """For lanes of 8, 16, 32 bits: masks of the lower and the shifted upper one, and the gap between them."""
+    """Returns masks of the lower and the shifted upper lane of 8, 16, 32 bits, and the gap between them."""
     steps = []
     for lane in (8, 16, 32):
         used = bits * lane // 8

@@ -73,8 +73,8 @@ class ByteCoder(Transform):
 
     def _decoded(self, code: Tensor, field: Field) -> Tensor:
         content = self._content(code.to(CPU).numpy(), field)
-        count, rest = divmod(content.size, field.dtype.itemsize)
-        if rest or count > field.elements or (count < field.elements and not field.variable):
+        count, remainder = divmod(content.size, field.dtype.itemsize)
+        if remainder or count > field.elements or (count < field.elements and not field.variable):
             raise PayloadError(f"field '{field.name}' has {content.size} bytes, not those of its elements")
         # A view of an empty array fails: torch refuses its stride.
         return torch.from_numpy(content).view(field.dtype) if count else torch.empty(0, dtype=field.dtype)

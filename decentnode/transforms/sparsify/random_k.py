@@ -108,7 +108,7 @@ def mark(mask: np.ndarray, k: int, source: np.random.Generator) -> None:
 
 
 def mark_on_device(mask: Tensor, k: int, stream: Stream) -> None:
-    """`mark` with tensors, for the same coordinates; the host only waits for the number of marked ones."""
+    """Does `mark` with tensors, for the same coordinates; the host waits only for their number."""
     n = mask.numel()
     threshold = 256 * k // n if n else 0
     if threshold:

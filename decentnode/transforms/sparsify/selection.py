@@ -9,11 +9,11 @@ from decentnode.core.vector import ParameterLayout, accumulator
 from decentnode.errors import BadInput
 
 Spans = tuple[tuple[int, int], ...]
-"""First element and length of each part that is selected from on its own."""
+"""The first element and the length of each part that is selected from on its own."""
 
 
 def count(fraction: float, n: int) -> int:
-    """k of n values: the fraction rounded to the nearest whole number (halves to even), but at least one."""
+    """Returns k of n values: the fraction rounded to an integer (halves to even), but at least one."""
     return max(1, round(fraction * n)) if n else 0
 
 
@@ -74,7 +74,7 @@ def _kth_largest(score: Tensor, k: int) -> float:
 
 
 def filled(dense_layout: Layout, values: Tensor, indices: Tensor, fill: Tensor | None) -> Payload:
-    """`values` at `indices`, elsewhere the own signal or zeros, as a new payload of layout `dense`."""
+    """Returns `values` at `indices`, elsewhere the own signal or zeros, as a payload of layout `dense`."""
     (field,) = dense_layout.fields
     if fill is None:
         whole = values.new_zeros(field.elements, dtype=field.dtype)

@@ -58,7 +58,7 @@ class TopK(Transform):
 
     @property
     def remembers(self) -> bool:
-        """True for the selection by a change."""
+        """Returns True for the selection by a change."""
         return self.of_models if self.by is None else self.by != "magnitude"
 
     @property

@@ -32,17 +32,17 @@ HARD = [  # small rates, much noise, many steps, little noise
 
 def by_whole_orders(history, convert):
     curve = zip(RDP.curve(history), ORDERS, strict=True)
-    return min(convert(one, order) for one, order in curve if order == int(order))
+    return min(convert(divergence, order) for divergence, order in curve if order == int(order))
 
 
-def classic(one, order):
+def classic(divergence, order):
     """Mironov, 2017, proposition 3."""
-    return one + math.log(1 / DELTA) / (order - 1)
+    return divergence + math.log(1 / DELTA) / (order - 1)
 
 
-def improved(one, order):
+def improved(divergence, order):
     """Canonne et al., 2020, proposition 12."""
-    return one + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
+    return divergence + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1)
 
 
 def exact_delta(epsilon, noise):
@@ -101,7 +101,7 @@ def test_a_bound_on_the_gaussian_mechanism(name, gap, noise):
     assert exact_delta(epsilon, noise) <= DELTA < exact_delta(epsilon * (1 - gap), noise)
 
 
-@pytest.mark.parametrize("accountant", [RDP, PLD], ids=lambda one: one.name)
+@pytest.mark.parametrize("accountant", [RDP, PLD], ids=lambda accountant: accountant.name)
 def test_parts_of_a_history_add_up(accountant):
     whole = accountant.epsilon([Spending(0.1, 1.0, 30)], DELTA)
     parts = accountant.epsilon([Spending(0.1, 1.0, 20), Spending(0.1, 1.0, 10)], DELTA)

@@ -73,16 +73,16 @@ def looped(objective, layout, batch, clip):
     total = torch.zeros(layout.numel, dtype=torch.float64)
     named = dict(objective.module.named_parameters())
     for index in range(len(batch)):
-        one = Batch(tuple(f[index : index + 1] for f in batch.fields), batch.labels[index : index + 1])
-        if one.labels.dim() > 1 and (one.labels == -100).all():
+        sample = Batch(tuple(f[index : index + 1] for f in batch.fields), batch.labels[index : index + 1])
+        if sample.labels.dim() > 1 and (sample.labels == -100).all():
             continue
         for parameter in named.values():
             parameter.grad = None
-        objective(one)[1].backward()
+        objective(sample)[1].backward()
         zero = torch.zeros(())
         parts = [named[e.name].grad if named[e.name].grad is not None else zero for e in layout.entries]
-        both = zip(layout.entries, parts, strict=True)
-        flat = torch.cat([part.expand(entry.shape).reshape(-1) for entry, part in both])
+        gradients = zip(layout.entries, parts, strict=True)
+        flat = torch.cat([part.expand(entry.shape).reshape(-1) for entry, part in gradients])
         total += flat * min(1.0, clip / max(float(flat.norm()), 1e-30))
     return total
 
