@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 
-from tests.corpus.bad_configs import BYTES, EDITS, LOADED, OVERRIDES, UNREADABLE
+from tests.corpus.bad_configs import BYTES, EDITS, EXTENDED, LOADED, OVERRIDES, UNREADABLE
 from tests.corpus.bad_files import BESIDE_A_ROW, CIFAR, GRAPHS, IDX, KEYS, NO_TEXT, ROW, ROWS, RUNS, WEIGHTS
 from tests.corpus.bad_plugins import CODE, DATA, DATASETS, PLUGINS
 from tests.corpus.bad_words import WORDS
@@ -26,7 +26,11 @@ def _configurations() -> Iterator[Case]:
     for row in rows(LOADED):
         yield _edit("loaded", row)
     for row in rows(UNREADABLE):
-        yield Case(f"unreadable, {row.id}", VALIDATE, _prefixed(CONFIG, row.lines), {CONFIG: row.new})
+        yield Case(f"unreadable, {row.id}", VALIDATE, _of_config(row.lines), {CONFIG: row.new})
+    for row in rows(EXTENDED):
+        base = edited(*row.old.split(" -> "))
+        files = {CONFIG: f"extends: base/base.yaml\n{row.new}\n", "base/base.yaml": base}
+        yield Case(f"extends, {row.id}, {row.old}", (*VALIDATE, "--no-load"), row.lines, files)
     for content, line in BYTES.items():
         yield Case(f"unreadable, {content[:40]!r}", VALIDATE, [f"{CONFIG}:{line}"], {CONFIG: content})
     for row in rows(OVERRIDES):
@@ -39,9 +43,15 @@ def _configurations() -> Iterator[Case]:
 
 def _edit(kind: str, row: Row, *, words: Sequence[str] = VALIDATE, **files: str) -> Case:
     """A configuration that differs from BASE in one thing, beside modules."""
-    wanted = [f"{CONFIG}:{line}" if line[0].isdigit() else line for line in row.lines]
     modules = {f"{name}.py": content for name, content in files.items()}
-    return Case(f"{kind}, {row.id}", words, wanted, {CONFIG: edited(row.old, row.new), **modules})
+    return Case(
+        f"{kind}, {row.id}", words, _of_config(row.lines), {CONFIG: edited(row.old, row.new), **modules}
+    )
+
+
+def _of_config(lines: list[str]) -> list[str]:
+    """Returns the lines with the name of the configuration in front of those that begin with a number."""
+    return [f"{CONFIG}:{line}" if line[0].isdigit() else line for line in lines]
 
 
 def _graphs() -> Iterator[Case]:

@@ -220,6 +220,11 @@ KEYS = r"""
 a folder for all | {here}/keys: others have access (mode 0755); type: chmod 700 {here}/keys
 a secret for all | {here}/keys/machine-0.secret: others have access (mode 0644); type: chmod 600 ...
 a secret for the group | {here}/keys/machine-0.secret: others have access (mode 0640); type: chmod 600 ...
+a secret that others may write
+    | {here}/keys/machine-0.secret: others have access (mode 0602); type: chmod 600 ...
+a folder that others may enter | {here}/keys: others have access (mode 0711); type: chmod 700 {here}/keys
+a list that the group may change
+    | {here}/keys/machines.json: others have access (mode 0664); type: chmod 644 {here}/keys/machines.json
 a list that others may change
     | {here}/keys/machines.json: others have access (mode 0666); type: chmod 644 {here}/keys/machines.json
 no list

@@ -152,6 +152,11 @@ OVERRIDES: dict[str, list[str]] = {
     "the last of two counts": ["rounds=x", "rounds=2"],
     "an empty list": ["sharing.transforms=[]"],
     "text with a sign": ["run_dir=a=b"],
+    "one port for all nodes of a machine": [
+        "communication={base_port: 65534, nodes_per_process: 3}",
+        "mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2, nodes: 1}]",
+    ],
+    "ports that no other machine needs": ["communication.base_port=65534"],
 }
 
 GRAPHS: dict[str, tuple[str, list[str]]] = {
