@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from tests.corpus.bad_configs import BYTES, EDITS, EXTENDED, LOADED, OVERRIDES, UNREADABLE
 from tests.corpus.bad_files import BESIDE_A_ROW, CIFAR, GRAPHS, IDX, KEYS, NO_TEXT, ROW, ROWS, RUNS, WEIGHTS
+from tests.corpus.bad_imports import FILES, FLAGS, IMPORT_WORDS, INI_BYTES, INI_EDITS, PLAIN
 from tests.corpus.bad_plugins import CODE, DATA, DATASETS, PLUGINS
 from tests.corpus.bad_words import WORDS
-from tests.corpus.case import BASE, Case, edited
+from tests.corpus.case import BASE, ROOT, Case, edited
 from tests.corpus.formats import CIFAR_DEFECTS, IDX_DEFECTS, KEY_DEFECTS, cifar_files, idx_files, key_files
 from tests.corpus.table import Row, rows
 
@@ -17,7 +18,8 @@ VALIDATE = ("validate", CONFIG)
 
 def bad_cases() -> list[Case]:
     """Every case; names are unique."""
-    return [*_configurations(), *_graphs(), *_datasets(), *_plugins(), *_runs(), *_keys(), *_words()]
+    configured = [*_configurations(), *_graphs(), *_datasets(), *_plugins()]
+    return [*configured, *_runs(), *_keys(), *_words(), *_imports()]
 
 
 def _configurations() -> Iterator[Case]:
@@ -123,6 +125,21 @@ def _keys() -> Iterator[Case]:
 def _words() -> Iterator[Case]:
     for row in rows(WORDS):
         yield Case(f"words, {row.id}", shlex.split(row.new), row.lines, {CONFIG: BASE})
+
+
+def _imports() -> Iterator[Case]:
+    graph = {"regular_16.edges": (ROOT / "graphs" / "regular_16_4.edges").read_text()}
+    words = ("import", "config.ini")
+    for row in rows(INI_EDITS):
+        assert row.old in PLAIN, row.old
+        lines = [f"config.ini:{line}" for line in row.lines]
+        files = {**graph, "config.ini": PLAIN.replace(row.old, row.new, 1)}
+        yield Case(f"import, {row.id}", (*words, *FLAGS), lines, files)
+    for content, lines in INI_BYTES.items():
+        yield Case(f"import, {content[:40]!r}", (*words, *FLAGS), lines, {**graph, "config.ini": content})
+    for row in rows(IMPORT_WORDS):
+        more = shlex.split(row.new.replace("{flags}", " ".join(FLAGS)))
+        yield Case(f"import, {row.id}", (*words, *more), row.lines, {**graph, **FILES, "config.ini": PLAIN})
 
 
 def _prefixed(prefix: str, lines: list[str]) -> list[str]:

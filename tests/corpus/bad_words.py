@@ -46,6 +46,7 @@ run a b | a: cannot be read: No such file or directory
 run x.yml | x.yml: cannot be read: No such file or directory; did you mean 'x.yaml'?
 run ring.edges | ring.edges:1: this is not a mapping; a configuration has lines such as 'seed: 1'
 run . | .: cannot be read: Is a directory
+import x.ini | x.ini: cannot be read: No such file or directory; did you mean 'x.yaml'?
 run rounds=3 x.yaml
     | rounds=3: cannot be read: No such file or directory; the configuration comes first, then what it changes
 run '' | .: cannot be read: Is a directory

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.corpus.table import fits
 
+ROOT = Path(__file__).resolve().parents[2]
 MOST_LETTERS = 360
 """Of one line; lists of all plug-ins of a kind come near it. Paths of the test's folder do not count."""
 

@@ -1,12 +1,10 @@
 """Input that is right, though it may look odd: every way to write what is meant must be accepted."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from tests.corpus.case import BASE, Case, edited
+from tests.corpus.case import BASE, ROOT, Case, edited
 from tests.corpus.formats import cifar_files, idx_files
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "x.yaml"
 GRAPH, MAPPING = "{name: file, path: ring.edges}", "  machines:\n    - {address: 127.0.0.1, nodes: 4}"
 PARTITION, MODEL = "{name: dirichlet, alpha: 0.5}", "{name: mlp, hidden: [8]}"
