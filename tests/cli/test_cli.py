@@ -313,9 +313,6 @@ def test_list_of_one_kind(call):
     assert code == 0
     assert out.startswith("transform\n  ") and "\n  cast  " in out
     assert "gossip" not in out
-    assert call("list", "shring")[2].startswith(
-        "unknown kind or plug-in 'shring'; did you mean 'sharing'? (known: graph,"
-    )
 
 
 def test_plot_passes_its_arguments_on(call, monkeypatch):

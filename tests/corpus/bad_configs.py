@@ -481,6 +481,10 @@ null | 11 training.optimizer | missing; name one of: ...
 {name: Adam, eps: -1} | 11 training.optimizer | Adam: Invalid epsilon value: -1.0
 {name: AccumAdam, accum_iter: 0}
     | 11 training.optimizer | AccumAdam: accum_iter must be a whole number > 0, not 0
+SparseAdam
+    | 11 training.optimizer | SparseAdam needs sparse gradients, and the gradient here is one dense ...
+LBFGS\n  amp: float16
+    | 12 training.amp | float16 skips steps whose gradient overflows, and LBFGS cannot leave a line ...
 {name: AccumAdm} | 11 training.optimizer.name | unknown optimizer 'AccumAdm'; did you mean 'AccumAdam'? ...
 {name: AccumAdam, accum: 2}
     | 11 training.optimizer.accum | unknown option of AccumAdam; did you mean 'accum_iter'?
@@ -520,10 +524,25 @@ nesterov: true | 11 training.optimizer | SGD: Nesterov momentum requires a momen
 bach_size | 12 training.bach_size | unknown key; did you mean 'batch_size'?
 
 = batch_size: 16
+dtype: bfloat16\n  amp: float16
+    | 13 training.amp | needs training.dtype: float32; bfloat16 computes the same without amp
+amp: bfloat16\n  loss: BCELoss
+    | 12 training.amp | BCELoss is not safe in mixed precision; use BCEWithLogitsLoss, and a model without a
+    + sigmoid at its end
+privacy: {name: dp_sgd, clip: 1, noise: 1, epsilon: 1, accountant: none, delta: 1.0e-5}
+    | 12 training.privacy.epsilon | needs an accountant: rdp or pld
+privacy: {name: dp_sgd, clip: 1, noise: 0, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.noise | 0 protects nothing; leave it out to compute it
+scheduler: {name: WarmupCosine, total: 5, start_factor: 0}
+    | 12 training.scheduler | WarmupCosine: start_factor must be > 0 and <= 1, not 0.0
+scheduler: {name: WarmupCosine, total: 5, final_lr: -1}
+    | 12 training.scheduler | WarmupCosine: final_lr must be >= 0, not -1.0
+scheduler: {name: InverseSquareRoot, warmup: 0}
+    | 12 training.scheduler | InverseSquareRoot: warmup must be a whole number > 0, not 0
 scheduler: StepLR | 12 training.scheduler.step_size | missing; it has no default
 scheduler: WarmupCosine | 12 training.scheduler.total | missing; it has no default
-scheduler: {name: WarmupCosine, warmup: 20, total: 10}
-    | 12 training.scheduler | WarmupCosine: warmup must be >= 0 and below total, not 20 of 10
+scheduler: {name: WarmupCosine, warmup: 10, total: 10}
+    | 12 training.scheduler | WarmupCosine: warmup must be >= 0 and below total, not 10 of 10
 loss: {name: CrossEntropyLoss, reduction: none}
     | 12 training.loss | CrossEntropyLoss: reduction 'none' gives no single loss; use 'mean' or 'sum'
 batch_size: 0 | 12 training.batch_size | must be a whole number > 0 or null, not 0
@@ -802,6 +821,7 @@ timeout: 60
 
 LOADED = r"""
 = seed: 1
+task: {name: classification, top_k: [11]} | 2 task.top_k | 11 is more than the 10 classes
 device: cuda | 2 device | cuda is asked for, but torch finds no GPU here; use cpu or auto
 
 = dataset: {name: digits, partition: {name: dirichlet, alpha: 0.5}}\nmodel: {name: mlp, hidden: [8]}
@@ -871,6 +891,9 @@ quadratic | 9 model | quadratic takes the samples of dataset quadratic, and no o
     | 9 model | '1.weight' is torch.float64; the vector is torch.float32 (training.dtype), so set
     + training.dtype: float64, or call .to(torch.float32)
 'corpus_nets:Fails' | 9 model | Fails does not take samples of shape (1, 8, 8): KeyError: 'x'
+
+= every: 10
+samples: 361 | 16 evaluation.samples | 361 samples asked for, the test set has 360
 
 = mlp, hidden: [8]}\ntraining:\n  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}\n  batch_size: 16\n
     +  steps_per_round: 5\nsharing: {name: gossip, weights: metropolis_hastings}
@@ -1075,6 +1098,8 @@ training.name=dpp | training.name | unknown training 'dpp'; did you mean 'ddp'? 
 training.bucket_mb=3 | training.bucket_mb | unknown key (known: ...)
 training.name=ddp
     | x.yaml:14 sharing | ddp keeps one model on all nodes, so nothing is left to share; use none
+communication.nodes_per_process=2 'faults=[drop]'
+    | faults[0] | drop acts on messages between processes; give each node a process of its own (zeromq ...
 training.optimzer.lr=0.05 | training.optimzer.lr | unknown key; did you mean 'optimizer'?
 run_dir=$NOWHERE/a | run_dir | no usable path: '$NOWHERE/a': the variable NOWHERE is not set
 extends=other.yaml | extends | is read from a file alone; write it there, or name ...

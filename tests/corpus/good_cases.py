@@ -154,6 +154,7 @@ OVERRIDES: dict[str, list[str]] = {
         "communication={base_port: 65534, nodes_per_process: 3}",
         "mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2, nodes: 1}]",
     ],
+    "a crash inside a process": ["communication=inproc", "faults=[crash]"],
     "ports that no other machine needs": ["communication.base_port=65534"],
 }
 

@@ -16,7 +16,6 @@ from decentnode.graph.mixing import (
     MetropolisHastings,
     Uniform,
     WeightedGraph,
-    WeightFile,
     default_weights,
 )
 from decentnode.graph.spectrum import convergence, measure
@@ -289,6 +288,4 @@ def test_weights_of_a_graph_that_has_none():
         WeightedGraph(OnePeerExponential(4), FromGraph())
     with pytest.raises(BadInput, match="use metropolis_hastings"):
         FromGraph().check(Ring(4))
-    with pytest.raises(BadInput, match="same in every round"):
-        WeightFile("w.txt").check(OnePeerHypercube(4))
     assert WeightedGraph(BaseKPlusOne(4, 3), Uniform()).matrix().tolist() == [[0.25] * 4] * 4

@@ -164,14 +164,6 @@ def test_only_a_lock_that_another_start_holds_is_waited_for(tmp_path, monkeypatc
     assert len(tried) == tries
 
 
-def test_what_is_no_run_or_was_never_started_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="is not the directory of a run"):
-        ResumePlan(tmp_path)
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    with pytest.raises(BadInput, match="was never started"):
-        ResumePlan(tmp_path)
-
-
 NO_CODE = ["", 3, [3], [{"round": 0}], [{"round": 0, "digest": "", "files": {"a": 1}}]]
 DAMAGED = {
     "incarnation": ([-3, 1 << 31, (1 << 63) - 1, True, 2.0, "2", None],

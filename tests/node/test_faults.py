@@ -16,7 +16,6 @@ from decentnode.communication.inproc import InProcess
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
 from decentnode.communication.launcher_link.reports import FaultInjected, Reporter, ReportReader
 from decentnode.config import loader as config
-from decentnode.errors import ConfigError
 from decentnode.graph.base import StaticGraph
 from decentnode.node.faults import Crash, Drop, MessageDelay, NetworkPartition, Slow, Stop
 from decentnode.node.faults.base import NodeFault
@@ -362,13 +361,6 @@ def test_the_seed_decides_in_which_rounds_a_node_is_struck():
 
 
 # Configuration ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 2}"])
-def test_messages_inside_a_process_cannot_be_struck(transport):
-    with pytest.raises(ConfigError, match="drop acts on messages between processes"):
-        config.load(TINY, ["faults=[{name: drop}]", f"communication={transport}"])
-    config.load(TINY, ["faults=[{name: crash}]", f"communication={transport}"])
 
 
 def test_faults_are_saved_with_the_run(tmp_path):

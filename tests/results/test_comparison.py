@@ -119,9 +119,3 @@ def test_runs_on_different_data_sets_are_reported_in_one_line(tmp_path, capsys):
     told = capsys.readouterr().out.splitlines()[0]
     assert not ended.value.code
     assert told.endswith(": a on digits (train_size: 100); b on digits (train_size: 50)")
-
-
-def test_a_directory_of_no_run_is_one_line(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["compare", str(tmp_path)])
-    assert ended.value.code == 2 and capsys.readouterr().err.count("\n") == 1

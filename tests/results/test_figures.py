@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import BadInput
 from decentnode.results.figures import curves
 from decentnode.results.figures import plots as figures
 from decentnode.results.figures.plot_process import make_figures
@@ -181,16 +180,6 @@ def test_no_deviation_reaches_beyond_the_lowest_and_the_highest(tmp_path) -> Non
 def test_every_run_has_a_color_of_its_own(count) -> None:
     runs = [curves.RunCurves(str(i), [row(0, 0.5)], []) for i in range(count)]
     assert len({to_hex(style.color) for style in figures.styled(runs)}) == count
-
-
-def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys) -> None:
-    empty = make_run(tmp_path / "empty")
-    (empty / "summary.json").unlink()
-    assert figures.main([str(empty)]) == 2
-    expected = f"{empty}/evaluations.jsonl: holds no evaluation, so there is nothing to draw\n"
-    assert capsys.readouterr().err == expected
-    with pytest.raises(BadInput, match="No such file or directory; name the directory of a run"):
-        figures.plot([tmp_path / "nowhere"], tmp_path)
 
 
 @pytest.mark.slow

@@ -182,7 +182,3 @@ def test_what_is_no_study_is_reported_in_one_line(tmp_path):
         Study(tmp_path)
     with pytest.raises(BadInput, match=r"not the directory of a run \(it has no config.yaml\)"):
         Run(tmp_path)
-    first = make_run(tmp_path / "a", [(0.5, 0.5)])
-    second = make_run(tmp_path / "b", [(0.5, 0.5)], metrics=(LOSS,))
-    with pytest.raises(BadInput, match="judged by different metrics, so they do not compare"):
-        Study(first, second)
