@@ -43,6 +43,19 @@ SLOW = (
 """Tests that start processes, or wait for time to pass."""
 
 
+@pytest.fixture
+def call(capsys):
+    """Runs a command line in this process; returns exit code, standard output and standard error."""
+    from decentnode.cli import app
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            app.main([*map(str, words)])
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a part of the tests, for work in between")
     parser.addoption("--all", action="store_true", help="the long tests, too: twice the time")

@@ -32,18 +32,6 @@ QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
 TWO_MACHINES = "mapping={machines: [{address: 127.0.0.1, nodes: 10}, {address: 127.0.0.2, nodes: 6}]}"
 
 
-@pytest.fixture
-def call(capsys):
-    """Runs a command line in this process; gives exit code, output and errors."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(words)
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return run
-
-
 def python(code: str, **variables: str) -> str:
     """What a fresh interpreter prints."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables

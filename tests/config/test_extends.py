@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from decentnode.cli import app
 from decentnode.config import extends, loader
 from decentnode.config.json_schema import json_schema
 from decentnode.config.settings import KeyFolder, Settings
@@ -173,13 +172,10 @@ def test_the_keys_of_a_base_are_found_and_the_own_ones_come_first(here) -> None:
 # What is shown -----------------------------------------------------------------------------------------
 
 
-def test_the_resolved_configuration_stands_alone(here, capsys) -> None:
+def test_the_resolved_configuration_stands_alone(here, call) -> None:
     settings = load("seed: 7\nsharing: {gamma: 0.3}\n")
-    with pytest.raises(SystemExit) as end:
-        app.main(["validate", "--resolved", "mine/x.yaml", "rounds=4"])
-    assert end.value.code == 0
-    shown = capsys.readouterr().out
-    assert "extends" not in shown
+    code, shown, _ = call("validate", "--resolved", "mine/x.yaml", "rounds=4")
+    assert code == 0 and "extends" not in shown
     (here / "elsewhere").mkdir()
     Path("elsewhere/full.yaml").write_text(shown)
     again = loader.load("elsewhere/full.yaml", ["rounds=3"])

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from decentnode.cli import app as cli
 from decentnode.cli import doctor
 from decentnode.communication.security import curve as security
 from decentnode.communication.security import key_files as keys
@@ -254,15 +253,6 @@ class TestPreflight:
 
 
 class TestCommand:
-    @pytest.fixture
-    def call(self, capsys):
-        def run(*words):
-            with pytest.raises(SystemExit) as ended:
-                cli.main(words)
-            return ended.value.code or 0, *capsys.readouterr()
-
-        return run
-
     def test_it_says_which_file_goes_where(self, call, experiment, tmp_path):
         code, out, err = call("keys", str(experiment), mapping(FAR))
         assert (code, err) == (0, "")

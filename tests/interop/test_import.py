@@ -128,24 +128,22 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def call(capsys):
+def run_import(call):
     """Runs `decentnode import config.ini`; returns exit code, standard output and standard error."""
 
     def run(text: str, *words: str) -> tuple[int, str, str]:
         Path("config.ini").write_text(text)
-        with pytest.raises(SystemExit) as end:
-            app.main(["import", "config.ini", *words])
-        return int(end.value.code or 0), *capsys.readouterr()
+        return call("import", "config.ini", *words)
 
     return run
 
 
 @pytest.fixture
-def imported(call):
+def imported(run_import):
     """Imports with the usual flags; returns the settings that our loader reads from the result."""
 
     def run(text: str, *words: str, flags: tuple[str, ...] = FLAGS) -> Settings:
-        code, out, err = call(text, *flags, *words)
+        code, out, err = run_import(text, *flags, *words)
         assert code == 0, err
         Path("result.yaml").write_text(out)
         return loader.load("result.yaml")
@@ -194,9 +192,9 @@ def test_the_tutorial_of_the_page_is_its_import(imported) -> None:
     assert settings == loader.load("tutorial.yaml", ["dataset.path=cifar"])
 
 
-def test_what_has_no_counterpart_is_named_with_its_line(call) -> None:
+def test_what_has_no_counterpart_is_named_with_its_line(run_import) -> None:
     ini = INI.replace("random_seed", "only_local = False\nrandom_seed") + SHARINGS["partial"]
-    code, out, err = call(ini, *FLAGS, "-ro", "0", "-tea", "1")
+    code, out, err = run_import(ini, *FLAGS, "-ro", "0", "-tea", "1")
     assert code == 0
     comments = [line for line in out.splitlines() if line.startswith("#")]
     assert comments[2] == (
@@ -221,13 +219,13 @@ def test_comments_behind_values_and_indented_keys_are_read(imported) -> None:
     assert imported(commented, *FLAGS) == imported(plain, *FLAGS)
 
 
-def test_unknown_keys_of_a_section_that_the_command_line_replaces_are_comments(call) -> None:
+def test_unknown_keys_of_a_section_that_the_command_line_replaces_are_comments(run_import) -> None:
     ini = INI + SHARINGS["partial"].replace("sharing_class = PartialModel", "sharing_class = Noisy")
-    code, out, err = call(ini + "noise_level = 0.5\n", *FLAGS, "sharing=gossip")
+    code, out, err = run_import(ini + "noise_level = 0.5\n", *FLAGS, "sharing=gossip")
     assert code == 0 and "noise_level" in err
     reason = "SHARING.noise_level = 0.5: unknown, and sharing is that of the command line"
     assert any(reason in line for line in out.splitlines() if line.startswith("#"))
-    code, _, err = call(ini + "noise_level = 0.5\n", *FLAGS)
+    code, _, err = run_import(ini + "noise_level = 0.5\n", *FLAGS)
     assert code == 2 and "SHARING.noise_level: unknown key" in err
 
 
@@ -235,9 +233,9 @@ def test_unknown_keys_of_a_section_that_the_command_line_replaces_are_comments(c
     ("options", "words", "count"),
     [("", (), 0), ("momentum = 0.9\n", (), 1), ("momentum = 0.9\n", ("-ro", "0"), 0)],
 )
-def test_a_state_that_decentralizepy_would_reset_is_noted(options, words, count, call) -> None:
+def test_a_state_that_decentralizepy_would_reset_is_noted(options, words, count, run_import) -> None:
     ini = INI.replace("lr = 0.01\n", f"lr = 0.01\n{options}") + SHARINGS["plain"]
-    assert call(ini, *FLAGS, *words)[1].count("in each round, unless -ro is 0") == count
+    assert run_import(ini, *FLAGS, *words)[1].count("in each round, unless -ro is 0") == count
 
 
 def test_the_machines_of_a_cluster(imported) -> None:
@@ -371,25 +369,25 @@ def test_a_class_of_ones_own_keeps_its_place(imported, here) -> None:
     assert (settings.dataset.name, settings.dataset.options["test_size"]) == ("my_data:Mine", 40)
 
 
-def test_paths_start_at_the_folder_of_the_result(call, here) -> None:
+def test_paths_start_at_the_folder_of_the_result(run_import, here) -> None:
     (here / "set").mkdir()
     (here / "deep").mkdir()
     ini = INI.replace("/mnt/nfs/shared/CIFAR", "set") + SHARINGS["plain"]
-    code, out, _ = call(ini, *FLAGS, "--out", "deep/result.yaml")
+    code, out, _ = run_import(ini, *FLAGS, "--out", "deep/result.yaml")
     assert (code, out) == (0, "deep/result.yaml\n")
     result = yaml.safe_load(Path("deep/result.yaml").read_text())
     assert (result["graph"], result["dataset"]["path"]) == ("../regular_16.edges", "../set")
     assert loader.load("deep/result.yaml").dataset.options["path"] == str(here / "set")
-    code, _, err = call(ini, *FLAGS, "--out", "deep/result.yaml")
+    code, _, err = run_import(ini, *FLAGS, "--out", "deep/result.yaml")
     assert (code, err) == (2, "deep/result.yaml: exists; remove it, or name another file\n")
 
 
 # Bad input ---------------------------------------------------------------------------------------------
 
 
-def test_a_driver_with_a_server_is_refused_with_the_words_that_make_it_one(call, imported) -> None:
+def test_a_driver_with_a_server_is_refused_with_the_words_that_make_it_one(run_import, imported) -> None:
     flags = (*FLAGS, "-wr", "0.5", "-sm", "0")
-    code, out, err = call(PLAIN, *flags)
+    code, out, err = run_import(PLAIN, *flags)
     words = "'graph={name: federated, nodes: 17, rate: 0.5}' sharing=fed_avg"
     assert (code, out) == (2, "")
     assert err == (
