@@ -3,7 +3,6 @@
 import secrets
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import msgspec
@@ -21,7 +20,6 @@ from decentnode.communication.launcher_link.reports import (
     RoundProgress,
     Stopped,
 )
-from decentnode.config.settings import FailureSettings
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
@@ -41,6 +39,7 @@ from decentnode.launcher.cluster.messages import (
 from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.monitoring.membership import MembershipTable, MemberState
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
+from tests.support.launchers import LauncherThreads, join_of, mapping_of
 from tests.support.processes import free_ports
 from tests.support.reported import report_to
 
@@ -122,45 +121,6 @@ class TestMembership:
     def test_words_for_an_end(self):
         assert how_it_ended(-11) == "killed by signal 11"
         assert how_it_ended(3) == "its process ended with exit code 3"
-
-
-def mapping_of(count):
-    machines = tuple(Machine(f"127.0.0.{i + 1}", 2) for i in range(count))
-    return Linear(machines, free_ports(1))
-
-
-def join_of(machine, **changes):
-    return msgspec.structs.replace(Join(machine, "0.1.0", "d" * 64, "e" * 64), **changes)
-
-
-class LauncherThreads:
-    """Launchers of the machines of a mapping, each in a thread, until one context ends."""
-
-    def __init__(self, count, start="all", grace=0.0, allow_different_code=False):
-        self.mapping = mapping_of(count)
-        self.failures = FailureSettings(start=start, grace=grace, allow_different_code=allow_different_code)
-        self.rendezvous_of = {}
-        self._pool = ThreadPoolExecutor(count)
-
-    def start(self, machine, deadline=10.0, is_stopped=lambda: False, handshakes=None, **changes):
-        """Starts the rendezvous of a machine; the future gives what was agreed on."""
-        rendezvous = Rendezvous(self.mapping, machine, join_of(machine, **changes), failures=self.failures)
-        self.rendezvous_of[machine] = rendezvous
-        return self._pool.submit(rendezvous.meet, handshakes or {}, deadline, is_stopped)
-
-    def wait_for(self, machine):
-        """Until machine 0 knows that this one has come."""
-        host, limit = self.rendezvous_of[0], time.monotonic() + 10.0
-        while machine not in host._joins and time.monotonic() < limit:
-            time.sleep(0.01)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._pool.shutdown()
-        for rendezvous in self.rendezvous_of.values():
-            rendezvous.close()
 
 
 def refusal(future):
@@ -471,9 +431,7 @@ class TestRendezvous:
             PartialDistance(1, 4, 2, 0.5),
         ]
         with LauncherThreads(2) as launchers:
-            for future in (launchers.start(0), launchers.start(1)):
-                future.result(10.0)
-            first, second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
+            first, second = launchers.meet()
             for note in notes:
                 assert second.send(note) == len(msgspec.msgpack.encode(note))
             assert receive(first, len(notes)) == notes
@@ -482,9 +440,7 @@ class TestRendezvous:
 
     def test_a_launcher_whose_connection_breaks_continues_where_it_was(self):
         with LauncherThreads(2) as launchers:
-            for future in (launchers.start(0), launchers.start(1)):
-                future.result(10.0)
-            first, second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
+            first, second = launchers.meet()
             for turn in range(3):
                 second._channel._socket.disconnect(second._endpoint)
                 second._channel._socket.connect(second._endpoint)
@@ -495,9 +451,7 @@ class TestRendezvous:
 
     def test_nobody_but_machine_0_names_a_last_round_or_settles_checkpoints(self):
         with LauncherThreads(2) as launchers:
-            for future in (launchers.start(0), launchers.start(1)):
-                future.result(10.0)
-            first, second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
+            first, second = launchers.meet()
             for note in (
                 Pause(15, 3),
                 CheckpointsCommitted(3, 1),
@@ -654,9 +608,8 @@ class TestLate:
 
     def test_those_that_were_there_from_the_start_are_none(self):
         with LauncherThreads(2) as launchers:
-            both = launchers.start(0), launchers.start(1)
-            [future.result(10.0) for future in both]
-            assert not launchers.rendezvous_of[0].is_newcomer(1)
+            host, _ = launchers.meet()
+            assert not host.is_newcomer(1)
 
 
 def receive(rendezvous, count):

@@ -10,7 +10,7 @@ from decentnode.launcher.cluster.messages import PartialSum, RelayedReports
 from decentnode.launcher.observer.observer import MeanVector
 from decentnode.launcher.observer.vector_sender import VectorSender
 from decentnode.mapping.base import tcp_endpoint
-from tests.launcher.test_rendezvous import LauncherThreads, receive
+from tests.launcher.test_rendezvous import guarded, receive
 
 BYTES_PER_SECOND = 2_000_000
 PIECE = 1 << 14
@@ -55,7 +55,7 @@ class SlowLink:
 @pytest.fixture
 def pair():
     """Machines 0 and 1 after the start, that meet over the link."""
-    with LauncherThreads(2) as launchers:
+    with guarded(2) as launchers:
         link = SlowLink(launchers.mapping.rendezvous_port)
         host, guest = launchers.start(0), launchers.start(1, endpoint=tcp_endpoint("127.0.0.1", link.port))
         host.result(20.0), guest.result(20.0)

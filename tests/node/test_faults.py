@@ -26,6 +26,7 @@ from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.robust.krum import Krum
 from decentnode.transforms.base import Transform
 from eval.reliability.more_faults import Corrupt, Duplicate, FullDisk, Hang, Raise, Reorder
+from tests.support.processes import in_a_child
 
 RUN_ID = 7
 TINY = Path(__file__).parents[2] / "eval" / "reliability" / "tiny.yaml"
@@ -240,20 +241,6 @@ def test_a_interceptor_is_made_only_where_messages_are_struck():
 
 
 # Nodes --------------------------------------------------------------------------------------------------
-
-
-def in_a_child(act) -> int:
-    """The status that a forked process ends with, which does something and then leaves with 0."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            act()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
 
 
 def test_a_node_without_faults_keeps_its_heartbeat():

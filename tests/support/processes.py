@@ -32,6 +32,19 @@ LIMIT = 30.0
 """Seconds after which the processes are killed."""
 
 
+def in_a_child(act: Callable[[], object]) -> int:
+    """Forks a process that does something and then leaves with 0; returns how it ended."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @dataclass(frozen=True)
 class TransportCase:
     """A transport and how the nodes are spread over processes and machines."""
