@@ -28,14 +28,12 @@ from tests.support.pages import ROOT, blocks
 
 PAGE = "docs/from_decentralizepy.md"
 LAST = len(INI.splitlines())
-SHARINGS = {
-    "plain": PLAIN.removeprefix(INI),
-    "average": (
-        "sharing_package = decentralizepy.sharing.PlainAverageSharing\nsharing_class = PlainAverageSharing\n"
-    ),
-    "jwins": """\
-sharing_package = decentralizepy.sharing.JWINS.JWINS
-sharing_class = JWINS
+OF_DECENTRALIZEPY = {
+    "plain": ("Sharing", ""),
+    "average": ("PlainAverageSharing", ""),
+    "jwins": (
+        "JWINS",
+        """\
 change_based_selection = True
 alpha_list = [0.1,0.15,0.2,0.25,0.3,0.4,1.0]
 wavelet=sym2
@@ -47,38 +45,29 @@ compression_package = decentralizepy.compression.EliasFpzip
 compression_class = EliasFpzip
 compress = True
 """,
-    "wavelet": """\
-sharing_package = decentralizepy.sharing.Wavelet
-sharing_class = Wavelet
-change_based_selection = True
-alpha = 0.1
-wavelet=sym2
-level= None
-accumulation = True
-""",
-    "choco": """\
-sharing_package = decentralizepy.sharing.Choco
-sharing_class = Choco
+    ),
+    "wavelet": (
+        "Wavelet",
+        "change_based_selection = True\nalpha = 0.1\nwavelet=sym2\nlevel= None\naccumulation = True\n",
+    ),
+    "choco": (
+        "Choco",
+        """\
 step_size = 0.2
 alpha = 0.1
 compress = True
 compression_package = decentralizepy.compression.EliasFpzip
 compression_class = EliasFpzip
 """,
-    "partial": """\
-sharing_package = decentralizepy.sharing.PartialModel
-sharing_class = PartialModel
-alpha = 0.5
-accumulation = True
-accumulate_averaging_changes = True
-save_shared = False
-""",
-    "largest": (
-        "sharing_package = decentralizepy.sharing.TopKParams\nsharing_class = TopKParams\nalpha = 0.1\n"
     ),
-    "random": """\
-sharing_package = decentralizepy.sharing.SubSampling
-sharing_class = SubSampling
+    "partial": (
+        "PartialModel",
+        "alpha = 0.5\naccumulation = True\naccumulate_averaging_changes = True\nsave_shared = False\n",
+    ),
+    "largest": ("TopKParams", "alpha = 0.1\n"),
+    "random": (
+        "SubSampling",
+        """\
 alpha=0.5
 layerwise = True
 compress = True
@@ -86,9 +75,15 @@ compression_package = decentralizepy.compression.EliasFpzipLossy
 compression_class = EliasFpzipLossy
 float_precision = 16
 """,
-    "random alpha": "sharing_package = decentralizepy.sharing.RandomAlpha\nsharing_class = RandomAlpha\n",
-    "fourier": "sharing_package = decentralizepy.sharing.FFT\nsharing_class = FFT\nalpha = 0.2\n",
-    "ternary": "sharing_package = decentralizepy.sharing.STC\nsharing_class = STC\nalpha = 0.02\n",
+    ),
+    "random alpha": ("RandomAlpha", ""),
+    "fourier": ("FFT", "alpha = 0.2\n"),
+    "ternary": ("STC", "alpha = 0.02\n"),
+}
+"""Sharing classes, and the other keys of their sections."""
+SHARINGS = {
+    name: f"sharing_package = decentralizepy.sharing.{cls}\nsharing_class = {cls}\n{keys}"
+    for name, (cls, keys) in OF_DECENTRALIZEPY.items()
 }
 EXPECTED: dict[str, str] = {
     "plain": "{name: gossip}",
