@@ -4,7 +4,19 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from tests.corpus.bad_configs import BYTES, EDITS, EXTENDED, LOADED, OVERRIDES, UNREADABLE
-from tests.corpus.bad_files import BESIDE_A_ROW, CIFAR, GRAPHS, IDX, KEYS, NO_TEXT, ROW, ROWS, RUNS, WEIGHTS
+from tests.corpus.bad_files import (
+    BESIDE_A_ROW,
+    CIFAR,
+    GRAPHS,
+    IDX,
+    KEYS,
+    NO_TEXT,
+    ROW,
+    ROWS,
+    RUNS,
+    TRACES,
+    WEIGHTS,
+)  # fmt: skip
 from tests.corpus.bad_imports import FILES, FLAGS, IMPORT_WORDS, INI_BYTES, INI_EDITS, PLAIN
 from tests.corpus.bad_plugins import CODE, DATA, DATASETS, PLUGINS
 from tests.corpus.bad_words import WORDS
@@ -65,6 +77,14 @@ def _graphs() -> Iterator[Case]:
     for name, damaged in NO_TEXT.items():
         line = f"./{name}: is not a text file; expected numbers in UTF-8"
         yield Case(f"graph {name}", ("graph", f"./{name}"), [line], {name: damaged})
+    for row in rows(TRACES):
+        name, _, content = row.new.partition(" ")
+        graph = {
+            "contacts": ("contact_trace", "path=contacts"),
+            "awake": ("availability_trace", "path=ring.edges", "trace_path=awake"),
+        }[name]
+        lines = _prefixed(name, row.lines)
+        yield Case(f"trace, {row.id}", ("graph", *graph, "seconds_per_round=1"), lines, {name: content})
     for row in rows(WEIGHTS):
         name, _, content = row.new.partition(" ")
         words = ("graph", "ring.edges", "--weights", name)

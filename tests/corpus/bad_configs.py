@@ -1177,6 +1177,13 @@ training.name=ddp sharing=none training.seconds_per_round=1
     | adversaries[0].victim | rank 0 is an adversary itself; name an honest one of 0..3
 'graph={name: churn, graph: {name: ring, nodes: 4}, schedule: [[4, 1, 2]]}'
     | graph | churn: rank 4 of the schedule is none of ring, 0..3
+'graph={name: churn, graph: {name: ring, nodes: 4}}' | graph | churn: give one of schedule and schedule_path
+'graph={name: churn, schedule: [[1, 5, 4]], graph: {name: ring, nodes: 4}}'
+    | graph | churn: rank 1 leaves in round 4, before its first round 5
+'graph={name: churn, schedule: [[1, 0, 4], [1, 5, 6]], graph: {name: ring, nodes: 4}}'
+    | graph | churn: rank 1 begins in round 5, but is there already; leave a round...
+'graph={name: churn, schedule: [[1, 0, null], [1, 5, 6]], graph: {name: ring, nodes: 4}}'
+    | graph | churn: rank 1 begins in round 5, but is there already...
 'graph={name: churn, graph: {name: ring, nodes: 4}, schedule: [[1]]}' | graph.schedule[0] | must be ...
 training.name=ddp sharing=none 'graph={name: partial_participation, nodes: 4, degree: 2, probability: 0.5}'
     | graph | ddp makes the same steps on all ranks, and nodes of partial...

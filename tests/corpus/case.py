@@ -181,11 +181,11 @@ class Case:
         """The words with the port in its place."""
         return [word.replace("{busy}", str(busy)) for word in self.words]
 
-    def violations(self, code: int, said: str, folder: Path, busy: int) -> list[str]:
+    def violations(self, code: int, output: str, folder: Path, busy: int) -> list[str]:
         """What breaks the promise about bad input; none for a case that keeps it."""
-        lines = said.splitlines()
+        lines = output.splitlines()
         wrong = [] if code == 2 else [f"exit code {code}"]
-        wrong += ["a traceback"] if "Traceback" in said else []
+        wrong += ["a traceback"] if "Traceback" in output else []
         bare = [line.replace(str(folder), "") for line in lines]
         wrong += [f"a line of {len(line)} letters" for line in bare if len(line) > MOST_LETTERS]
         if not all(line.isprintable() for line in lines):

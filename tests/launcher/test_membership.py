@@ -167,7 +167,7 @@ class TestRendezvous:
             )
 
     @pytest.mark.parametrize(
-        ("change", "what"),
+        ("change", "difference"),
         [
             ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
             (
@@ -181,14 +181,14 @@ class TestRendezvous:
         ],
         ids=["version", "digest", "run", "dataset"],
     )
-    def test_what_differs_is_refused_on_both_sides(self, change, what):
+    def test_what_differs_is_refused_on_both_sides(self, change, difference):
         with LauncherThreads(2) as launchers:
             both = launchers.start(0), launchers.start(1, **change)
-            reason = f"machine 1 (127.0.0.2, ranks 2-3) has another {what}"
+            reason = f"machine 1 (127.0.0.2, ranks 2-3) has another {difference}"
             assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
 
     @pytest.mark.parametrize(
-        ("change", "what"),
+        ("change", "difference"),
         [
             ({"code": {"phd.py": "c", "lab/nets.py": "b"}}, "other code than machine 0: phd.py"),
             (
@@ -199,14 +199,14 @@ class TestRendezvous:
         ],
         ids=["plug-in", "package", "torch"],
     )
-    def test_other_code_is_refused_on_both_sides_as_bad_input_unless_it_is_allowed(self, change, what):
+    def test_other_code_is_refused_on_both_sides_as_bad_input_unless_it_is_allowed(self, change, difference):
         code = {"phd.py": "a", "lab/nets.py": "b"}
         machine = "machine 1 (127.0.0.2, ranks 2-3)"
         with LauncherThreads(2, allow_different_code=True) as launchers:
             both = launchers.start(0, code=code), launchers.start(1, **{"code": code} | change)
             assert both[0].result(10.0) == both[1].result(10.0)
             assert launchers.rendezvous_of[0].news == [
-                f"{machine} has {what}; failures.allow_different_code permits it"
+                f"{machine} has {difference}; failures.allow_different_code permits it"
             ]
         with LauncherThreads(2) as launchers:
             both = (
@@ -214,7 +214,7 @@ class TestRendezvous:
                 launchers.start(1, **{"code": code, "digest": "f" * 64} | change),
             )
             reason = (
-                f"{machine} has {what}; put the same files on all machines "
+                f"{machine} has {difference}; put the same files on all machines "
                 "(failures.allow_different_code: true permits others)"
             )
             for future, line in zip(both, (reason, f"machine 0: {reason}"), strict=True):
@@ -417,10 +417,10 @@ class TestRendezvous:
         with LauncherThreads(2) as launchers:
             endpoint = tcp_endpoint("127.0.0.1", launchers.mapping.rendezvous_port)
             context = zmq.Context()
-            other = context.socket(zmq.ROUTER)
-            other.bind(endpoint)
+            occupant = context.socket(zmq.ROUTER)
+            occupant.bind(endpoint)
             message = refusal(launchers.start(0))
-            other.close(0)
+            occupant.close(0)
             context.term()
         assert message == f"{endpoint}: Address already in use (key mapping.rendezvous_port)"
 
@@ -549,7 +549,7 @@ class TestLate:
             assert (late.result(10.0).late, late.result(10.0).round) == (1, -1)
 
     @pytest.mark.parametrize(
-        ("change", "what"),
+        ("change", "difference"),
         [
             ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
             ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
@@ -557,13 +557,13 @@ class TestLate:
         ],
         ids=["version", "digest", "run"],
     )
-    def test_what_differs_is_refused_to_that_machine_alone_and_another_try_counts(self, change, what):
+    def test_what_differs_is_refused_to_that_machine_alone_and_another_try_counts(self, change, difference):
         with LauncherThreads(3, "at_least 4") as launchers:
             first, second = launchers.start(0), launchers.start(1)
             first.result(10.0), second.result(10.0)
             wrong = launchers.start(2, **change)
             assert self.welcome(launchers) == [False]
-            assert refusal(wrong) == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) has another {what}"
+            assert refusal(wrong) == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) has another {difference}"
             launchers.rendezvous_of[2].close()
             right = launchers.start(2)
             assert self.welcome(launchers) == [True]

@@ -87,8 +87,8 @@ def test_the_front_is_what_brute_force_finds():
         worse = {
             i
             for i, row in enumerate(chosen)
-            for other in chosen
-            if other != row and all(a <= b for a, b in zip(other, row, strict=True))
+            for rival in chosen
+            if rival != row and all(a <= b for a, b in zip(rival, row, strict=True))
         }
         want = [i for i, row in enumerate(chosen) if i not in worse and all(x == x for x in row)]
         assert not_dominated(chosen) == want
@@ -110,10 +110,10 @@ def test_a_claim_needs_all_of_its_assumptions(tmp_path):
         ("secure_aggregation", "hides"),
         ("d2", "no noise"),
     ):
-        other = make_run(tmp_path / name, [(0.5, 0.5)], sharing=name)
-        assert claim_of(Run(other)).epsilon is None and claim_of(Run(other)).reason.startswith(reason)
-    change(other / "config.yaml", sharing={"name": "gossip", "transforms": [{"name": "gaussian_noise"}]})
-    assert "seed of the run" in claim_of(Run(other)).reason
+        run = make_run(tmp_path / name, [(0.5, 0.5)], sharing=name)
+        assert claim_of(Run(run)).epsilon is None and claim_of(Run(run)).reason.startswith(reason)
+    change(run / "config.yaml", sharing={"name": "gossip", "transforms": [{"name": "gaussian_noise"}]})
+    assert "seed of the run" in claim_of(Run(run)).reason
 
 
 def test_muffliato_claims_what_the_network_accountant_finds_unless_it_was_repeated(tmp_path):

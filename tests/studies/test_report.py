@@ -175,12 +175,12 @@ def test_the_command_writes_page_and_paper(directory, tmp_path, call):
 
 def test_a_run_that_was_repeated_or_has_no_evaluation_is_reported(tmp_path):
     first, again = (make_run(tmp_path / name, [(0.5, 0.5)]) for name in ("a", "b"))
-    told = list(command.report([first, again], tmp_path / "page.html", None, None))
+    lines = list(command.report([first, again], tmp_path / "page.html", None, None))
     words = f"{again}: same settings and seed as {first}, and both count as seeds"
-    assert told == [words, f"2 runs of 1 variant: {tmp_path / 'page.html'}"]
+    assert lines == [words, f"2 runs of 1 variant: {tmp_path / 'page.html'}"]
     (again / "evaluations.jsonl").unlink()
-    told = list(command.report([first, again], tmp_path / "page.html", None, None))
-    assert told[0] == f"{again}: finished without an evaluation, so it does not count" and len(told) == 2
+    lines = list(command.report([first, again], tmp_path / "page.html", None, None))
+    assert lines[0] == f"{again}: finished without an evaluation, so it does not count" and len(lines) == 2
 
 
 def test_curves_of_many_variants_are_distinguished_without_color():

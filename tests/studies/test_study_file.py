@@ -101,12 +101,12 @@ def test_the_copy_means_the_same_in_another_folder(study, tmp_path):
     write_durably(tmp_path / "below" / "study.yaml", [planned.copy.encode()])
     again = read_study(tmp_path / "below" / "study.yaml")
     assert (again.name, again.out, again.base) == (planned.name, planned.out, planned.base)
-    names = [[run.name for run in planned_runs(one)] for one in (planned, again)]
+    names = [[run.name for run in planned_runs(plan)] for plan in (planned, again)]
     assert names[0] == names[1] == ["lr-0.1/seed-0"]
 
 
 @pytest.mark.parametrize(
-    ("given", "values"),
+    ("ends", "values"),
     [
         ((1, 7, 2, None, False), [1, 3, 5, 7]),
         ((0.1, 0.5, 0.1, None, False), [0.1, 0.2, 0.3, 0.4, 0.5]),
@@ -117,8 +117,8 @@ def test_the_copy_means_the_same_in_another_folder(study, tmp_path):
         ((5, 5, 1, None, False), [5]),
     ],
 )
-def test_ranges_have_both_ends(given, values):
-    numbers = spread_out(*given)
+def test_ranges_have_both_ends(ends, values):
+    numbers = spread_out(*ends)
     assert numbers == values
     assert [type(value) for value in numbers] == [type(value) for value in values]
 

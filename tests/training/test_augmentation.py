@@ -30,8 +30,8 @@ def images(count=64, channels=2, height=6, width=5):
     return torch.arange(1.0, math.prod(shape) + 1).reshape(shape).double()
 
 
-def applied(augmentation, given, seed=1):
-    batch = Batch((given.clone(),), torch.arange(len(given)))
+def applied(augmentation, inputs, seed=1):
+    batch = Batch((inputs.clone(),), torch.arange(len(inputs)))
     return augmentation.apply(batch, generator(seed, "test"))
 
 
@@ -114,11 +114,11 @@ def test_every_augmentation_keeps_shape_and_dtype_and_follows_its_generator(name
     assert type(augmentation) is AUGMENTATIONS.find(name)
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         originals = images().to(dtype) / 4000
-        one, again, other = (applied(augmentation, originals, seed) for seed in (1, 1, 2))
-        assert one.fields[0].shape == originals.shape and one.fields[0].dtype == dtype
-        assert torch.equal(one.fields[0], again.fields[0])
-        assert not torch.equal(one.fields[0], other.fields[0])
-        assert torch.equal(one.labels, torch.arange(64))
+        first, again, with_other_seed = (applied(augmentation, originals, seed) for seed in (1, 1, 2))
+        assert first.fields[0].shape == originals.shape and first.fields[0].dtype == dtype
+        assert torch.equal(first.fields[0], again.fields[0])
+        assert not torch.equal(first.fields[0], with_other_seed.fields[0])
+        assert torch.equal(first.labels, torch.arange(64))
 
 
 def test_training_batches_alone_are_changed_by_numbers_of_seed_round_rank_and_step():

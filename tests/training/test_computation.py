@@ -195,7 +195,7 @@ def test_an_experiment_with_all_of_it_resumes_bit_for_bit(written, tmp_path):
 def test_a_network_that_cannot_be_computed_so_is_refused_before_the_start(written, monkeypatch):
     experiment = Experiment.from_yaml(written, ["training.amp=null", "training.compile=eager"])
 
-    def fails(*given, **named):
+    def fails(*arguments, **named):
         raise RuntimeError("no compiler\nwas found")
 
     assert dry_round.is_needed(experiment.settings)
@@ -205,7 +205,7 @@ def test_a_network_that_cannot_be_computed_so_is_refused_before_the_start(writte
     ]
     half = Experiment.from_yaml(written)
 
-    def lacks(*given, **named):
+    def lacks(*arguments, **named):
         raise RuntimeError("\"conv\" not implemented for 'Half'")
 
     monkeypatch.setattr(dry_round.DryNodes, "__post_init__", _with_objective(lacks))

@@ -60,9 +60,9 @@ def published(steps, K, decay, decoupled, lr, betas, eps):
     return x
 
 
-def assert_close(found, expected, tolerance=1e-12):
-    for one, other in zip(found, expected, strict=True):
-        assert (one.detach() - other.detach()).abs().max() <= tolerance
+def assert_close(actual, expected, tolerance=1e-12):
+    for left, right in zip(actual, expected, strict=True):
+        assert (left.detach() - right.detach()).abs().max() <= tolerance
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -81,9 +81,9 @@ def test_one_step_a_window_is_adam(cls, theirs, implementation):
     vectors, ours = run(partial(cls, accum_iter=1, weight_decay=0.1, implementation=implementation), 25)
     expected, adam = run(partial(theirs, weight_decay=0.1), 25)
     assert_close(vectors, expected)
-    for mine, other in zip(vectors, expected, strict=True):
-        assert_close([ours.state[mine]["exp_avg"]], [adam.state[other]["exp_avg"]])
-        assert "accumulated" not in ours.state[mine], "no memory for what is not needed"
+    for vector, of_adam in zip(vectors, expected, strict=True):
+        assert_close([ours.state[vector]["exp_avg"]], [adam.state[of_adam]["exp_avg"]])
+        assert "accumulated" not in ours.state[vector], "no memory for what is not needed"
 
 
 def test_defaults_are_those_of_torch():
@@ -114,9 +114,9 @@ def test_what_is_saved_continues_bit_for_bit(stop, implementation):
     half, optimizer = run(ours, stop)
     saved = copy.deepcopy(optimizer.state_dict())
     again = [p.detach().clone().requires_grad_() for p in half]
-    other = ours(again)
-    other.load_state_dict(saved)
-    vectors, _ = run(ours, 11, stop, again, other)
+    resumed = ours(again)
+    resumed.load_state_dict(saved)
+    vectors, _ = run(ours, 11, stop, again, resumed)
     assert all(map(torch.equal, vectors, straight))
 
 
@@ -244,13 +244,13 @@ def test_a_saved_schedule_continues(make):
         optimizer.step()
         schedule.step()
     again = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
-    other = make(again)
-    other.load_state_dict(copy.deepcopy(schedule.state_dict()))
+    resumed = make(again)
+    resumed.load_state_dict(copy.deepcopy(schedule.state_dict()))
     again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for one in (optimizer, again):
-        one.step()
+    for stepped in (optimizer, again):
+        stepped.step()
     schedule.step()
-    other.step()
+    resumed.step()
     assert again.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == rates(make, 6)[5]
 
 

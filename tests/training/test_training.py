@@ -99,8 +99,8 @@ def plain_loop(module, optimizer, samples, rounds, steps=4, batch_size=4, schedu
     return module
 
 
-def same_parameters(one, two):
-    pairs = zip(one.parameters(), two.parameters(), strict=True)
+def same_parameters(first, second):
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -166,9 +166,9 @@ def test_dropout_depends_on_seed_round_rank_and_step_only():
         torch.rand(round + 1)  # somebody else in this process draws numbers
         run(training, [round])
     assert same_parameters(module, plain_loop(dropout_net(), SGD, toy_samples(), rounds=2))
-    other = dropout_net()
-    run(training_of(other), [5, 6])
-    assert not same_parameters(module, other)
+    in_later_rounds = dropout_net()
+    run(training_of(in_later_rounds), [5, 6])
+    assert not same_parameters(module, in_later_rounds)
 
 
 def test_an_epoch_uses_every_sample_once_and_runs_on_over_rounds():

@@ -61,7 +61,9 @@ def test_a_step_is_the_published_one():
     assert report.samples == len(drawn) and report.epsilon is None
 
 
-@pytest.mark.parametrize("source", [SecureSource(), SeededSource(1, 2)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "source", [SecureSource(), SeededSource(1, 2)], ids=lambda source: type(source).__name__
+)
 def test_what_is_drawn(source):
     count = 200_000
     drawn = source.normal(count)
