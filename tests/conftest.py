@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings, options and fixtures that all tests share."""
 
 import gc
 import os

@@ -33,7 +33,7 @@ TWO_MACHINES = "mapping={machines: [{address: 127.0.0.1, nodes: 10}, {address: 1
 
 
 def python(code: str, **variables: str) -> str:
-    """What a fresh interpreter prints."""
+    """Returns what a fresh interpreter prints."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

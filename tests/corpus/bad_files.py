@@ -332,7 +332,7 @@ partition.json {"schema": 1, "labels_per_rank": [[1, "a"]]}
 partition.json {"schema": 1, "labels_per_rank": [[1, 2], [3]]}
     | run/partition.json: not written by this version of decentnode: labels_per_rank has one number per ...
 """
-"""The same for a file beside evaluations that are right."""
+"""A file of a run directory that has right evaluations besides, and what `plot` says of it."""
 
 ROWS = r"""
 = "round": 0

@@ -70,7 +70,7 @@ CIFAR_DEFECTS: dict[str, tuple[str, bytes | None]] = {
     "a page that says 404": ("data_batch_3", b"<html>404</html>"),
     "zipped": ("data_batch_4", gzip.compress(RECORDS, mtime=0)),
 }
-"""The same for the batches of CIFAR-10."""
+"""Which batch of CIFAR-10 gets which content; None: it is missing."""
 
 
 def cifar_files(damaged: str = "", content: bytes | None = b"") -> dict[str, bytes]:

@@ -37,7 +37,7 @@ class Pushed(Matching):
 
 
 class Undeclared(Graph):
-    """The same pairs, by a class that says nothing."""
+    """The pairs of Matching, by a class that does not declare that they change."""
 
     num_nodes = 8
 

@@ -182,7 +182,7 @@ def test_lengths_of_base_graphs(nodes, degree, simple, rounds):
 
 
 def test_lengths_of_base_graphs_are_those_of_the_reference():
-    """Of the authors' code, for k = 1, 2, 3; n = 3 and k = 3 among them, where k counts as n - 1."""
+    """The lengths are those of the authors' code for k = 1, 2, 3; where k = n = 3, k counts as n - 1."""
     sizes = (3, 5, 6, 7, 8, 10, 12, 16, 25, 32, 48, 64, 96, 100)
     lengths = {
         1: (3, 5, 4, 5, 3, 6, 5, 4, 9, 5, 7, 6, 8, 11),

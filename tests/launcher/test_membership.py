@@ -355,7 +355,7 @@ class TestRendezvous:
             assert last.result().handshakes[2] == b"new"
 
     def test_a_run_continues_after_the_newest_round_that_all_ranks_have(self):
-        """Whatever a machine says of the ranks of others."""
+        """What a machine says of the ranks of others does not count."""
         offers = [{0: [4, 9], 1: [4, 9, 14], 2: [99]}, {2: [9, 4], 3: [9, 14], 0: [99]}]
         with LauncherThreads(2) as launchers:
             both = [
@@ -523,7 +523,7 @@ class TestLate:
     """A Join after the start."""
 
     def welcome(self, launchers, objection="", count=1):
-        """What machine 0 says to those that come; returns who was admitted."""
+        """Answers the machines that come, as machine 0; returns which were admitted."""
         host, admitted, limit = launchers.rendezvous_of[0], [], time.monotonic() + 10.0
         while len(admitted) < count and time.monotonic() < limit:
             for note in host.receive(timeout=0.1):

@@ -262,7 +262,7 @@ def test_what_comes_after_its_row_makes_no_second_one(tmp_path, evaluations) -> 
 
 
 def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
-    """Those of a machine that joins late, until its first evaluation."""
+    """This holds for a machine that joins late, until its first evaluation."""
     path = tmp_path / "evaluations.jsonl"
     rows = [EvaluationRow(round, 1.0, {}, {}, {}) for round in (4, 9)]
     path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
@@ -277,7 +277,7 @@ def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
 
 
 def test_the_summary_has_the_models_of_the_highest_round(evaluations) -> None:
-    """Whatever row was complete last."""
+    """The row that was completed last does not matter."""
     for round, distance in ((39, 0.25), (14, 0.5)):
         add(evaluations, 0, round)
         average = {"accuracy": distance, "loss": 2 * distance}

@@ -27,7 +27,7 @@ def change(path, **entries):
 
 
 def attacked(directory, auc, seed):
-    """What an adversary found: earlier less, later per victim and together."""
+    """Writes what an adversary found: an earlier round, then a later one per victim and for all together."""
     common = {"adversary": "ranks 0", "attack": "membership"}
     write_results(
         directory,

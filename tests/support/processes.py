@@ -126,7 +126,7 @@ Work = Callable[[RunningNode], Awaitable[object]]
 
 @dataclass
 class Outcomes:
-    """What every rank returned; ranks that did not end are missing."""
+    """The results of all ranks; ranks that did not end are missing."""
 
     results: dict[int, object] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
@@ -206,7 +206,7 @@ def _run_process(communication, place: ProcessDirectory, work: Work, memory: Buf
 
 
 def open_descriptors() -> dict[str, str]:
-    """What each open descriptor of this process points to."""
+    """Returns what each open descriptor of this process points to."""
     target_of = {}
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):

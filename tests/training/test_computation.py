@@ -117,7 +117,7 @@ def test_everything_random_or_remembered_resumes_bit_for_bit():
 
 
 def test_a_captured_network_trains_as_the_plain_one_and_evaluates_as_it():
-    """Also where the slots of the vector take turns, and for several nodes in a process."""
+    """This holds where the slots of the vector take turns, and for several nodes in a process."""
     samples = toy_samples(10)
     assert Computation().compiled(len) is len
     plain = [dropout_net() for _ in range(2)]
