@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings, options and fixtures that all tests share."""
 
 import gc
 import os
@@ -41,6 +41,19 @@ SLOW = (
     "tests/training/test_tokens.py",
 )
 """Tests that start processes, or wait for time to pass."""
+
+
+@pytest.fixture
+def call(capsys):
+    """Runs a command line in this process; returns exit code, standard output and standard error."""
+    from decentnode.cli import app
+
+    def run(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            app.main([*map(str, words)])
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

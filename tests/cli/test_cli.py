@@ -32,20 +32,8 @@ QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
 TWO_MACHINES = "mapping={machines: [{address: 127.0.0.1, nodes: 10}, {address: 127.0.0.2, nodes: 6}]}"
 
 
-@pytest.fixture
-def call(capsys):
-    """Runs a command line in this process; gives exit code, output and errors."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(words)
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return run
-
-
 def python(code: str, **variables: str) -> str:
-    """What a fresh interpreter prints."""
+    """Returns what a fresh interpreter prints."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
@@ -313,9 +301,6 @@ def test_list_of_one_kind(call):
     assert code == 0
     assert out.startswith("transform\n  ") and "\n  cast  " in out
     assert "gossip" not in out
-    assert call("list", "shring")[2].startswith(
-        "unknown kind or plug-in 'shring'; did you mean 'sharing'? (known: graph,"
-    )
 
 
 def test_plot_passes_its_arguments_on(call, monkeypatch):

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from decentnode.cli import app as cli
 from decentnode.cli import tune as tuning
 from decentnode.cli.tune import SMALLEST, Trial, chosen, find, report, simulate
 from decentnode.config import loader as config
@@ -134,13 +133,12 @@ def test_every_scheme_with_a_gamma_can_be_simulated(settings, sharing):
     assert trial.rate > 0
 
 
-def test_the_command_prints_the_table_and_what_to_add(tmp_path, monkeypatch, capsys):
+def test_the_command_prints_the_table_and_what_to_add(tmp_path, monkeypatch, call):
     monkeypatch.setattr(tuning, "ROUNDS", 20)
     path = tmp_path / "x.yaml"
     path.write_text(CONFIG.replace("SHARING", CHOCO))
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["tune", str(path), "graph.nodes=4"])
-    lines = capsys.readouterr().out.splitlines()
-    assert not ended.value.code
+    code, output, _ = call("tune", path, "graph.nodes=4")
+    lines = output.splitlines()
+    assert code == 0
     assert lines[1].split() == ["gamma", "distance", "left", "rounds", "a", "round"]
     assert config.load(path, [lines[-1]]).sharing.options["gamma"] == float(lines[-1].split("=")[1])

@@ -1,5 +1,7 @@
 """Configurations that are right: what they mean, how overrides change them, how they are written back."""
 
+import json
+import re
 import time
 from pathlib import Path
 
@@ -11,11 +13,9 @@ from hypothesis import strategies as st
 from decentnode.config import loader as config
 from decentnode.config import yaml_source
 from decentnode.config.json_schema import json_schema
-from decentnode.config.sections import SECTIONS
 from decentnode.config.settings import Settings
 from decentnode.config.yaml_source import Dumper
 from decentnode.core.registry import REGISTRIES
-from decentnode.errors import BadInput, ConfigError
 from decentnode.models.base import Model
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -48,12 +48,6 @@ def here(tmp_path, monkeypatch):
 def load(text: str, *overrides: str) -> Settings:
     Path("x.yaml").write_text(text)
     return config.load("x.yaml", overrides)
-
-
-def defects_of(text: str, *overrides: str) -> tuple[str, ...]:
-    with pytest.raises(ConfigError) as error:
-        load(text, *overrides)
-    return error.value.lines
 
 
 # What is filled in -------------------------------------------------------------------------------------
@@ -104,18 +98,13 @@ def test_plugin_makes_a_fresh_instance_each_time() -> None:
 )  # fmt: skip
 def test_scalars_follow_yaml_1_2(text, value) -> None:
     Path("v.yaml").write_text(f"a: {text}\n")
-    found = yaml_source.read("v.yaml").value["a"]
-    assert (found, type(found)) == (value, type(value))
+    scalar = yaml_source.read("v.yaml").value["a"]
+    assert (scalar, type(scalar)) == (value, type(value))
 
 
 def test_alias_stands_for_what_it_names() -> None:
-    text = SMALL + "sharing: {transforms: [&half {name: cast, dtype: fp16}]}\n"
-    assert load(text).sharing.transforms[0].options == {"dtype": "fp16"}
-    twice = text.replace("fp16}]", "fp16}, *half]")
-    assert defects_of(twice) == (
-        "x.yaml:6 sharing.transforms[1]: cast takes dense or sparse but cast gives quantized; "
-        "leave one of them out",
-    )
+    settings = load(SMALL + "evaluation: &rarely {every: 40}\ncheckpoint: *rarely\n")
+    assert settings.checkpoint.every == settings.evaluation.every == 40
 
 
 def test_one_number_per_machine_becomes_one_per_rank() -> None:
@@ -129,9 +118,6 @@ def test_class_from_the_current_folder() -> None:
     model = plugin.make()
     assert isinstance(model, Model)
     assert model.build((1, 8, 8), 10)[1].out_features == 5
-    assert defects_of(SMALL, "model={name: 'mynet:Net', with: 5}") == (
-        "command line: model.with: unknown option of mynet:Net; did you mean 'width'?",
-    )
 
 
 def test_paths_start_at_the_file_then_at_the_current_folder(here) -> None:
@@ -150,17 +136,14 @@ def test_paths_start_at_the_file_then_at_the_current_folder(here) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "found"),
+    ("override", "holds"),
     [
         ("seed=7", lambda s: s.seed == 7),
         ("run_dir=runs/a", lambda s: s.run_dir == "runs/a"),
         ("training.optimizer.lr=0.05", lambda s: s.training.optimizer.options["lr"] == 0.05),
         ("training.optimizer=Adam", lambda s: s.training.optimizer.name == "Adam"),
         ("failures.deadline=5", lambda s: s.failures.deadline == 5.0),
-        (
-            "dataset.partition={name: shards, labels_per_node: 2}",
-            lambda s: s.dataset.partition.name == "shards",
-        ),
+        ("dataset.partition={name: shards}", lambda s: s.dataset.partition.name == "shards"),
         ("graph.type=edges", lambda s: s.graph.options["type"] == "edges"),
         ("mapping.machines=[{address: '::1', nodes: 4}]", lambda s: s.mapping.make().address(0) == "::1"),
         ("sharing=none", lambda s: s.sharing.name == "none"),
@@ -168,51 +151,14 @@ def test_paths_start_at_the_file_then_at_the_current_folder(here) -> None:
         ("evaluation=null", lambda s: s.evaluation.every == 10),
     ],
 )
-def test_override(override, found) -> None:
-    assert found(load(SMALL, override))
+def test_override(override, holds) -> None:
+    assert holds(load(SMALL, override))
 
 
 @pytest.mark.parametrize("key", ["mapping.machines[1].nodes", "mapping.machines.1.nodes"])
 def test_override_of_a_list_entry(key) -> None:
     settings = load(SMALL, TWO_MACHINES.replace("nodes: 1", "nodes: 9"), f"{key}=1")
     assert settings.mapping.make().num_nodes == 4
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("training.optimzer.lr=0.05", "training.optimzer.lr: unknown key; did you mean 'optimizer'?"),
-        ("training.optimizer.lrr=1", "training.optimizer.lrr: unknown option of SGD; did you mean 'lr'?"),
-        ("rounds=-1", "rounds: must be a whole number > 0, not -1"),
-        ("rounds", "rounds: an override is key=value, such as training.optimizer.lr=0.05"),
-        ("a..b=1", "a..b=1: an override is key=value, such as training.optimizer.lr=0.05"),
-        ("rounds.x=1", "rounds.x: rounds is 3 and has no keys"),
-        (
-            "sharing={",
-            "sharing: not valid YAML: expected the node content, but found '<stream end>'; "
-            "write a value, or null",
-        ),
-        ("seed=.inf", "seed: .inf is not a finite number"),
-        ("seed={a: 1, a: 2}", "seed: must be a whole number >= 0, not a mapping"),
-        ("graph=nope.edges", "graph.path: no such file: {here}/nope.edges"),
-    ],
-)  # fmt: skip
-def test_wrong_override(override, message, here) -> None:
-    assert "command line: " + message.format(here=here) in defects_of(SMALL, override)
-
-
-def test_wrong_entry_of_a_list() -> None:
-    assert defects_of(SMALL, TWO_MACHINES, "mapping.machines[2].nodes=1") == (
-        "command line: mapping.machines.2.nodes: mapping.machines has the entries 0..1, not 2",
-    )
-
-
-def test_defects_of_file_and_overrides_come_together() -> None:
-    assert defects_of("sede: 1\n" + SMALL, "rounds=x", "colour=red") == (
-        "x.yaml:1 sede: unknown key; did you mean 'seed'?",
-        f"command line: colour: unknown key (known: {', '.join(SECTIONS)})",
-        "command line: rounds: must be a whole number > 0, not 'x'",
-    )
 
 
 # Writing back ------------------------------------------------------------------------------------------
@@ -302,10 +248,10 @@ def test_digest_knows_the_content_not_the_place_of_a_weights_file() -> None:
     text = "\n".join(" ".join(map(str, row)) for row in rows)
     Path("a.txt").write_text(text)
     Path("b.txt").write_text(text)
-    one = digest("sharing.weights={name: file, path: a.txt}")
-    assert digest("sharing.weights={name: file, path: b.txt}") == one
+    before = digest("sharing.weights={name: file, path: a.txt}")
+    assert digest("sharing.weights={name: file, path: b.txt}") == before
     Path("b.txt").write_text("# another\n" + text)
-    assert digest("sharing.weights={name: file, path: b.txt}") != one
+    assert digest("sharing.weights={name: file, path: b.txt}") != before
 
 
 # For editors -------------------------------------------------------------------------------------------
@@ -321,11 +267,6 @@ def test_paths_are_what_a_shell_makes_of_them(here, monkeypatch) -> None:
     assert settings.run_dir == str(here / "home" / "a")
     assert settings.graph.options["path"] == str(here / "place" / "ring.edges")
     assert str(settings.dataset.options["path"]) == str(here / "place" / "x")
-    wrong = defects_of(SMALL, "run_dir=$NOWHERE/a", "graph=~nobody-at-all/ring.edges")[-2:]
-    assert wrong == (
-        "command line: run_dir: no usable path: '$NOWHERE/a': the variable NOWHERE is not set",
-        "command line: graph.path: no usable path: '~nobody-at-all/ring.edges': there is no such user",
-    )
 
 
 def section_names(schema: dict) -> set[str]:
@@ -340,53 +281,47 @@ def test_schema_offers_every_plugin_and_its_options() -> None:
     dataset, sharing = (
         sections[name]["anyOf"][1]["allOf"][0]["then"]["properties"] for name in ("dataset", "sharing")
     )
-    found = [sections[name] for name in ("graph", "mapping")]
-    found += [
+    training, records = (sections[name]["properties"] for name in ("training", "records"))
+    in_order_of_registries = [
+        sections["graph"],
+        sections["mapping"],
         sharing["weights"],
         sections["sharing"],
         sharing["transforms"]["items"],
         sections["communication"],
+        sections["model"],
+        sections["dataset"],
+        dataset["partition"],
+        dataset["skew"]["items"],
+        sections["task"],
+        training["augmentation"]["items"],
+        training["privacy"]["anyOf"][0],
+        {"anyOf": [None, sections["training"]]},
+        sections["faults"]["items"],
+        sections["adversaries"]["items"],
+        records["writers"]["items"],
     ]
-    found += [sections["model"], sections["dataset"], dataset["partition"]]
-    found += [dataset["skew"]["items"], sections["task"]]
-    found += [sections["training"]["properties"]["augmentation"]["items"]]
-    found += [sections["training"]["properties"]["privacy"]["anyOf"][0]]
-    found += [{"anyOf": [None, sections["training"]]}, sections["faults"]["items"]]
-    found += [sections["adversaries"]["items"]]
-    found += [sections["records"]["properties"]["writers"]["items"]]
-    assert [section_names(one) for one in found] == [set(registry.classes()) for registry in REGISTRIES]
+    offered = [section_names(section) for section in in_order_of_registries]
+    assert offered == [set(registry.classes()) for registry in REGISTRIES]
 
 
 def test_schema_knows_types_ranges_and_defaults() -> None:
     schema = json_schema()
     assert schema["properties"]["rounds"] == {"exclusiveMinimum": 0, "type": "integer"}
     optimizer = schema["properties"]["training"]["properties"]["optimizer"]["anyOf"][1]["allOf"]
-    (sgd,) = (one["then"] for one in optimizer if one["if"]["properties"]["name"] == {"const": "SGD"})
+    (sgd,) = (case["then"] for case in optimizer if case["if"]["properties"]["name"] == {"const": "SGD"})
     assert sgd["properties"]["lr"] == {"type": "number", "default": 0.001}
     assert sgd["additionalProperties"] is False
 
 
 def test_schema_refers_only_to_what_it_defines() -> None:
     schema = json_schema()
-    pending, found = [schema], set()
-    while pending:
-        one = pending.pop()
-        pending += [
-            inner
-            for inner in (one.values() if isinstance(one, dict) else one)
-            if isinstance(inner, dict | list)
-        ]
-        found |= {one["$ref"]} if isinstance(one, dict) and "$ref" in one else set()
-    inner = {"#/properties/graph"}  # of a graph inside another one
-    assert found - inner == {f"#/$defs/{name}" for name in schema["$defs"]} != set()
+    referred = set(re.findall(r'"\$ref": "([^"]+)"', json.dumps(schema)))
+    graph_in_a_graph = {"#/properties/graph"}
+    assert referred - graph_in_a_graph == {f"#/$defs/{name}" for name in schema["$defs"]} != set()
 
 
 # The rest ----------------------------------------------------------------------------------------------
-
-
-def test_config_errors_are_bad_input() -> None:
-    with pytest.raises(BadInput):
-        load("rounds: 1\n")
 
 
 def test_loading_takes_less_than_a_tenth_of_a_second() -> None:
@@ -400,23 +335,21 @@ def test_loading_takes_less_than_a_tenth_of_a_second() -> None:
 def test_reference_shows_every_key() -> None:
     path = next(path for path in SHIPPED if path.name == "reference.yaml")
     shown = yaml_source.read(path).value
-    found = config.resolved(config.load(path))
+    resolved = config.resolved(config.load(path))
     # The options of torch's classes are torch's to document.
-    for section in (shown, found):
+    for section in (shown, resolved):
         section["training"] |= {"optimizer": "", "scheduler": "", "loss": ""}
         section["sharing"]["weights"] = ""
-    assert keys(shown) == keys(found)
+    assert keys(shown) == keys(resolved)
 
 
 def keys(value: object) -> object:
-    """The same tree with the values left out."""
+    """Returns the same tree with the values left out."""
     if isinstance(value, dict):
         return {key: keys(inner) for key, inner in value.items()}
-    return (
-        [keys(inner) for inner in value]
-        if isinstance(value, list) and value and isinstance(value[0], dict)
-        else ""
-    )
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [keys(inner) for inner in value]
+    return ""
 
 
 def test_a_module_beside_the_configuration_is_found(tmp_path, monkeypatch) -> None:
@@ -426,29 +359,3 @@ def test_a_module_beside_the_configuration_is_found(tmp_path, monkeypatch) -> No
     monkeypatch.chdir(tmp_path / "apart")
     options = "model={name: 'net_beside:Net', in_features: 64, out_features: 10}"
     assert config.load(tmp_path / "x.yaml", [options]).model.cls.__name__ == "Net"
-
-
-@pytest.mark.parametrize(
-    ("scheme", "why"),
-    [
-        (
-            "choco",
-            "would count errors twice, because choco itself sends later what was dropped; leave it out",
-        ),
-        (
-            "deep_squeeze",
-            "would count errors twice, because deep_squeeze itself sends later what was dropped; "
-            "leave it out",
-        ),
-        ("quasi_global", "is right for differences, but quasi_global sends models; leave it out"),
-    ],
-)
-def test_errors_are_corrected_once_and_only_where_differences_are_sent(scheme, why) -> None:
-    chain = "[error_feedback, sign]"
-    text = SMALL + f"sharing: {{name: {scheme}, transforms: {chain}}}\n"
-    assert defects_of(text) == (f"x.yaml:6 sharing.transforms[0]: error_feedback {why}",)
-
-
-def test_a_scheme_with_transforms_of_its_own_says_so() -> None:
-    (line,) = defects_of(SMALL + "sharing: {name: jwins, transforms: [{name: top_k, fraction: 0.1}]}\n")
-    assert line.endswith("; jwins itself begins with wavelet, top_k, auto")

@@ -1,4 +1,7 @@
-"""Key files: what `decentnode keys` writes, and what is refused before a start, each in one line."""
+"""Key files: what `decentnode keys` writes, and what is refused before a start, each in one line.
+
+`tests/corpus` has the other messages about them.
+"""
 
 import json
 import os
@@ -9,7 +12,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from decentnode.cli import app as cli
 from decentnode.cli import doctor
 from decentnode.communication.security import curve as security
 from decentnode.communication.security import key_files as keys
@@ -58,18 +60,19 @@ def rewrite(path, **changes):
 class TestFiles:
     def test_every_machine_finds_itself_on_the_list_of_all(self, folder):
         loaded = [keys.load_credentials(folder, machine, 3) for machine in range(3)]
-        assert len({one.public for one in loaded}) == 1
-        for machine, one in enumerate(loaded):
-            assert one.machine == machine
-            assert one.public[machine] == one.own_keys.public == zmq.curve_public(one.own_keys.secret)
+        assert len({credentials.public for credentials in loaded}) == 1
+        for machine, credentials in enumerate(loaded):
+            pair = credentials.own_keys
+            assert credentials.machine == machine
+            assert credentials.public[machine] == pair.public == zmq.curve_public(pair.secret)
 
     def test_all_keys_differ(self, folder):
-        listed = keys.load_manifest(folder, 3).machines
-        assert len({one.curve for one in listed} | {one.ed25519 for one in listed}) == 6
+        machines = keys.load_manifest(folder, 3).machines
+        assert len({key for machine in machines for key in (machine.curve, machine.ed25519)}) == 6
 
     def test_a_machine_needs_its_own_secret_alone(self, folder):
-        for other in (0, 2):
-            keys.secret_file(folder, other).unlink()
+        for machine in (0, 2):
+            keys.secret_file(folder, machine).unlink()
         assert keys.load_credentials(folder, 1, 3).machine == 1
 
     @pytest.mark.parametrize("mask", [0o000, 0o077])
@@ -106,23 +109,7 @@ class TestFiles:
         assert "cannot be written: Not a directory" in refusal(keys.make_keys, tmp_path / "file" / "keys", 2)
 
 
-OPEN_MODES = [
-    ("machine-0.secret", 0o644, "chmod 600"),
-    ("machine-0.secret", 0o640, "chmod 600"),
-    ("machine-0.secret", 0o602, "chmod 600"),
-    ("machines.json", 0o664, "chmod 644"),
-    (".", 0o755, "chmod 700"),
-    (".", 0o711, "chmod 700"),
-]
-
-
 class TestRefusals:
-    @pytest.mark.parametrize(("name", "mode", "remedy"), OPEN_MODES)
-    def test_what_others_may_touch_is_refused_with_the_command_that_helps(self, folder, name, mode, remedy):
-        (folder / name).chmod(mode)
-        line = refusal(keys.load_credentials, folder, 0, 3)
-        assert f"others have access (mode {mode:04o}); type: {remedy} {folder / name}" in line
-
     @pytest.mark.parametrize("name", ["machine-0.secret", "machines.json"])
     def test_a_stricter_mode_is_fine(self, folder, name):
         (folder / name).chmod(0o400)
@@ -140,11 +127,6 @@ class TestRefusals:
         assert (
             line == f"{tmp_path}/keys: No such file or directory; make the keys: decentnode keys CONFIG.yaml"
         )
-
-    @pytest.mark.parametrize("name", ["machine-0.secret", "machines.json"])
-    def test_a_missing_file_is_named(self, folder, name):
-        (folder / name).unlink()
-        assert f"{folder / name}: No such file" in refusal(keys.load_credentials, folder, 0, 3)
 
     def test_a_pipe_is_not_waited_for(self, folder):
         secret = keys.secret_file(folder, 0)
@@ -167,30 +149,17 @@ class TestRefusals:
         assert line.startswith(f"{folder / name}: ") and "copy it again" in line
 
     @pytest.mark.parametrize(
-        ("changes", "what"),
+        ("changes", "message"),
         [
-            ({"machine": 1}, "has the keys of machine 1, not of 0"),
             ({"machine": -1}, "copy it again"),
-            ({"curve": "short"}, "copy it again"),
             ({"curve": "~" * 40}, "curve is no key"),
             ({"curve": "é" * 40}, "curve is no key"),
-            ({"ed25519": "0" * 64}, "does not belong to"),
-            ({"ed25519": "G" * 64}, "copy it again"),
-            ({"more": 1}, "copy it again"),
         ],
     )
-    def test_a_secret_that_is_none_is_refused(self, folder, changes, what):
+    def test_a_secret_that_is_none_is_refused(self, folder, changes, message):
         rewrite(keys.secret_file(folder, 0), **changes)
         line = refusal(keys.load_credentials, folder, 0, 3)
-        assert what in line and str(keys.secret_file(folder, 0)) in line
-
-    def test_a_secret_of_another_list_is_refused(self, folder, tmp_path):
-        keys.make_keys(tmp_path / "other", 3)
-        keys.secret_file(tmp_path / "other", 0).replace(keys.secret_file(folder, 0))
-        assert "does not belong to" in refusal(keys.load_credentials, folder, 0, 3)
-
-    def test_a_list_of_another_length_is_refused(self, folder):
-        assert "lists 3 machines, the mapping has 2" in refusal(keys.load_credentials, folder, 0, 2)
+        assert message in line and str(keys.secret_file(folder, 0)) in line
 
     @pytest.mark.parametrize("field", ["curve", "ed25519"])
     def test_two_machines_with_one_key_are_refused(self, folder, field):
@@ -252,20 +221,6 @@ class TestPreflight:
         assert settings.security == KeyFolder(tmp_path / "elsewhere")
         assert preflight.credentials(settings, 0).machine == 0
 
-    @pytest.mark.parametrize(
-        ("value", "what"),
-        [
-            ("maybe", "security: must be 'auto' or 'none' or a mapping with keys, not 'maybe'"),
-            ("{}", "security.keys: missing; it must be a path"),
-            ("{kes: x}", "security.kes: unknown key; did you mean 'keys'?"),
-            ("{keys: 3}", "security.keys: must be a path, not 3"),
-        ],
-    )
-    def test_what_cannot_be_meant_is_refused(self, experiment, value, what):
-        with pytest.raises(BadInput) as caught:
-            self.load(experiment, f"security={value}")
-        assert f"command line: {what}" in caught.value.lines
-
     def test_the_saved_configuration_means_the_same(self, experiment, tmp_path):
         keys.make_keys(tmp_path / "keys", 2)
         settings = self.load(experiment, mapping(FAR))
@@ -287,7 +242,7 @@ class TestPreflight:
         keys.make_keys(moved, 2, overwrite=True)
         assert config.digest(elsewhere, settings.graph.make()) != here
         plain = [replace(settings, security=word) for word in ("auto", "none")]
-        assert len({config.digest(one, settings.graph.make()) for one in plain} | {here}) == 2
+        assert len({config.digest(unguarded, settings.graph.make()) for unguarded in plain} | {here}) == 2
 
     def test_an_old_library_is_refused(self, experiment, tmp_path, monkeypatch):
         keys.make_keys(tmp_path / "keys", 2)
@@ -298,15 +253,6 @@ class TestPreflight:
 
 
 class TestCommand:
-    @pytest.fixture
-    def call(self, capsys):
-        def run(*words):
-            with pytest.raises(SystemExit) as ended:
-                cli.main(words)
-            return ended.value.code or 0, *capsys.readouterr()
-
-        return run
-
     def test_it_says_which_file_goes_where(self, call, experiment, tmp_path):
         code, out, err = call("keys", str(experiment), mapping(FAR))
         assert (code, err) == (0, "")

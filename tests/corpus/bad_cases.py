@@ -3,11 +3,24 @@
 import shlex
 from collections.abc import Iterator, Sequence
 
-from tests.corpus.bad_configs import BYTES, EDITS, LOADED, OVERRIDES, UNREADABLE
-from tests.corpus.bad_files import BESIDE_A_ROW, CIFAR, GRAPHS, IDX, KEYS, NO_TEXT, ROW, ROWS, RUNS, WEIGHTS
+from tests.corpus.bad_configs import BYTES, EDITS, EXTENDED, LOADED, OVERRIDES, UNREADABLE
+from tests.corpus.bad_files import (
+    BESIDE_A_ROW,
+    CIFAR,
+    GRAPHS,
+    IDX,
+    KEYS,
+    NO_TEXT,
+    ROW,
+    ROWS,
+    RUNS,
+    TRACES,
+    WEIGHTS,
+)  # fmt: skip
+from tests.corpus.bad_imports import FILES, FLAGS, IMPORT_WORDS, INI_BYTES, INI_EDITS, PLAIN
 from tests.corpus.bad_plugins import CODE, DATA, DATASETS, PLUGINS
 from tests.corpus.bad_words import WORDS
-from tests.corpus.case import BASE, Case, edited
+from tests.corpus.case import BASE, ROOT, Case, edited
 from tests.corpus.formats import CIFAR_DEFECTS, IDX_DEFECTS, KEY_DEFECTS, cifar_files, idx_files, key_files
 from tests.corpus.table import Row, rows
 
@@ -17,7 +30,8 @@ VALIDATE = ("validate", CONFIG)
 
 def bad_cases() -> list[Case]:
     """Every case; names are unique."""
-    return [*_configurations(), *_graphs(), *_datasets(), *_plugins(), *_runs(), *_keys(), *_words()]
+    configured = [*_configurations(), *_graphs(), *_datasets(), *_plugins()]
+    return [*configured, *_runs(), *_keys(), *_words(), *_imports()]
 
 
 def _configurations() -> Iterator[Case]:
@@ -26,7 +40,11 @@ def _configurations() -> Iterator[Case]:
     for row in rows(LOADED):
         yield _edit("loaded", row)
     for row in rows(UNREADABLE):
-        yield Case(f"unreadable, {row.id}", VALIDATE, _prefixed(CONFIG, row.lines), {CONFIG: row.new})
+        yield Case(f"unreadable, {row.id}", VALIDATE, _of_config(row.lines), {CONFIG: row.new})
+    for row in rows(EXTENDED):
+        base = edited(*row.old.split(" -> "))
+        files = {CONFIG: f"extends: base/base.yaml\n{row.new}\n", "base/base.yaml": base}
+        yield Case(f"extends, {row.id}, {row.old}", (*VALIDATE, "--no-load"), row.lines, files)
     for content, line in BYTES.items():
         yield Case(f"unreadable, {content[:40]!r}", VALIDATE, [f"{CONFIG}:{line}"], {CONFIG: content})
     for row in rows(OVERRIDES):
@@ -39,9 +57,15 @@ def _configurations() -> Iterator[Case]:
 
 def _edit(kind: str, row: Row, *, words: Sequence[str] = VALIDATE, **files: str) -> Case:
     """A configuration that differs from BASE in one thing, beside modules."""
-    wanted = [f"{CONFIG}:{line}" if line[0].isdigit() else line for line in row.lines]
     modules = {f"{name}.py": content for name, content in files.items()}
-    return Case(f"{kind}, {row.id}", words, wanted, {CONFIG: edited(row.old, row.new), **modules})
+    return Case(
+        f"{kind}, {row.id}", words, _of_config(row.lines), {CONFIG: edited(row.old, row.new), **modules}
+    )
+
+
+def _of_config(lines: list[str]) -> list[str]:
+    """Returns the lines with the name of the configuration in front of those that begin with a number."""
+    return [f"{CONFIG}:{line}" if line[0].isdigit() else line for line in lines]
 
 
 def _graphs() -> Iterator[Case]:
@@ -53,6 +77,14 @@ def _graphs() -> Iterator[Case]:
     for name, damaged in NO_TEXT.items():
         line = f"./{name}: is not a text file; expected numbers in UTF-8"
         yield Case(f"graph {name}", ("graph", f"./{name}"), [line], {name: damaged})
+    for row in rows(TRACES):
+        name, _, content = row.new.partition(" ")
+        graph = {
+            "contacts": ("contact_trace", "path=contacts"),
+            "awake": ("availability_trace", "path=ring.edges", "trace_path=awake"),
+        }[name]
+        lines = _prefixed(name, row.lines)
+        yield Case(f"trace, {row.id}", ("graph", *graph, "seconds_per_round=1"), lines, {name: content})
     for row in rows(WEIGHTS):
         name, _, content = row.new.partition(" ")
         words = ("graph", "ring.edges", "--weights", name)
@@ -113,6 +145,21 @@ def _keys() -> Iterator[Case]:
 def _words() -> Iterator[Case]:
     for row in rows(WORDS):
         yield Case(f"words, {row.id}", shlex.split(row.new), row.lines, {CONFIG: BASE})
+
+
+def _imports() -> Iterator[Case]:
+    graph = {"regular_16.edges": (ROOT / "graphs" / "regular_16_4.edges").read_text()}
+    words = ("import", "config.ini")
+    for row in rows(INI_EDITS):
+        assert row.old in PLAIN, row.old
+        lines = [f"config.ini:{line}" for line in row.lines]
+        files = {**graph, "config.ini": PLAIN.replace(row.old, row.new, 1)}
+        yield Case(f"import, {row.id}", (*words, *FLAGS), lines, files)
+    for content, lines in INI_BYTES.items():
+        yield Case(f"import, {content[:40]!r}", (*words, *FLAGS), lines, {**graph, "config.ini": content})
+    for row in rows(IMPORT_WORDS):
+        more = shlex.split(row.new.replace("{flags}", " ".join(FLAGS)))
+        yield Case(f"import, {row.id}", (*words, *more), row.lines, {**graph, **FILES, "config.ini": PLAIN})
 
 
 def _prefixed(prefix: str, lines: list[str]) -> list[str]:

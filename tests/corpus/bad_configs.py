@@ -5,6 +5,7 @@ EDITS = r"""
 name: a/b | 1 name | must be made of letters, digits, '_', '-' and '.', at most 100, not 'a/b'
 name: "\\ud800" | 1 name | this text has a character that is not allowed (null, or half of a surrogate pair)
 name: 5 | 1 name | must be text, not 5
+extend: base.yaml | 1 extend | unknown key; did you mean 'extends'?
 name: '' | 1 name | must be made of letters, digits, '_', '-' and '.', at most 100, not ''
 name: <a * 101> | 1 name | must be made of letters, digits, '_', '-' and '.', at most 100, not '<a * 40>'
 name: my run | 1 name | must be made of letters, digits, '_', '-' and '.', at most 100, not 'my run'
@@ -136,6 +137,7 @@ faults: [null] | 2 faults[0] | missing; name one of: ...
 security: off | 2 security | must be 'auto' or 'none' or a mapping with keys, not 'off'
 security: 1 | 2 security | must be 'auto' or 'none' or a mapping with keys, not 1
 security: {key: keys} | 2 security.key | unknown key; did you mean 'keys'?
+security: {} | 2 security.keys | missing; it must be a path
 security: {keys: null} | 2 security.keys | must be a path, not null
 "a\\nb": 1 | 2 a\\nb | unknown key (known: ...)
 seed: &a [1] | 2 seed | must be a whole number >= 0, not a list of 1
@@ -425,6 +427,8 @@ null
     | 9 model.channels | must be a list of exactly 2 (a whole number > 0, a whole number > 0), not a list of 3
 {name: resnet18, norm: layer} | 9 model.norm | must be 'group' or 'batch', not 'layer'
 {name: quadratic, start: zero} | 9 model.start | must be a number, not 'zero'
+{name: 'corpus_nets:Net', with: 5}
+    | 9 model.with | unknown option of corpus_nets:Net; did you mean 'width'?
 'json:' | 9 model | 'json:' names no class; write module:Class
 'json:JSONDecoder'
     | 9 model | 'json:JSONDecoder' is no model; it must be a subclass of decentnode.models.base.Model or ...
@@ -477,6 +481,10 @@ null | 11 training.optimizer | missing; name one of: ...
 {name: Adam, eps: -1} | 11 training.optimizer | Adam: Invalid epsilon value: -1.0
 {name: AccumAdam, accum_iter: 0}
     | 11 training.optimizer | AccumAdam: accum_iter must be a whole number > 0, not 0
+SparseAdam
+    | 11 training.optimizer | SparseAdam needs sparse gradients, and the gradient here is one dense ...
+LBFGS\n  amp: float16
+    | 12 training.amp | float16 skips steps whose gradient overflows, and LBFGS cannot leave a line ...
 {name: AccumAdm} | 11 training.optimizer.name | unknown optimizer 'AccumAdm'; did you mean 'AccumAdam'? ...
 {name: AccumAdam, accum: 2}
     | 11 training.optimizer.accum | unknown option of AccumAdam; did you mean 'accum_iter'?
@@ -516,10 +524,25 @@ nesterov: true | 11 training.optimizer | SGD: Nesterov momentum requires a momen
 bach_size | 12 training.bach_size | unknown key; did you mean 'batch_size'?
 
 = batch_size: 16
+dtype: bfloat16\n  amp: float16
+    | 13 training.amp | needs training.dtype: float32; bfloat16 computes the same without amp
+amp: bfloat16\n  loss: BCELoss
+    | 12 training.amp | BCELoss is not safe in mixed precision; use BCEWithLogitsLoss, and a model without a
+    + sigmoid at its end
+privacy: {name: dp_sgd, clip: 1, noise: 1, epsilon: 1, accountant: none, delta: 1.0e-5}
+    | 12 training.privacy.epsilon | needs an accountant: rdp or pld
+privacy: {name: dp_sgd, clip: 1, noise: 0, epsilon: 1, delta: 1.0e-5}
+    | 12 training.privacy.noise | 0 protects nothing; leave it out to compute it
+scheduler: {name: WarmupCosine, total: 5, start_factor: 0}
+    | 12 training.scheduler | WarmupCosine: start_factor must be > 0 and <= 1, not 0.0
+scheduler: {name: WarmupCosine, total: 5, final_lr: -1}
+    | 12 training.scheduler | WarmupCosine: final_lr must be >= 0, not -1.0
+scheduler: {name: InverseSquareRoot, warmup: 0}
+    | 12 training.scheduler | InverseSquareRoot: warmup must be a whole number > 0, not 0
 scheduler: StepLR | 12 training.scheduler.step_size | missing; it has no default
 scheduler: WarmupCosine | 12 training.scheduler.total | missing; it has no default
-scheduler: {name: WarmupCosine, warmup: 20, total: 10}
-    | 12 training.scheduler | WarmupCosine: warmup must be >= 0 and below total, not 20 of 10
+scheduler: {name: WarmupCosine, warmup: 10, total: 10}
+    | 12 training.scheduler | WarmupCosine: warmup must be >= 0 and below total, not 10 of 10
 loss: {name: CrossEntropyLoss, reduction: none}
     | 12 training.loss | CrossEntropyLoss: reduction 'none' gives no single loss; use 'mean' or 'sum'
 batch_size: 0 | 12 training.batch_size | must be a whole number > 0 or null, not 0
@@ -635,6 +658,17 @@ name: jwins, fractions: []
     | 14 sharing | top_k needs one fraction or more (jwins itself puts it into the chain)
 name: choco, transforms: [{name: gaussian_noise, sigma: 1, scope: neighbor}]
     | 14 sharing.transforms[0] | gaussian_noise sends each neighbor another payload, but choco needs the ...
+name: jwins, transforms: [{name: top_k, fraction: 0.1}]
+    | 14 sharing.transforms[0] | ...; jwins itself begins with wavelet, top_k, auto
+name: choco, transforms: [error_feedback, sign]
+    | 14 sharing.transforms[0] | error_feedback would count errors twice, because choco itself sends later
+    + what was dropped; leave it out
+name: deep_squeeze, transforms: [error_feedback, sign]
+    | 14 sharing.transforms[0] | error_feedback would count errors twice, because deep_squeeze itself sends
+    + later what was dropped; leave it out
+name: quasi_global, transforms: [error_feedback, sign]
+    | 11 training.optimizer | quasi_global needs plain SGD, ...; not momentum 0.9
+    | 14 sharing.transforms[0] | error_feedback is right for differences, but quasi_global sends models; ...
 name: choco_per_edge, transforms: [{name: top_k, by: change}]
     | 14 sharing.transforms[0] | top_k remembers one thing that was sent to all, but ...
 
@@ -787,6 +821,7 @@ timeout: 60
 
 LOADED = r"""
 = seed: 1
+task: {name: classification, top_k: [11]} | 2 task.top_k | 11 is more than the 10 classes
 device: cuda | 2 device | cuda is asked for, but torch finds no GPU here; use cpu or auto
 
 = dataset: {name: digits, partition: {name: dirichlet, alpha: 0.5}}\nmodel: {name: mlp, hidden: [8]}
@@ -857,6 +892,9 @@ quadratic | 9 model | quadratic takes the samples of dataset quadratic, and no o
     + training.dtype: float64, or call .to(torch.float32)
 'corpus_nets:Fails' | 9 model | Fails does not take samples of shape (1, 8, 8): KeyError: 'x'
 
+= every: 10
+samples: 361 | 16 evaluation.samples | 361 samples asked for, the test set has 360
+
 = mlp, hidden: [8]}\ntraining:\n  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}\n  batch_size: 16\n
     +  steps_per_round: 5\nsharing: {name: gossip, weights: metropolis_hastings}
 resnet18, norm: batch, width: 4}\ntraining:\n  optimizer: {name: SGD, lr: 0.1}\n  mix_buffers: true\n
@@ -876,6 +914,53 @@ augmentation: [{name: cutout, size: 9}]
 """
 """Edits of BASE whose defects are found when samples and model are looked at."""
 
+EXTENDED = r"""
+= name: trial -> name: trial
+sed: 1 | x.yaml:2 sed | unknown key; did you mean 'seed'?
+training: {optimizer: {lr: a}} | x.yaml:2 training.optimizer.lr | must be a number, not 'a'
+sharing: {name: choco, fill: own} | x.yaml:2 sharing.fill | unknown option of choco ...
+rounds: .inf | x.yaml:2 rounds | .inf is not a finite number
+graph: {path: nope.edges} | x.yaml:2 graph.path | no such file: {here}/nope.edges
+
+= name: trial -> extends: ../x.yaml
+"" | base/base.yaml:1 extends | a circle: x.yaml extends base/base.yaml extends x.yaml; one of ...
+
+= name: trial -> name: 'trial
+"" | base/base.yaml:1 | not valid YAML: found unexpected end of stream; a quote that begins here has no end
+
+= seed: 1 -> sed: 1
+"" | base/base.yaml:2 sed | unknown key; did you mean 'seed'?
+
+= seed: 1 -> seed: 1e999
+machine: 0 | base/base.yaml:2 seed | 1e999 is not a finite number
+
+= seed: 1 -> seed: 2\nseed: 3
+rounds: 1 | base/base.yaml:3 seed | this key appears twice; the first is in line 2
+
+= weights: -> weigts:
+"" | base/base.yaml:14 sharing.weigts | unknown option of gossip; did you mean 'weights'?
+
+= weights: metropolis_hastings -> transforms: [top_l]
+sharing: {fill: own} | base/base.yaml:14 sharing.transforms[0] | unknown transform 'top_l'...
+
+= lr: 0.1 -> lr: a
+training: {batch_size: 8} | base/base.yaml:11 training.optimizer.lr | must be a number, not 'a'
+seed: a\nrounds: 0 | x.yaml:2 seed | must be a whole number >= 0, not 'a'
+    | x.yaml:3 rounds | must be a whole number > 0, not 0
+    | base/base.yaml:11 training.optimizer.lr | must be a number, not 'a'
+
+= ring.edges -> rig.edges
+graph: {type: edges}
+    | base/base.yaml:4 graph.path | no such file: {here}/base/rig.edges or {here}/rig.edges; did ...
+
+= nodes: 4 -> nodes: 3
+graph: {name: ring, nodes: 4} | base/base.yaml:5 mapping | the machines carry 3 nodes, the graph has 4; ...
+
+= rounds: 3 -> # no rounds
+"" | x.yaml:1 rounds | missing; it must be a whole number > 0
+"""
+"""Edits of BASE in `base/base.yaml`, old and new, and what `x.yaml`, which extends it, has besides."""
+
 UNREADABLE = r"""
 "" | 1 | the file is empty; a configuration has lines such as 'seed: 1'
 # none\n | 1 | the file is empty; a configuration has lines such as 'seed: 1'
@@ -890,7 +975,7 @@ a: 1\nb: *c\n | 2 | not valid YAML: found undefined alias 'c'; put text that beg
 a: 1\n---\nb: 2\n | 2 | a second document begins; a configuration is one document
 a: <[ * 9999> | 1 | nested deeper than 32 levels
 a: &a [*a]\n | 1 | nested deeper than 32 levels
-<# * 300000> |  | too large for a configuration; at most 262144 bytes are read
+<# * 300000> | x.yaml | too large for a configuration; at most 262144 bytes are read
 n\0a\0m\0e\0:\0 \0t\0r\0i\0a\0l\0\n\0 | 1 | character 0x0000 is not allowed in YAML; remove it
 <\0 * 100> | 1 | character 0x0000 is not allowed in YAML; remove it
 \s \n\n | 1 | the file is empty; a configuration has lines such as 'seed: 1'
@@ -912,6 +997,13 @@ a: 1\n- b\n
 seed: 1\nname: "\\U00110000"\n | 2 | not valid YAML: \\U is followed by a character's number, at most 0010FFFF
 name: "\\UFFFFFFFF"\n | 1 | not valid YAML: \\U is followed by a character's number, at most 0010FFFF
 a:\n-\tb\n\t- c\n | 2 | a tab; YAML is indented with spaces
+extends: nope.yaml | 1 extends | no such file: {here}/nope.yaml
+extends: xx.yaml | 1 extends | no such file: {here}/xx.yaml; did you mean 'x.yaml'?
+seed: 1\nextends: [a, b] | 2 extends | must be the path of one configuration, not a list of 2
+extends: '' | 1 extends | must be the path of one configuration, not ''
+extends: x.yaml | 1 extends | a circle: x.yaml extends x.yaml; one of them must not extend another
+extends: ~nobody-here/x.yaml | 1 extends | no usable path: '~nobody-here/x.yaml': there is no such user
+extends: full | full | cannot be read: Is a directory
 """
 """Whole files that give nothing to check, and what follows `x.yaml:`."""
 
@@ -1006,6 +1098,22 @@ training.name=dpp | training.name | unknown training 'dpp'; did you mean 'ddp'? 
 training.bucket_mb=3 | training.bucket_mb | unknown key (known: ...)
 training.name=ddp
     | x.yaml:14 sharing | ddp keeps one model on all nodes, so nothing is left to share; use none
+communication.nodes_per_process=2 'faults=[drop]'
+    | faults[0] | drop acts on messages between processes; give each node a process of its own (zeromq ...
+training.optimzer.lr=0.05 | training.optimzer.lr | unknown key; did you mean 'optimizer'?
+run_dir=$NOWHERE/a | run_dir | no usable path: '$NOWHERE/a': the variable NOWHERE is not set
+extends=other.yaml | extends | is read from a file alone; write it there, or name ...
+communication=inproc 'mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2, nodes: 1}]'
+    | communication | carries all nodes in one process, but there are 2 machines; use zeromq
+training.steps_per_round=[1,2,3] 'mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2,
+    + nodes: 1}]'
+    | training.steps_per_round | must be one number, or one for each of the 4 ranks or 2 machines, not a ...
+communication.base_port=65534 'mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2,
+    + nodes: 1}]'
+    | communication.base_port | the ports 65534..65536 are needed, the last that exists is 65535
+communication.base_port=29498 'mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2,
+    + nodes: 1}]'
+    | communication.base_port | the ports 29498..29500 are needed, but 29500 is mapping.rendezvous_port
 training.name=ddp sharing=none communication.overlap=true
     | communication.overlap | ddp overlaps its all-reduce with the backward pass by itself; leave it out
 training.name=ddp sharing=none communication=inproc | communication | ddp needs a process for each node; ...
@@ -1069,6 +1177,13 @@ training.name=ddp sharing=none training.seconds_per_round=1
     | adversaries[0].victim | rank 0 is an adversary itself; name an honest one of 0..3
 'graph={name: churn, graph: {name: ring, nodes: 4}, schedule: [[4, 1, 2]]}'
     | graph | churn: rank 4 of the schedule is none of ring, 0..3
+'graph={name: churn, graph: {name: ring, nodes: 4}}' | graph | churn: give one of schedule and schedule_path
+'graph={name: churn, schedule: [[1, 5, 4]], graph: {name: ring, nodes: 4}}'
+    | graph | churn: rank 1 leaves in round 4, before its first round 5
+'graph={name: churn, schedule: [[1, 0, 4], [1, 5, 6]], graph: {name: ring, nodes: 4}}'
+    | graph | churn: rank 1 begins in round 5, but is there already; leave a round...
+'graph={name: churn, schedule: [[1, 0, null], [1, 5, 6]], graph: {name: ring, nodes: 4}}'
+    | graph | churn: rank 1 begins in round 5, but is there already...
 'graph={name: churn, graph: {name: ring, nodes: 4}, schedule: [[1]]}' | graph.schedule[0] | must be ...
 training.name=ddp sharing=none 'graph={name: partial_participation, nodes: 4, degree: 2, probability: 0.5}'
     | graph | ddp makes the same steps on all ranks, and nodes of partial...

@@ -110,6 +110,25 @@ directed.edges 4\n0 1\n1 2\n2 3\n3 0\n0 2\n2 0\n
 """
 """Names of graph files and their content, and what follows the name."""
 
+TRACES = r"""
+contacts
+    | 1 | the first line is the number of nodes, one integer from 1
+contacts 3\n0 1 5\n | 2 | a contact is 'i j begin end', two ranks and two times, not '0 1 5'
+contacts 3\n0 1 5 4\n | 2 | times must be seconds with 0 <= begin <= end, not '5 4'
+contacts 3\n0 1 5 inf\n | 2 | times must be seconds with 0 <= begin <= end, not '5 inf'
+contacts 3\n1 1 0 4\n | 2 | node 1 is in contact with itself; remove that
+contacts 3\n0 3 0 4\n | 2 | rank 3 is out of range; with 3 nodes it is 0..2
+contacts 2\n0 1 0 1e9\n
+    |  | 1,000,000,000 rounds are too many, at most 1,000,000; increase seconds_per_round
+contacts 2\n0 1 0 1e308\n |  | 1e+308 rounds are too many, at most 1,000,000; increase seconds_per_round
+awake | 1 | the trace is empty; it has one 'rank,begin,end' per line
+awake 0,1\n | 1 | expected 'rank,begin,end', a rank and two times, not '0 1'
+awake 7,0,1\n | 1 | rank 7 is out of range; with 4 nodes it is 0..3
+awake 0,5,1\n | 1 | times must be seconds with 0 <= begin <= end, not '5 1'
+awake 0,0,1e9\n |  | 1,000,000,000 rounds are too many, at most 1,000,000; increase seconds_per_round
+"""
+"""Names of traces and their content, and what follows the name."""
+
 NO_TEXT: dict[str, bytes] = {
     "picture.edges": b"\x89PNG\r\n\x1a\n\x00\xff",
     "utf16.edges": b"\xff\xfe3\x00\n\x000\x00 \x001\x00\n\x001\x00 \x002\x00\n\x00",
@@ -220,6 +239,11 @@ KEYS = r"""
 a folder for all | {here}/keys: others have access (mode 0755); type: chmod 700 {here}/keys
 a secret for all | {here}/keys/machine-0.secret: others have access (mode 0644); type: chmod 600 ...
 a secret for the group | {here}/keys/machine-0.secret: others have access (mode 0640); type: chmod 600 ...
+a secret that others may write
+    | {here}/keys/machine-0.secret: others have access (mode 0602); type: chmod 600 ...
+a folder that others may enter | {here}/keys: others have access (mode 0711); type: chmod 700 {here}/keys
+a list that the group may change
+    | {here}/keys/machines.json: others have access (mode 0664); type: chmod 644 {here}/keys/machines.json
 a list that others may change
     | {here}/keys/machines.json: others have access (mode 0666); type: chmod 644 {here}/keys/machines.json
 no list
@@ -308,7 +332,7 @@ partition.json {"schema": 1, "labels_per_rank": [[1, "a"]]}
 partition.json {"schema": 1, "labels_per_rank": [[1, 2], [3]]}
     | run/partition.json: not written by this version of decentnode: labels_per_rank has one number per ...
 """
-"""The same for a file beside evaluations that are right."""
+"""A file of a run directory that has right evaluations besides, and what `plot` says of it."""
 
 ROWS = r"""
 = "round": 0

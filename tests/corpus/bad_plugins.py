@@ -99,7 +99,9 @@ import torch
 from decentnode.graph.base import StaticGraph
 from decentnode.graph.mixing import Mixing
 from decentnode.core.payload import Form, Payload
+from decentnode.errors import Defect, GraphError
 from decentnode.sharing import Gossip
+from decentnode.sharing.base import Sharing
 from decentnode.transforms.base import Transform
 
 
@@ -217,6 +219,20 @@ class Lonely(StaticGraph):
 
 
 @dataclass
+class Defective(StaticGraph):
+    nodes: int = 4
+
+    @property
+    def adjacency(self):
+        raise GraphError("one thing", Defect(("nodes",), "another thing"))
+
+
+@dataclass
+class Unfinished(Sharing):
+    pass
+
+
+@dataclass
 class Weights(Mixing):
     def incoming(self, graph, rank, round):
         return {}[rank]
@@ -238,23 +254,33 @@ class Picky(Stuck):
 PLUGINS = r"""
 = {name: file, path: ring.edges}
 'corpus_code:Lonely' | graph | Lonely.adjacency raises KeyError: 0 (...corpus_code.py:...
+{name: 'corpus_code:Defective', nodes: 4} | 4 graph | one thing
+    | 4 graph.nodes | another thing
 
 = {name: mlp, hidden: [8]}
+'corpus_code:Net' | 9 model | module 'corpus_code' has no class 'Net'
 'corpus_code:Stuck' | 9 model | the loss of Stuck in training mode has no gradient; detach nothing in it
 'corpus_code:Picky' | 9 model | Picky.forward raises RuntimeError: ... (...corpus_code.py:...
 
+= name: gossip
+name: 'corpus_code:Defective'
+    | 14 sharing.name | 'corpus_code:Defective' is no sharing; it must be a subclass of
+    + decentnode.sharing.base.Sharing or decentnode.sharing.asynchronous.base.AsyncSharing
+
 = {name: gossip, weights: metropolis_hastings}
+'corpus_code:Unfinished'
+    | 14 sharing | Unfinished: Can't instantiate abstract class Unfinished with abstract methods mix, outgoing
 'corpus_code:NoOut'
     | 14 sharing | NoOut.mix leaves 1 of 610 elements of out unwritten, or makes them NaN; write the new ...
 'corpus_code:InPlace' | 14 sharing | InPlace.mix writes to vector, which peers may still read; write to out
 'corpus_code:Early' | 14 sharing | Early.outgoing writes to vector, which peers may still read; make a copy
-'corpus_code:Fails' | 14 sharing | Fails.mix raises KeyError: 99 (...corpus_code.py:36, in Fails.mix)
-'corpus_code:Unlaid' | 14 sharing | Unlaid.payload_layout raises KeyError: 0 (...corpus_code.py:42, ...)
+'corpus_code:Fails' | 14 sharing | Fails.mix raises KeyError: 99 (...corpus_code.py:38, in Fails.mix)
+'corpus_code:Unlaid' | 14 sharing | Unlaid.payload_layout raises KeyError: 0 (...corpus_code.py:44, ...)
 'corpus_code:Astray' | 14 sharing | Astray.outgoing sends to rank 99, which is not in view.targets
 'corpus_code:Half' | 14 sharing | Half.outgoing gives another payload than payload_layout(0) declares
 'corpus_code:Twice' | 14 sharing | Twice exchanges more than 1 times; let its promises have phases=2
 'corpus_code:Adjusts'
-    | 14 sharing | Adjusts._adjust raises RuntimeError: ... (...corpus_code.py:71, in Adjusts._adjust)
+    | 14 sharing | Adjusts._adjust raises RuntimeError: ... (...corpus_code.py:73, in Adjusts._adjust)
 {name: gossip, transforms: [{name: clip, norm: 9}, 'corpus_code:Greedy']}
     | 14 sharing.transforms[1] | Greedy.encode changes the memory that it was given; make a copy
 {name: gossip, transforms: [{name: clip, norm: 9}, 'corpus_code:Other']}

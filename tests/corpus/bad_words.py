@@ -46,6 +46,7 @@ run a b | a: cannot be read: No such file or directory
 run x.yml | x.yml: cannot be read: No such file or directory; did you mean 'x.yaml'?
 run ring.edges | ring.edges:1: this is not a mapping; a configuration has lines such as 'seed: 1'
 run . | .: cannot be read: Is a directory
+import x.ini | x.ini: cannot be read: No such file or directory; did you mean 'x.yaml'?
 run rounds=3 x.yaml
     | rounds=3: cannot be read: No such file or directory; the configuration comes first, then what it changes
 run '' | .: cannot be read: Is a directory
@@ -73,6 +74,7 @@ graph ring nodes=0 | command line: nodes: must be a whole number > 0, not 0
 graph ring nodes=-2 | command line: nodes: must be a whole number > 0, not -2
 graph ring nodes | command line: nodes: an override is key=value, such as training.optimizer.lr=0.05
 graph ring nodez=3 | command line: nodez: unknown option; did you mean 'nodes'?
+graph rings.edges | rings.edges: cannot be read: No such file or directory; did you mean 'ring.edges'?
 graph nofile.edges | nofile.edges: cannot be read: No such file or directory
 graph ring nodes=4 --wights x
     | decentnode: No such option: --wights (Possible options: --weights) (see decentnode --help)
@@ -123,6 +125,8 @@ plot | decentnode: Missing argument 'RUN...' (see decentnode --help)
 plot nowhere | nowhere/evaluations.jsonl: No such file or directory; name the directory of a run
 plot ring.edges | ring.edges/evaluations.jsonl: Not a directory; name the directory of a run
 plot full | full/evaluations.jsonl: No such file or directory; name the directory of a run
+compare full | full/evaluations.jsonl: No such file or directory; name the directory of a run
+report full | full: holds no run; name the directory of a run or of a study
 plot full --output x | decentnode: No such option: --output (Possible options: --out) (see decentnode --help)
 plot full --out | decentnode: Option '--out' requires an argument (see decentnode --help)
 bench startp | bench: unknown benchmark 'startp' (known: ...)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tests.corpus.table import fits
 
+ROOT = Path(__file__).resolve().parents[2]
 MOST_LETTERS = 360
-"""Of one line; lists of all plug-ins of a kind come near it. Paths of the test's folder do not count."""
+"""The limit for one line, without paths of the test's folder; a list of all plug-ins of a kind comes near."""
 
 COMMON: dict[str, str] = {
     "ring.edges": "4\n0 1\n1 2\n2 3\n3 0\n",
@@ -180,11 +181,11 @@ class Case:
         """The words with the port in its place."""
         return [word.replace("{busy}", str(busy)) for word in self.words]
 
-    def violations(self, code: int, said: str, folder: Path, busy: int) -> list[str]:
-        """What breaks the promise about bad input; none for a case that keeps it."""
-        lines = said.splitlines()
+    def violations(self, code: int, output: str, folder: Path, busy: int) -> list[str]:
+        """Returns what breaks the promise about bad input; nothing for a case that keeps it."""
+        lines = output.splitlines()
         wrong = [] if code == 2 else [f"exit code {code}"]
-        wrong += ["a traceback"] if "Traceback" in said else []
+        wrong += ["a traceback"] if "Traceback" in output else []
         bare = [line.replace(str(folder), "") for line in lines]
         wrong += [f"a line of {len(line)} letters" for line in bare if len(line) > MOST_LETTERS]
         if not all(line.isprintable() for line in lines):

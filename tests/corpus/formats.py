@@ -70,7 +70,7 @@ CIFAR_DEFECTS: dict[str, tuple[str, bytes | None]] = {
     "a page that says 404": ("data_batch_3", b"<html>404</html>"),
     "zipped": ("data_batch_4", gzip.compress(RECORDS, mtime=0)),
 }
-"""The same for the batches of CIFAR-10."""
+"""Which batch of CIFAR-10 gets which content; None: it is missing."""
 
 
 def cifar_files(damaged: str = "", content: bytes | None = b"") -> dict[str, bytes]:
@@ -102,7 +102,10 @@ KEY_DEFECTS: dict[str, tuple[str, bytes | int | None]] = {
     "a folder for all": ("", 0o755),
     "a secret for all": ("machine-0.secret", 0o644),
     "a secret for the group": ("machine-0.secret", 0o640),
+    "a secret that others may write": ("machine-0.secret", 0o602),
+    "a folder that others may enter": ("", 0o711),
     "a list that others may change": ("machines.json", 0o666),
+    "a list that the group may change": ("machines.json", 0o664),
     "no list": ("machines.json", None),
     "no secret": ("machine-0.secret", None),
     "an empty list": ("machines.json", b""),

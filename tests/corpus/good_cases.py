@@ -1,12 +1,10 @@
 """Input that is right, though it may look odd: every way to write what is meant must be accepted."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from tests.corpus.case import BASE, Case, edited
+from tests.corpus.case import BASE, ROOT, Case, edited
 from tests.corpus.formats import cifar_files, idx_files
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "x.yaml"
 GRAPH, MAPPING = "{name: file, path: ring.edges}", "  machines:\n    - {address: 127.0.0.1, nodes: 4}"
 PARTITION, MODEL = "{name: dirichlet, alpha: 0.5}", "{name: mlp, hidden: [8]}"
@@ -152,6 +150,12 @@ OVERRIDES: dict[str, list[str]] = {
     "the last of two counts": ["rounds=x", "rounds=2"],
     "an empty list": ["sharing.transforms=[]"],
     "text with a sign": ["run_dir=a=b"],
+    "one port for all nodes of a machine": [
+        "communication={base_port: 65534, nodes_per_process: 3}",
+        "mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2, nodes: 1}]",
+    ],
+    "a crash inside a process": ["communication=inproc", "faults=[crash]"],
+    "ports that no other machine needs": ["communication.base_port=65534"],
 }
 
 GRAPHS: dict[str, tuple[str, list[str]]] = {

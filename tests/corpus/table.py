@@ -57,8 +57,8 @@ def text(cell: str) -> str:
     """Returns what a cell stands for."""
     if cell == '""':
         return ""
-    repeated = re.sub(r"<(.+?) \* (\d+)>", lambda found: found[1] * int(found[2]), cell)
-    return re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[1]), repeated)
+    repeated = re.sub(r"<(.+?) \* (\d+)>", lambda match: match[1] * int(match[2]), cell)
+    return re.sub(r"\\(.)", lambda match: ESCAPES.get(match[1], match[1]), repeated)
 
 
 def fits(wanted: str, line: str) -> bool:

@@ -53,8 +53,8 @@ def call(tmp_path, monkeypatch, capsys, busy):
 
 @pytest.mark.parametrize("case", BAD, ids=lambda case: case.id)
 def test_bad_input_is_refused_in_words(call, case, tmp_path, busy):
-    code, said, output = call(case)
-    assert case.violations(code, said, tmp_path, busy) == []
+    code, messages, output = call(case)
+    assert case.violations(code, messages, tmp_path, busy) == []
     assert output == "" or "--draw" in case.words, "the report stands before the picture"
 
 

@@ -9,7 +9,7 @@ from decentnode.config import loader as config
 from decentnode.datasets import LoadedDataset, Partition, Samples
 from decentnode.datasets.partition import Iid, Natural, Shards
 from decentnode.datasets.validation import ValidationSettings, hold_out, split_rows
-from decentnode.errors import BadInput, DatasetError
+from decentnode.errors import DatasetError
 from decentnode.launcher.state.run_directory import make_run_directory
 from decentnode.node.experiment import Experiment, average_model_test, vector_test
 from tests.support.in_process import Nodes
@@ -88,9 +88,6 @@ def test_a_size_that_leaves_nothing_is_one_line():
 
 def test_a_run_measures_its_models_on_validation_samples_and_records_the_skew(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "x.yaml").write_text(CONFIG.replace("natural, groups_per_node: 1", "shards"))
-    with pytest.raises(BadInput, match="cannot hold all 10; it must be at least 4"):
-        Experiment.from_yaml(tmp_path / "x.yaml")
     (tmp_path / "x.yaml").write_text(CONFIG.replace("{name: natural, groups_per_node: 1}", "quantity"))
     experiment = Experiment.from_yaml(tmp_path / "x.yaml")
     assert len(experiment.samples.dataset.validation) == 60 and sum(map(len, experiment.samples.parts)) == 240

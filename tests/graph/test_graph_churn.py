@@ -80,22 +80,6 @@ def test_the_schedule_may_stand_in_a_file(tmp_path):
     assert from_file.partners(3) == {2, 4}
 
 
-@pytest.mark.parametrize(
-    ("schedule", "defect"),
-    [
-        ((), "churn: give one of schedule and schedule_path"),
-        (((8, 0, 1),), "churn: rank 8 of the schedule is none of ring, 0..7"),
-        (((1, 5, 4),), "churn: rank 1 leaves in round 4, before its first round 5"),
-        (((1, 0, 4), (1, 5, 6)), "churn: rank 1 begins in round 5, but is there already; leave a round"),
-        (((1, 0, None), (1, 5, 6)), "churn: rank 1 begins in round 5, but is there already"),
-    ],
-)
-def test_schedules_that_make_no_sense_are_refused(schedule, defect):
-    with pytest.raises(GraphError) as caught:
-        Churn(Ring(8), schedule)
-    assert caught.value.lines[0].startswith(defect)
-
-
 def test_lines_that_make_no_sense_are_named(tmp_path):
     path = tmp_path / "churn.csv"
     path.write_text("1,3,5\n2,soon\n\n4\n")

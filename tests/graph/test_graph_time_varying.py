@@ -16,7 +16,6 @@ from decentnode.graph.mixing import (
     MetropolisHastings,
     Uniform,
     WeightedGraph,
-    WeightFile,
     default_weights,
 )
 from decentnode.graph.spectrum import convergence, measure
@@ -183,7 +182,7 @@ def test_lengths_of_base_graphs(nodes, degree, simple, rounds):
 
 
 def test_lengths_of_base_graphs_are_those_of_the_reference():
-    """Of the authors' code, for k = 1, 2, 3; n = 3 and k = 3 among them, where k counts as n - 1."""
+    """The lengths are those of the authors' code for k = 1, 2, 3; where k = n = 3, k counts as n - 1."""
     sizes = (3, 5, 6, 7, 8, 10, 12, 16, 25, 32, 48, 64, 96, 100)
     lengths = {
         1: (3, 5, 4, 5, 3, 6, 5, 4, 9, 5, 7, 6, 8, 11),
@@ -289,6 +288,4 @@ def test_weights_of_a_graph_that_has_none():
         WeightedGraph(OnePeerExponential(4), FromGraph())
     with pytest.raises(BadInput, match="use metropolis_hastings"):
         FromGraph().check(Ring(4))
-    with pytest.raises(BadInput, match="same in every round"):
-        WeightFile("w.txt").check(OnePeerHypercube(4))
     assert WeightedGraph(BaseKPlusOne(4, 3), Uniform()).matrix().tolist() == [[0.25] * 4] * 4

@@ -2,22 +2,10 @@
 
 import os
 import sys
+from functools import partial
 
 from decentnode.core.streams import redirect_output
-
-
-def in_a_child(path, work):
-    """The exit status of a forked process whose output goes to `path`."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            redirect_output(path)
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+from tests.support.processes import in_a_child
 
 
 def test_what_is_printed_is_appended_at_once(tmp_path):
@@ -25,17 +13,19 @@ def test_what_is_printed_is_appended_at_once(tmp_path):
     path.write_text("before\n")
 
     def work():
+        redirect_output(path)
         print("one")
         print("two", file=sys.stderr)
         os.write(2, b"three\n")
         print("four", flush=True)
 
-    assert in_a_child(path, work) == 0
+    assert in_a_child(work) == 0
     assert path.read_text() == "before\none\ntwo\nthree\nfour\n"
 
 
 def test_a_full_disk_ends_nobody(tmp_path):
-    def work():
+    def work(path):
+        redirect_output(path)
         for _ in range(3):
             print("x" * 20_000, flush=True)
             print("y", file=sys.stderr)
@@ -43,5 +33,5 @@ def test_a_full_disk_ends_nobody(tmp_path):
 
     full = tmp_path / "full"
     full.symlink_to("/dev/full")
-    assert in_a_child(full, work) == 0
-    assert in_a_child(tmp_path / "no" / "log", work) == 0
+    assert in_a_child(partial(work, full)) == 0
+    assert in_a_child(partial(work, tmp_path / "no" / "log")) == 0

@@ -3,7 +3,6 @@
 import secrets
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import msgspec
@@ -21,7 +20,6 @@ from decentnode.communication.launcher_link.reports import (
     RoundProgress,
     Stopped,
 )
-from decentnode.config.settings import FailureSettings
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput, StartError
@@ -42,6 +40,7 @@ from decentnode.launcher.state.messages import (
     VectorPiece,
 )
 from decentnode.mapping.base import Linear, Machine, tcp_endpoint
+from tests.support.launchers import LauncherThreads, join_of, mapping_of
 from tests.support.processes import free_ports
 from tests.support.reported import report_to
 
@@ -125,45 +124,6 @@ class TestMembership:
         assert how_it_ended(3) == "its process ended with exit code 3"
 
 
-def mapping_of(count):
-    machines = tuple(Machine(f"127.0.0.{i + 1}", 2) for i in range(count))
-    return Linear(machines, free_ports(1))
-
-
-def join_of(machine, **changes):
-    return msgspec.structs.replace(Join(machine, "0.1.0", "d" * 64, "e" * 64), **changes)
-
-
-class LauncherThreads:
-    """Launchers of the machines of a mapping, each in a thread, until one context ends."""
-
-    def __init__(self, count, start="all", grace=0.0, allow_different_code=False):
-        self.mapping = mapping_of(count)
-        self.failures = FailureSettings(start=start, grace=grace, allow_different_code=allow_different_code)
-        self.rendezvous_of = {}
-        self._pool = ThreadPoolExecutor(count)
-
-    def start(self, machine, deadline=10.0, is_stopped=lambda: False, handshakes=None, **changes):
-        """Starts the rendezvous of a machine; the future gives what was agreed on."""
-        rendezvous = Rendezvous(self.mapping, machine, join_of(machine, **changes), failures=self.failures)
-        self.rendezvous_of[machine] = rendezvous
-        return self._pool.submit(rendezvous.meet, handshakes or {}, deadline, is_stopped)
-
-    def wait_for(self, machine):
-        """Until machine 0 knows that this one has come."""
-        host, limit = self.rendezvous_of[0], time.monotonic() + 10.0
-        while machine not in host._joins and time.monotonic() < limit:
-            time.sleep(0.01)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._pool.shutdown()
-        for rendezvous in self.rendezvous_of.values():
-            rendezvous.close()
-
-
 def refusal(future):
     with pytest.raises(StartError) as caught:
         future.result(10.0)
@@ -212,7 +172,7 @@ class TestRendezvous:
             )
 
     @pytest.mark.parametrize(
-        ("change", "what"),
+        ("change", "difference"),
         [
             ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
             (
@@ -226,14 +186,14 @@ class TestRendezvous:
         ],
         ids=["version", "digest", "run", "dataset"],
     )
-    def test_what_differs_is_refused_on_both_sides(self, change, what):
+    def test_what_differs_is_refused_on_both_sides(self, change, difference):
         with LauncherThreads(2) as launchers:
             both = launchers.start(0), launchers.start(1, **change)
-            reason = f"machine 1 (127.0.0.2, ranks 2-3) has another {what}"
+            reason = f"machine 1 (127.0.0.2, ranks 2-3) has another {difference}"
             assert [refusal(future) for future in both] == [reason, f"machine 0: {reason}"]
 
     @pytest.mark.parametrize(
-        ("change", "what"),
+        ("change", "difference"),
         [
             ({"code": {"phd.py": "c", "lab/nets.py": "b"}}, "other code than machine 0: phd.py"),
             (
@@ -244,14 +204,14 @@ class TestRendezvous:
         ],
         ids=["plug-in", "package", "torch"],
     )
-    def test_other_code_is_refused_on_both_sides_as_bad_input_unless_it_is_allowed(self, change, what):
+    def test_other_code_is_refused_on_both_sides_as_bad_input_unless_it_is_allowed(self, change, difference):
         code = {"phd.py": "a", "lab/nets.py": "b"}
         machine = "machine 1 (127.0.0.2, ranks 2-3)"
         with LauncherThreads(2, allow_different_code=True) as launchers:
             both = launchers.start(0, code=code), launchers.start(1, **{"code": code} | change)
             assert both[0].result(10.0) == both[1].result(10.0)
             assert launchers.rendezvous_of[0].news == [
-                f"{machine} has {what}; failures.allow_different_code permits it"
+                f"{machine} has {difference}; failures.allow_different_code permits it"
             ]
         with LauncherThreads(2) as launchers:
             both = (
@@ -259,7 +219,7 @@ class TestRendezvous:
                 launchers.start(1, **{"code": code, "digest": "f" * 64} | change),
             )
             reason = (
-                f"{machine} has {what}; put the same files on all machines "
+                f"{machine} has {difference}; put the same files on all machines "
                 "(failures.allow_different_code: true permits others)"
             )
             for future, line in zip(both, (reason, f"machine 0: {reason}"), strict=True):
@@ -400,7 +360,7 @@ class TestRendezvous:
             assert last.result().handshakes[2] == b"new"
 
     def test_a_run_continues_after_the_newest_round_that_all_ranks_have(self):
-        """Whatever a machine says of the ranks of others."""
+        """What a machine says of the ranks of others does not count."""
         offers = [{0: [4, 9], 1: [4, 9, 14], 2: [99]}, {2: [9, 4], 3: [9, 14], 0: [99]}]
         with LauncherThreads(2) as launchers:
             both = [
@@ -458,10 +418,10 @@ class TestRendezvous:
         with LauncherThreads(2) as launchers:
             endpoint = tcp_endpoint("127.0.0.1", launchers.mapping.rendezvous_port)
             context = zmq.Context()
-            other = context.socket(zmq.ROUTER)
-            other.bind(endpoint)
+            occupant = context.socket(zmq.ROUTER)
+            occupant.bind(endpoint)
             message = refusal(launchers.start(0))
-            other.close(0)
+            occupant.close(0)
             context.term()
         assert message == f"{endpoint}: Address already in use (key mapping.rendezvous_port)"
 
@@ -472,9 +432,7 @@ class TestRendezvous:
             PartialDistance(1, 4, 2, 0.5),
         ]
         with LauncherThreads(2) as launchers:
-            for future in (launchers.start(0), launchers.start(1)):
-                future.result(10.0)
-            first, second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
+            first, second = launchers.meet()
             for note in notes:
                 assert second.send(note) == len(msgspec.msgpack.encode(note))
             assert receive(first, len(notes)) == notes
@@ -483,9 +441,7 @@ class TestRendezvous:
 
     def test_a_launcher_whose_connection_breaks_continues_where_it_was(self):
         with LauncherThreads(2) as launchers:
-            for future in (launchers.start(0), launchers.start(1)):
-                future.result(10.0)
-            first, second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
+            first, second = launchers.meet()
             for turn in range(3):
                 second._channel._socket.disconnect(second._endpoint)
                 second._channel._socket.connect(second._endpoint)
@@ -496,9 +452,7 @@ class TestRendezvous:
 
     def test_nobody_but_machine_0_names_a_last_round_or_settles_checkpoints(self):
         with LauncherThreads(2) as launchers:
-            for future in (launchers.start(0), launchers.start(1)):
-                future.result(10.0)
-            first, second = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
+            first, second = launchers.meet()
             for note in (
                 Pause(15, 3),
                 CheckpointsCommitted(3, 1),
@@ -570,7 +524,7 @@ class TestLate:
     """A Join after the start."""
 
     def welcome(self, launchers, objection="", count=1):
-        """What machine 0 says to those that come; returns who was admitted."""
+        """Answers the machines that come, as machine 0; returns which were admitted."""
         host, admitted, limit = launchers.rendezvous_of[0], [], time.monotonic() + 10.0
         while len(admitted) < count and time.monotonic() < limit:
             for note in host.receive(timeout=0.1):
@@ -596,7 +550,7 @@ class TestLate:
             assert (late.result(10.0).late, late.result(10.0).round) == (1, -1)
 
     @pytest.mark.parametrize(
-        ("change", "what"),
+        ("change", "difference"),
         [
             ({"version": "0.2.0"}, "version: 0.2.0; machine 0: 0.1.0"),
             ({"digest": "f" * 64}, "configuration or graph: ffffffffffff; machine 0: dddddddddddd"),
@@ -604,13 +558,13 @@ class TestLate:
         ],
         ids=["version", "digest", "run"],
     )
-    def test_what_differs_is_refused_to_that_machine_alone_and_another_try_counts(self, change, what):
+    def test_what_differs_is_refused_to_that_machine_alone_and_another_try_counts(self, change, difference):
         with LauncherThreads(3, "at_least 4") as launchers:
             first, second = launchers.start(0), launchers.start(1)
             first.result(10.0), second.result(10.0)
             wrong = launchers.start(2, **change)
             assert self.welcome(launchers) == [False]
-            assert refusal(wrong) == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) has another {what}"
+            assert refusal(wrong) == f"machine 0: machine 2 (127.0.0.3, ranks 4-5) has another {difference}"
             launchers.rendezvous_of[2].close()
             right = launchers.start(2)
             assert self.welcome(launchers) == [True]
@@ -655,9 +609,8 @@ class TestLate:
 
     def test_those_that_were_there_from_the_start_are_none(self):
         with LauncherThreads(2) as launchers:
-            both = launchers.start(0), launchers.start(1)
-            [future.result(10.0) for future in both]
-            assert not launchers.rendezvous_of[0].is_newcomer(1)
+            host, _ = launchers.meet()
+            assert not host.is_newcomer(1)
 
 
 def receive(rendezvous, count):

@@ -43,8 +43,8 @@ def vectors(count, seed=0):
     return torch.randn(count, ELEMENTS, generator=torch.Generator().manual_seed(seed))
 
 
-def expected(models):
-    """Mean over nodes of |x_i - mean|, over |mean|, in float64."""
+def distance(models):
+    """Returns the mean over nodes of |x_i - mean|, divided by |mean|, in float64."""
     models = models.double().numpy()
     mean = models.mean(0)
     return np.linalg.norm(models - mean, axis=1).mean() / np.linalg.norm(mean)
@@ -76,13 +76,25 @@ class Machine:
         assert asyncio.run(self.snapshots.publish(rank, round, vector, Clock()))
         self.take(evaluated(rank, round))
 
+    def show_all(self, round, models, ranks=None):
+        """Publishes models of these ranks, by default of the first ones, one after the other."""
+        for rank, model in zip(ranks or range(len(models)), models, strict=True):
+            self.show(rank, round, model)
+
     def take(self, *reports):
-        """As a launcher does."""
+        """Processes reports as a launcher does."""
         for report in reports:
             self.reports.dispatch(report)
 
     def next(self):
         return self.observer.observations.get(timeout=30.0)
+
+    def expect_next(self, round, models):
+        """Asserts that the next observation is that of these models in this round; returns it."""
+        observation = self.next()
+        assert (observation.round, observation.nodes) == (round, len(models))
+        assert observation.consensus_distance == pytest.approx(distance(models), rel=1e-12)
+        return observation
 
 
 def test_mean_and_distance_are_those_of_numpy():
@@ -91,49 +103,39 @@ def test_mean_and_distance_are_those_of_numpy():
     with Machine(range(4), test=test) as machine:
         for rank in (2, 0, 3, 1):
             machine.show(rank, 7, models[rank])
-        seen = machine.next()
-    assert (seen.round, seen.nodes, seen.average_model) == (7, 4, SCORES)
-    assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+        assert machine.expect_next(7, models).average_model == SCORES
     assert np.allclose(means[0].numpy(), models.double().numpy().mean(0), rtol=0, atol=1e-15)
 
 
 def test_equal_models_have_no_distance_and_zero_models_divide_by_nothing():
     with Machine(range(2)) as machine:
         for round, value in enumerate((3.0, 0.0)):
-            for rank in range(2):
-                machine.show(rank, round, torch.full((ELEMENTS,), value))
-            seen = machine.next()
-            assert (seen.consensus_distance, seen.average_model) == (0.0, None)
+            machine.show_all(round, torch.full((2, ELEMENTS), value))
+            observation = machine.next()
+            assert (observation.consensus_distance, observation.average_model) == (0.0, None)
 
 
 def test_each_round_is_observed_once_and_releases_its_vectors():
     models = {round: vectors(3, seed=round) for round in range(5)}
     with Machine(range(3)) as machine:
         for round in models:
-            for rank in range(3):
-                machine.show(rank, round, models[round][rank])
-            seen = machine.next()
-            assert seen.round == round
-            assert seen.consensus_distance == pytest.approx(expected(models[round]), rel=1e-12)
+            machine.show_all(round, models[round])
+            machine.expect_next(round, models[round])
     assert machine.observer.observations.empty()
 
 
 def test_a_node_that_did_not_publish_is_left_out():
     models = vectors(3)
     with Machine(range(3)) as machine:
-        machine.show(0, 0, models[0])
-        machine.show(2, 0, models[2])
+        machine.show_all(0, models[[0, 2]], ranks=(0, 2))
         machine.take(evaluated(1, 0, published=False))
-        seen = machine.next()
-    assert seen.nodes == 2
-    assert seen.consensus_distance == pytest.approx(expected(models[[0, 2]]), rel=1e-12)
+        machine.expect_next(0, models[[0, 2]])
 
 
 def test_a_node_that_is_lost_is_not_waited_for():
     models = vectors(3)
     with Machine(range(3)) as machine:
-        machine.show(0, 0, models[0])
-        machine.show(1, 0, models[1])
+        machine.show_all(0, models[:2])
         with pytest.raises(queue.Empty):
             machine.observer.observations.get(timeout=0.3)
         machine.take(Failed(2, "gone"))
@@ -150,9 +152,7 @@ def test_nodes_that_were_dropped_are_waited_for_again_when_they_are_back():
         for rank in range(4):
             machine.show(rank, 6, models[rank])
             time.sleep(0.05)
-        seen = machine.next()
-    assert (seen.round, seen.nodes) == (6, 4)
-    assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+        machine.expect_next(6, models)
 
 
 def test_a_node_that_was_restarted_counts_from_its_first_evaluation_on_and_not_before():
@@ -166,11 +166,9 @@ def test_a_node_that_was_restarted_counts_from_its_first_evaluation_on_and_not_b
         for rank in range(3):
             machine.show(rank, 5, models[rank])
             time.sleep(0.05)
-        seen = machine.next()
-        assert (seen.round, seen.nodes) == (5, 3)
+        machine.expect_next(5, models)
         machine.take(Exited(2, -9))
-        for rank in range(2):
-            machine.show(rank, 6, models[rank])
+        machine.show_all(6, models[:2])
         assert machine.next().nodes == 2, "and when it has died again it holds nothing up"
 
 
@@ -195,10 +193,8 @@ def test_a_straggler_is_released_and_makes_no_second_observation(monkeypatch):
             machine.observer.observations.get(timeout=0.7)
         # From here on nobody is late, however busy the machine.
         monkeypatch.setattr(Timeouts, "observation", 60.0)
-        for rank in range(2):
-            machine.show(rank, 1, models[rank])
-        seen = machine.next()
-        assert (seen.round, seen.nodes) == (1, 2)
+        machine.show_all(1, models)
+        machine.expect_next(1, models)
 
 
 @pytest.mark.slow
@@ -233,8 +229,8 @@ class ObserverPair:
         self.sent.append(note)
 
     def show(self, round, models):
-        for rank, model in enumerate(models):
-            (self.first if rank < 2 else self.second).show(rank, round, model)
+        self.first.show_all(round, models[:2])
+        self.second.show_all(round, models[2:], ranks=(2, 3))
 
 
 def test_two_machines_put_their_sums_together():
@@ -242,9 +238,7 @@ def test_two_machines_put_their_sums_together():
         for round in range(3):
             models = vectors(4, seed=round)
             pair.show(round, models)
-            seen = pair.first.next()
-            assert (seen.round, seen.nodes) == (round, 4)
-            assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+            pair.first.expect_next(round, models)
     assert pair.second.observer.observations.empty()
 
 
@@ -258,10 +252,10 @@ def test_rounds_that_few_or_none_published_hold_nothing_up():
                     machine.show(rank, round, models[rank])
                 else:
                     machine.take(evaluated(rank, round, published=False))
-            seen = pair.first.next()
-            assert (seen.round, seen.nodes) == (round, len(published))
-            wanted = pytest.approx(expected(models[list(published)])) if published else None
-            assert seen.consensus_distance == wanted
+            observation = pair.first.next()
+            assert (observation.round, observation.nodes) == (round, len(published))
+            wanted = pytest.approx(distance(models[list(published)])) if published else None
+            assert observation.consensus_distance == wanted
     assert pair.first.observer.observations.empty()
     sums = [(note.round, note.count, len(note.content)) for note in pair.sent if isinstance(note, PartialSum)]
     assert sums == [(0, 0, 0), (1, 0, 0), (2, 1, 8 * ELEMENTS), (3, 0, 0)], "of no models nothing travels"
@@ -284,13 +278,10 @@ def test_models_that_had_no_part_in_the_mean_are_not_counted():
 def test_a_machine_that_is_gone_is_not_waited_for():
     models = vectors(4)
     with ObserverPair() as pair:
-        for rank in range(2):
-            pair.first.show(rank, 0, models[rank])
+        pair.first.show_all(0, models[:2])
         pair.first.observer.machines = {0}
         pair.second.observer.is_alone = True
-        seen = pair.first.next()
-    assert seen.nodes == 2
-    assert seen.consensus_distance == pytest.approx(expected(models[:2]), rel=1e-12)
+        pair.first.expect_next(0, models[:2])
 
 
 def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
@@ -299,27 +290,19 @@ def test_a_machine_that_comes_late_is_waited_for_from_its_first_evaluation_on():
         pair.second.observer.is_late = True
         pair.first.observer.machines = {0}
         pair.first.observer.expect({0, 1})
-        for rank in range(2):
-            pair.first.show(rank, 0, models[rank])
-        seen = pair.first.next()
-        assert (seen.round, seen.nodes) == (0, 2)
-        for rank in (2, 3):
-            pair.second.show(rank, 1, models[rank])
+        pair.first.show_all(0, models[:2])
+        pair.first.expect_next(0, models[:2])
+        pair.second.show_all(1, models[2:], ranks=(2, 3))
         limit = time.monotonic() + 30
         while not pair.sent and time.monotonic() < limit:
             time.sleep(0.01)
-        for rank in range(2):
-            pair.first.show(rank, 1, models[rank])
+        pair.first.show_all(1, models[:2])
         assert pair.first.next().round == 1
-        for rank in range(2):
-            pair.first.show(rank, 2, models[rank])
+        pair.first.show_all(2, models[:2])
         with pytest.raises(queue.Empty):
             pair.first.observer.observations.get(timeout=0.3)
-        for rank in (2, 3):
-            pair.second.show(rank, 2, models[rank])
-        seen = pair.first.next()
-        assert (seen.round, seen.nodes) == (2, 4)
-        assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+        pair.second.show_all(2, models[2:], ranks=(2, 3))
+        pair.first.expect_next(2, models)
 
 
 def test_rounds_that_another_machine_makes_up_are_kept_up_to_a_limit(monkeypatch):
@@ -339,8 +322,7 @@ def test_without_machine_0_nodes_are_allowed_to_continue():
     with Machine((2, 3), 1) as machine:
         machine.observer.is_alone = True
         for round in range(3):
-            for rank in (2, 3):
-                machine.show(rank, round, torch.ones(ELEMENTS))
+            machine.show_all(round, torch.ones(2, ELEMENTS), ranks=(2, 3))
     assert machine.observer.error is None and machine.observer.observations.empty()
 
 
@@ -354,10 +336,10 @@ def test_what_is_observed_continues_when_machine_0_reports_again(monkeypatch):
         time.sleep(0.5)
         pair.second.observer.is_alone = False
         pair.show(1, models)
-        while (seen := pair.first.next()).round < 1:
+        while (observation := pair.first.next()).round < 1:
             pass
-    assert seen.nodes == 4
-    assert seen.consensus_distance == pytest.approx(expected(models), rel=1e-12)
+    assert observation.nodes == 4
+    assert observation.consensus_distance == pytest.approx(distance(models), rel=1e-12)
 
 
 def test_an_error_in_a_test_ends_the_observing_and_holds_up_nobody():
@@ -367,8 +349,7 @@ def test_an_error_in_a_test_ends_the_observing_and_holds_up_nobody():
     with Machine(range(2), test=test) as machine:
         began = time.monotonic()
         for round in range(4):
-            for rank in range(2):
-                machine.show(rank, round, torch.ones(ELEMENTS))
+            machine.show_all(round, torch.ones(2, ELEMENTS))
         assert time.monotonic() - began < 20
     assert str(machine.observer.error) == "broken test"
 
@@ -389,8 +370,7 @@ def test_nodes_that_begin_while_nothing_was_received_are_waited_for():
         members, machine.membership.members = machine.membership.members, {}
         time.sleep(0.3)
         machine.membership.members = members
-        for rank, vector in enumerate(vectors(2)):
-            machine.show(rank, 5, vector)
+        machine.show_all(5, vectors(2))
         assert machine.next().nodes == 2
 
 
@@ -407,7 +387,7 @@ def test_many_reports_at_once_cost_one_look_at_all_nodes():
 
 @pytest.mark.slow
 def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
-    """As over a slow link, where both together take longer than anything is waited for."""
+    """Over a slow link both together take longer than anything is waited for."""
     monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
     with ObserverPair() as pair:

@@ -1,7 +1,6 @@
 """Launchers that meet with keys: a machine is who its key says, and strangers are not heard."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import msgspec
@@ -16,41 +15,22 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from decentnode.launcher.cluster.channel import Arrival, LauncherChannel
 from decentnode.launcher.cluster.rendezvous import Rendezvous
-from decentnode.launcher.state.messages import Join, RelayedReports
-from decentnode.mapping.base import Linear, Machine, tcp_endpoint
-from tests.support.processes import credentials, free_ports
+from decentnode.launcher.state.messages import RelayedReports
+from tests.support.launchers import LauncherThreads, join_of
+from tests.support.processes import credentials
 
 
-class LauncherThreads:
-    """The rendezvous of a few machines with keys, each in a thread."""
-
-    def __init__(self, count):
-        machines = tuple(Machine(f"127.0.0.{i + 1}", 1) for i in range(count))
-        self.mapping = Linear(machines, free_ports(1))
-        self.endpoint = tcp_endpoint("127.0.0.1", self.mapping.rendezvous_port)
-        self.keys = credentials(count)
-        self.rendezvous_of = {}
-        self._pool = ThreadPoolExecutor(count)
-
-    def start(self, machine, keys=None, deadline=10.0, endpoint=None):
-        """Starts a machine; the future gives its run id. `endpoint`: where it looks for machine 0."""
-        guard = keys or self.keys[machine]
-        self.rendezvous_of[machine] = Rendezvous(self.mapping, machine, join(machine), guard)
-        self.rendezvous_of[machine]._endpoint = endpoint or self.rendezvous_of[machine]._endpoint
-        meet, handshakes = self.rendezvous_of[machine].meet, {machine: bytes([machine])}
-        return self._pool.submit(meet, handshakes, deadline, lambda: False)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._pool.shutdown()
-        for rendezvous in self.rendezvous_of.values():
-            rendezvous.close()
+def guarded(count):
+    """Returns launchers of as many machines with keys, each of which has one node."""
+    return LauncherThreads(count, nodes=1, keys=credentials(count))
 
 
-def join(machine):
-    return Join(machine, "1", "d" * 64, "e" * 64)
+def start_all(launchers, keys):
+    """Starts machines with these keys, each of which has something to say of its node."""
+    return [
+        launchers.start(machine, keys=own_keys, handshakes={machine: bytes([machine])})
+        for machine, own_keys in enumerate(keys)
+    ]
 
 
 def refused(rendezvous):
@@ -70,8 +50,8 @@ def quick_refusals(monkeypatch):
 
 
 def test_machines_with_keys_meet():
-    with LauncherThreads(3) as launchers:
-        futures = [launchers.start(machine) for machine in (1, 0, 2)]
+    with guarded(3) as launchers:
+        futures = start_all(launchers, launchers.keys)
         assert len({future.result(10.0).run_id for future in futures}) == 1
         handshakes = {rank: bytes([rank]) for rank in range(3)}
         assert [future.result().handshakes for future in futures] == [handshakes] * 3
@@ -88,8 +68,8 @@ def signed(launchers):
 
 
 def test_what_nodes_say_of_themselves_is_signed_by_their_machines():
-    with LauncherThreads(3) as launchers:
-        futures = [launchers.start(machine, keys) for machine, keys in enumerate(signed(launchers))]
+    with guarded(3) as launchers:
+        futures = start_all(launchers, signed(launchers))
         assert len({future.result(10.0).run_id for future in futures}) == 1
         handshakes = {rank: bytes([rank]) for rank in range(3)}
         assert [future.result().handshakes for future in futures] == [handshakes] * 3
@@ -102,7 +82,7 @@ def join_an_impostor(launchers, monkeypatch, lie):
     monkeypatch.setattr(
         Rendezvous, "_unsigned", lambda self, start: honest(self, start) if self.machine else ""
     )
-    return [launchers.start(machine, keys) for machine, keys in enumerate(signed(launchers))]
+    return start_all(launchers, signed(launchers))
 
 
 @pytest.mark.parametrize("lie", [{2: b"another key"}, {}], ids=["changed", "left out"])
@@ -111,7 +91,7 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
         handshakes = {rank: content for rank, content in start.handshakes.items() if rank != 2} | lie
         return msgspec.structs.replace(start, run_id=7, handshakes=handshakes)
 
-    with LauncherThreads(3) as launchers:
+    with guarded(3) as launchers:
         futures = join_an_impostor(launchers, monkeypatch, change)
         assert futures[0].result(10.0).run_id == 7
         for future in futures[1:]:
@@ -120,7 +100,7 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
 
 
 @pytest.mark.parametrize(
-    ("lie", "said"),
+    ("lie", "reason"),
     [
         ({"handshakes": {-1: b"another key"}}, "words of nodes that are not here"),
         ({"handshakes": {3: b"another key"}}, "words of nodes that are not here"),
@@ -130,8 +110,8 @@ def test_machine_0_cannot_change_what_it_passes_on(monkeypatch, lie):
         ({"handshakes": {}, "absent": [9, 1]}, r"would start without machine 1 .* \(key failures.start\)"),
     ],
 )
-def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, lie, said):
-    """A rank of -1 once overwrote the keys of the last node."""
+def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, lie, reason):
+    """Regression: a rank of -1 overwrote the keys of the last node."""
 
     def change(start):
         false = dict(lie)
@@ -139,19 +119,19 @@ def test_machine_0_cannot_put_words_beside_those_that_are_signed(monkeypatch, li
             false["handshakes"] = start.handshakes | false["handshakes"]
         return msgspec.structs.replace(start, **false)
 
-    with LauncherThreads(3) as launchers:
+    with guarded(3) as launchers:
         futures = join_an_impostor(launchers, monkeypatch, change)
         futures[0].result(10.0)
-        with pytest.raises(StartError, match=f"^machine 0 .*{said}$"):
+        with pytest.raises(StartError, match=f"^machine 0 .*{reason}$"):
             futures[1].result(10.0)
 
 
 @pytest.mark.slow
 def test_nobody_reports_for_another_machine():
-    with LauncherThreads(3) as launchers:
+    with guarded(3) as launchers:
         host, first = launchers.start(0, deadline=1.5), launchers.start(1, deadline=9.0)
         liar = LauncherChannel(launchers.endpoint, 1, launchers.keys[1])
-        for note in (join(2), RelayedReports(2, []), RelayedReports(0, [])):
+        for note in (join_of(2), RelayedReports(2, []), RelayedReports(0, [])):
             liar.send(msgspec.msgpack.encode(note))
         for future in (host, first):
             with pytest.raises(StartError, match=r"timed out after 2 s waiting for machine 2"):
@@ -161,10 +141,8 @@ def test_nobody_reports_for_another_machine():
 
 
 def test_a_stranger_is_ignored():
-    with LauncherThreads(2) as launchers:
-        futures = [launchers.start(machine) for machine in range(2)]
-        for future in futures:
-            future.result(10.0)
+    with guarded(2) as launchers:
+        launchers.meet()
         plain = zmq.Context()
         dealer = plain.socket(zmq.DEALER)
         dealer.connect(launchers.endpoint)
@@ -182,11 +160,9 @@ def test_a_stranger_is_ignored():
 
 
 def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
-    with LauncherThreads(2) as launchers:
-        futures = [launchers.start(machine) for machine in range(2)]
-        for future in futures:
-            future.result(10.0)
-        host, content = launchers.rendezvous_of[0], msgspec.msgpack.encode(RelayedReports(1, []))
+    with guarded(2) as launchers:
+        host, _ = launchers.meet()
+        content = msgspec.msgpack.encode(RelayedReports(1, []))
         endless = Arrival(content, host._routes[1], 1)
         monkeypatch.setattr(host._channel, "wait", lambda timeout: True)
         monkeypatch.setattr(host._channel, "receive", lambda: endless)
@@ -194,10 +170,8 @@ def test_who_sends_without_a_pause_does_not_hold_the_launcher_up(monkeypatch):
 
 
 def test_a_message_wakes_who_waits_for_the_descriptors():
-    with LauncherThreads(2) as launchers:
-        for future in [launchers.start(machine) for machine in range(2)]:
-            future.result(10.0)
-        host, guest = launchers.rendezvous_of[0], launchers.rendezvous_of[1]
+    with guarded(2) as launchers:
+        host, guest = launchers.meet()
         for number in range(3):
             while host.has_messages:
                 host.receive()
@@ -210,10 +184,10 @@ def test_a_message_wakes_who_waits_for_the_descriptors():
 
 @pytest.mark.slow
 def test_who_is_not_on_the_list_learns_it_before_the_deadline():
-    with LauncherThreads(2) as launchers:
+    with guarded(2) as launchers:
         host = launchers.start(0, deadline=1.0)
         began = time.monotonic()
-        stranger = launchers.start(1, replace(launchers.keys[1], own_keys=KeyPair.make()), deadline=60.0)
+        stranger = launchers.start(1, 60.0, keys=replace(launchers.keys[1], own_keys=KeyPair.make()))
         with pytest.raises(StartError, match="does not have this machine's key on its list"):
             stranger.result(30.0)
         assert time.monotonic() - began < 30.0

@@ -9,7 +9,7 @@ import pytest
 from decentnode.launcher.cluster.vector_sender import VectorSender
 from decentnode.launcher.state.messages import MeanVector, PartialSum, RelayedReports
 from decentnode.mapping.base import tcp_endpoint
-from tests.launcher.test_rendezvous import LauncherThreads, receive
+from tests.launcher.test_rendezvous import guarded, receive
 
 BYTES_PER_SECOND = 2_000_000
 PIECE = 1 << 14
@@ -54,7 +54,7 @@ class SlowLink:
 @pytest.fixture
 def pair():
     """Machines 0 and 1 after the start, that meet over the link."""
-    with LauncherThreads(2) as launchers:
+    with guarded(2) as launchers:
         link = SlowLink(launchers.mapping.rendezvous_port)
         host, guest = launchers.start(0), launchers.start(1, endpoint=tcp_endpoint("127.0.0.1", link.port))
         host.result(20.0), guest.result(20.0)

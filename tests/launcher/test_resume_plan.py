@@ -66,6 +66,14 @@ def path(tmp_path_factory):
     return path
 
 
+def begun(run_dir, **state):
+    """Writes the configuration and the state of a run that was begun; returns the plan to resume it."""
+    (run_dir / "config.yaml").write_text(CONFIG)
+    content = {"schema": SCHEMA, "run_id": f"{9:016x}", "incarnation": 0} | state
+    (run_dir / "run.json").write_text(json.dumps(content))
+    return ResumePlan(run_dir)
+
+
 def loaded(digest: str) -> SimpleNamespace:
     """An experiment whose samples have this hash."""
     return SimpleNamespace(samples=SimpleNamespace(digest=digest), metrics=CLASSIFICATION)
@@ -116,12 +124,10 @@ def test_lines_after_the_round_go_and_so_does_a_torn_one(tmp_path):
 
 
 def test_a_machine_offers_all_that_is_good(tmp_path):
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "run_id": f"{9:016x}", "incarnation": 0}))
+    past = begun(tmp_path)
     for rank, round in ((0, 9), (0, 19), (1, 14), (1, 19)):
         state = {"seconds": float(round)}
         checkpoint.save(tmp_path / checkpoint.FOLDER, rank, round, state, RunStamp(9, 0, "ab"))
-    past = ResumePlan(tmp_path)
     assert past.with_checkpoints(Join(0, "", "", ""), [0, 1], "ab").offers == {0: [9, 19], 1: [14, 19]}
 
 
@@ -160,14 +166,6 @@ def test_only_a_lock_that_another_start_holds_is_waited_for(tmp_path, monkeypatc
     assert len(tried) == tries
 
 
-def test_what_is_no_run_or_was_never_started_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="is not the directory of a run"):
-        ResumePlan(tmp_path)
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    with pytest.raises(BadInput, match="was never started"):
-        ResumePlan(tmp_path)
-
-
 NO_CODE = ["", 3, [3], [{"round": 0}], [{"round": 0, "digest": "", "files": {"a": 1}}]]
 DAMAGED = {
     "incarnation": ([-3, 1 << 31, (1 << 63) - 1, True, 2.0, "2", None],
@@ -179,20 +177,15 @@ DAMAGED = {
 
 @pytest.mark.parametrize(("key", "value"), [(key, v) for key, (values, _) in DAMAGED.items() for v in values])
 def test_a_damaged_state_is_one_line_before_anything_changes(tmp_path, key, value):
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    content = {"schema": SCHEMA, "run_id": "0" * 16, "incarnation": 1} | {key: value}
-    (tmp_path / "run.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=rf"^{tmp_path}/run\.json: {DAMAGED[key][1]}[^\n]+$"):
-        ResumePlan(tmp_path)
+        begun(tmp_path, **{key: value})
 
 
 @pytest.mark.parametrize(
     "content", ["{}", '{"finished_nodes": null, "rounds": 20}', '{"finished_nodes": "4"}']
 )
 def test_a_damaged_summary_is_one_line(tmp_path, content):
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "run_id": "0" * 16, "incarnation": 0}))
-    past = ResumePlan(tmp_path)
+    past = begun(tmp_path)
     (tmp_path / "summary.json").write_text(content.replace("{", '{"schema": 1, ').replace(", }", "}"))
     with pytest.raises(BadInput, match=rf"^{tmp_path}/summary.json: not written by [^\n]*$"):
         past.refuse_finished(4)
@@ -210,22 +203,19 @@ def unwritable(monkeypatch):
 
 
 def test_where_nothing_can_be_written_no_run_continues_and_one_line_says_so(tmp_path, unwritable):
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    (tmp_path / "run.json").write_text(json.dumps({"run_id": "0" * 16, "incarnation": 0, "schema": SCHEMA}))
+    past = begun(tmp_path)
     with pytest.raises(BadInput, match=r"^\S+: this run cannot continue there: Read-only file system$"):
-        past = ResumePlan(tmp_path)
         past.begin(Start(run_id=0, round=2), range(4), past.settings)
 
 
 @pytest.fixture
 def saved(tmp_path):
     """A run of which rank 0 is here, with a checkpoint after round 9 and a record that was cut off."""
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "run_id": f"{9:016x}", "incarnation": 0}))
+    past = begun(tmp_path)
     checkpoint.save(tmp_path / checkpoint.FOLDER, 0, 9, {"seconds": 1.0}, RunStamp(9, 0, "ab"))
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "00000.jsonl").write_bytes(b'{"rank":0,"round":0}\n{"rank":0,"ro')
-    return ResumePlan(tmp_path)
+    return past
 
 
 def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):

@@ -16,7 +16,6 @@ from decentnode.communication.inproc import InProcess
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
 from decentnode.communication.launcher_link.reports import FaultInjected, Reporter, ReportReader
 from decentnode.config import loader as config
-from decentnode.errors import ConfigError
 from decentnode.graph.base import StaticGraph
 from decentnode.node.faults import Crash, Drop, MessageDelay, NetworkPartition, Slow, Stop
 from decentnode.node.faults.base import NodeFault
@@ -27,6 +26,7 @@ from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.robust.krum import Krum
 from decentnode.transforms.base import Transform
 from eval.reliability.more_faults import Corrupt, Duplicate, FullDisk, Hang, Raise, Reorder
+from tests.support.processes import in_a_child
 
 RUN_ID = 7
 TINY = Path(__file__).parents[2] / "eval" / "reliability" / "tiny.yaml"
@@ -243,20 +243,6 @@ def test_a_interceptor_is_made_only_where_messages_are_struck():
 # Nodes --------------------------------------------------------------------------------------------------
 
 
-def in_a_child(act) -> int:
-    """The status that a forked process ends with, which does something and then leaves with 0."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            act()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
-
-
 def test_a_node_without_faults_keeps_its_heartbeat():
     interception = Interception(Crash(ranks=2), Drop())
     assert type(interception.heartbeat) is type(HeartbeatBoard([0]).of(0))
@@ -362,13 +348,6 @@ def test_the_seed_decides_in_which_rounds_a_node_is_struck():
 
 
 # Configuration ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("transport", ["inproc", "{name: zeromq, nodes_per_process: 2}"])
-def test_messages_inside_a_process_cannot_be_struck(transport):
-    with pytest.raises(ConfigError, match="drop acts on messages between processes"):
-        config.load(TINY, ["faults=[{name: drop}]", f"communication={transport}"])
-    config.load(TINY, ["faults=[{name: crash}]", f"communication={transport}"])
 
 
 def test_faults_are_saved_with_the_run(tmp_path):

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import BadInput
 from decentnode.results.figures import curves
 from decentnode.results.figures import plots as figures
 from decentnode.results.figures.plot_process import make_figures
@@ -114,13 +113,13 @@ def test_a_single_evaluation_is_drawn_as_bars_with_a_tick(tmp_path) -> None:
 def test_several_runs_share_their_panels(run, tmp_path) -> None:
     # No consensus distance and no average model, as on a machine other than 0.
     bare = make_run(tmp_path / "b", row(4, 0.25, 0.5), name="bare")
-    found = curves.read_runs([run, bare])
-    panels = figures.panels_of(found)
+    runs = curves.read_runs([run, bare])
+    panels = figures.panels_of(runs)
     assert set(panels) == SINGLE | {"accuracy_nodes"}
     axes = Figure().add_subplot()
     panels["accuracy_nodes"](axes)
     assert list(axes.lines[1].get_ydata()) == [25, 50]
-    legend = figures.overview(found, panels).legends[0]
+    legend = figures.overview(runs, panels).legends[0]
     names = [text.get_text() for text in legend.get_texts()]
     assert names == ["trial", "bare", "± standard deviation", "lowest to highest", "average model"]
 
@@ -130,13 +129,13 @@ def legend(picture) -> list[str]:
 
 
 def test_a_legend_names_what_its_picture_shows_and_nothing_else(run, tmp_path) -> None:
-    one = curves.read_runs([run])
-    panels = figures.panels_of(one)
+    runs = curves.read_runs([run])
+    panels = figures.panels_of(runs)
     bands = ["± standard deviation", "lowest to highest"]
-    assert legend(figures.single(one, panels["loss_rounds"])) == [
+    assert legend(figures.single(runs, panels["loss_rounds"])) == [
         "mean of the nodes", *bands, "average model"
     ]  # fmt: skip
-    assert [legend(figures.single(one, panels[name])) for name in ("consensus_distance", "labels")] == [
+    assert [legend(figures.single(runs, panels[name])) for name in ("consensus_distance", "labels")] == [
         [], []
     ]  # fmt: skip
     # A single node has no spread; of this run neither distance nor average model are known.
@@ -152,8 +151,8 @@ def test_a_legend_names_what_its_picture_shows_and_nothing_else(run, tmp_path) -
 def test_a_mean_of_some_nodes_is_called_so(tmp_path) -> None:
     """Before the last evaluation a server alone is tested, or a sample of the nodes."""
     served = make_run(tmp_path / "served", row(0, 0.25), row(1, 0.5), row(2, 0.5, 0.75, 1.0))
-    found = curves.read_runs([served])
-    names = legend(figures.single(found, figures.panels_of(found)["accuracy_rounds"]))
+    runs = curves.read_runs([served])
+    names = legend(figures.single(runs, figures.panels_of(runs)["accuracy_rounds"]))
     assert names[0] == "mean of 1 of the 3 nodes; the last point: of all"
 
 
@@ -181,16 +180,6 @@ def test_no_deviation_reaches_beyond_the_lowest_and_the_highest(tmp_path) -> Non
 def test_every_run_has_a_color_of_its_own(count) -> None:
     runs = [curves.RunCurves(str(i), [row(0, 0.5)], []) for i in range(count)]
     assert len({to_hex(style.color) for style in figures.styled(runs)}) == count
-
-
-def test_what_cannot_be_drawn_is_one_line(tmp_path, capsys) -> None:
-    empty = make_run(tmp_path / "empty")
-    (empty / "summary.json").unlink()
-    assert figures.main([str(empty)]) == 2
-    expected = f"{empty}/evaluations.jsonl: holds no evaluation, so there is nothing to draw\n"
-    assert capsys.readouterr().err == expected
-    with pytest.raises(BadInput, match="No such file or directory; name the directory of a run"):
-        figures.plot([tmp_path / "nowhere"], tmp_path)
 
 
 @pytest.mark.slow

@@ -57,6 +57,11 @@ def evaluated(rank: int, round: int, accuracy: float = 0.5, loss: float | None =
     return msgspec.json.decode(msgspec.json.encode(report), type=Evaluated)
 
 
+@pytest.fixture
+def evaluations(tmp_path) -> EvaluationLog:
+    return EvaluationLog(tmp_path / "evaluations.jsonl")
+
+
 def add(log: EvaluationLog, rank: int, round: int, **metrics) -> None:
     log.add(published(rank, round))
     log.add(evaluated(rank, round, **metrics))
@@ -162,8 +167,7 @@ def test_an_evaluation_reads_back_as_it_was_written(tmp_path_factory, accuracy, 
     assert read_evaluations(path) == [row]
 
 
-def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
-    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
+def test_evaluations_wait_for_all_that_are_expected(tmp_path, evaluations) -> None:
     add(evaluations, 1, 4)
     assert evaluations.complete({0: 3, 1: 3}, observed=False) == []
     add(evaluations, 0, 4)
@@ -179,8 +183,7 @@ def test_evaluations_wait_for_all_that_are_expected(tmp_path) -> None:
     assert evaluations.complete({0: 3, 1: 3}, observed=True) == []
 
 
-def test_what_some_models_are_together_is_not_written_as_that_of_all(tmp_path) -> None:
-    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
+def test_what_some_models_are_together_is_not_written_as_that_of_all(evaluations) -> None:
     for round, nodes in enumerate((3, 2)):
         for rank in range(3):
             add(evaluations, rank, round)
@@ -232,16 +235,14 @@ def test_a_row_is_on_the_disk_when_it_is_there(tmp_path, monkeypatch) -> None:
     assert synced == [path.read_bytes()] and synced[0].count(b"\n") == 1
 
 
-def test_a_row_waits_for_nobody_who_has_gone_on_without_testing(tmp_path) -> None:
+def test_a_row_waits_for_nobody_who_has_gone_on_without_testing(evaluations) -> None:
     """A node that was started again, or was behind, goes on where its peers are."""
-    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
     add(evaluations, 0, 14)
     assert evaluations.complete({0: 14, 2: 14}, observed=False) == []
     assert [row.round for row in evaluations.complete({0: 14, 2: 15}, observed=False)] == [14]
 
 
-def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
-    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
+def test_what_comes_after_its_row_makes_no_second_one(tmp_path, evaluations) -> None:
     for rank in (0, 2):
         add(evaluations, rank, 14)
         evaluations.complete({}, observed=False)
@@ -253,7 +254,7 @@ def test_what_comes_after_its_row_makes_no_second_one(tmp_path) -> None:
 
 
 def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
-    """Those of a machine that joins late, until its first evaluation."""
+    """This holds for a machine that joins late, until its first evaluation."""
     path = tmp_path / "evaluations.jsonl"
     rows = [EvaluationRow(round, 1.0, {}, {}, {}) for round in (4, 9)]
     path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
@@ -267,9 +268,8 @@ def test_rounds_that_are_undone_are_booked_again(tmp_path) -> None:
     assert [row.round for row in read_evaluations(path)] == [*evaluations.rows] == [4, 9]
 
 
-def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
-    """Whatever row was complete last."""
-    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
+def test_the_summary_has_the_models_of_the_highest_round(evaluations) -> None:
+    """The row that was completed last does not matter."""
     for round, distance in ((39, 0.25), (14, 0.5)):
         add(evaluations, 0, round)
         average = {"accuracy": distance, "loss": 2 * distance}
@@ -281,8 +281,7 @@ def test_the_summary_has_the_models_of_the_highest_round(tmp_path) -> None:
     assert summarized["average_model"] == {"accuracy": 0.25, "loss": 0.5}
 
 
-def test_a_loss_that_is_not_finite_is_written_as_null_and_read_back(tmp_path) -> None:
-    evaluations = EvaluationLog(tmp_path / "evaluations.jsonl")
+def test_a_loss_that_is_not_finite_is_written_as_null_and_read_back(tmp_path, evaluations) -> None:
     add(evaluations, 0, 0, loss=inf)
     evaluations.complete({0: 0}, observed=False)
     assert read_evaluations(tmp_path / "evaluations.jsonl")[0].metrics["loss"] == {0: None}

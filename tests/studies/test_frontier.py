@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 import yaml
 
-from decentnode.cli import app as cli
 from decentnode.cli.frontier import show
 from decentnode.node.privacy.network_accountant import account
 from decentnode.results import Run, Study
@@ -28,7 +27,7 @@ def change(path, **entries):
 
 
 def attacked(directory, auc, seed):
-    """What an adversary found: earlier less, later per victim and together."""
+    """Writes what an adversary found: an earlier round, then a later one per victim and for all together."""
     common = {"adversary": "ranks 0", "attack": "membership"}
     write_results(
         directory,
@@ -88,8 +87,8 @@ def test_the_front_is_what_brute_force_finds():
         worse = {
             i
             for i, row in enumerate(chosen)
-            for other in chosen
-            if other != row and all(a <= b for a, b in zip(other, row, strict=True))
+            for rival in chosen
+            if rival != row and all(a <= b for a, b in zip(rival, row, strict=True))
         }
         want = [i for i, row in enumerate(chosen) if i not in worse and all(x == x for x in row)]
         assert not_dominated(chosen) == want
@@ -111,10 +110,10 @@ def test_a_claim_needs_all_of_its_assumptions(tmp_path):
         ("secure_aggregation", "hides"),
         ("d2", "no noise"),
     ):
-        other = make_run(tmp_path / name, [(0.5, 0.5)], sharing=name)
-        assert claim_of(Run(other)).epsilon is None and claim_of(Run(other)).reason.startswith(reason)
-    change(other / "config.yaml", sharing={"name": "gossip", "transforms": [{"name": "gaussian_noise"}]})
-    assert "seed of the run" in claim_of(Run(other)).reason
+        run = make_run(tmp_path / name, [(0.5, 0.5)], sharing=name)
+        assert claim_of(Run(run)).epsilon is None and claim_of(Run(run)).reason.startswith(reason)
+    change(run / "config.yaml", sharing={"name": "gossip", "transforms": [{"name": "gaussian_noise"}]})
+    assert "seed of the run" in claim_of(Run(run)).reason
 
 
 def test_muffliato_claims_what_the_network_accountant_finds_unless_it_was_repeated(tmp_path):
@@ -131,12 +130,9 @@ def test_muffliato_claims_what_the_network_accountant_finds_unless_it_was_repeat
     assert "seeded" in claim_of(Run(run)).reason
 
 
-def test_the_command_writes_a_table_its_numbers_and_a_figure(directory, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["frontier", str(directory), "--out", str(tmp_path / "out")])
-    assert ended.value.code == 0
-    printed = capsys.readouterr().out
-    assert "canary AUC" in printed and "private" in printed
+def test_the_command_writes_a_table_its_numbers_and_a_figure(directory, tmp_path, call):
+    code, printed, _ = call("frontier", directory, "--out", tmp_path / "out")
+    assert code == 0 and "canary AUC" in printed and "private" in printed
     rows = [*csv.reader((tmp_path / "out" / "frontier.csv").read_text().splitlines())]
     assert rows[0][0] == "variant" and len(rows) == 4 and "0.705" in rows[2][rows[0].index("AUC")]
     drawn = (tmp_path / "out" / "frontier.svg").read_text()
@@ -144,13 +140,11 @@ def test_the_command_writes_a_table_its_numbers_and_a_figure(directory, tmp_path
     assert len([*show(directory, tmp_path / "again")]) > 5
 
 
-def test_bad_input_is_one_line(tmp_path, capsys):
-    empty = tmp_path / "empty"
-    make_run(empty / "a", [(0.5, 0.5)], done=False)
-    for words, message in (
-        (["frontier", str(empty)], "no run has finished yet, so there is no frontier"),
-        (["frontier", str(empty), "seeds=3"], "seeds=3: a finished study has no options; name its file"),
+def test_bad_input_is_one_line(tmp_path, call):
+    make_run(tmp_path / "empty" / "a", [(0.5, 0.5)], done=False)
+    for options, message in (
+        ([], "no run has finished yet, so there is no frontier"),
+        (["seeds=3"], "seeds=3: a finished study has no options; name its file"),
     ):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(words)
-        assert ended.value.code == 2 and message in capsys.readouterr().err
+        code, _, line = call("frontier", tmp_path / "empty", *options)
+        assert code == 2 and message in line

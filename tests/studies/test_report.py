@@ -10,7 +10,6 @@ import pytest
 from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 
-from decentnode.cli import app as cli
 from decentnode.results import Study
 from decentnode.results.figures.styles import PALETTE, style_at
 from decentnode.results.metrics import ACCURACY
@@ -154,12 +153,11 @@ def test_tables_for_papers_say_the_same_in_three_formats(directory):
     assert float(ours["bytes to 70 %"]) == pytest.approx(expected)
 
 
-def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
+def test_the_command_writes_page_and_paper(directory, tmp_path, call):
     paper = tmp_path / "paper"
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["report", str(directory), "--paper", str(paper)])
-    lines = capsys.readouterr().out.splitlines()
-    assert not ended.value.code
+    code, output, _ = call("report", directory, "--paper", paper)
+    lines = output.splitlines()
+    assert code == 0
     assert lines[0] == f"{directory / 'odd' / 'seed-3'}: incomplete, so it does not count"
     assert lines[1] == f"7 runs of 2 variants: {directory / 'report.html'}"
     assert (directory / "report.html").stat().st_size > 1_000_000, "the charting library is inside"
@@ -177,12 +175,12 @@ def test_the_command_writes_page_and_paper(directory, tmp_path, capsys):
 
 def test_a_run_that_was_repeated_or_has_no_evaluation_is_reported(tmp_path):
     first, again = (make_run(tmp_path / name, [(0.5, 0.5)]) for name in ("a", "b"))
-    told = list(command.report([first, again], tmp_path / "page.html", None, None))
+    lines = list(command.report([first, again], tmp_path / "page.html", None, None))
     words = f"{again}: same settings and seed as {first}, and both count as seeds"
-    assert told == [words, f"2 runs of 1 variant: {tmp_path / 'page.html'}"]
+    assert lines == [words, f"2 runs of 1 variant: {tmp_path / 'page.html'}"]
     (again / "evaluations.jsonl").unlink()
-    told = list(command.report([first, again], tmp_path / "page.html", None, None))
-    assert told[0] == f"{again}: finished without an evaluation, so it does not count" and len(told) == 2
+    lines = list(command.report([first, again], tmp_path / "page.html", None, None))
+    assert lines[0] == f"{again}: finished without an evaluation, so it does not count" and len(lines) == 2
 
 
 def test_curves_of_many_variants_are_distinguished_without_color():
@@ -218,17 +216,7 @@ def test_figures_of_many_variants_are_divided_by_an_axis(tmp_path):
     assert r"\shortstack[r]{accuracy (\%)\\at the end} & at 4.0 kB & " in latex
 
 
-def test_bad_input_is_one_line(tmp_path, capsys):
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for words, expected in (
-        ([str(empty)], f"{empty}: holds no run; name the directory of a run or of a study"),
-        (
-            [str(make_run(tmp_path / "a", [], done=False)), "--paper", str(tmp_path / "p")],
-            "no run has finished",
-        ),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["report", *words])
-        told = capsys.readouterr().err.strip()
-        assert ended.value.code == 2 and expected in told and "\n" not in told
+def test_runs_of_which_none_has_finished_are_refused_in_one_line(tmp_path, call):
+    run = make_run(tmp_path / "a", [], done=False)
+    code, _, message = call("report", run, "--paper", tmp_path / "p")
+    assert code == 2 and "no run has finished" in message and message.count("\n") == 1

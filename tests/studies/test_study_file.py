@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from decentnode.cli import app as cli
 from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput, RunFailed
 from decentnode.launcher.state.run_directory import RunLock
@@ -102,12 +101,12 @@ def test_the_copy_means_the_same_in_another_folder(study, tmp_path):
     write_durably(tmp_path / "below" / "study.yaml", [planned.copy.encode()])
     again = read_study(tmp_path / "below" / "study.yaml")
     assert (again.name, again.out, again.base) == (planned.name, planned.out, planned.base)
-    names = [[run.name for run in planned_runs(one)] for one in (planned, again)]
+    names = [[run.name for run in planned_runs(plan)] for plan in (planned, again)]
     assert names[0] == names[1] == ["lr-0.1/seed-0"]
 
 
 @pytest.mark.parametrize(
-    ("given", "values"),
+    ("ends", "values"),
     [
         ((1, 7, 2, None, False), [1, 3, 5, 7]),
         ((0.1, 0.5, 0.1, None, False), [0.1, 0.2, 0.3, 0.4, 0.5]),
@@ -118,8 +117,8 @@ def test_the_copy_means_the_same_in_another_folder(study, tmp_path):
         ((5, 5, 1, None, False), [5]),
     ],
 )
-def test_ranges_have_both_ends(given, values):
-    numbers = spread_out(*given)
+def test_ranges_have_both_ends(ends, values):
+    numbers = spread_out(*ends)
     assert numbers == values
     assert [type(value) for value in numbers] == [type(value) for value in values]
 
@@ -226,56 +225,47 @@ def test_bad_input_is_refused_in_words(study, row):
     assert all(map(fits, expected, refused.value.lines))
 
 
-def test_a_base_that_is_missing_or_broken_is_reported(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("base: quik.yaml", "s.yaml:1 base: no such file: {here}/quik.yaml; did you mean 'quick.yaml'?"),
+        ("base: quick.yaml", "{here}/quick.yaml:2: not valid YAML: ..."),
+        ("base: s.yaml", "s.yaml:1 base: {here}/s.yaml is a study, too; name a configuration"),
+        ("seeds: 2", "s.yaml:1 base: missing; it must be a path"),
+    ],
+)
+def test_a_base_that_is_missing_or_broken_is_reported(tmp_path, monkeypatch, call, text, line):
     monkeypatch.chdir(tmp_path)
-    Path("s.yaml").write_text("base: quik.yaml\nseeds: 2\n")
     Path("quick.yaml").write_text("rounds: [\n")
-    code, text = sweep(capsys, "s.yaml")
-    assert (code, text) == (
-        2, f"s.yaml:1 base: no such file: {tmp_path}/quik.yaml; did you mean 'quick.yaml'?\n"
-    )  # fmt: skip
-    Path("s.yaml").write_text("base: quick.yaml\n")
-    code, text = sweep(capsys, "s.yaml")
-    assert code == 2 and text.startswith(f"{tmp_path}/quick.yaml:2: not valid YAML") and text.count("\n") == 1
-    Path("s.yaml").write_text("base: s.yaml\n")
-    assert sweep(capsys, "s.yaml") == (
-        2, f"s.yaml:1 base: {tmp_path}/s.yaml is a study, too; name a configuration\n"
-    )  # fmt: skip
-    Path("s.yaml").write_text("seeds: 2\n")
-    assert sweep(capsys, "s.yaml") == (2, "s.yaml:1 base: missing; it must be a path\n")
+    Path("s.yaml").write_text(f"{text}\n")
+    code, _, message = call("sweep", "s.yaml")
+    assert code == 2 and fits(line.replace("{here}", str(tmp_path)) + "\n", message)
 
 
-def sweep(capsys, *words: str) -> tuple[int, str]:
-    """Exit code, and what was said on standard error."""
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["sweep", *words])
-    return ended.value.code or 0, capsys.readouterr().err
-
-
-def test_the_command_refuses_before_anything_starts(study, tmp_path, capsys):
+def test_the_command_refuses_before_anything_starts(study, tmp_path, call):
     study("out: full\naxes: {rounds: [3, 4]}\n")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("")
     full = f"out: {tmp_path}/full is not empty and no study; name another one (out=...)\n"
-    assert sweep(capsys, "s.yaml") == (2, full)
+    assert call("sweep", "s.yaml") == (2, "", full)
     words = "--only round-3/seed-0: unknown run; did you mean 'rounds-3/seed-0'?\n"
-    assert sweep(capsys, "s.yaml", "--only", "round-3/seed-0") == (2, words)
+    assert call("sweep", "s.yaml", "--only", "round-3/seed-0") == (2, "", words)
     words = "--part 3/2: must be i/n, such as 1/4 on the first of four machines\n"
-    assert sweep(capsys, "s.yaml", "--part", "3/2") == (2, words)
+    assert call("sweep", "s.yaml", "--part", "3/2") == (2, "", words)
 
 
-def test_a_second_sweep_of_a_study_is_refused_and_parts_are_not(study, tmp_path, capsys, monkeypatch):
+def test_a_second_sweep_of_a_study_is_refused_and_parts_are_not(study, tmp_path, call, monkeypatch):
     monkeypatch.setattr("decentnode.core.timeouts.Timeouts.run_lock", 0.1)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "study.yaml").write_text("")
     study("out: out\n")
     lock = RunLock(tmp_path / "out", WHAT)
     words = f"{tmp_path}/out: a sweep of this study is in progress; stop it first\n"
-    assert sweep(capsys, "s.yaml") == (2, words)
+    assert call("sweep", "s.yaml") == (2, "", words)
     lock.release()
     part = RunLock(tmp_path / "out", WHAT, shared=True)
     RunLock(tmp_path / "out", WHAT, shared=True).release()
-    assert sweep(capsys, "s.yaml") == (2, words)
+    assert call("sweep", "s.yaml") == (2, "", words)
     part.release()
 
 

@@ -4,10 +4,8 @@ import subprocess
 import sys
 import urllib.request
 
-import pytest
 from starlette.testclient import TestClient
 
-from decentnode.cli import app as cli
 from decentnode.studies import watch
 from decentnode.studies.watch import LivePage, application, is_local
 from tests.results.test_study import make_run
@@ -46,7 +44,7 @@ def test_other_addresses_need_the_token(tmp_path):
     ]  # fmt: skip
 
 
-def test_the_command_serves_and_ends_on_ctrl_c(tmp_path, capsys):
+def test_the_command_serves_and_ends_on_ctrl_c(tmp_path, call):
     make_run(tmp_path / "a", [(0.5, 0.5)])
     command = [sys.executable, "-m", "decentnode", "watch", str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -54,9 +52,7 @@ def test_the_command_serves_and_ends_on_ctrl_c(tmp_path, capsys):
         # Whoever sees the address can open it.
         page = urllib.request.urlopen(address, timeout=LIMIT).read().decode()
         assert "<h1>" in page
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["watch", str(tmp_path), "--port", address.rsplit(":", 1)[1].strip("/")])
-        told = capsys.readouterr().err
-        assert ended.value.code == 2 and "Address already in use; choose another with --port" in told
+        code, _, line = call("watch", tmp_path, "--port", address.rsplit(":", 1)[1].strip("/"))
+        assert code == 2 and "Address already in use; choose another with --port" in line
         server.send_signal(2)
         assert server.wait(LIMIT) in (0, 130)

@@ -32,6 +32,19 @@ LIMIT = 30.0
 """Seconds after which the processes are killed."""
 
 
+def in_a_child(act: Callable[[], object]) -> int:
+    """Forks a process that does something and then leaves with 0; returns how it ended."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @dataclass(frozen=True)
 class TransportCase:
     """A transport and how the nodes are spread over processes and machines."""
@@ -113,7 +126,7 @@ Work = Callable[[RunningNode], Awaitable[object]]
 
 @dataclass
 class Outcomes:
-    """What every rank returned; ranks that did not end are missing."""
+    """The results of all ranks; ranks that did not end are missing."""
 
     results: dict[int, object] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
@@ -193,7 +206,7 @@ def _run_process(communication, place: ProcessDirectory, work: Work, memory: Buf
 
 
 def open_descriptors() -> dict[str, str]:
-    """What each open descriptor of this process points to."""
+    """Returns what each open descriptor of this process points to."""
     target_of = {}
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):

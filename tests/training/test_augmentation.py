@@ -148,12 +148,8 @@ def loaded(samples, classes=3):
 @pytest.mark.parametrize(
     ("augmentation", "samples", "message"),
     [
-        (Crop(), toy_samples(),
-         "crop needs images of shape (channels, height, width); the dataset has inputs of shape (4,)"),
         (Flip(), Samples(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64)),
          "flip needs images of shape (channels, height, width); the dataset has ids of shape (3,)"),
-        (Cutout(size=9), toy_samples(2, (1, 8, 8)),
-         "cutout of 9 x 9 pixels is larger than the images of 8 x 8"),
         (Mixup(), Samples(torch.zeros(2, 3), torch.zeros(2)),
          "mixup needs one class for each sample; the labels are numbers"),
         (Mixup(), Samples(torch.zeros(2, 3), torch.zeros(2, 5, dtype=torch.int64)),

@@ -8,18 +8,17 @@ import torch
 from torch import nn
 
 from decentnode.datasets.base import Samples
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import RunFailed
 from decentnode.models import LeNet, initial_model
 from decentnode.node import dry_round
 from decentnode.node.experiment import Experiment
 from decentnode.training.augmentation import Crop, Mixup
 from decentnode.training.computation import FIRST_SCALE, Computation, LossScaler
 from decentnode.training.evaluation import evaluate
-from decentnode.training.settings import Factory, TrainingSettings
+from decentnode.training.settings import Factory
 from decentnode.training.training import Hooks
 from tests.support.in_process import Nodes
 from tests.training.test_training import (
-    SGD,
     batches_of,
     dropout_net,
     resumed_like_straight,
@@ -117,31 +116,8 @@ def test_all_random_state_resumes_bit_for_bit():
     assert straight.loss == resumed.loss
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"amp": "bfloat16", "dtype": "float64"},
-         "training.amp: needs training.dtype: float32; float64 would lose its digits"),
-        ({"amp": "float16", "dtype": "bfloat16"},
-         "training.amp: needs training.dtype: float32; bfloat16 computes the same without amp"),
-        ({"amp": "float16", "optimizer": Factory(torch.optim.LBFGS)},
-         "training.amp: float16 skips steps whose gradient overflows, and LBFGS cannot leave a line "
-         "search; use bfloat16"),
-        ({"amp": "bfloat16", "loss": Factory(nn.BCELoss)},
-         "training.amp: BCELoss is not safe in mixed precision; use BCEWithLogitsLoss, and a model "
-         "without a sigmoid at its end"),
-        ({"augmentation": (Factory(Mixup), Factory(Mixup))},
-         "training.augmentation: mixup mixes a batch once; name it once"),
-    ],
-)  # fmt: skip
-def test_settings_that_contradict_each_other(settings, message):
-    with pytest.raises(BadInput) as caught:
-        TrainingSettings(**({"optimizer": SGD, "steps_per_round": 1} | settings))
-    assert str(caught.value) == message
-
-
 def test_a_captured_network_trains_as_the_plain_one_and_evaluates_as_it():
-    """Also where the slots of the vector take turns, and for several nodes in a process."""
+    """This holds where the slots of the vector take turns, and for several nodes in a process."""
     samples = toy_samples(10)
     assert Computation().compiled(len) is len
     plain = [dropout_net() for _ in range(2)]

@@ -9,7 +9,7 @@ from torch import nn
 
 from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
-from decentnode.errors import BadInput, DatasetError
+from decentnode.errors import DatasetError
 from decentnode.models import Mlp, ResNet18, initial_model
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.training.evaluation import evaluate, load_flat
@@ -115,17 +115,3 @@ def test_a_mean_of_parameters_without_their_statistics_is_not_tested(tmp_path, o
     assert (test is not None) == is_model
     if test is not None:
         assert 0 <= test(torch.zeros(experiment.layout.numel), 0)["accuracy"] <= 1
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("evaluation.samples=361", "evaluation.samples: 361 samples asked for, the test set has 360"),
-        ("task={name: classification, top_k: [11]}", "task.top_k: 11 is more than the 10 classes"),
-    ],
-)
-def test_more_than_the_dataset_has_is_refused(tmp_path, override, message):
-    path = tmp_path / "trial.yaml"
-    path.write_text(CONFIG)
-    with pytest.raises(BadInput, match=f"^{message}$"):
-        Experiment.from_yaml(path, [override])

@@ -114,8 +114,6 @@ IDS, CLASSES = torch.zeros(3, 2, dtype=torch.int32), torch.zeros(3, dtype=torch.
          "task: rating needs labels that are numbers, those of the dataset are classes"),
         (Rating(), nn.MSELoss, loaded(IDS, torch.zeros(3, 2), 1),
          r"task: rating needs one label for each sample, not labels of shape \(2,\)"),
-        (Classification(top_k=(3,)), nn.CrossEntropyLoss, loaded(IDS, CLASSES, 2),
-         "task.top_k: 3 is more than the 2 classes"),
         (NextToken(), nn.CrossEntropyLoss, loaded(torch.zeros(3, 2), CLASSES, 2),
          r"task: next_token needs samples of ids \(int16, int32, int64\), not of float32"),
         (NextToken(), nn.MSELoss, loaded(IDS, CLASSES, 2),

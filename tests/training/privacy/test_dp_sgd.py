@@ -163,20 +163,6 @@ def test_a_gradient_that_is_not_finite_is_bounded():
     assert training.vector.gradient.isfinite().all() and len(clean) == 4
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"noise": None}, "give noise, or epsilon"),
-        ({"accountant": "none", "epsilon": 1.0}, "needs an accountant"),
-        ({"sampling": "shuffle"}, "rdp covers poisson, not shuffle"),
-        ({"noise": 0.0, "epsilon": 1.0}, "0 protects nothing"),
-    ],
-)
-def test_options_that_do_not_go_together(options, words):
-    with pytest.raises(BadInput, match=words):
-        DpSgd(**({"clip": 1.0, "noise": 1.0, "delta": 1e-5} | options))
-
-
 def test_norms_over_a_batch_are_refused():
     privacy = DpSgd(clip=1.0, noise=1.0, delta=1e-5)
     network = ResNet8(norm="batch").build((3, 32, 32), 10)
