@@ -25,7 +25,7 @@ from decentnode.communication.launcher_link.reports import (
 )
 from decentnode.communication.wire import digest
 from decentnode.core.timeouts import Timeouts
-from decentnode.launcher.cluster.remote_machines import RELAY_INTERVAL
+from decentnode.launcher.cluster.several_machines import RELAY_INTERVAL
 from decentnode.launcher.cluster.vector_sender import VectorSender
 from decentnode.launcher.launcher import Launcher
 from decentnode.launcher.report.console import LiveConsole
@@ -284,7 +284,7 @@ class TestSilence:
 
     def test_a_launcher_that_was_restarted_does_not_bring_the_nodes_of_the_old_one_back(self, idle):
         self.silence(idle, 1)
-        idle.launcher._cluster._remote_machines.receive([Join(1, "", "", "")])
+        idle.launcher._cluster._take_back([Join(1, "", "", "")])
         assert idle.state(2) is MemberState.LOST
 
     def test_a_machine_whose_last_node_was_restarted_is_watched_again(self, idle):
