@@ -7,6 +7,7 @@ CUDA thread here, which nodes forked later could not inherit.
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import BinaryIO
 
 import msgspec
 import torch
@@ -72,11 +73,12 @@ def check(experiment: Experiment, saves: bool = False) -> Findings:
     compiles = bool(experiment.settings.training.compile)
     limit = Timeouts.compile if compiles else experiment.settings.failures.start_deadline
 
-    def answered() -> bytes:
+    def write_findings(file: BinaryIO) -> None:
         result = findings(experiment, saves)
-        return msgspec.json.encode(msgspec.structs.replace(result, uses_compiler=COMPILER in sys.modules))
+        result = msgspec.structs.replace(result, uses_compiler=COMPILER in sys.modules)
+        file.write(msgspec.json.encode(result))
 
-    answer = answer_of(answered, limit)
+    answer = answer_of(write_findings, limit)
     if answer.is_late:
         key = "training.compile" if compiles else "failures.start_deadline"
         raise BadInput.at(key, f"a dry round of one batch did not end within {limit:g} s")

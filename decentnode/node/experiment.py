@@ -278,7 +278,8 @@ class Experiment:
             return 1
         # In a child: steps of a plug-in must not change this process.
         answer = answer_of(
-            lambda: bytes([least_batch(self.network, fields)]), settings.failures.start_deadline
+            lambda file: file.write(bytes([least_batch(self.network, fields)])),
+            settings.failures.start_deadline,
         )
         return answer.content[0] if answer.content else 1
 

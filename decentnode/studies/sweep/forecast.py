@@ -10,14 +10,11 @@ import sys
 import time
 from collections.abc import Sequence
 from math import nan
-from typing import NoReturn
+from typing import BinaryIO
 
 import msgspec
 
 from decentnode.config.error_locations import defect_of, with_locations
-from decentnode.core.atomic_files import write_whole
-from decentnode.core.polling import ready
-from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.launcher import run_costs
@@ -25,6 +22,7 @@ from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.launcher.monitoring.memory_estimate import bytes_needed
 from decentnode.launcher.observer.evaluators import evaluators_wanted
 from decentnode.launcher.preflight import check_group
+from decentnode.node.child_answers import answer_of
 from decentnode.node.evaluation import EvaluationPlan
 from decentnode.node.experiment import Experiment
 from decentnode.studies.expansion import PlannedRun
@@ -65,63 +63,35 @@ def forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache) -> dict[str, F
 
     `runs`: one of each variant. Those that are not reached in time have a forecast without numbers.
     """
-    reading, writing = os.pipe()
     for run in runs:
         with with_locations(run.base, ()):
             datasets.of(run.settings)
-    # The child would print what is still buffered a second time.
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reading)
-        _write_forecasts(runs, datasets, writing)
-    os.close(writing)
-    lines = _read(reading, pid)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    child_answer = answer_of(
+        lambda file: _write_forecasts(runs, datasets, file), Timeouts.forecast + Timeouts.dry_round
+    )
+    # A line that a kill has cut off is no answer.
+    lines = child_answer.content.split(b"\n")[:-1]
     answers = [msgspec.convert(json.loads(line), _Answer) for line in lines]
     if defects := [defect for answer in answers for defect in answer.defects]:
         raise BadInput(*dict.fromkeys(defects))
-    if status not in (0, -signal.SIGKILL):
+    if child_answer.status not in (0, -signal.SIGKILL):
         name = runs[len(answers)].variant.name
-        raise BadInput(f"{name}: a dry round of one batch did not end: {how_it_ended(status)}")
+        raise BadInput(f"{name}: a dry round of one batch did not end: {child_answer.end}")
     made = [answer.forecast for answer in answers] + [Forecast()] * (len(runs) - len(answers))
     return {run.variant.name: forecast for run, forecast in zip(runs, made, strict=True)}
 
 
-def _read(pipe: int, pid: int) -> list[bytes]:
-    """The lines that the child writes; it is killed if it takes too long."""
-    limit = time.monotonic() + Timeouts.forecast + Timeouts.dry_round
-    pieces = []
-    with os.fdopen(pipe, "rb", buffering=0) as file:
-        while ready([pipe], seconds=limit - time.monotonic()):
-            content = file.read(1 << 16)
-            if not content:
-                break
-            pieces.append(content)
-        else:
-            os.kill(pid, signal.SIGKILL)
-    # A line that the kill has cut off is no answer.
-    return b"".join(pieces).split(b"\n")[:-1]
-
-
-def _write_forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache, pipe: int) -> NoReturn:
-    """Runs in the child: writes one line for each run, and exits."""
-    code = 1
-    try:
-        limit = time.monotonic() + Timeouts.forecast
-        null = os.open(os.devnull, os.O_WRONLY)
-        # What plug-ins print is not part of the plan.
-        for number in (1, 2):
-            os.dup2(null, number)
-        for run in runs:
-            if time.monotonic() < limit:
-                # Not msgspec, whose JSON has no nan.
-                answer = json.dumps(msgspec.to_builtins(_answer(run, datasets)))
-                write_whole(pipe, answer.encode() + b"\n")
-        code = 0
-    finally:
-        os._exit(code)
+def _write_forecasts(runs: Sequence[PlannedRun], datasets: DatasetCache, file: BinaryIO) -> None:
+    """Writes one line for each run, in the child, as long as there is time."""
+    limit = time.monotonic() + Timeouts.forecast
+    # Nor is what plug-ins complain of a part of the plan.
+    os.dup2(1, 2)
+    for run in runs:
+        if time.monotonic() < limit:
+            # Not msgspec, whose JSON has no nan.
+            answer = json.dumps(msgspec.to_builtins(_answer(run, datasets)))
+            file.write(answer.encode() + b"\n")
+            file.flush()
 
 
 def _answer(run: PlannedRun, datasets: DatasetCache) -> _Answer:
