@@ -8,6 +8,7 @@ from decentnode.communication.launcher_link.heartbeats import (
     UNDECIDED,
     Activity,
     HeartbeatBoard,
+    NodeProgress,
 )
 from decentnode.core.clock import Clock
 from decentnode.node.round_scheduler import RoundScheduler
@@ -38,6 +39,19 @@ def test_a_run_has_begun_when_its_last_node_begins_its_first_round():
     for round in (1, 2):
         heartbeats.of(3).mark(round, Activity.BEGIN)
     assert first < heartbeats.last_to_begin == last
+
+
+def test_progress_is_read_once_and_only_of_nodes_that_have_done_a_round_since():
+    heartbeats = HeartbeatBoard([3, 7, 9])
+    assert heartbeats.new_progress() == {}
+    first, second = NodeProgress(0, 0.5, 1 << 40, None), NodeProgress(4, None, 7, 1.25)
+    heartbeats.of(3).record_progress(first)
+    heartbeats.of(9).record_progress(second)
+    assert heartbeats.new_progress() == {3: first, 9: second}
+    assert heartbeats.new_progress() == {}
+    heartbeats.of(7).mark(1, Activity.TRAIN)
+    heartbeats.of(9).go_back_to(2)
+    assert {rank: done.round for rank, done in heartbeats.new_progress().items()} == {9: 1}
 
 
 class Alone:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import zmq
 
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard, NodeProgress
 from decentnode.communication.launcher_link.reports import (
     Exited,
     Failed,
@@ -16,6 +17,7 @@ from decentnode.communication.launcher_link.reports import (
     PeerBack,
     PeerMissing,
     Published,
+    Rejoined,
     Restarted,
     RoundProgress,
     Stopped,
@@ -680,3 +682,66 @@ def test_who_is_back_is_not_waited_for_by_evaluations_before_its_neighbors_hear_
     assert membership.reporting([1]) == {1: 8}
     report_to(membership, Stopped(1, 9))
     assert membership.reporting() == {0: -1}
+
+
+class TestProgress:
+    """Of nodes here it is read in shared memory (`MembershipTable.read_progress`)."""
+
+    @pytest.fixture
+    def board(self):
+        return HeartbeatBoard(range(2))
+
+    @pytest.fixture
+    def table(self, board):
+        table = MembershipTable(range(2), {0: (0,), 1: (1,)}, heartbeats=board)
+        table.start()
+        return table
+
+    def test_it_counts_when_the_reports_before_it_are_processed(self, board, table):
+        board.of(0).record_progress(NodeProgress(3, 0.5, 700, 0.25))
+        table.read_progress()
+        assert table.reporting() == {0: -1, 1: -1}, "an evaluation of an earlier round may be in the pipe"
+        assert table.record_progress() == [0]
+        assert table.reporting() == {0: 3, 1: -1}
+        assert table.progress_of(0) == RoundProgress(0, 3, 0.5, 700, 0.25)
+        assert table.record_progress() == []
+
+    def test_a_node_that_goes_back_between_the_two_is_where_it_says(self, board, table):
+        board.of(1).record_progress(NodeProgress(9, 0.5, 700, None))
+        table.read_progress()
+        board.of(1).go_back_to(6)
+        report_to(table, Rejoined(1, 6))
+        table.record_progress()
+        assert table.members[1].round == 5
+        table.read_progress()
+        table.record_progress()
+        assert table.members[1].round == 5
+
+    def test_the_last_report_of_a_node_says_more(self, board, table):
+        board.of(0).record_progress(NodeProgress(8, 0.5, 700, None))
+        table.read_progress()
+        report_to(table, msgspec.structs.replace(FINISHED, rank=0))
+        table.record_progress()
+        assert (table.members[0].round, table.members[0].bytes_sent) == (9, 700)
+
+
+def test_the_sets_of_the_table_follow_every_change_of_a_state():
+    """They are kept up to date by `set_state`, and must equal what a pass over all nodes finds."""
+    table = MembershipTable(range(6), {0: (0, 1), 1: (2,), 2: (3, 4), 3: (5,)}, local=range(5))
+    table.start()
+    changes = [
+        Failed(0, "gone"), FINISHED, Exited(1, 0), Failed(1, "gone"), Exited(0, -9), Restarted(0, -9, 1),
+        Stopped(3, 4), Exited(2, 0), msgspec.structs.replace(FINISHED, rank=0), Failed(5, "gone"),
+        Restarted(2, None, 1), Restarted(3, None, 1), Exited(0, 0),
+    ]  # fmt: skip
+    for change in changes:
+        report_to(table, change)
+        states = {rank: member.state for rank, member in table.members.items()}
+        assert table.active == {rank for rank, state in states.items() if state.is_active}
+        assert table.lost == {rank for rank, state in states.items() if state is MemberState.LOST}
+        assert table.running == sum(state is MemberState.RUNNING for state in states.values())
+        assert table.idle == {
+            position
+            for position, ranks in table.here.items()
+            if position not in table.ended and table.active.isdisjoint(ranks)
+        }

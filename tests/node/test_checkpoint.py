@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import NotCheckpointed
 from decentnode.core import atomic_files as durable
 from decentnode.core import line_file
@@ -365,8 +366,9 @@ def test_tensors_for_whose_manifest_there_is_no_room_do_not_stay(tmp_path, monke
 
 def checkpoints_of(identity, records, said):
     """Those of rank 3 after every tenth round, in a run that is stopped."""
-    course = SimpleNamespace(heartbeat=SimpleNamespace(mark=lambda *_: None), is_cut_short=True)
-    return checkpointing.NodeCheckpoints(identity, 10, SimpleNamespace(send=said.append), 3, course, records)
+    scheduler = SimpleNamespace(heartbeat=HeartbeatBoard([3]).of(3), is_cut_short=True)
+    reporter = SimpleNamespace(send=said.append)
+    return checkpointing.NodeCheckpoints(identity, 10, reporter, rank=3, scheduler=scheduler, records=records)
 
 
 def test_what_was_undone_and_could_not_be_removed_is_written_again(tmp_path, monkeypatch):
