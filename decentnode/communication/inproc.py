@@ -2,9 +2,15 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from decentnode.communication.base import BufferSpec, Communication, Endpoint, ProcessDirectory, receivers_of
+from decentnode.communication.base import (
+    BufferSpec,
+    Communication,
+    Endpoint,
+    ProcessDirectory,
+    TransportPlan,
+    receivers_of,
+)
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.peer import Peer, PeerEvent
@@ -98,10 +104,11 @@ class LocalEndpoint(Endpoint):
 class InProcess(Communication):
     """All nodes in one process, payloads handed over by reference (after trio's memory streams, 2017)."""
 
-    one_process: ClassVar[bool] = True
-    has_messages: ClassVar[bool] = True
-
     _endpoints: dict[int, LocalEndpoint] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def plan(self) -> TransportPlan:
+        return TransportPlan(one_process=True, has_messages=True)
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         """Nothing to bind."""

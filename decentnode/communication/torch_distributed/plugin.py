@@ -1,12 +1,12 @@
 """Nodes whose payloads go through torch.distributed: NCCL between GPUs, gloo elsewhere."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor
 
-from decentnode.communication.base import BufferSpec, ProcessDirectory
+from decentnode.communication.base import BufferSpec, ProcessDirectory, TransportPlan
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.torch_distributed.backend_choice import (
     Backend,
@@ -20,19 +20,31 @@ from decentnode.communication.torch_distributed.torch_groups import StoreRendezv
 from decentnode.communication.zeromq.endpoint import ZeroMQ
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import BadInput, Defect
-from decentnode.mapping.base import is_loopback
 from decentnode.options import NonNegative, Port
 
 ONE_NODE = "a process group has one rank in each process, so this must be 1; leave it out"
+
+
+@dataclass(frozen=True)
+class ProcessGroupPlan(TransportPlan):
+    """The plan of a transport with a process group of torch.distributed."""
+
+    backend: Backend = "auto"
+    share_gpu: bool = False
+    members: frozenset[int] | None = None
+    """The nodes that need the backend whatever their device is; None: all."""
+
+    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
+        members = [rank for rank in ranks if self.members is None or rank in self.members]
+        gpus = 0 if self.share_gpu else len(members)
+        if members and (what := backend_defect(self.backend, device, gpus)):
+            yield Defect(("backend",), what)
 
 
 @COMMUNICATIONS.register("torch_distributed")
 @dataclass
 class TorchDistributed(ZeroMQ):
     """All payloads through one process group, NCCL or gloo (Li et al., PyTorch Distributed, VLDB 2020)."""
-
-    has_group: ClassVar[bool] = True
-    has_messages: ClassVar[bool] = False
 
     local: Literal["shared_memory", "ipc", "tcp"] = "ipc"
     """How control messages travel on one machine, and payloads after the group has ended."""
@@ -54,17 +66,17 @@ class TorchDistributed(ZeroMQ):
         self._most_bytes = most_bytes
         super().prepare(directory, most_bytes)
 
-    def ports(self, nodes: int, several: bool) -> dict[str, range]:
-        of_group = {"group_port": range(self.group_port, self.group_port + nodes)} if several else {}
-        return super().ports(nodes, several) | of_group
-
-    def crosses_network(self, addresses: Sequence[str]) -> bool:
-        reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
-        return reachable and not self.trusted_network
-
-    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
-        if what := backend_defect(self.backend, device, 0 if self.share_gpu else len(ranks)):
-            yield Defect(("backend",), what)
+    @property
+    def plan(self) -> ProcessGroupPlan:
+        return ProcessGroupPlan(
+            nodes_per_process=1,
+            has_group=True,
+            is_plain=not self.trusted_network,
+            first_ports={"base_port": self.base_port, "group_port": self.group_port},
+            local_ports={"base_port"} if self.local == "tcp" else (),
+            backend=self.backend,
+            share_gpu=self.share_gpu,
+        )
 
     def takes_part(self, rank: int, buffer_spec: BufferSpec) -> bool:
         """Whether the edges of a local node may go through the group."""
@@ -122,10 +134,10 @@ class Hybrid(TorchDistributed):
     group_ranks: tuple[NonNegative, ...] | None = None
     """The nodes in the group, on any device; null: those on GPUs."""
 
-    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
+    @property
+    def plan(self) -> ProcessGroupPlan:
         # Without `group_ranks` the nodes of a machine without GPUs are outside the group.
-        members = set(self.group_ranks or ()) & set(ranks)
-        yield from super().defects(device, sorted(members)) if members else ()
+        return replace(super().plan, group_ranks=self.group_ranks, members=frozenset(self.group_ranks or ()))
 
     def takes_part(self, rank: int, buffer_spec: BufferSpec) -> bool:
         if self.group_ranks is not None:

@@ -8,7 +8,14 @@ from typing import ClassVar, Literal, TypeVar
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.base import BufferSpec, Communication, Endpoint, ProcessDirectory, receivers_of
+from decentnode.communication.base import (
+    BufferSpec,
+    Communication,
+    Endpoint,
+    ProcessDirectory,
+    TransportPlan,
+    receivers_of,
+)
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.inproc import LocalMessage
@@ -281,8 +288,6 @@ class ZeroMQEndpoint(Endpoint):
 class ZeroMQ(Communication):
     """One process per node: TCP between machines; shared memory, ipc or tcp on one (ZMTP 3, RFC 23)."""
 
-    has_messages: ClassVar[bool] = True
-
     local: Literal["shared_memory", "ipc", "tcp"] = "shared_memory"
     base_port: Port = 29600
     nodes_per_process: Positive = 1
@@ -290,19 +295,17 @@ class ZeroMQ(Communication):
     _endpoints: dict[int, ZeroMQEndpoint] = field(default_factory=dict, init=False, repr=False)
     _io_thread: IoThread | None = field(default=None, init=False, repr=False)
 
-    def nodes_in_one_process(self, local_nodes: int) -> int:
-        return min(self.nodes_per_process, local_nodes)
-
-    def files_per_peer(self, same_machine: bool) -> int:
-        if self.has_group:
-            return super().files_per_peer(same_machine)
-        # Two pipes and a segment; or a connection each way, and three of a DEALER and its monitor.
-        return 3 if same_machine and self.local == "shared_memory" else 5
-
-    def ports(self, nodes: int, several: bool) -> dict[str, range]:
-        processes = -(-nodes // self.nodes_in_one_process(nodes))
-        used = several or self.local == "tcp"
-        return {"base_port": range(self.base_port, self.base_port + processes)} if used else {}
+    @property
+    def plan(self) -> TransportPlan:
+        return TransportPlan(
+            nodes_per_process=self.nodes_per_process,
+            has_messages=True,
+            # Two pipes and a segment; or a connection each way, and three of a DEALER and its monitor.
+            local_files=3 if self.local == "shared_memory" else 5,
+            remote_files=5,
+            first_ports={"base_port": self.base_port},
+            local_ports={"base_port"} if self.local == "tcp" else (),
+        )
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._io_thread = IoThread(
