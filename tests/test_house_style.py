@@ -345,7 +345,7 @@ NOT_LIMITS = {
     "results/statistics.py": "a level of confidence",
     "cli/tune.py": "model distances and shares of them",
     "communication/exchange/handle.py": "factors on the usual wait",
-    "communication/zeromq/endpoint.py": "bytes per second",
+    "communication/zeromq/routes.py": "bytes per second",
     "core/text.py": "a unit",
     "launcher/memory_estimate.py": "a share of the memory",
     "launcher/monitoring/watchdog.py": "a factor on CHECK_INTERVAL",

@@ -64,6 +64,10 @@ def kept_links() -> int:
     return MOST_KEPT_LINKS if limit == resource.RLIM_INFINITY else min(MOST_KEPT_LINKS, limit // 12)
 
 
+Slots = tuple[Tensor, Tensor]
+"""Two vectors of a node, in turn the one that peers read and the one that is written."""
+
+
 @dataclass(frozen=True)
 class BufferSpec:
     """How much memory an endpoint needs that peers can read in place."""
@@ -79,7 +83,7 @@ class BufferSpec:
     peers: frozenset[int] | None = None
     """Ranks that may ever send to this node; None: all. Messages of others are not kept."""
 
-    def slots(self, device: torch.device = HOST) -> tuple[Tensor, Tensor]:
+    def slots(self, device: torch.device = HOST) -> Slots:
         """Two vectors of zeros, shape (vector_elements,), with equal alignment.
 
         Matrix products differ in their last bits with the alignment of their operands. Which slot holds a
@@ -194,7 +198,7 @@ class Endpoint(Transport, ABC):
 
     messages: MessageQueue
     """The single messages that have arrived, where the transport `has_messages`."""
-    slots: tuple[Tensor, Tensor]
+    slots: Slots
     """Two tensors of `BufferSpec.vector_elements`; a payload that lies in one is sent without a copy."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ from decentnode.cli import app as cli
 from decentnode.cli import doctor
 from decentnode.cli import graph as graph_report
 from decentnode.cli.doctor import Finding
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.config import link_security
 from decentnode.config import loader as config
 from decentnode.config.json_schema import json_schema

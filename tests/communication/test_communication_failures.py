@@ -20,7 +20,7 @@ from decentnode.communication import wire
 from decentnode.communication.base import BufferSpec, HostProcess, Inbox, ProcessDirectory
 from decentnode.communication.peers.edges import MOST_REQUESTS
 from decentnode.communication.torch_distributed.process_group import Group
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.errors import StartError
 from decentnode.graph.families import Chain, FullyConnected, Ring
@@ -100,7 +100,7 @@ def test_a_group_is_one_communicator_and_one_buffer_per_source_however_many_edge
         await in_rounds(FullyConnected(4), 5, PATIENT)(node)
         node.release()
         groups = [thing for thing in gc.get_objects() if isinstance(thing, Group)]
-        return len(groups), sum(buffer.nbytes for buffer in node.endpoint.transfer_queue.pool._free)
+        return len(groups), sum(buffer.nbytes for buffer in node.endpoint.routes[0].transfer_queue.pool._free)
 
     assert set(run_nodes(GLOO, 4, work, MEMORY).results.values()) == {(1, 3 * 4000)}
 
@@ -111,13 +111,13 @@ def test_survivors_of_a_group_continue_over_zeromq(case):
     rounds = in_rounds(Ring(4), 40, PATIENT, signal_oneself(0, 2, signal.SIGKILL))
 
     async def work(node: RunningNode):
-        before = node.endpoint.group_membership.group
+        before = node.endpoint.routes[0].group_membership.group
         missing, _ = await rounds(node)
-        in_flight = [list(by_target) for by_target in node.endpoint._unconfirmed.values()]
+        in_flight = [list(by_target) for by_target in node.endpoint.routes[0]._unconfirmed.values()]
         return (
             before.members,
             sorted(missing),
-            node.endpoint.group_membership.group,
+            node.endpoint.routes[0].group_membership.group,
             in_flight[-1],
             before.is_broken,
         )
@@ -154,7 +154,7 @@ def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_resent(rounds):
     """It lies in the reader's memory, and the sender, who is not answered, has nothing left to send."""
 
     def break_up(node, round):
-        formation = node.endpoint.group_membership
+        formation = node.endpoint.routes[0].group_membership
         if node.rank == 1 and round == 0:
             time.sleep(0.5)
             formation.break_up(formation.group, "a wire fell out")

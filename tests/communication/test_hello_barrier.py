@@ -13,7 +13,7 @@ from decentnode.communication.base import BufferSpec, HostProcess, ProcessDirect
 from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq import hello_barrier
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from tests.support.processes import RUN_ID, free_ports

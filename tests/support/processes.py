@@ -24,7 +24,7 @@ from decentnode.communication.inproc import InProcess
 from decentnode.communication.security.curve import Credentials, KeyPair
 from decentnode.communication.torch_distributed.plugin import Hybrid, TorchDistributed
 from decentnode.communication.zeromq import io_thread as sockets
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 
 FORK = multiprocessing.get_context("fork")
 RUN_ID = 0x1234_5678_9ABC

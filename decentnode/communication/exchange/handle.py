@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from decentnode.communication.peers.peer import Peer
 from decentnode.core.payload import Layout, Payload, PayloadError
@@ -98,6 +98,13 @@ class Transport:
     def attend(self, handle: "ExchangeHandle", timeout: float) -> bool:
         """Waits for an exchange; returns False after `timeout` seconds."""
         return handle.sleep(timeout)
+
+
+class Waiter(Protocol):
+    """Receives in the thread that waits for an exchange."""
+
+    def attend(self, handle: "ExchangeHandle", timeout: float) -> bool:
+        """Waits for an exchange; returns False after `timeout` seconds."""
 
 
 class UsualWait:

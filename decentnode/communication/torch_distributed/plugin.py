@@ -1,23 +1,25 @@
-"""Nodes whose payloads go through torch.distributed: NCCL between GPUs, gloo elsewhere."""
+"""Nodes whose payloads go through torch.distributed: NCCL between GPUs, gloo elsewhere.
+
+Threads: the thread that opens the transport calls everything here; `open` waits there for the group.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from torch import Tensor
-
-from decentnode.communication.base import BufferSpec, ProcessDirectory, TransportPlan
-from decentnode.communication.shared_memory.segment import Segment
+from decentnode.communication.base import BufferSpec, ProcessDirectory, Slots, TransportPlan
 from decentnode.communication.torch_distributed.backend_choice import (
     Backend,
     BackendChoice,
+    Capabilities,
     backend_defect,
     facts_of,
 )
-from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
 from decentnode.communication.torch_distributed.process_group import GroupFactory, prepare_nccl
+from decentnode.communication.torch_distributed.route import GroupRoute
 from decentnode.communication.torch_distributed.torch_groups import StoreRendezvous
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.endpoint import ProcessEndpoint
+from decentnode.communication.zeromq.plugin import ProcessCommunication
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import BadInput, Defect
 from decentnode.options import NonNegative, Port
@@ -43,7 +45,7 @@ class ProcessGroupPlan(TransportPlan):
 
 @COMMUNICATIONS.register("torch_distributed")
 @dataclass
-class TorchDistributed(ZeroMQ):
+class TorchDistributed(ProcessCommunication):
     """All payloads through one process group, NCCL or gloo (Li et al., PyTorch Distributed, VLDB 2020)."""
 
     local: Literal["shared_memory", "ipc", "tcp"] = "ipc"
@@ -56,6 +58,11 @@ class TorchDistributed(ZeroMQ):
     """Whether several nodes on one GPU may use NCCL; slow, for tests."""
     trusted_network: bool = False
     """Whether the network between the machines is private; payloads are not encrypted there."""
+
+    _most_bytes: int = field(default=0, init=False, repr=False)
+    _buffer_spec: BufferSpec = field(init=False, repr=False)
+    _capabilities: Capabilities = field(init=False, repr=False)
+    _route: GroupRoute | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.nodes_per_process != 1:
@@ -82,23 +89,28 @@ class TorchDistributed(ZeroMQ):
         """Whether the edges of a local node may go through the group."""
         return True
 
-    def _make(
-        self, rank: int, buffer_spec: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
-    ) -> GroupEndpoint:
+    def make_endpoint(
+        self, rank: int, buffer_spec: BufferSpec, slots: Slots | None = None
+    ) -> ProcessEndpoint:
         device, machine = buffer_spec.device, self.io_thread.directory.process.machine
+        self._capabilities = facts_of(device, machine, self.takes_part(rank, buffer_spec))
+        self._buffer_spec = buffer_spec
         if device.type != "cpu":
             slots = buffer_spec.slots(device)
-        self._facts = facts_of(device, machine, self.takes_part(rank, buffer_spec))
-        self._buffer_spec = buffer_spec
-        endpoint = GroupEndpoint(rank, self.io_thread, slots, segment, self._most_bytes)
-        self.io_thread.listen(endpoint)
+        endpoint = super().make_endpoint(rank, buffer_spec, slots)
+        route = GroupRoute(endpoint.mailbox, self.io_thread, endpoint.frame_route, self._most_bytes)
+        endpoint.routes.insert(0, route)
+        endpoint.waiter = route.transfer_queue
+        # The group ends at the loss of any member, which a link shows.
+        endpoint.keeps_links = True
+        self.io_thread.listen(route)
+        self._route = route
         return endpoint
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         super().open(peers, run_id, timeout, absent)
-        [endpoint] = self._endpoints.values()
-        assert isinstance(endpoint, GroupEndpoint), "as `_make` made it"
-        group_membership, directory = endpoint.group_membership, self.io_thread.directory
+        assert self._route is not None, "endpoint comes first"
+        group_membership, directory = self._route.group_membership, self.io_thread.directory
         if directory.incarnation:
             # The group ended with the process before this one: ZeroMQ carries all edges.
             group_membership.leave()
@@ -108,7 +120,7 @@ class TorchDistributed(ZeroMQ):
         rendezvous = StoreRendezvous(directory, "communication", port, run_id, absent, key)
         choose = BackendChoice(self.backend, self.share_gpu)
         group_factory = GroupFactory(
-            rendezvous, self._facts, choose, self._buffer_spec.device, self._buffer_spec.peers
+            rendezvous, self._capabilities, choose, self._buffer_spec.device, self._buffer_spec.peers
         )
         plan = group_membership.form(group_factory, timeout)
         if group_membership.rank in first.ranks:
@@ -119,10 +131,9 @@ class TorchDistributed(ZeroMQ):
 
     def close(self, timeout: float) -> None:
         super().close(timeout)
-        for endpoint in self._endpoints.values():
-            if isinstance(endpoint, GroupEndpoint):
-                endpoint.group_membership.close(timeout)
-                endpoint.transfer_queue.clear()
+        if self._route is not None:
+            self._route.group_membership.close(timeout)
+            self._route.transfer_queue.clear()
 
 
 @COMMUNICATIONS.register("hybrid")

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
-from decentnode.communication.exchange.handle import Key
+from decentnode.communication.exchange.handle import Key, Waiter
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.edges import EdgeProtocol
 from decentnode.communication.peers.failure_detector import FailureDetector
 from decentnode.communication.peers.rejoin import RejoinProtocol
 from decentnode.communication.security.curve import ZapAuthenticator
-from decentnode.communication.shared_memory.doorbell import DoorbellReader, OwnPipes, pipe_path
+from decentnode.communication.shared_memory.doorbell import OwnPipes, pipe_path
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.hello_barrier import HelloBarrier
 from decentnode.communication.zeromq.links import NEVER, PeerLinks
@@ -84,8 +84,6 @@ class IoThread(threading.Thread):
         self.incarnations = self._receiver.incarnations
         """By process its incarnation as far as this one knows, where that is not 0."""
         self._pipes: OwnPipes | None = None
-        self.node_doorbell: DoorbellReader | None = None
-        """The doorbell, if the only node of this process reads it while it waits."""
         self._commands = Commands()
         self._poller = Poller()
         for router in self._routers:
@@ -134,11 +132,12 @@ class IoThread(threading.Thread):
 
     def add_node(
         self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None,
-        reads_doorbell: bool = False,
-    ) -> None:  # fmt: skip
+        waiter: Waiter | None = None,
+    ) -> Waiter | None:  # fmt: skip
         """Adds a local node and its shared memory to the HELLO; before the thread starts.
 
-        `peers`: ranks that may send to it; None: all. `reads_doorbell`: the node can read the doorbell.
+        `peers`: ranks that may send to it; None: all. `waiter`: what receives while it waits. Returns that,
+        or the doorbell if the node can read it itself; None: other threads receive.
         """
         self.mailboxes[mailbox.rank] = mailbox
         self._links.parts = max(self._links.parts, mailbox.parts)
@@ -147,10 +146,10 @@ class IoThread(threading.Thread):
         segments = [*self.hello.segments, segment] if segment else self.hello.segments
         self.hello = wire.Hello([*self.hello.ranks, mailbox.rank], segments)
         # A node alone in its process reads the doorbell itself while it waits: no other thread wakes up.
-        if reads_doorbell and mailbox.alone and self._interceptor is None and self._pipes is not None:
-            self.node_doorbell = self._pipes.doorbell
-        else:
-            self.serve_doorbell()
+        if waiter is None and mailbox.alone and self._interceptor is None and self._pipes is not None:
+            return self._pipes.doorbell
+        self.serve_doorbell()
+        return waiter
 
     def serve_doorbell(self) -> None:
         """Makes this thread read the doorbell, because no node does so while it waits."""
