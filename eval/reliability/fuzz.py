@@ -60,7 +60,7 @@ class Party:
         self._count_arrivals()
 
     def _count_arrivals(self) -> None:
-        reception = self.endpoint._io_thread._receiver
+        reception = self.transport.io_thread.receiver
         accept, take = reception._accept, reception.take
 
         def counting(messages: list[Received]) -> None:

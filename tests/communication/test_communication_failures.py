@@ -165,7 +165,7 @@ def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_resent(rounds):
 
 def test_a_reader_whose_acknowledgement_was_lost_resends_it():
     async def work(node: RunningNode):
-        endpoint, sockets = node.endpoint, node.endpoint._io_thread
+        endpoint, sockets = node.endpoint, node.communication.sockets
         outgoing = {} if node.rank else {1: Payload.dense(endpoint.slots[0])}
         if node.rank == 1:
             sockets.dispatch = lambda messages: None
@@ -262,10 +262,10 @@ JUNK = [
 async def attacked(node: RunningNode):
     """Rank 0 is sent junk by a stranger who stands beside rank 1, between two honest exchanges."""
     exchanges = in_rounds(Ring(2), 3, PATIENT)
-    sockets = node.communication._io_thread
+    sockets = node.communication.sockets
     first = await exchanges(node)
     if node.rank == 1:
-        await asyncio.to_thread(send_junk, sockets._links._endpoint_of(0))
+        await asyncio.to_thread(send_junk, sockets.links._endpoint_of(0))
     else:
         limit = time.monotonic() + 5.0
         while node.refused.total() < len(JUNK) and time.monotonic() < limit:
@@ -311,10 +311,10 @@ while time.monotonic() < limit:
 
 async def flooded(node: RunningNode):
     """Somebody sends rank 0 messages without a pause while rank 1 owes it a payload."""
-    sockets = node.communication._io_thread
+    sockets = node.communication.sockets
     await in_rounds(Ring(2), 2, PATIENT)(node)
     if node.rank == 1:
-        flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets._links._endpoint_of(0)])
+        flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets.links._endpoint_of(0)])
         limit = time.monotonic() + 7.0
         while not sockets.mailboxes[1].lost() and time.monotonic() < limit:
             await asyncio.sleep(0.05)
@@ -335,9 +335,9 @@ def test_who_sends_without_a_pause_does_not_put_off_the_deadlines():
 
 async def uninvited(node: RunningNode):
     """Rank 2, which is no neighbor of rank 0, sends it payloads of rounds that are far away."""
-    sockets = node.communication._io_thread
+    sockets = node.communication.sockets
     if node.rank == 0:
-        sockets._receiver.peers[0] = frozenset({1})
+        sockets.senders[0] = frozenset({1})
     missing, _ = await in_rounds(Chain(3), 2, PATIENT)(node)
     body, limit = bytes(4000), time.monotonic() + 5.0
     for round in range(4) if node.rank == 2 else ():
@@ -357,12 +357,12 @@ def test_what_a_node_sends_that_is_no_neighbor_is_not_kept(case):
 
 async def pushy(node: RunningNode):
     """Rank 0 asks rank 1 for its model, which sends an empty one first; and so does rank 2, unasked."""
-    sockets = node.communication._io_thread
+    sockets = node.communication.sockets
     await in_rounds(Chain(3), 1, PATIENT)(node)
     if node.rank == 0:
-        assert sockets.fetch(0, 1, 0.01) is None
+        assert node.communication.fetch(0, 1, 0.01) is None
         # What comes too late for the first time is taken for the second.
-        model, limit = await asyncio.to_thread(sockets.fetch, 0, 1, 10.0), time.monotonic() + 10.0
+        model, limit = await asyncio.to_thread(node.communication.fetch, 0, 1, 10.0), time.monotonic() + 10.0
         while node.refused.total() < 3 and time.monotonic() < limit:
             await asyncio.sleep(0.01)
         return model.view(torch.float32).tolist(), node.refused
@@ -375,7 +375,7 @@ async def pushy(node: RunningNode):
 
 async def insatiable(node: RunningNode):
     """Rank 1 asks rank 0 for its model again and again."""
-    sockets, peers = node.communication._io_thread, []
+    sockets, peers = node.communication.sockets, []
     mailbox = sockets.mailboxes[node.rank]
     mailbox.transport.give_model = lambda: peers.extend(mailbox.take_wanting())
     await in_rounds(Ring(2), 1, PATIENT)(node)
@@ -405,7 +405,7 @@ async def corrupted(node: RunningNode):
     """What rank 1 sends to rank 0 in round 0 has one wrong bit; in round 1 it has none."""
     other, vectors = 1 - node.rank, []
     if node.rank == 1:
-        links = node.endpoint._io_thread._links
+        links = node.communication.sockets.links
         links.send = flip_first_payload(links.send)
     for round in range(2):
         outgoing = {other: Payload.dense(torch.ones(1000))}
@@ -441,7 +441,7 @@ async def overwritten(node: RunningNode):
     """Rank 1 changes its model while it is sent, as one may who has all throw that exchange away."""
     other, slot = 1 - node.rank, node.endpoint.slots[0].fill_(1.0)
     if node.rank == 1:
-        links = node.endpoint._io_thread._links
+        links = node.communication.sockets.links
         links.send = flip_first_payload(links.send)
     handle = node.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG, LAYOUT)
     if node.rank == 1:

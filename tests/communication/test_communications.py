@@ -12,7 +12,7 @@ import torch
 from decentnode.communication.base import BufferSpec, Inbox
 from decentnode.communication.shared_memory.pipes import RUNG
 from decentnode.communication.wire import Header, Kind
-from decentnode.communication.zeromq.io_thread import IoThread
+from decentnode.communication.zeromq.sockets import Sockets
 from decentnode.core.byte_counters import HEADER_BYTES
 from decentnode.core.payload import Field, Form, Layout, Payload, Role, dense_layout
 from decentnode.graph.base import Graph
@@ -224,7 +224,7 @@ def test_a_vector_in_a_slot_is_read_where_it_lies(case):
 
 async def kinds_over_links(node: RunningNode):
     """The kinds of messages that wake socket threads in ten rounds after the first two."""
-    links, sent_kinds = node.endpoint._io_thread._links, Counter()
+    links, sent_kinds = node.communication.sockets.links, Counter()
     send = links.send
 
     def counting(messages, opens=True):
@@ -260,16 +260,16 @@ RING, MANY = Ring(12), TransportCase("4 nodes per process", "shared_memory", 4)
 
 async def a_long_wait(node: RunningNode):
     """The pairs of nodes that a node sent control messages to while it, and all others, waited for node 0."""
-    send_control, controls = IoThread.send_control, set()
+    send_control, controls = Sockets.send_control, set()
 
-    def listening(thread, kind, sender, peer, key, seq=0):
+    def listening(sockets, kind, sender, peer, key, seq=0):
         controls.add((kind.name, sender, peer))
-        return send_control(thread, kind, sender, peer, key, seq)
+        return send_control(sockets, kind, sender, peer, key, seq)
 
-    node.communication._io_thread.failure_detector._send_control = partial(
-        listening, node.communication._io_thread
+    node.communication.io_thread.failure_detector._send_control = partial(
+        listening, node.communication.sockets
     )
-    IoThread.send_control = listening
+    Sockets.send_control = listening
     neighbors = RING.targets(node.rank, 0)
     node.endpoint.foresee(neighbors)
     for round in range(4):

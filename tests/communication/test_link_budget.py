@@ -49,12 +49,13 @@ def made(tmp_path):
     routers = [context.socket(zmq.ROUTER) for _ in range(NODES)]
     for process, router in enumerate(routers):
         router.bind(f"ipc://{tmp_path}/{process}-")
-    sockets = IoThread(place, lambda process: f"ipc://{tmp_path}/{process}-", 1000)
+    thread = IoThread(place, lambda process: f"ipc://{tmp_path}/{process}-", 1000)
+    sockets = thread.sockets
     tie.threads.append(sockets)
     box = Mailbox(0, tie)
-    sockets.add_node(box, None, None)
+    thread.add_node(box, None, None)
     yield sockets, box, routers
-    sockets.stop(0.0)
+    thread.stop(0.0)
     for router in routers:
         router.close(0)
     context.term()
@@ -62,8 +63,8 @@ def made(tmp_path):
 
 def need(sockets, *ranks):
     sockets.need(0, ranks)
-    sockets._commands.post(lambda: None)
-    sockets._commands.run_commands()
+    sockets.commands.post(lambda: None)
+    sockets.commands.run_commands()
 
 
 def test_the_bound_follows_from_what_the_coming_rounds_need_and_never_shrinks():
@@ -108,7 +109,7 @@ def test_a_closed_link_is_a_part_of_live_and_no_loss(made):
     assert box.peers.error(1) is None and box.lost() == []
     need(sockets, 1)
     assert sockets.is_linked(1) and box.peers[1].state is PeerState.LIVE
-    assert sockets._links.lose_broken(float("inf")) == []
+    assert sockets.links.lose_broken(float("inf")) == []
 
 
 def test_neither_what_is_unacknowledged_nor_what_is_awaited_is_closed(made):

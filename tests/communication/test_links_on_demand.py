@@ -39,7 +39,7 @@ class UnlinkedProcesses(HostProcesses):
         assert endpoint.frame_route._unannounced <= peers, (
             "others were told before the local steps of this round"
         )
-        self.links[endpoint.rank] += len(endpoint._io_thread.linked()) < NODES - 1
+        self.links[endpoint.rank] += len(endpoint._sockets.linked()) < NODES - 1
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ class End(Transport):
         elif header.kind == Kind.RESEND:
             self.box.note_waiting(header.sender, header.key, True)
             if not self.protocol.is_seeking:
-                end = SimpleNamespace(send_control=self.edge.send_control)
+                end = SimpleNamespace(sockets=self.edge)
                 Receiver._answer_missing(end, self.box, header.sender, header.key)
         else:
             self.protocol.receive(self.box, header.kind, header)

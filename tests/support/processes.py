@@ -104,7 +104,7 @@ class RunningNode:
     @property
     def refused(self) -> Counter:
         """Refused messages of all nodes of its process, by reason."""
-        boxes = self.communication._io_thread.mailboxes.values()
+        boxes = self.communication.sockets.mailboxes.values()
         return sum((mailbox.refused for mailbox in boxes), Counter())
 
 

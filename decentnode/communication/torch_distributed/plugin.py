@@ -92,7 +92,7 @@ class TorchDistributed(ProcessCommunication):
     def make_endpoint(
         self, rank: int, buffer_spec: BufferSpec, slots: Slots | None = None
     ) -> ProcessEndpoint:
-        device, machine = buffer_spec.device, self.io_thread.directory.process.machine
+        device, machine = buffer_spec.device, self.sockets.directory.process.machine
         self._capabilities = facts_of(device, machine, self.takes_part(rank, buffer_spec))
         self._buffer_spec = buffer_spec
         if device.type != "cpu":
@@ -110,7 +110,7 @@ class TorchDistributed(ProcessCommunication):
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         super().open(peers, run_id, timeout, absent)
         assert self._route is not None, "endpoint comes first"
-        group_membership, directory = self._route.group_membership, self.io_thread.directory
+        group_membership, directory = self._route.group_membership, self.sockets.directory
         if directory.incarnation:
             # The group ended with the process before this one: ZeroMQ carries all edges.
             group_membership.leave()

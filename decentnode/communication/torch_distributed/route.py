@@ -66,7 +66,9 @@ class GroupRoute(Route):
         """`most_bytes`: the largest payload that any peer may send."""
         self._rank = mailbox.rank
         self._mailbox = mailbox
-        self._io_thread = io_thread
+        self._sockets = io_thread.sockets
+        self._failure_detector = io_thread.failure_detector
+        """It belongs to the socket thread: its work is posted."""
         self._frame_route = frame_route
         self._most_bytes = most_bytes
         self.group_membership = GroupMembership(self._rank, self.post, self._abandon)
@@ -139,10 +141,8 @@ class GroupRoute(Route):
         """Sends a note to other ranks, in any thread."""
         body = msgspec.msgpack.encode(note)
         for rank in ranks:
-            header = self._io_thread.header(
-                wire.Kind.GROUP, self._rank, rank, key, length=len(body), body=body
-            )
-            self._io_thread.dispatch([(self._io_thread.directory.home[rank], header.pack(), body)])
+            header = self._sockets.header(wire.Kind.GROUP, self._rank, rank, key, length=len(body), body=body)
+            self._sockets.dispatch([(self._sockets.directory.home[rank], header.pack(), body)])
 
     # Payloads through the group, in the thread that waits for them.
 
@@ -220,8 +220,7 @@ class GroupRoute(Route):
         """Requests what the ended group did not deliver."""
         self.transfer_queue.clear()
         self._send_done(list(self._arrived))
-        sockets = self._io_thread
-        sockets.post(lambda: sockets.failure_detector.request_missing(self._mailbox))
+        self._sockets.post(lambda: self._failure_detector.request_missing(self._mailbox))
 
     # Releases, and the end.
 

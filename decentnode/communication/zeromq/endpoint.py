@@ -27,7 +27,8 @@ class ProcessEndpoint(RoutedEndpoint):
         segment: Segment | None,
     ) -> None:  # fmt: skip
         """`segment`: the memory that peers on this machine read; None: they receive frames, too."""
-        directory = io_thread.directory
+        sockets = io_thread.sockets
+        directory = sockets.directory
         alone = len(directory.process.ranks) == 1
         # Numbers of an earlier incarnation are all lower: acknowledging them frees no memory of this one.
         super().__init__(
@@ -35,26 +36,28 @@ class ProcessEndpoint(RoutedEndpoint):
             host_slots=segment.slots if segment and segment.slots is not slots else None,
         )  # fmt: skip
         self.segment = segment
-        self.frame_route = FrameRoute(self.mailbox, io_thread)
+        self.frame_route = FrameRoute(self.mailbox, sockets)
         if not alone:
-            self.routes.append(WithinProcess(rank, io_thread.mailboxes))
+            self.routes.append(WithinProcess(rank, sockets.mailboxes))
         if segment is not None:
-            self.routes.append(SharedMemoryRoute(segment, self.frame_route, io_thread))
+            self.routes.append(SharedMemoryRoute(segment, self.frame_route, sockets))
         self.routes.append(self.frame_route)
         self.waiter: Waiter | None = None
         """Receives while the node waits; None: other threads do."""
         self.keeps_links = False
         """Whether links to all peers stay open, also to those that no coming round needs."""
+        self._sockets = sockets
         self._io_thread = io_thread
+        """Nothing of it is called here: its commands are posted."""
         self._offered: tuple[Tensor, Callable[[int], bool]] | None = None
         """What `offer` got last."""
 
     def is_linked(self, peer: int) -> bool:
-        return self._io_thread.is_linked(peer)
+        return self._sockets.is_linked(peer)
 
     def foresee(self, peers: Collection[int]) -> None:
         if not self.keeps_links:
-            self._io_thread.need(self.rank, peers)
+            self._sockets.need(self.rank, peers)
             self.frame_route.acknowledge_apart(peers)
 
     def admit(self, round: int) -> list[int]:
@@ -65,8 +68,8 @@ class ProcessEndpoint(RoutedEndpoint):
         return self.mailbox.ahead
 
     def skip_to(self, round: int) -> None:
-        for rank in sorted(self.mailbox.skip_to(round, self._io_thread.concerned(self.rank))):
-            self._io_thread.send_control(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
+        for rank in sorted(self.mailbox.skip_to(round, self._sockets.concerned(self.rank))):
+            self._sockets.send_control(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
         self._offered = vector, may_have
@@ -83,15 +86,20 @@ class ProcessEndpoint(RoutedEndpoint):
                 continue
             # A copy: the node trains on while the frame is sent.
             body = as_bytes(vector.detach().to("cpu", copy=True)).numpy().data
-            header = self._io_thread.header(wire.Kind.MODEL, self.rank, peer, length=len(body), body=body)
-            self._io_thread.dispatch([(self._io_thread.directory.home[peer], header.pack(), body)])
+            header = self._sockets.header(wire.Kind.MODEL, self.rank, peer, length=len(body), body=body)
+            self._sockets.dispatch([(self._sockets.directory.home[peer], header.pack(), body)])
 
     def request_resend(self, peer: int, key: Key) -> None:
-        sockets, box = self._io_thread, self.mailbox
-        sockets.post(lambda: sockets.failure_detector.request_resend(box, peer, key))
+        detector = self._io_thread.failure_detector
+        self._sockets.post(lambda: detector.request_resend(self.mailbox, peer, key))
 
     def check_soon(self) -> None:
-        self._io_thread.post(self._io_thread.check_soon)
+        self._sockets.post(self._io_thread.check_soon)
+
+    def leave(self, failed: bool = False) -> None:
+        # This node no longer reads its doorbell, so the socket thread must.
+        self._sockets.post(self._io_thread.serve_doorbell)
+        super().leave(failed)
 
     def attend(self, handle: ExchangeHandle, timeout: float) -> bool:
         waiter = self.waiter

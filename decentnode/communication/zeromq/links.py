@@ -29,7 +29,7 @@ NEVER = float("inf")
 
 
 class LinkOwner(Protocol):
-    """What links report, in the socket thread; only `book_unsent` may come from any thread."""
+    """What links report, in the socket thread; `book_unsent` and `note_link` in any that sends."""
 
     def book_unsent(self, header: bytes) -> None:
         """Counts a message that a peer did not read in time."""

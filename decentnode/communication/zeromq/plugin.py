@@ -3,20 +3,28 @@
 Threads: the thread that opens the transport calls everything here, before the first round and after the last.
 """
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from torch import Tensor
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, Slots, TransportPlan
 from decentnode.communication.shared_memory.segment import Segment
+from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.endpoint import ProcessEndpoint
 from decentnode.communication.zeromq.io_thread import IoThread
+from decentnode.communication.zeromq.sockets import Sockets
+from decentnode.core.clock import AwakeClock
 from decentnode.core.registry import COMMUNICATIONS
-from decentnode.errors import PeerLost
+from decentnode.core.timeouts import Timeouts
+from decentnode.errors import PeerLost, StartError
 from decentnode.mapping.base import tcp_endpoint
 from decentnode.options import Port, Positive
+
+POLL_INTERVAL = 0.005
 
 
 @dataclass
@@ -49,6 +57,11 @@ class ProcessCommunication(Communication):
         assert self._io_thread is not None, "prepare comes first"
         return self._io_thread
 
+    @property
+    def sockets(self) -> Sockets:
+        """What any thread may ask of that thread."""
+        return self.io_thread.sockets
+
     def endpoint(self, rank: int, buffer_spec: BufferSpec) -> ProcessEndpoint:
         endpoint = self.make_endpoint(rank, buffer_spec)
         self._endpoints[rank] = endpoint
@@ -62,26 +75,53 @@ class ProcessCommunication(Communication):
         self, rank: int, buffer_spec: BufferSpec, slots: Slots | None = None
     ) -> ProcessEndpoint:
         """An endpoint with routes between processes; `slots`: those of its vector, if not in host memory."""
-        ranks, segment = len(self.io_thread.directory.home), None
+        ranks, segment = len(self.sockets.directory.home), None
         if self.local == "shared_memory":
             segment = Segment(rank, buffer_spec, readers=ranks)
         slots = slots or (segment.slots if segment else buffer_spec.slots())
         return ProcessEndpoint(rank, buffer_spec, slots, io_thread=self.io_thread, segment=segment)
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
-        sockets = self.io_thread
+        sockets, io_thread = self.sockets, self.io_thread
         # Before the first exchange, so no node waits for one of an absent machine.
         for mailbox in sockets.mailboxes.values():
             for rank in absent:
                 mailbox.lose(rank, PeerLost(rank, "has not come yet"))
-        home = sockets.directory.home
-        sockets.meet({home[peer] for peer in peers} - {sockets.directory.own}, run_id, timeout)
+        # Before the thread starts: it refuses messages of any other run.
+        sockets.run_id = run_id
+        io_thread.start()
+        home, links = sockets.directory.home, sockets.links
+        processes = {home[peer] for peer in peers} - {sockets.directory.own}
+        for process in sorted(processes):
+            sockets.post(partial(links.make, process))
+        # A process that has died by now is lost as in any round.
+        io_thread.hello_barrier.wait(
+            processes, timeout, lambda silent: sockets.post(partial(links.resend_hello, silent))
+        )
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
-        return self.io_thread.rejoin(peers, timeout, enough)
+        return self._seek(peers, timeout, enough)
 
     def rejoin(self, peers: Mapping[int, Iterable[int]], timeout: float) -> int:
-        return self.io_thread.rejoin(peers, timeout)
+        return self._seek(peers, timeout)
+
+    def _seek(self, peers: Mapping[int, Iterable[int]], timeout: float, enough: int | None = None) -> int:
+        """The round in which local ranks rejoin, or with `enough` the position of their peers.
+
+        Peers that rejoin themselves are asked again until the timeout (`RejoinProtocol.seek`).
+        """
+        sockets, rejoining = self.sockets, self.io_thread.rejoining
+        assert rejoining is not None, "only a process that was restarted can rejoin"
+        clock = AwakeClock(Timeouts.rejoin_answer)
+        limit = clock.now() + timeout
+        pairs = [(rank, peer) for rank in peers for peer in peers[rank] if peer not in sockets.mailboxes]
+        others, round = {peer for _, peer in pairs}, None
+        while round is None and (left := limit - clock.now()) > 0.0 and sockets.any_lives(others):
+            round = rejoining.seek(pairs, time.monotonic() + left, sockets.post, enough)
+        if round is None:
+            own_rank = sockets.directory.process.ranks[0]
+            raise StartError(f"rank {own_rank}: no neighbor agreed on a round to rejoin in")
+        return round
 
     def start_at(self, round: int) -> None:
         rejoining = self.io_thread.rejoining
@@ -89,7 +129,16 @@ class ProcessCommunication(Communication):
         rejoining.settle(round)
 
     def fetch(self, rank: int, peer: int, timeout: float) -> Tensor | None:
-        content, dtype = self.io_thread.fetch(rank, peer, timeout), self._endpoints[rank].slots[0].dtype
+        clock, pair, receiver = AwakeClock(POLL_INTERVAL), (rank, peer), self.io_thread.receiver
+        limit = clock.now() + timeout
+        # Before the request: a model without an entry here is refused.
+        receiver.models.setdefault(pair, None)
+        self.sockets.post(lambda: self.sockets.send_control(Kind.MODEL_REQUEST, *pair, (0, 0, 0)))
+        content = None
+        while content is None and clock.now() < limit and self.sockets.any_lives([peer]):
+            time.sleep(POLL_INTERVAL)
+            content = receiver.take_model_for(rank)
+        dtype = self._endpoints[rank].slots[0].dtype
         return None if content is None or content.numel() % dtype.itemsize else content.view(dtype)
 
     def close(self, timeout: float) -> None:

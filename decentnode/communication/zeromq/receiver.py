@@ -1,4 +1,8 @@
-"""What a host process receives: checks every message, then passes it on."""
+"""What a host process receives: checks every message, then passes it on.
+
+Threads: the socket thread runs this. A node's thread that waits at its doorbell may, too, for the messages of
+exchanges and a usual HELLO: what they change is guarded by the lock of the mailbox.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable
@@ -10,15 +14,14 @@ import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Key, Message
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.edges import EdgeProtocol, farewell
-from decentnode.communication.peers.rejoin import SendControl
 from decentnode.communication.security.curve import sender_of
-from decentnode.communication.shared_memory.attached import AttachedSegments, SharedMessage
+from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.communication.wire import Kind
+from decentnode.communication.zeromq.sockets import Sockets
 from decentnode.core.payload import Layout, Payload
 
 MOST_ROUND = 1 << 30
@@ -63,22 +66,14 @@ class GroupListener(Protocol):
 
 @dataclass
 class Receiver:
-    """Belongs to the socket thread; messages of exchanges, and a usual HELLO, may be processed in any."""
+    """Checks messages in the order of docs/message_format.md, and counts what it refuses."""
 
-    directory: ProcessDirectory
-    mailboxes: dict[int, Mailbox]
+    sockets: Sockets
     edges: EdgeProtocol
-    send_control: SendControl
     note_hello: Callable[[int], None]
     """Called with a process that sent HELLO."""
     restarted: Callable[[int], None]
     """Called with a process that was replaced by a new one."""
-    run_id: int = 0
-    incarnations: dict[int, int] = field(default_factory=dict)
-    """By process its incarnation, where that is not 0."""
-    segments: AttachedSegments = field(default_factory=AttachedSegments)
-    peers: dict[int, frozenset[int]] = field(default_factory=dict)
-    """By local rank the ranks that may ever send to it, where known: other payloads would never be read."""
     models: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
     """Bytes of requested models by (local rank, peer); None until they arrive."""
     listener: "GroupListener | None" = None
@@ -103,13 +98,13 @@ class Receiver:
 
     def refuse(self, reason: str) -> None:
         """Counts a message with an unknown receiver for the first node of this process."""
-        self.mailboxes[self.directory.process.ranks[0]].refuse(reason)
+        self.sockets.mailboxes[self.sockets.directory.process.ranks[0]].refuse(reason)
 
     def forget(self, process: int) -> None:
         """Drops the shared memory of a process that is lost."""
-        ranks = self.directory.processes[process].ranks
+        ranks = self.sockets.directory.processes[process].ranks
         for rank in ranks:
-            self.segments.forget(rank)
+            self.sockets.segments.forget(rank)
         if self.listener is not None:
             self.listener.note_lost(ranks)
 
@@ -117,31 +112,30 @@ class Receiver:
         """Counts a message for its receiver, if the header is readable."""
         with contextlib.suppress(wire.WireError):
             receiver = wire.Header.unpack(head).receiver
-            if receiver in self.mailboxes:
-                self.mailboxes[receiver].refuse(reason)
+            if receiver in self.sockets.mailboxes:
+                self.sockets.mailboxes[receiver].refuse(reason)
                 return
         self.refuse(reason)
 
     def _accept(self, head: bytes, body: wire.Body, guard: zmq.Frame | None) -> None:
-        """The checks, in the order of docs/message_format.md."""
-        header = wire.Header.unpack(head)
+        sockets, header = self.sockets, wire.Header.unpack(head)
         # A process of an earlier run may still be alive on the same port.
-        if header.run_id != self.run_id:
+        if header.run_id != sockets.run_id:
             raise wire.WireError("run id")
-        mailbox = self.mailboxes.get(header.receiver)
-        process = self.directory.home.get(header.sender)
-        if mailbox is None or process is None or process == self.directory.own:
+        mailbox = sockets.mailboxes.get(header.receiver)
+        process = sockets.directory.home.get(header.sender)
+        if mailbox is None or process is None or process == sockets.directory.own:
             raise wire.WireError("rank")
         # The key proves the machine; all nodes of a machine trust each other.
-        if guard is not None and sender_of(guard) != self.directory.processes[process].machine:
+        if guard is not None and sender_of(guard) != sockets.directory.processes[process].machine:
             raise wire.WireError("identity")
         if len(body) != (wire.REFERENCE.size if header.kind == wire.NOTICE else header.length):
             raise wire.WireError("body length")
         if len(body) > wire.MOST_CONTROL_BYTES and header.kind not in BULK_KINDS:
             raise wire.WireError("control length")
         # Before any effect: a late message of a dead process must not count for its successor.
-        known, is_hello = self.incarnations.get(process, 0), header.kind == wire.HELLO
-        knows_us = is_hello or header.knows == self.directory.incarnation & wire.LOW_8_BITS
+        known, is_hello = sockets.incarnations.get(process, 0), header.kind == wire.HELLO
+        knows_us = is_hello or header.knows == sockets.directory.incarnation & wire.LOW_8_BITS
         if is_hello and known < header.incarnation <= wire.LOW_8_BITS:
             self._replace(process, header.incarnation)
         elif header.incarnation != known or not knows_us:
@@ -165,12 +159,14 @@ class Receiver:
             return False
         with contextlib.suppress(wire.WireError):
             header = wire.Header.unpack(head)
-            return header.incarnation == self.incarnations.get(self.directory.home.get(header.sender, -1), 0)
+            return header.incarnation == self.sockets.incarnations.get(
+                self.sockets.directory.home.get(header.sender, -1), 0
+            )
         return True
 
     def _replace(self, process: int, incarnation: int) -> None:
         # All traces of the old process go before the first message of the new one is used.
-        self.incarnations[process] = incarnation
+        self.sockets.incarnations[process] = incarnation
         self.forget(process)
         self.restarted(process)
 
@@ -179,15 +175,15 @@ class Receiver:
         edge = mailbox.rank, header.sender
         if self._requested_again.get(edge) != header.key:
             self._requested_again[edge] = header.key
-            self.send_control(Kind.RESEND, *edge, header.key, 0)
+            self.sockets.send_control(Kind.RESEND, *edge, header.key, 0)
 
     def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: wire.Body) -> None:
         sender, kind = header.sender, header.kind
-        if kind in PAYLOAD_KINDS and sender not in self.peers.get(mailbox.rank, (sender,)):
+        if kind in PAYLOAD_KINDS and sender not in self.sockets.senders.get(mailbox.rank, (sender,)):
             raise wire.WireError("unexpected source")
         identity = sender, header.seq, header.layout
         if kind == wire.NOTICE:
-            (offset,), segment = wire.REFERENCE.unpack(body), self.segments.of(sender)
+            (offset,), segment = wire.REFERENCE.unpack(body), self.sockets.segments.of(sender)
             message = SharedMessage(*identity, mailbox.rank, segment, offset, header.length)
             mailbox.deliver(sender, header.key, message)
         elif kind == Kind.PAYLOAD:
@@ -218,21 +214,23 @@ class Receiver:
     def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
         # The peer waits for an edge that this end does not use: it must drop it, too.
         if mailbox.has_dropped(peer, key[0]):
-            self.send_control(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
+            self.sockets.send_control(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
         elif mailbox.transport.resend(peer, key):
             return
         elif mailbox.ended:
-            self.send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
+            self.sockets.send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
         else:
             # Not sent yet: the position shows that this node is behind and extends its deadline there.
-            self.send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            self.sockets.send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
 
     def _receive_hello(self, process: int, hello: wire.Hello, is_doorbell: int) -> None:
-        ranks = self.directory.processes[process].ranks
-        if not {*hello.ranks} <= {*ranks} or (hello.segments and not self.directory.co_located(process)):
+        ranks = self.sockets.directory.processes[process].ranks
+        if not {*hello.ranks} <= {*ranks} or (
+            hello.segments and not self.sockets.directory.co_located(process)
+        ):
             raise wire.WireError("hello")
         # First: a process whose memory cannot be attached does not count as met.
-        self.segments.learn(hello.segments, ranks)
+        self.sockets.segments.learn(hello.segments, ranks)
         if not is_doorbell:
             self.note_hello(process)
 

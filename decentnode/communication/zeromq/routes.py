@@ -16,7 +16,7 @@ from decentnode.communication.peers.edges import farewell
 from decentnode.communication.peers.peer import Peer, PeerEvent
 from decentnode.communication.routes import Route
 from decentnode.communication.shared_memory.segment import Segment
-from decentnode.communication.zeromq.io_thread import IoThread
+from decentnode.communication.zeromq.sockets import Sockets
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost
@@ -43,10 +43,10 @@ class FrameRoute(Route):
     Acknowledgements travel on the next message to the same peer, or as messages of their own.
     """
 
-    def __init__(self, mailbox: Mailbox, io_thread: IoThread) -> None:
+    def __init__(self, mailbox: Mailbox, sockets: Sockets) -> None:
         self._rank = mailbox.rank
         self._mailbox = mailbox
-        self._io_thread = io_thread
+        self._sockets = sockets
         self._sent: dict[Key, dict[int, Sent]] = {}
         self._last_read: dict[int, int] = {}
         """By source the number of its last payload that was read."""
@@ -65,7 +65,7 @@ class FrameRoute(Route):
     ) -> None:  # fmt: skip
         """Sends a message that carries or announces a payload to each target, and keeps it for a resend."""
         size, layout = payload.nbytes, payload.layout.hash
-        header = self._io_thread.header(kind, self._rank, targets[0], key, seq, size, layout, body)
+        header = self._sockets.header(kind, self._rank, targets[0], key, seq, size, layout, body)
         self._unannounced.difference_update(targets)
         due = time.monotonic() + Timeouts.first_request + size / SLOW_LINK
         sent = self._sent.setdefault(key, {})
@@ -88,11 +88,11 @@ class FrameRoute(Route):
     def send_single(self, target: int, payload: Payload, window: int, tag: int, number: int) -> bool:
         # Always a frame: a slot in shared memory would have to wait until its reader has read it.
         body = payload.buffer.numpy().data if payload.nbytes else b""
-        header = self._io_thread.header(
+        header = self._sockets.header(
             wire.Kind.MESSAGE, self._rank, target, (window, tag, 0), number, payload.nbytes,
             payload.layout.hash, body,
         )  # fmt: skip
-        self._io_thread.dispatch([(self._io_thread.directory.home[target], header.pack(), body)])
+        self._sockets.dispatch([(self._sockets.directory.home[target], header.pack(), body)])
         return True
 
     def acknowledge(self, source: int, message: Message) -> bool:
@@ -114,12 +114,12 @@ class FrameRoute(Route):
     def send_acknowledgements(self, sources: list[int]) -> None:
         """Acknowledges by messages of their own what was read of these sources."""
         self._unannounced.difference_update(sources)
-        self._dispatch(self._io_thread.header(wire.ACKNOWLEDGE, self._rank, sources[0]), sources, b"")
+        self._dispatch(self._sockets.header(wire.ACKNOWLEDGE, self._rank, sources[0]), sources, b"")
 
     def _dispatch(self, header: wire.Header, targets: Collection[int], body: wire.Body) -> None:
         """Sends a message to each target, which also acknowledges what this node has read of it."""
-        home, known, read = self._io_thread.directory.home, self._io_thread.incarnations, self._last_read
-        self._io_thread.dispatch(
+        home, known, read = self._sockets.directory.home, self._sockets.incarnations, self._last_read
+        self._sockets.dispatch(
             [(home[j], header.pack(j, read.get(j, 0), known.get(home[j], 0)), body) for j in targets]
         )
 
@@ -144,29 +144,27 @@ class FrameRoute(Route):
 
     def introduce(self, peer: Peer) -> None:
         # A peer that was not asked for a round to rejoin in: both ends agree on one when they meet.
-        if self._io_thread.directory.incarnation and peer.rank not in self._io_thread.mailboxes:
+        if self._sockets.directory.incarnation and peer.rank not in self._sockets.mailboxes:
             peer.step(PeerEvent.LOSE, PeerLost(peer.rank, "was not met again yet"))
 
     def leave(self, failed: bool) -> None:
-        # This node no longer reads its doorbell, so the socket thread must.
-        self._io_thread.post(self._io_thread.serve_doorbell)
         if self._unannounced:
             self.send_acknowledgements(sorted(self._unannounced))
-        for rank in self._io_thread.concerned(self._rank) - self._io_thread.mailboxes.keys():
+        for rank in self._sockets.concerned(self._rank) - self._sockets.mailboxes.keys():
             # A peer without a link opens one when it needs this node, and receives LEAVE as the answer.
-            self._io_thread.send_control(wire.Kind.LEAVE, self._rank, rank, *farewell(self._mailbox))
+            self._sockets.send_control(wire.Kind.LEAVE, self._rank, rank, *farewell(self._mailbox))
 
 
 class SharedMemoryRoute(Route):
     """Payloads in the node's own memory, which peers on this machine read in place; a message names it."""
 
-    def __init__(self, segment: Segment, frame_route: FrameRoute, io_thread: IoThread) -> None:
+    def __init__(self, segment: Segment, frame_route: FrameRoute, sockets: Sockets) -> None:
         self._segment = segment
         self._frame_route = frame_route
-        self._io_thread = io_thread
+        self._sockets = sockets
 
     def carried(self, payload: Payload, targets: list[int]) -> list[int]:
-        directory = self._io_thread.directory
+        directory = self._sockets.directory
         home, neighbors = directory.home, directory.neighbors
         return [target for target in targets if home[target] in neighbors]
 
