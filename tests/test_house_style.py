@@ -283,11 +283,58 @@ def test_no_modules_import_each_other_in_a_circle():
     assert circles == []
 
 
-def test_the_exchange_knows_no_transport():
-    """`exchange` needs the ground and the record of a peer; nobody outside `communication` a transport."""
-    directly = {name for m in inside("decentnode.communication.exchange") for name in direct_imports()[m]}
-    allowed = {*inside("decentnode.communication.exchange"), "decentnode.communication.peers.peer"}
-    assert {name for name in directly if package(name) == "communication"} <= allowed
+SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
+    "communication": {
+        "exchange": set(),
+        "huge_pages": set(),
+        "interceptor": set(),
+        "launcher_link": set(),
+        "wire": set(),
+        "zmq_poll": set(),
+        "security": {"zmq_poll"},
+        "peers": {"exchange", "wire"},
+        "base": {"exchange", "huge_pages", "interceptor", "launcher_link", "security"},
+        "peer_sampling": {"security", "zmq_poll"},
+        "shared_memory": {"base", "exchange", "wire", "zmq_poll"},
+        "device": {"base", "exchange", "launcher_link", "shared_memory"},
+        "routes": {"base", "device", "exchange", "peers"},
+        "inproc": {"base", "exchange", "peers", "routes"},
+        "zeromq": {
+            "base", "exchange", "inproc", "interceptor", "peers", "routes", "security", "shared_memory",
+            "wire", "zmq_poll",
+        },
+        "torch_distributed": {"base", "exchange", "huge_pages", "peers", "routes", "wire", "zeromq"},
+    },
+}  # fmt: skip
+"""Which parts of a package each of its parts may import: sub-packages, and the modules beside them."""
+
+
+def sub_package(package: str, module: str) -> str:
+    """The part of a package that a module belongs to; empty: of another package, or the package itself."""
+    return module.removeprefix(f"decentnode.{package}.").split(".")[0] if module in inside_of(package) else ""
+
+
+@cache
+def inside_of(package: str) -> frozenset[str]:
+    return frozenset(m for m in direct_imports() if m.startswith(f"decentnode.{package}."))
+
+
+def imports_between_parts(package: str) -> set[tuple[str, str]]:
+    return {
+        (sub_package(package, module), sub_package(package, name))
+        for module in inside_of(package)
+        for name in direct_imports()[module]
+        if sub_package(package, name) not in ("", sub_package(package, module))
+    }
+
+
+@pytest.mark.parametrize(("package", "table"), SUB_PACKAGES.items(), ids=SUB_PACKAGES)
+def test_parts_of_a_package_import_what_they_may_and_never_in_a_circle(package, table):
+    assert {sub_package(package, module) for module in inside_of(package)} == set(table)
+    allowed = {(part, other) for part, others in table.items() for other in others}
+    assert imports_between_parts(package) == allowed
+    circles = [sorted(c) for c in nx.strongly_connected_components(nx.DiGraph(allowed)) if len(c) > 1]
+    assert circles == []
 
 
 def test_only_plugin_authors_import_the_testing_package():

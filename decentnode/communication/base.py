@@ -2,6 +2,9 @@
 
 Its one operation, `exchange`, is a neighborhood collective: send to the targets, receive from the sources.
 It fits transports that must know the sender first (NCCL), too.
+
+Threads: the thread that opens a transport calls `Communication`, before the first round and after the last. A
+node's thread calls its `Endpoint`.
 """
 
 import os
@@ -16,13 +19,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from decentnode.communication.exchange.handle import ExchangeHandle, Transport
+from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.huge_pages import new_bytes
 from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.byte_counters import ByteCounters
+from decentnode.core.clock import Clock
 from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.core.registry import refuse_old_hooks
 from decentnode.errors import Defect, PeerError, ProtocolError, StartError
@@ -127,6 +131,8 @@ class ProcessDirectory:
     """The keys of links over TCP; None: links are plain."""
     interceptor: MessageInterceptor | None = None
     """Filter of messages from other processes, for fault injection; None: all are delivered."""
+    clock: Clock = field(default_factory=Clock)
+    """The clock of the nodes of this process."""
 
     @property
     def process(self) -> HostProcess:
@@ -184,7 +190,7 @@ class Inbox(dict[int, Payload]):
         return self._handle.release()
 
 
-class Endpoint(Transport, ABC):
+class Endpoint(ABC):
     """One node's end of the transport."""
 
     rank: int
@@ -240,6 +246,7 @@ class Endpoint(Transport, ABC):
         return None
 
     def waits_for(self, peers: Collection[int]) -> None:
+        """Shows the launcher for whom the node waits."""
         if self.heartbeat is not None:
             self.heartbeat.wait_for(peers)
 

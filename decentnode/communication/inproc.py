@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
 from decentnode.communication.exchange.handle import Key, Message
-from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.peer import Peer, PeerEvent
+from decentnode.communication.peers.peers import Peers
 from decentnode.communication.routes import Route, RoutedEndpoint
+from decentnode.core.clock import Clock
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import PeerLeft
@@ -37,33 +38,33 @@ class LocalMessage(Message):
 class WithinProcess(Route):
     """Payloads by reference, to the other nodes of a process."""
 
-    def __init__(self, rank: int, mailboxes: Mapping[int, Mailbox]) -> None:
-        """`mailboxes`: those of all nodes of the process, as they are made."""
+    def __init__(self, rank: int, peers: Mapping[int, Peers]) -> None:
+        """`peers`: those of each node of the process, as they are made."""
         self._rank = rank
-        self._mailboxes = mailboxes
+        self._peers = peers
         self._invalidated_to: dict[int, int] = {}
 
     def carried(self, payload: Payload, targets: list[int]) -> list[int]:
-        return [target for target in targets if target in self._mailboxes]
+        return [target for target in targets if target in self._peers]
 
     def send(self, payload: Payload, targets: list[int], key: Key, seq: int) -> None:
         for target in targets:
             message = LocalMessage(
                 self._rank, seq, payload.layout.hash, payload, target, self._invalidated_to
             )
-            self._mailboxes[target].deliver(self._rank, key, message)
+            self._peers[target].mailbox.deliver(self._rank, key, message)
 
     def send_single(self, target: int, payload: Payload, window: int, tag: int, number: int) -> bool:
-        if target not in self._mailboxes:
+        if target not in self._peers:
             return False
         message = LocalMessage(self._rank, number, payload.layout.hash, payload, target, {})
-        self._mailboxes[target].messages.put(tag, message)
+        self._peers[target].mailbox.messages.put(tag, message)
         return True
 
     def acknowledge(self, source: int, message: Message) -> bool:
-        if source not in self._mailboxes:
+        if source not in self._peers:
             return False
-        self._mailboxes[source].acknowledged(self._rank, message.seq)
+        self._peers[source].mailbox.acknowledged(self._rank, message.seq)
         return True
 
     def invalidate(self, peer: int, seq: int) -> None:
@@ -71,17 +72,16 @@ class WithinProcess(Route):
         self._invalidated_to[peer] = seq
 
     def introduce(self, peer: Peer) -> None:
-        mailbox = self._mailboxes.get(peer.rank)
-        if mailbox is not None and mailbox.ended:
+        if peer.rank in self._peers and (mailbox := self._peers[peer.rank].mailbox).ended:
             last = mailbox.sent_last[0] if mailbox.sent_last else -1
             peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last, mailbox.failed))
 
     def leave(self, failed: bool) -> None:
-        last = self._mailboxes[self._rank].sent_last
-        for mailbox in self._mailboxes.values():
+        last = self._peers[self._rank].mailbox.sent_last
+        for peers in self._peers.values():
             # One that has not met this node finds it ended when it does.
-            if self._rank in mailbox.peers:
-                mailbox.depart(self._rank, last, failed)
+            if self._rank in peers:
+                peers.depart(self._rank, last, failed)
 
 
 @COMMUNICATIONS.register("inproc")
@@ -89,23 +89,24 @@ class WithinProcess(Route):
 class InProcess(Communication):
     """All nodes in one process, payloads handed over by reference (after trio's memory streams, 2017)."""
 
-    _mailboxes: dict[int, Mailbox] = field(default_factory=dict, init=False, repr=False)
+    _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
+    _clock: Clock = field(default_factory=Clock, init=False, repr=False)
 
     @property
     def plan(self) -> TransportPlan:
         return TransportPlan(one_process=True, has_messages=True)
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
-        """Nothing to bind."""
+        self._clock = directory.clock
 
     def endpoint(self, rank: int, buffer_spec: BufferSpec) -> RoutedEndpoint:
-        route = WithinProcess(rank, self._mailboxes)
-        endpoint = RoutedEndpoint(rank, buffer_spec, buffer_spec.slots(), [route])
-        self._mailboxes[rank] = endpoint.mailbox
+        route = WithinProcess(rank, self._peers)
+        endpoint = RoutedEndpoint(rank, buffer_spec, buffer_spec.slots(), [route], clock=self._clock)
+        self._peers[rank] = endpoint.peers
         return endpoint
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         """Nothing to connect."""
 
     def close(self, timeout: float) -> None:
-        self._mailboxes.clear()
+        self._peers.clear()

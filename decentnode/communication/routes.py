@@ -6,15 +6,31 @@ the cause, mostly the socket thread.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
 
 from decentnode.communication.base import BufferSpec, Endpoint, Slots, receivers_of
 from decentnode.communication.device.copies import same_place
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
-from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.peer import Peer
+from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.core.byte_counters import ByteCounters
+from decentnode.core.clock import Clock
 from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.errors import PeerError
+
+
+@dataclass(slots=True, eq=False)
+class FramedMessage(Message):
+    """A payload in bytes that belong to this process: no sender can write them again."""
+
+    body: bytes | memoryview
+
+    def _parse(self, layout: Layout) -> Payload:
+        body = self.body
+        buffer = torch.frombuffer(body, dtype=torch.uint8) if len(body) else torch.empty(0).byte()
+        return Payload.parse(layout, buffer)
 
 
 class Route:
@@ -61,20 +77,22 @@ class Route:
         """Announces that the node has ended."""
 
 
-class RoutedEndpoint(Endpoint):
+class RoutedEndpoint(Endpoint, PeerTransport):
     """One node's end: a mailbox, and routes in the order in which they are asked for their targets."""
 
     def __init__(
         self, rank: int, buffer_spec: BufferSpec, slots: Slots, routes: Sequence[Route] = (),
-        alone: bool = False, numbered_from: int = 0, host_slots: Slots | None = None,
+        alone: bool = False, numbered_from: int = 0, clock: Clock | None = None,
+        host_slots: Slots | None = None,
     ) -> None:  # fmt: skip
-        """`alone` and `numbered_from` are those of the mailbox.
+        """`alone`, `numbered_from` and `clock` are those of the mailbox.
 
         `host_slots`: where peers read vectors in host memory, if `slots` are elsewhere.
         """
         self.rank = rank
         self.counters = ByteCounters()
-        self.mailbox = Mailbox(rank, self, alone, numbered_from)
+        self.peers = Peers(rank, self, alone=alone, numbered_from=numbered_from, clock=clock)
+        self.mailbox = self.peers.mailbox
         self.mailbox.parts = buffer_spec.parts
         self.refused = self.mailbox.refused
         self.messages = self.mailbox.messages
@@ -130,7 +148,7 @@ class RoutedEndpoint(Endpoint):
     def why_lost(self, peer: int) -> PeerError | None:
         # With a record, which a node of this process that ends is noted in.
         with self.mailbox.lock:
-            return self.mailbox.peers[peer].error
+            return self.peers[peer].error
 
     def acknowledge(self, source: int, message: Message) -> None:
         for route in self.routes:

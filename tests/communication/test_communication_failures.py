@@ -173,7 +173,7 @@ def test_a_reader_whose_acknowledgement_was_lost_resends_it():
         sockets.__dict__.pop("dispatch", None)
         await node.exchange({}, [], (1, 0, 0), LAYOUT, LONG)
         await asyncio.sleep(node.rank * 1.5 * LONG)  # whoever leaves is not waited for
-        return set(endpoint.mailbox.lost())
+        return set(endpoint.peers.lost())
 
     assert run_nodes(GLOO, 2, work, MEMORY, tick=0.05).results == {0: set(), 1: set()}
 
@@ -316,7 +316,7 @@ async def flooded(node: RunningNode):
     if node.rank == 1:
         flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets.links._endpoint_of(0)])
         limit = time.monotonic() + 7.0
-        while not sockets.mailboxes[1].lost() and time.monotonic() < limit:
+        while not sockets.peers_by_rank[1].lost() and time.monotonic() < limit:
             await asyncio.sleep(0.05)
         flood.kill()
         return flood.wait()
@@ -345,7 +345,7 @@ async def uninvited(node: RunningNode):
         sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
     while node.rank == 0 and node.refused.total() < 4 and time.monotonic() < limit:
         await asyncio.sleep(0.01)
-    return missing, node.refused, len(sockets.mailboxes[node.rank]._early._messages)
+    return missing, node.refused, len(node.endpoint.mailbox._early._messages)
 
 
 @pytest.mark.parametrize("case", [IPC, TCP], ids=lambda case: case.name)
@@ -376,8 +376,8 @@ async def pushy(node: RunningNode):
 async def insatiable(node: RunningNode):
     """Rank 1 asks rank 0 for its model again and again."""
     sockets, peers = node.communication.sockets, []
-    mailbox = sockets.mailboxes[node.rank]
-    mailbox.transport.give_model = lambda: peers.extend(mailbox.take_wanting())
+    mailbox = node.endpoint.mailbox
+    mailbox.transport.give_model = lambda: peers.extend(mailbox.peers.take_wanting())
     await in_rounds(Ring(2), 1, PATIENT)(node)
     for _ in range(2 * MOST_REQUESTS if node.rank == 1 else 0):
         sockets.dispatch([(0, sockets.header(wire.Kind.MODEL_REQUEST, 1, 0).pack(), b"")])
@@ -477,13 +477,13 @@ def test_who_does_not_come_is_named_after_the_deadline(tmp_path):
 def test_who_died_before_the_first_hello_is_lost_and_not_waited_for(tmp_path, monkeypatch, local):
     transport = ZeroMQ(local, free_ports(2))
     transport.prepare(place_of(tmp_path, processes=2), 1 << 20)
-    mailbox = transport.endpoint(0, MEMORY).mailbox
-    lose = mailbox.lose
-    monkeypatch.setattr(mailbox, "lose", lambda *lost: (time.sleep(0.2), lose(*lost)))  # not overtaken
+    peers = transport.endpoint(0, MEMORY).peers
+    lose = peers.lose
+    monkeypatch.setattr(peers, "lose", lambda *lost: (time.sleep(0.2), lose(*lost)))  # not overtaken
     began = time.monotonic()
     transport.open([1], RUN_ID, 10.0)
     assert time.monotonic() - began < 5.0
-    assert str(mailbox.peers[1].error) == "rank 1: connection lost"
+    assert str(peers[1].error) == "rank 1: connection lost"
     transport.close(0.5)
 
 

@@ -98,7 +98,7 @@ class TorchDistributed(ProcessCommunication):
         if device.type != "cpu":
             slots = buffer_spec.slots(device)
         endpoint = super().make_endpoint(rank, buffer_spec, slots)
-        route = GroupRoute(endpoint.mailbox, self.io_thread, endpoint.frame_route, self._most_bytes)
+        route = GroupRoute(endpoint.peers, self.io_thread, endpoint.frame_route, self._most_bytes)
         endpoint.routes.insert(0, route)
         endpoint.waiter = route.transfer_queue
         # The group ends at the loss of any member, which a link shows.

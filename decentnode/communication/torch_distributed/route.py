@@ -13,7 +13,7 @@ from torch import Tensor
 
 from decentnode.communication import wire
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peers import Peers
 from decentnode.communication.routes import Route
 from decentnode.communication.torch_distributed.group_membership import GroupMembership
 from decentnode.communication.torch_distributed.messages import Closed, Done, Note, Size
@@ -60,12 +60,11 @@ class GroupRoute(Route):
 
     on_device = True
 
-    def __init__(
-        self, mailbox: Mailbox, io_thread: IoThread, frame_route: FrameRoute, most_bytes: int
-    ) -> None:
+    def __init__(self, peers: Peers, io_thread: IoThread, frame_route: FrameRoute, most_bytes: int) -> None:
         """`most_bytes`: the largest payload that any peer may send."""
-        self._rank = mailbox.rank
-        self._mailbox = mailbox
+        self._rank = peers.rank
+        self._peers = peers
+        self._mailbox = peers.mailbox
         self._sockets = io_thread.sockets
         self._failure_detector = io_thread.failure_detector
         """It belongs to the socket thread: its work is posted."""
@@ -124,7 +123,7 @@ class GroupRoute(Route):
     def _is_due(self, source: int, part: int, key: Key) -> bool:
         """Whether a source needs an acknowledgement now, because no payload through the group carries it."""
         # Peers that have left keep serving until all their payloads are read.
-        return self._mailbox.peers.has_left(source) or (
+        return self._peers.has_left(source) or (
             part == key[2] and source not in self._unconfirmed.get(key, ())
         )
 
@@ -133,7 +132,7 @@ class GroupRoute(Route):
         if not layout.max_bytes:
             return {}
         fixed = not layout.variable
-        here = {rank for rank in group.members if self._mailbox.peers.error(rank) is None}
+        here = {rank for rank in group.members if self._peers.error(rank) is None}
         known = {s: self._known_sizes.get(s, {}).get(layout.hash) for s in sorted(here & set(sources))}
         return known if fixed else dict.fromkeys(known)
 
@@ -148,7 +147,7 @@ class GroupRoute(Route):
 
     def brought(self, group: Group, transfer: Transfer, key: Key, layout: int) -> None:
         source = transfer.peer
-        if self._mailbox.peers.error(source) is not None:
+        if self._peers.error(source) is not None:
             return
         self._arrived[source, key[2]] = key
         self._mailbox.deliver(source, key, GroupMessage(source, THROUGH_THE_GROUP, layout, transfer.buffer))
@@ -161,12 +160,12 @@ class GroupRoute(Route):
 
     def fell_through(self, group: Group, peers: set[int], why: str) -> None:
         # A gloo connection to a peer that has left may fail while the others still work.
-        harmless = bool(peers) and not group.gathers and all(map(self._mailbox.peers.has_left, peers))
+        harmless = bool(peers) and not group.gathers and all(map(self._peers.has_left, peers))
         if not harmless and not self._mailbox.ended:
             self.group_membership.break_up(group, why)
 
     def is_gone(self, peer: int) -> bool:
-        return self._mailbox.peers.error(peer) is not None or self._mailbox.peers.has_left(peer)
+        return self._peers.error(peer) is not None or self._peers.has_left(peer)
 
     # Notes of peers, in the socket thread.
 
@@ -191,7 +190,7 @@ class GroupRoute(Route):
 
     def note_lost(self, ranks: Iterable[int]) -> None:
         """Handles lost ranks; after a LEAVE of a rank the group still serves the others."""
-        left = set(filter(self._mailbox.peers.has_left, ranks))
+        left = set(filter(self._peers.has_left, ranks))
         self.group_membership.note_lost(set(ranks) - left)
 
     # Losses.
@@ -200,7 +199,7 @@ class GroupRoute(Route):
         group = self.group_membership.group
         if group is None or peer not in group.index or self._mailbox.ended:
             return
-        if not self._mailbox.peers.has_left(peer) or self.transfer_queue.awaits(peer):
+        if not self._peers.has_left(peer) or self.transfer_queue.awaits(peer):
             self.group_membership.break_up(group, f"rank {peer} is lost")
 
     def resend(self, peer: int, key: Key) -> bool:
@@ -220,7 +219,7 @@ class GroupRoute(Route):
         """Requests what the ended group did not deliver."""
         self.transfer_queue.clear()
         self._send_done(list(self._arrived))
-        self._sockets.post(lambda: self._failure_detector.request_missing(self._mailbox))
+        self._sockets.post(lambda: self._failure_detector.request_missing(self._peers))
 
     # Releases, and the end.
 

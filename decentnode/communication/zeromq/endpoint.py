@@ -33,12 +33,13 @@ class ProcessEndpoint(RoutedEndpoint):
         # Numbers of an earlier incarnation are all lower: acknowledging them frees no memory of this one.
         super().__init__(
             rank, buffer_spec, slots, alone=alone, numbered_from=directory.incarnation << wire.SEQ_BITS,
+            clock=directory.clock,
             host_slots=segment.slots if segment and segment.slots is not slots else None,
         )  # fmt: skip
         self.segment = segment
         self.frame_route = FrameRoute(self.mailbox, sockets)
         if not alone:
-            self.routes.append(WithinProcess(rank, sockets.mailboxes))
+            self.routes.append(WithinProcess(rank, sockets.peers_by_rank))
         if segment is not None:
             self.routes.append(SharedMemoryRoute(segment, self.frame_route, sockets))
         self.routes.append(self.frame_route)
@@ -61,14 +62,14 @@ class ProcessEndpoint(RoutedEndpoint):
             self.frame_route.acknowledge_apart(peers)
 
     def admit(self, round: int) -> list[int]:
-        return self.mailbox.admit(round)
+        return self.peers.admit(round)
 
     @property
     def ahead(self) -> int:
-        return self.mailbox.ahead
+        return self.peers.ahead
 
     def skip_to(self, round: int) -> None:
-        for rank in sorted(self.mailbox.skip_to(round, self._sockets.concerned(self.rank))):
+        for rank in sorted(self.peers.skip_to(round, self._sockets.concerned(self.rank))):
             self._sockets.send_control(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))
 
     def offer(self, vector: Tensor, may_have: Callable[[int], bool]) -> None:
@@ -79,7 +80,7 @@ class ProcessEndpoint(RoutedEndpoint):
         if self._offered is None:
             return
         vector, may_have = self._offered
-        for peer in self.mailbox.take_wanting():
+        for peer in self.peers.take_wanting():
             if not may_have(peer):
                 # A model is sent only to neighbors, and only if no stage of the chain protects it.
                 self.mailbox.refuse("fetch")
@@ -91,7 +92,7 @@ class ProcessEndpoint(RoutedEndpoint):
 
     def request_resend(self, peer: int, key: Key) -> None:
         detector = self._io_thread.failure_detector
-        self._sockets.post(lambda: detector.request_resend(self.mailbox, peer, key))
+        self._sockets.post(lambda: detector.request_resend(self.peers, peer, key))
 
     def check_soon(self) -> None:
         self._sockets.post(self._io_thread.check_soon)

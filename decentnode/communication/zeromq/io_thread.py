@@ -8,7 +8,7 @@ last round. What other threads may ask meanwhile is in `sockets.py`.
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
 
@@ -17,10 +17,10 @@ import zmq
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Waiter
-from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.edges import EdgeProtocol
 from decentnode.communication.peers.failure_detector import FailureDetector
+from decentnode.communication.peers.peers import Peers
 from decentnode.communication.peers.rejoin import RejoinProtocol
 from decentnode.communication.security.curve import ZapAuthenticator
 from decentnode.communication.shared_memory.doorbell import OwnPipes
@@ -58,15 +58,17 @@ class IoThread(threading.Thread):
             directory, self._context, endpoint_of, link_owner=self,
             receive_from_sibling=self._receive_from_sibling,
         )  # fmt: skip
-        self._links, self._mailboxes = self.sockets.links, self.sockets.mailboxes
+        self._links, self._peers_by_rank = self.sockets.links, self.sockets.peers_by_rank
         self.hello_barrier = HelloBarrier(directory, self._links)
         send_control = self.sockets.send_control
         self._edges = EdgeProtocol(
-            self._mailboxes, send_control, self._is_reachable, is_linked=self.sockets.is_linked
+            self._peers_by_rank, send_control, self._is_reachable, is_linked=self.sockets.is_linked
         )
-        self.rejoining = RejoinProtocol(self._mailboxes, send_control) if directory.incarnation else None
+        self.rejoining: RejoinProtocol | None = None
+        if directory.incarnation:
+            self.rejoining = RejoinProtocol(self._peers_by_rank, send_control, directory.clock)
         self._edges.rejoining = self.rejoining
-        self.failure_detector = FailureDetector(self._mailboxes, send_control, self._edges)
+        self.failure_detector = FailureDetector(self._peers_by_rank, send_control, self._edges)
         self.receiver = Receiver(self.sockets, self._edges, self._note_hello, restarted=self._restarted)
         self._pipes: OwnPipes | None = None
         self._poller = Poller()
@@ -118,23 +120,23 @@ class IoThread(threading.Thread):
             self._poller.add(self._pipes.fileno(), self._pipes.receive)
 
     def add_node(
-        self, mailbox: Mailbox, segment: wire.SharedSegment | None, peers: frozenset[int] | None,
+        self, peers: Peers, segment: wire.SharedSegment | None, senders: frozenset[int] | None,
         waiter: Waiter | None = None,
     ) -> Waiter | None:  # fmt: skip
         """Adds a local node and its shared memory to the HELLO; before the thread starts.
 
-        `peers`: ranks that may send to it; None: all. `waiter`: what receives while it waits. Returns that,
-        or the doorbell if the node can read it itself; None: other threads receive.
+        `senders`: ranks that may send to it; None: all. `waiter`: what receives while it waits. Returns
+        that, or the doorbell if the node can read it itself; None: other threads receive.
         """
-        self._mailboxes[mailbox.rank] = mailbox
-        self._links.parts = max(self._links.parts, mailbox.parts)
-        if peers is not None:
-            self.sockets.senders[mailbox.rank] = peers
+        self._peers_by_rank[peers.rank] = peers
+        self._links.parts = max(self._links.parts, peers.mailbox.parts)
+        if senders is not None:
+            self.sockets.senders[peers.rank] = senders
         hello = self.sockets.hello
         segments = [*hello.segments, segment] if segment else hello.segments
-        self.sockets.hello = wire.Hello([*hello.ranks, mailbox.rank], segments)
+        self.sockets.hello = wire.Hello([*hello.ranks, peers.rank], segments)
         # A node alone in its process reads the doorbell itself while it waits: no other thread wakes up.
-        if waiter is None and mailbox.alone and self._interceptor is None and self._pipes is not None:
+        if waiter is None and peers.mailbox.alone and self._interceptor is None and self._pipes is not None:
             return self._pipes.doorbell
         self.serve_doorbell()
         return waiter
@@ -155,8 +157,8 @@ class IoThread(threading.Thread):
             self._wait_for_readers(time.monotonic() + self._linger)
         except BaseException as error:
             # Nodes wait on handles, not on this thread: without this they would wait for their deadline.
-            for mailbox in self._mailboxes.values():
-                mailbox.fail(error)
+            for peers in self._peers_by_rank.values():
+                peers.mailbox.fail(error)
             self.hello_barrier.end()
             raise
         finally:
@@ -252,17 +254,17 @@ class IoThread(threading.Thread):
     # control message to a node of the same process is processed at once. It changes mailboxes, behind their
     # lock, and the time of the next proposal; a time that is lost between two threads costs one interval.
 
-    def _receive_from_sibling(self, mailbox: Mailbox, header: wire.Header) -> None:
-        self.receiver.receive(mailbox, header)
+    def _receive_from_sibling(self, peers: Peers, header: wire.Header) -> None:
+        self.receiver.receive(peers, header)
 
     def book_unsent(self, header: bytes) -> None:
         """Counts, for its sender, a message that its receiver was too slow to accept."""
-        self._mailboxes[wire.Header.unpack(header).sender].refuse("receiver full")
+        self._peers_by_rank[wire.Header.unpack(header).sender].mailbox.refuse("receiver full")
 
     def note_link(self, process: int) -> None:
         """Records an open link, and proposes soon to nodes there that are lost to nodes here."""
-        for mailbox, rank in product(self._mailboxes.values(), self._directory.processes[process].ranks):
-            mailbox.link(rank)
+        for peers, rank in self._pairs(process):
+            peers.link(rank)
         # Soon, because no coming round needs the link for long.
         self._next_proposal = min(self._next_proposal, time.monotonic() if self._edges.has_lost() else NEVER)
 
@@ -270,13 +272,13 @@ class IoThread(threading.Thread):
 
     def may_close(self, process: int) -> bool:
         """Whether nothing that a node here or there waits for needs the link."""
-        pairs = product(self._mailboxes.values(), self._directory.processes[process].ranks)
-        return not self._edges.is_seeking and all(mailbox.may_unlink(rank) for mailbox, rank in pairs)
+        pairs = self._pairs(process)
+        return not self._edges.is_seeking and all(peers.may_unlink(rank) for peers, rank in pairs)
 
     def note_closed(self, process: int) -> None:
         """Records that the link to a live process was closed: a state of its nodes, not a loss."""
-        for mailbox, rank in product(self._mailboxes.values(), self._directory.processes[process].ranks):
-            mailbox.unlink(rank)
+        for peers, rank in self._pairs(process):
+            peers.unlink(rank)
 
     def _note_hello(self, process: int) -> None:
         # A link sends only one way, so the answer needs one of our own.
@@ -286,17 +288,21 @@ class IoThread(threading.Thread):
 
     def _restarted(self, process: int) -> None:
         """Replaces a process that may not have been detected as lost by its successor."""
-        for mailbox, rank in product(self._mailboxes.values(), self._directory.processes[process].ranks):
-            mailbox.replace(rank, PeerLost(rank, "connection lost"))
+        for peers, rank in self._pairs(process):
+            peers.replace(rank, PeerLost(rank, "connection lost"))
         self._lose_process(process)
         self._links.reconnect(process)
 
     def _lose_process(self, process: int) -> None:
         self.receiver.forget(process)
-        for mailbox, rank in product(self._mailboxes.values(), self._directory.processes[process].ranks):
-            mailbox.lose(rank, PeerLost(rank, "connection lost"))
+        for peers, rank in self._pairs(process):
+            peers.lose(rank, PeerLost(rank, "connection lost"))
         # Last: the thread at the barrier then finds the loss in all mailboxes.
         self.hello_barrier.note_lost(process)
+
+    def _pairs(self, process: int) -> Iterable[tuple[Peers, int]]:
+        """The peers of each node here, with each rank of that process."""
+        return product(self._peers_by_rank.values(), self._directory.processes[process].ranks)
 
     def _is_reachable(self, rank: int) -> bool:
         """Whether a message may arrive; a missing link is opened for it."""
@@ -307,7 +313,9 @@ class IoThread(threading.Thread):
 
     def _wait_for_readers(self, limit: float) -> None:
         """Serves until every live reader has released its payloads and other peers had time to leave."""
-        self._serve_until(limit, lambda: all(mailbox.is_read() for mailbox in self._mailboxes.values()))
+        self._serve_until(
+            limit, lambda: all(peers.mailbox.is_read() for peers in self._peers_by_rank.values())
+        )
         # Peers that are leaving have sent LEAVE by then; messages for them need not be kept.
         grace = min(limit, time.monotonic() + Timeouts.local_link)
         self._serve_until(grace, lambda: all(map(self._has_left, self._links.processes)))
@@ -321,9 +329,9 @@ class IoThread(threading.Thread):
     def _has_left(self, process: int) -> bool:
         """Whether no node of that process needs anything more from here."""
         ranks = frozenset(self._directory.processes[process].ranks)
-        for rank, mailbox in self._mailboxes.items():
-            peers = self.sockets.peers_of(rank)
-            if any(mailbox.peers.error(j) is None for j in (ranks if peers is None else ranks & peers)):
+        for rank, peers in self._peers_by_rank.items():
+            known = self.sockets.peers_of(rank)
+            if any(peers.error(j) is None for j in (ranks if known is None else ranks & known)):
                 return False
         return True
 

@@ -2,6 +2,9 @@
 
 A message that fits goes into a pipe of the other process, in one write. A larger message, or one that a full
 pipe does not take, needs a DEALER, too.
+
+Threads: the socket thread opens and closes links, and judges broken ones. Any thread sends, behind a lock,
+and opens a pipe by its first message.
 """
 
 import select

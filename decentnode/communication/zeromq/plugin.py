@@ -66,9 +66,7 @@ class ProcessCommunication(Communication):
         endpoint = self.make_endpoint(rank, buffer_spec)
         self._endpoints[rank] = endpoint
         public = endpoint.segment.shared if endpoint.segment else None
-        endpoint.waiter = self.io_thread.add_node(
-            endpoint.mailbox, public, buffer_spec.peers, endpoint.waiter
-        )
+        endpoint.waiter = self.io_thread.add_node(endpoint.peers, public, buffer_spec.peers, endpoint.waiter)
         return endpoint
 
     def make_endpoint(
@@ -84,9 +82,9 @@ class ProcessCommunication(Communication):
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         sockets, io_thread = self.sockets, self.io_thread
         # Before the first exchange, so no node waits for one of an absent machine.
-        for mailbox in sockets.mailboxes.values():
+        for known in sockets.peers_by_rank.values():
             for rank in absent:
-                mailbox.lose(rank, PeerLost(rank, "has not come yet"))
+                known.lose(rank, PeerLost(rank, "has not come yet"))
         # Before the thread starts: it refuses messages of any other run.
         sockets.run_id = run_id
         io_thread.start()
@@ -114,10 +112,10 @@ class ProcessCommunication(Communication):
         assert rejoining is not None, "only a process that was restarted can rejoin"
         clock = AwakeClock(Timeouts.rejoin_answer)
         limit = clock.now() + timeout
-        pairs = [(rank, peer) for rank in peers for peer in peers[rank] if peer not in sockets.mailboxes]
+        pairs = [(rank, peer) for rank in peers for peer in peers[rank] if peer not in sockets.peers_by_rank]
         others, round = {peer for _, peer in pairs}, None
         while round is None and (left := limit - clock.now()) > 0.0 and sockets.any_lives(others):
-            round = rejoining.seek(pairs, time.monotonic() + left, sockets.post, enough)
+            round = rejoining.seek(pairs, sockets.directory.clock.now() + left, sockets.post, enough)
         if round is None:
             own_rank = sockets.directory.process.ranks[0]
             raise StartError(f"rank {own_rank}: no neighbor agreed on a round to rejoin in")

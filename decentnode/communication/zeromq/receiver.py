@@ -14,15 +14,15 @@ import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.exchange.handle import Key, Message
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.exchange.handle import Key
 from decentnode.communication.interceptor import Received
-from decentnode.communication.peers.edges import EdgeProtocol, farewell
+from decentnode.communication.peers.edges import EdgeProtocol
+from decentnode.communication.peers.peers import Peers
+from decentnode.communication.routes import FramedMessage
 from decentnode.communication.security.curve import sender_of
 from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq.sockets import Sockets
-from decentnode.core.payload import Layout, Payload
 
 MOST_ROUND = 1 << 30
 """No run has that many rounds; answers about later ones might not fit into a header."""
@@ -40,18 +40,6 @@ EDGE_KINDS = frozenset(
         Kind.MODEL_REQUEST,
     }
 )
-
-
-@dataclass(slots=True, eq=False)
-class FramedMessage(Message):
-    """A payload in the body frame, which belongs to this process: no sender can write it again."""
-
-    body: wire.Body
-
-    def _parse(self, layout: Layout) -> Payload:
-        body = self.body
-        buffer = torch.frombuffer(body, dtype=torch.uint8) if len(body) else torch.empty(0).byte()
-        return Payload.parse(layout, buffer)
 
 
 class GroupListener(Protocol):
@@ -98,7 +86,7 @@ class Receiver:
 
     def refuse(self, reason: str) -> None:
         """Counts a message with an unknown receiver for the first node of this process."""
-        self.sockets.mailboxes[self.sockets.directory.process.ranks[0]].refuse(reason)
+        self.sockets.peers_by_rank[self.sockets.directory.process.ranks[0]].mailbox.refuse(reason)
 
     def forget(self, process: int) -> None:
         """Drops the shared memory of a process that is lost."""
@@ -112,8 +100,8 @@ class Receiver:
         """Counts a message for its receiver, if the header is readable."""
         with contextlib.suppress(wire.WireError):
             receiver = wire.Header.unpack(head).receiver
-            if receiver in self.sockets.mailboxes:
-                self.sockets.mailboxes[receiver].refuse(reason)
+            if receiver in self.sockets.peers_by_rank:
+                self.sockets.peers_by_rank[receiver].mailbox.refuse(reason)
                 return
         self.refuse(reason)
 
@@ -122,9 +110,9 @@ class Receiver:
         # A process of an earlier run may still be alive on the same port.
         if header.run_id != sockets.run_id:
             raise wire.WireError("run id")
-        mailbox = sockets.mailboxes.get(header.receiver)
+        peers = sockets.peers_by_rank.get(header.receiver)
         process = sockets.directory.home.get(header.sender)
-        if mailbox is None or process is None or process == sockets.directory.own:
+        if peers is None or process is None or process == sockets.directory.own:
             raise wire.WireError("rank")
         # The key proves the machine; all nodes of a machine trust each other.
         if guard is not None and sender_of(guard) != sockets.directory.processes[process].machine:
@@ -145,13 +133,13 @@ class Receiver:
         # The digest of the body is checked last because it is the only check that reads the whole body.
         if len(body) and header.body_digest != wire.digest(body):
             if header.kind != Kind.MESSAGE:  # those are repeated, or not, by the scheme
-                self._request_again(mailbox, header)
+                self._request_again(peers.rank, header)
             raise wire.WireError("checksum")
         # An acknowledgement may travel on any message, so it is processed before the message itself.
         if header.ack:
-            mailbox.acknowledged(header.sender, header.ack)
+            peers.mailbox.acknowledged(header.sender, header.ack)
         if header.kind != wire.ACKNOWLEDGE:
-            self._give(mailbox, process, header, body)
+            self._give(peers, process, header, body)
 
     def is_usual_hello(self, head: bytes) -> bool:
         """Whether a packed header is a HELLO of a process as it is known."""
@@ -170,15 +158,15 @@ class Receiver:
         self.forget(process)
         self.restarted(process)
 
-    def _request_again(self, mailbox: Mailbox, header: wire.Header) -> None:
+    def _request_again(self, rank: int, header: wire.Header) -> None:
         """Requests a damaged payload at once; damaged again, it is requested when the node waits."""
-        edge = mailbox.rank, header.sender
+        edge = rank, header.sender
         if self._requested_again.get(edge) != header.key:
             self._requested_again[edge] = header.key
             self.sockets.send_control(Kind.RESEND, *edge, header.key, 0)
 
-    def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: wire.Body) -> None:
-        sender, kind = header.sender, header.kind
+    def _give(self, peers: Peers, process: int, header: wire.Header, body: wire.Body) -> None:
+        mailbox, sender, kind = peers.mailbox, header.sender, header.kind
         if kind in PAYLOAD_KINDS and sender not in self.sockets.senders.get(mailbox.rank, (sender,)):
             raise wire.WireError("unexpected source")
         identity = sender, header.seq, header.layout
@@ -199,29 +187,17 @@ class Receiver:
                 raise wire.WireError("kind")
             self.listener.receive(header, bytes(body))
         else:
-            self.receive(mailbox, header)
+            self.receive(peers, header)
 
-    def receive(self, mailbox: Mailbox, header: wire.Header) -> None:
+    def receive(self, peers: Peers, header: wire.Header) -> None:
         """Passes a control message of a peer to the edge protocol or the mailbox."""
         if header.kind in EDGE_KINDS:
-            self.edges.receive(mailbox, header.kind, header)
+            self.edges.receive(peers, header.kind, header)
         elif header.kind in (Kind.WAITING, Kind.RESEND):
-            mailbox.note_waiting(header.sender, header.key, header.kind == Kind.RESEND)
+            peers.note_waiting(header.sender, header.key, header.kind == Kind.RESEND)
             # A process that seeks a round to rejoin in has sent nothing and has no position.
             if header.kind == Kind.RESEND and not self.edges.is_seeking:
-                self._answer_missing(mailbox, header.sender, header.key)
-
-    def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
-        # The peer waits for an edge that this end does not use: it must drop it, too.
-        if mailbox.has_dropped(peer, key[0]):
-            self.sockets.send_control(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
-        elif mailbox.transport.resend(peer, key):
-            return
-        elif mailbox.ended:
-            self.sockets.send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
-        else:
-            # Not sent yet: the position shows that this node is behind and extends its deadline there.
-            self.sockets.send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+                self.edges.answer_request(peers, header.sender, header.key)
 
     def _receive_hello(self, process: int, hello: wire.Hello, is_doorbell: int) -> None:
         ranks = self.sockets.directory.processes[process].ranks

@@ -4,7 +4,6 @@ Threads: the node's thread sends and acknowledges over links that exist, without
 The socket thread resends, and invalidates what a lost peer may still read.
 """
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -67,7 +66,7 @@ class FrameRoute(Route):
         size, layout = payload.nbytes, payload.layout.hash
         header = self._sockets.header(kind, self._rank, targets[0], key, seq, size, layout, body)
         self._unannounced.difference_update(targets)
-        due = time.monotonic() + Timeouts.first_request + size / SLOW_LINK
+        due = self._mailbox.clock.now() + Timeouts.first_request + size / SLOW_LINK
         sent = self._sent.setdefault(key, {})
         for target in targets:
             sent[target] = Sent(header, body, due)
@@ -131,7 +130,7 @@ class FrameRoute(Route):
         sent = self._sent.get(key, {}).get(peer)
         if sent is None:
             return False
-        now = time.monotonic()
+        now = self._mailbox.clock.now()
         if self._mailbox.is_unread(peer, sent.header.seq, key[2]) and now >= sent.due:
             sent.pause *= 2
             sent.due = now + sent.pause + sent.header.length / SLOW_LINK
@@ -144,13 +143,13 @@ class FrameRoute(Route):
 
     def introduce(self, peer: Peer) -> None:
         # A peer that was not asked for a round to rejoin in: both ends agree on one when they meet.
-        if self._sockets.directory.incarnation and peer.rank not in self._sockets.mailboxes:
+        if self._sockets.directory.incarnation and peer.rank not in self._sockets.peers_by_rank:
             peer.step(PeerEvent.LOSE, PeerLost(peer.rank, "was not met again yet"))
 
     def leave(self, failed: bool) -> None:
         if self._unannounced:
             self.send_acknowledgements(sorted(self._unannounced))
-        for rank in self._sockets.concerned(self._rank) - self._sockets.mailboxes.keys():
+        for rank in self._sockets.concerned(self._rank) - self._sockets.peers_by_rank.keys():
             # A peer without a link opens one when it needs this node, and receives LEAVE as the answer.
             self._sockets.send_control(wire.Kind.LEAVE, self._rank, rank, *farewell(self._mailbox))
 

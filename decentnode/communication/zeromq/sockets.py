@@ -15,7 +15,7 @@ import zmq
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Key
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peers import Peers
 from decentnode.communication.shared_memory.attached import AttachedSegments
 from decentnode.communication.shared_memory.doorbell import pipe_path
 from decentnode.communication.wire import Kind
@@ -33,13 +33,14 @@ class Sockets:
     def __init__(
         self, directory: ProcessDirectory, context: "zmq.Context[zmq.Socket[bytes]]",
         endpoint_of: Callable[[int], str], link_owner: LinkOwner,
-        receive_from_sibling: Callable[[Mailbox, wire.Header], None],
+        receive_from_sibling: Callable[[Peers, wire.Header], None],
     ) -> None:  # fmt: skip
         """`endpoint_of`: the address of a peer process; `receive_from_sibling`: processes a control message
         between two nodes of this process.
         """
         self.directory = directory
-        self.mailboxes: dict[int, Mailbox] = {}
+        self.peers_by_rank: dict[int, Peers] = {}
+        """By local rank its peers, with its mailbox."""
         self.run_id = 0
         self.hello = wire.Hello([], [])
         self.incarnations: dict[int, int] = {}
@@ -79,7 +80,7 @@ class Sockets:
 
     def send_control(self, kind: Kind, sender: int, peer: int, key: Key, seq: int = 0) -> None:
         """Sends a control message of a local node, or passes it to another one of this process."""
-        sibling = self.mailboxes.get(peer)
+        sibling = self.peers_by_rank.get(peer)
         header = self.header(kind, sender, peer, key, seq=seq)
         if sibling is None:
             self.dispatch([(self.directory.home[peer], header.pack(), b"")])
@@ -96,7 +97,7 @@ class Sockets:
         needing = processes
         if self.has_pipes and not self.directory.incarnation:
             # A pipe is opened in no time by the first message for it; but a lost peer is sent none.
-            lost = {self.directory.home[p.rank] for p in self.mailboxes[rank].peers.unsettled() if p.error}
+            lost = {self.directory.home[p.rank] for p in self.peers_by_rank[rank].unsettled() if p.error}
             needing = (processes - self.directory.neighbors) | lost
         lacking = [p for p in needing & processes if not self.links.holds(p)]
         if lacking or self.links.has_surplus:
@@ -127,14 +128,14 @@ class Sockets:
         """
         peers = self._foreseen.get(rank) if only_needed else None
         peers = self.peers_of(rank) if peers is None else peers
-        others = {*self.linked(only_needed), *self.mailboxes} - {rank}
+        others = {*self.linked(only_needed), *self.peers_by_rank} - {rank}
         return others if peers is None else others & peers
 
     def peers_of(self, rank: int) -> frozenset[int] | None:
         """Returns the peers of a local rank in any round, as far as they are known; None: all may be."""
         peers = self.senders.get(rank)
         if peers is None and (foreseen := self._foreseen.get(rank)) is not None:
-            return foreseen.union(list(self.mailboxes[rank].peers))
+            return foreseen.union(list(self.peers_by_rank[rank]))
         return peers
 
     def any_lives(self, ranks: Iterable[int]) -> bool:
