@@ -18,6 +18,7 @@ from decentnode.core.payload import Field, Form, Layout, Payload, Role, dense_la
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Exponential, Ring
 from tests.support.processes import (
+    DOCUMENTED,
     INPROC,
     MACHINES,
     SHARED,
@@ -30,6 +31,7 @@ from tests.support.processes import (
 )
 
 NODES = 4
+CASES = (*TRANSPORT_CASES, DOCUMENTED)
 ELEMENTS = 20_001
 """80 kB: enough that ZeroMQ really sends without a copy; odd, so that slots are not aligned by themselves."""
 MEMORY = BufferSpec(ELEMENTS, payload_bytes=4096)
@@ -125,7 +127,7 @@ async def everything(node: RunningNode):
     return seen, node.endpoint.counters
 
 
-@pytest.fixture(scope="module", params=TRANSPORT_CASES, ids=lambda case: case.name)
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
 def outcomes(request):
     return run_nodes(request.param, NODES, everything, MEMORY)
 
@@ -297,7 +299,7 @@ async def other_layout(node: RunningNode):
     return dict(inbox), {j: f"{type(e).__name__}: {e}" for j, e in inbox.missing.items()}
 
 
-@pytest.mark.parametrize("case", TRANSPORT_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_payload_of_another_layout_is_a_protocol_error(case):
     results = run_nodes(case, 2, other_layout, MEMORY).results
     for rank in range(2):
@@ -317,7 +319,7 @@ async def leave_early(node: RunningNode):
     return missing
 
 
-@pytest.mark.parametrize("case", TRANSPORT_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_node_that_leaves_is_missed_at_once_and_only_from_then_on(case):
     results = run_nodes(case, NODES, leave_early, MEMORY).results
     gone = {3: "rank 3: left after round 2"}
