@@ -112,9 +112,7 @@ class EdgeProtocol:
                 last = header.key if header.seq & HAS_SENT else None
                 peers.depart(peer, last, bool(header.seq & HAS_FAILED))
             case Kind.POSITION_REQUEST:
-                self._send_control(
-                    Kind.POSITION, peers.rank, peer, peers.mailbox.position, peers.mailbox.upcoming
-                )
+                self._send_position(peers, peer)
             case Kind.REJOIN_PROPOSE:
                 self._consider(peers, peer, round, header.seq)
             case Kind.REJOIN_ACCEPT:
@@ -123,9 +121,18 @@ class EdgeProtocol:
                 peers.note_progress(peer, header.key)
                 self._receive_position(peers, peer, header.seq)
             case Kind.SKIP:
-                self._accept_skip(peers, peer, round)
+                # The peer sends nothing before that round, and will not mix what it is sent for one.
+                peers.drop_edge(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
+                if self._is_reachable(peer):
+                    peers.readmit(peer, round)
+                self._follow(peers, round, round)
             case Kind.MODEL_REQUEST:
-                self._consider_request(peers, peer)
+                # Bounds the copies of the model that one peer can cause.
+                peers[peer].model_requests += 1
+                if peers[peer].model_requests > MOST_REQUESTS:
+                    peers.mailbox.refuse("fetch")
+                else:
+                    peers.want_model(peer)
 
     def answer_request(self, peers: Peers, peer: int, key: Key) -> None:
         """Answers a peer that requests this node's payload of an exchange."""
@@ -139,15 +146,11 @@ class EdgeProtocol:
             self._send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
         else:
             # Not sent yet: the position shows that this node is behind and extends its deadline there.
-            self._send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            self._send_position(peers, peer)
 
-    def _consider_request(self, peers: Peers, peer: int) -> None:
-        # Bounds the copies of the model that one peer can cause.
-        peers[peer].model_requests += 1
-        if peers[peer].model_requests > MOST_REQUESTS:
-            peers.mailbox.refuse("fetch")
-        else:
-            peers.want_model(peer)
+    def _send_position(self, peers: Peers, peer: int) -> None:
+        mailbox = peers.mailbox
+        self._send_control(Kind.POSITION, peers.rank, peer, mailbox.position, mailbox.upcoming)
 
     def _propose(self, peers: Peers, peer: int, theirs: int) -> None:
         entry = peers[peer]
@@ -166,9 +169,7 @@ class EdgeProtocol:
         with peers.lock:  # both ends start with empty state from the `upcoming` that the answer carries
             agrees, upcoming = peers.readmit(peer, round, theirs), peers.mailbox.upcoming
         if not agrees:
-            self._send_control(
-                Kind.POSITION, peers.rank, peer, peers.mailbox.position, peers.mailbox.upcoming
-            )
+            self._send_position(peers, peer)
             return
         self._agree(peers, peer, round, theirs)
         self._send_control(Kind.REJOIN_ACCEPT, peers.rank, peer, first_of(round), upcoming)
@@ -188,13 +189,6 @@ class EdgeProtocol:
             # The proposal arrived after its round had started at the peer: leave more rounds next time.
             entry.margin = min(MOST_MARGIN, 2 * (entry.margin or FIRST_MARGIN))
             self._propose(peers, peer, upcoming)
-
-    def _accept_skip(self, peers: Peers, peer: int, round: int) -> None:
-        # The peer sends nothing before that round, and will not mix what it is sent for one.
-        peers.drop_edge(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
-        if self._is_reachable(peer):
-            peers.readmit(peer, round)
-        self._follow(peers, round, round)
 
     def _agree(self, peers: Peers, peer: int, round: int, theirs: int) -> None:
         peers[peer].rejoin(round)

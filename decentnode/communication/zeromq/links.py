@@ -162,12 +162,10 @@ class PeerLinks:
 
         Such a link holds again once the process there answers, as in `lose_broken`.
         """
-        if not self._is_open(process) and self._may_revive(process):
+        may_revive = process not in self.lost or self._endpoint_of(process).startswith("tcp")
+        if not self._is_open(process) and may_revive:
             self._connect(process)
             self._report()
-
-    def _may_revive(self, process: int) -> bool:
-        return process not in self.lost or self._endpoint_of(process).startswith("tcp")
 
     def close_surplus(self) -> None:
         """Closes links that no coming round needs, while there are more than the budget allows."""

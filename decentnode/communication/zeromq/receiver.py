@@ -125,15 +125,22 @@ class Receiver:
         known, is_hello = sockets.incarnations.get(process, 0), header.kind == wire.HELLO
         knows_us = is_hello or header.knows == sockets.directory.incarnation & wire.LOW_8_BITS
         if is_hello and known < header.incarnation <= wire.LOW_8_BITS:
-            self._replace(process, header.incarnation)
+            # All traces of the old process go before the first message of the new one is used.
+            sockets.incarnations[process] = header.incarnation
+            self.forget(process)
+            self.restarted(process)
         elif header.incarnation != known or not knows_us:
             raise wire.WireError("incarnation")
         if max(header.round, header.seq if header.kind in EDGE_KINDS else 0) > MOST_ROUND:
             raise wire.WireError("round")
         # The digest of the body is checked last because it is the only check that reads the whole body.
         if len(body) and header.body_digest != wire.digest(body):
-            if header.kind != Kind.MESSAGE:  # those are repeated, or not, by the scheme
-                self._request_again(peers.rank, header)
+            # Requested at once; damaged again, it is requested when the node waits. Single messages are
+            # repeated, or not, by the scheme.
+            edge = peers.rank, header.sender
+            if header.kind != Kind.MESSAGE and self._requested_again.get(edge) != header.key:
+                self._requested_again[edge] = header.key
+                sockets.send_control(Kind.RESEND, *edge, header.key, 0)
             raise wire.WireError("checksum")
         # An acknowledgement may travel on any message, so it is processed before the message itself.
         if header.ack:
@@ -151,19 +158,6 @@ class Receiver:
                 self.sockets.directory.home.get(header.sender, -1), 0
             )
         return True
-
-    def _replace(self, process: int, incarnation: int) -> None:
-        # All traces of the old process go before the first message of the new one is used.
-        self.sockets.incarnations[process] = incarnation
-        self.forget(process)
-        self.restarted(process)
-
-    def _request_again(self, rank: int, header: wire.Header) -> None:
-        """Requests a damaged payload at once; damaged again, it is requested when the node waits."""
-        edge = rank, header.sender
-        if self._requested_again.get(edge) != header.key:
-            self._requested_again[edge] = header.key
-            self.sockets.send_control(Kind.RESEND, *edge, header.key, 0)
 
     def _give(self, peers: Peers, process: int, header: wire.Header, body: wire.Body) -> None:
         mailbox, sender, kind = peers.mailbox, header.sender, header.kind
