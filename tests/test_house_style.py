@@ -285,11 +285,77 @@ def test_no_modules_import_each_other_in_a_circle():
     assert circles == []
 
 
-def test_the_exchange_knows_no_transport():
-    """`exchange` needs the ground and the record of a peer; nobody outside `communication` a transport."""
-    directly = {name for m in inside("decentnode.communication.exchange") for name in direct_imports()[m]}
-    allowed = {*inside("decentnode.communication.exchange"), "decentnode.communication.peers.peer"}
-    assert {name for name in directly if package(name) == "communication"} <= allowed
+SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
+    "communication": {
+        "exchange": set(),
+        "huge_pages": set(),
+        "interceptor": set(),
+        "launcher_link": set(),
+        "wire": set(),
+        "zmq_poll": set(),
+        "security": {"zmq_poll"},
+        "peers": {"exchange", "wire"},
+        "base": {"exchange", "huge_pages", "interceptor", "launcher_link", "security"},
+        "peer_sampling": {"security", "zmq_poll"},
+        "shared_memory": {"base", "exchange", "wire", "zmq_poll"},
+        "device": {"base", "exchange", "launcher_link", "shared_memory"},
+        "routes": {"base", "device", "exchange", "peers"},
+        "inproc": {"base", "exchange", "peers", "routes"},
+        "zeromq": {
+            "base", "exchange", "inproc", "interceptor", "peers", "routes", "security", "shared_memory",
+            "wire", "zmq_poll",
+        },
+        "torch_distributed": {"base", "exchange", "huge_pages", "peers", "routes", "wire", "zeromq"},
+    },
+    "launcher": {
+        "processes": set(),
+        "state": set(),
+        "dataset_cache": set(),
+        "run_costs": set(),
+        "attackers": {"processes"},
+        "preflight": {"processes"},
+        "peer_service": {"preflight", "processes"},
+        "cluster": {"processes", "state"},
+        "monitoring": {"processes", "state"},
+        "observer": {"processes", "state"},
+        "recovery": {"processes", "state"},
+        "report": {"processes", "state"},
+        "launcher": {
+            "attackers", "cluster", "monitoring", "observer", "peer_service", "preflight", "processes",
+            "recovery", "report", "state",
+        },
+        "start": {"cluster", "launcher", "preflight", "recovery", "report"},
+    },
+}  # fmt: skip
+"""Which parts of a package each of its parts may import: sub-packages, and the modules beside them."""
+
+
+def sub_package(package: str, module: str) -> str:
+    """The part of a package that a module belongs to; empty: of another package, or the package itself."""
+    return module.removeprefix(f"decentnode.{package}.").split(".")[0] if module in inside_of(package) else ""
+
+
+@cache
+def inside_of(package: str) -> frozenset[str]:
+    return frozenset(m for m in direct_imports() if m.startswith(f"decentnode.{package}."))
+
+
+def imports_between_parts(package: str) -> set[tuple[str, str]]:
+    return {
+        (sub_package(package, module), sub_package(package, name))
+        for module in inside_of(package)
+        for name in direct_imports()[module]
+        if sub_package(package, name) not in ("", sub_package(package, module))
+    }
+
+
+@pytest.mark.parametrize(("package", "table"), SUB_PACKAGES.items(), ids=SUB_PACKAGES)
+def test_parts_of_a_package_import_what_they_may_and_never_in_a_circle(package, table):
+    assert {sub_package(package, module) for module in inside_of(package)} == set(table)
+    allowed = {(part, other) for part, others in table.items() for other in others}
+    assert imports_between_parts(package) == allowed
+    circles = [sorted(c) for c in nx.strongly_connected_components(nx.DiGraph(allowed)) if len(c) > 1]
+    assert circles == []
 
 
 def test_only_plugin_authors_import_the_testing_package():
@@ -347,7 +413,7 @@ NOT_LIMITS = {
     "results/statistics.py": "a level of confidence",
     "cli/tune.py": "model distances and shares of them",
     "communication/exchange/handle.py": "factors on the usual wait",
-    "communication/zeromq/endpoint.py": "bytes per second",
+    "communication/zeromq/routes.py": "bytes per second",
     "core/text.py": "a unit",
     "launcher/monitoring/memory_estimate.py": "a share of the memory",
     "launcher/monitoring/watchdog.py": "a factor on CHECK_INTERVAL",

@@ -2,6 +2,6 @@
 
 from decentnode.communication.inproc import InProcess
 from decentnode.communication.torch_distributed.plugin import Hybrid, TorchDistributed
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 
 __all__ = ["Hybrid", "InProcess", "TorchDistributed", "ZeroMQ"]

@@ -2,6 +2,9 @@
 
 Its one operation, `exchange`, is a neighborhood collective: send to the targets, receive from the sources.
 It fits transports that must know the sender first (NCCL), too.
+
+Threads: the thread that opens a transport calls `Communication`, before the first round and after the last. A
+node's thread calls its `Endpoint`.
 """
 
 import os
@@ -10,23 +13,24 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from decentnode.communication.exchange.handle import ExchangeHandle, Transport
+from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.huge_pages import new_bytes
 from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.communication.security.curve import Credentials
 from decentnode.core.byte_counters import ByteCounters
+from decentnode.core.clock import Clock
 from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.core.registry import refuse_old_hooks
 from decentnode.errors import Defect, PeerError, ProtocolError, StartError
+from decentnode.mapping.base import is_loopback
 
 FILES_PER_PEER = 7
 """The most descriptors of a host process per peer process, whatever they communicate through."""
@@ -64,6 +68,10 @@ def kept_links() -> int:
     return MOST_KEPT_LINKS if limit == resource.RLIM_INFINITY else min(MOST_KEPT_LINKS, limit // 12)
 
 
+Slots = tuple[Tensor, Tensor]
+"""Two vectors of a node, in turn the one that peers read and the one that is written."""
+
+
 @dataclass(frozen=True)
 class BufferSpec:
     """How much memory an endpoint needs that peers can read in place."""
@@ -79,7 +87,7 @@ class BufferSpec:
     peers: frozenset[int] | None = None
     """Ranks that may ever send to this node; None: all. Messages of others are not kept."""
 
-    def slots(self, device: torch.device = HOST) -> tuple[Tensor, Tensor]:
+    def slots(self, device: torch.device = HOST) -> Slots:
         """Two vectors of zeros, shape (vector_elements,), with equal alignment.
 
         Matrix products differ in their last bits with the alignment of their operands. Which slot holds a
@@ -123,6 +131,8 @@ class ProcessDirectory:
     """The keys of links over TCP; None: links are plain."""
     interceptor: MessageInterceptor | None = None
     """Filter of messages from other processes, for fault injection; None: all are delivered."""
+    clock: Clock = field(default_factory=Clock)
+    """The clock of the nodes of this process."""
 
     @property
     def process(self) -> HostProcess:
@@ -180,7 +190,7 @@ class Inbox(dict[int, Payload]):
         return self._handle.release()
 
 
-class Endpoint(Transport, ABC):
+class Endpoint(ABC):
     """One node's end of the transport."""
 
     rank: int
@@ -194,7 +204,7 @@ class Endpoint(Transport, ABC):
 
     messages: MessageQueue
     """The single messages that have arrived, where the transport `has_messages`."""
-    slots: tuple[Tensor, Tensor]
+    slots: Slots
     """Two tensors of `BufferSpec.vector_elements`; a payload that lies in one is sent without a copy."""
 
     @abstractmethod
@@ -236,6 +246,7 @@ class Endpoint(Transport, ABC):
         return None
 
     def waits_for(self, peers: Collection[int]) -> None:
+        """Shows the launcher for whom the node waits."""
         if self.heartbeat is not None:
             self.heartbeat.wait_for(peers)
 
@@ -271,46 +282,84 @@ class Endpoint(Transport, ABC):
         return None
 
 
+IN_THE_PLAN = (
+    "defect", "defects", "ports", "nodes_in_one_process", "files_per_peer", "crosses_network", "one_process",
+    "has_messages", "has_group",
+)  # fmt: skip
+"""Former hooks of `Communication`."""
+
+
+@dataclass(frozen=True)
+class TransportPlan:
+    """What is asked about a transport before it starts, by the settings, the launcher and the nodes.
+
+    It follows from the options alone: making it binds and opens nothing.
+    """
+
+    one_process: bool = False
+    """Whether all nodes of the run must live in one host process."""
+    nodes_per_process: int | None = None
+    """The most nodes of a machine in one host process; None: all."""
+    has_messages: bool = False
+    """Whether it carries single messages, too (`Endpoint.send`), as asynchronous schemes need them."""
+    has_group: bool = False
+    """Whether payloads go through a process group, where no message can be delayed."""
+    group_ranks: tuple[int, ...] | None = None
+    """The nodes in that group, if the options name them."""
+    is_plain: bool = False
+    """Whether payloads travel unencrypted between machines without the user's permission."""
+    local_files: int = FILES_PER_PEER
+    """The descriptors that a host process needs for a peer process of its machine."""
+    remote_files: int = FILES_PER_PEER
+    """The descriptors that it needs for a peer process of another machine."""
+    first_ports: Mapping[str, int] = field(default_factory=dict)
+    """By option the first of the TCP ports that a machine binds, one for each host process."""
+    local_ports: Container[str] = ()
+    """The options whose ports are bound on a single machine, too."""
+
+    def nodes_in_one_process(self, local_nodes: int) -> int:
+        """How many of a machine's nodes share one host process."""
+        return local_nodes if self.nodes_per_process is None else min(self.nodes_per_process, local_nodes)
+
+    def processes(self, local_nodes: int) -> int:
+        """How many host processes a machine with that many nodes has."""
+        return -(-local_nodes // self.nodes_in_one_process(local_nodes))
+
+    def ports(self, local_nodes: int, several: bool) -> dict[str, range]:
+        """The TCP ports that a machine with that many nodes binds, by the option with the first one.
+
+        `several`: whether there are other machines.
+        """
+        processes = self.processes(local_nodes)
+        return {
+            option: range(first, first + processes)
+            for option, first in self.first_ports.items()
+            if several or option in self.local_ports
+        }
+
+    def crosses_network(self, addresses: Sequence[str]) -> bool:
+        """Whether payloads would travel unencrypted between these machines without permission."""
+        return self.is_plain and len(addresses) > 1 and not all(map(is_loopback, addresses))
+
+    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
+        """Why a machine with these nodes on such a device cannot take part."""
+        yield from ()
+
+
 class Communication(ABC):
     """One transport in one host process, for all nodes of that process."""
 
-    one_process: ClassVar[bool] = False
-    """True when all nodes of the run must live in one host process."""
-    has_messages: ClassVar[bool] = False
-    """True when it carries single messages, too (`Endpoint.send`), as asynchronous schemes need them."""
-    has_group: ClassVar[bool] = False
-    """True when payloads go through a process group, where no message can be delayed."""
-    group_ranks: tuple[int, ...] | None = None
-    """The nodes in that group, if the options name them."""
     news: str = ""
     """One line for the console after `open`; empty: none."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        refuse_old_hooks(cls, {"defect": "defects", "come_back": "rejoin"})
+        refuse_old_hooks(cls, dict.fromkeys(IN_THE_PLAN, "plan") | {"come_back": "rejoin"})
 
-    def nodes_in_one_process(self, local_nodes: int) -> int:
-        """How many of a machine's nodes share one host process."""
-        return local_nodes
-
-    def files_per_peer(self, same_machine: bool) -> int:
-        """The descriptors that a host process needs for a peer process."""
-        return FILES_PER_PEER
-
-    def ports(self, nodes: int, several: bool) -> dict[str, range]:
-        """The TCP ports that a machine with that many nodes binds, by the option with the first one.
-
-        `several`: whether there are other machines.
-        """
-        return {}
-
-    def crosses_network(self, addresses: Sequence[str]) -> bool:
-        """Whether payloads would travel unencrypted between such machines without the user's permission."""
-        return False
-
-    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
-        """Why a machine with these nodes on such a device cannot take part."""
-        yield from ()
+    @property
+    def plan(self) -> TransportPlan:
+        """What it needs, as its options say."""
+        return TransportPlan()
 
     @abstractmethod
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:

@@ -1,4 +1,7 @@
-"""Memory for vectors and for received payloads."""
+"""Memory for vectors and for received payloads.
+
+Threads: any; nothing here is shared.
+"""
 
 import contextlib
 import mmap

@@ -1,17 +1,21 @@
-"""All nodes in one process: the test double that ships, and the fastest way to simulate many nodes."""
+"""All nodes in one process: the test double that ships, and the fastest way to simulate many nodes.
+
+Threads: a node's own thread delivers into the mailbox of the other one, behind that mailbox's lock. Nothing
+runs beside the nodes.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from decentnode.communication.base import BufferSpec, Communication, Endpoint, ProcessDirectory, receivers_of
-from decentnode.communication.exchange.handle import ExchangeHandle, Key, Message
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
+from decentnode.communication.exchange.handle import Key, Message
 from decentnode.communication.peers.peer import Peer, PeerEvent
-from decentnode.core.byte_counters import ByteCounters
+from decentnode.communication.peers.peers import Peers
+from decentnode.communication.routes import Route, RoutedEndpoint
+from decentnode.core.clock import Clock
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
-from decentnode.errors import PeerError, PeerLeft
+from decentnode.errors import PeerLeft
 
 
 @dataclass(slots=True, eq=False)
@@ -31,66 +35,53 @@ class LocalMessage(Message):
         return self.payload
 
 
-class LocalEndpoint(Endpoint):
-    """One node's end; its peers' mailboxes are in the same process."""
+class WithinProcess(Route):
+    """Payloads by reference, to the other nodes of a process."""
 
-    def __init__(self, rank: int, buffer_spec: BufferSpec, endpoints: dict[int, "LocalEndpoint"]) -> None:
-        self.rank = rank
-        self.counters = ByteCounters()
-        self.mailbox = Mailbox(rank, self)
-        self.mailbox.parts = buffer_spec.parts
-        self.refused = self.mailbox.refused
-        self.messages = self.mailbox.messages
+    def __init__(self, rank: int, peers: Mapping[int, Peers]) -> None:
+        """`peers`: those of each node of the process, as they are made."""
+        self._rank = rank
+        self._peers = peers
         self._invalidated_to: dict[int, int] = {}
-        self._endpoints = endpoints
-        self._seq = 0
-        self.slots = buffer_spec.slots()
 
-    def exchange(
-        self, outgoing: Mapping[int, Payload], sources: Sequence[int], key: Key, deadline: float,
-        layout: Layout,
-    ) -> ExchangeHandle:  # fmt: skip
-        self._seq += 1
-        # Opened first: it applies pending losses, and lost targets receive nothing.
-        handle = self.mailbox.open(key, self._seq, outgoing, sources, deadline)
-        for payload, targets in receivers_of(outgoing, handle.targets):
-            self.counters.count_sent(payload, len(targets))
-            for target in targets:
-                message = LocalMessage(
-                    self.rank, self._seq, payload.layout.hash, payload, target, self._invalidated_to
-                )
-                self._endpoints[target].mailbox.deliver(self.rank, key, message)
-        return handle
+    def carried(self, payload: Payload, targets: list[int]) -> list[int]:
+        return [target for target in targets if target in self._peers]
 
-    def send(self, target: int, payload: Payload, window: int, tag: int, number: int) -> None:
-        if self.why_lost(target) is None:
-            self.counters.count_sent(payload, 1)
-            message = LocalMessage(self.rank, number, payload.layout.hash, payload, target, {})
-            self._endpoints[target].mailbox.messages.put(tag, message)
+    def send(self, payload: Payload, targets: list[int], key: Key, seq: int) -> None:
+        for target in targets:
+            message = LocalMessage(
+                self._rank, seq, payload.layout.hash, payload, target, self._invalidated_to
+            )
+            self._peers[target].mailbox.deliver(self._rank, key, message)
 
-    def why_lost(self, peer: int) -> PeerError | None:
-        # With a record, which a node of this process that ends is noted in.
-        with self.mailbox.lock:
-            return self.mailbox.peers[peer].error
+    def send_single(self, target: int, payload: Payload, window: int, tag: int, number: int) -> bool:
+        if target not in self._peers:
+            return False
+        message = LocalMessage(self._rank, number, payload.layout.hash, payload, target, {})
+        self._peers[target].mailbox.messages.put(tag, message)
+        return True
 
-    def acknowledge(self, source: int, message: Message) -> None:
-        self._endpoints[source].mailbox.acknowledged(self.rank, message.seq)
+    def acknowledge(self, source: int, message: Message) -> bool:
+        if source not in self._peers:
+            return False
+        self._peers[source].mailbox.acknowledged(self._rank, message.seq)
+        return True
 
-    def invalidate(self, peer: int) -> None:
-        self._invalidated_to[peer] = self._seq
+    def invalidate(self, peer: int, seq: int) -> None:
+        # Readers compare their message's number with this one, before and after a mix.
+        self._invalidated_to[peer] = seq
 
     def introduce(self, peer: Peer) -> None:
-        mailbox = self._endpoints[peer.rank].mailbox
-        if mailbox.ended:
+        if peer.rank in self._peers and (mailbox := self._peers[peer.rank].mailbox).ended:
             last = mailbox.sent_last[0] if mailbox.sent_last else -1
             peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last, mailbox.failed))
 
-    def leave(self, failed: bool = False) -> None:
-        self.mailbox.ended, self.mailbox.failed = True, failed
-        for peer in self._endpoints.values():
+    def leave(self, failed: bool) -> None:
+        last = self._peers[self._rank].mailbox.sent_last
+        for peers in self._peers.values():
             # One that has not met this node finds it ended when it does.
-            if self.rank in peer.mailbox.peers:
-                peer.mailbox.depart(self.rank, self.mailbox.sent_last, failed)
+            if self._rank in peers:
+                peers.depart(self._rank, last, failed)
 
 
 @COMMUNICATIONS.register("inproc")
@@ -98,20 +89,24 @@ class LocalEndpoint(Endpoint):
 class InProcess(Communication):
     """All nodes in one process, payloads handed over by reference (after trio's memory streams, 2017)."""
 
-    one_process: ClassVar[bool] = True
-    has_messages: ClassVar[bool] = True
+    _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
+    _clock: Clock = field(default_factory=Clock, init=False, repr=False)
 
-    _endpoints: dict[int, LocalEndpoint] = field(default_factory=dict, init=False, repr=False)
+    @property
+    def plan(self) -> TransportPlan:
+        return TransportPlan(one_process=True, has_messages=True)
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
-        """Nothing to bind."""
+        self._clock = directory.clock
 
-    def endpoint(self, rank: int, buffer_spec: BufferSpec) -> Endpoint:
-        self._endpoints[rank] = LocalEndpoint(rank, buffer_spec, self._endpoints)
-        return self._endpoints[rank]
+    def endpoint(self, rank: int, buffer_spec: BufferSpec) -> RoutedEndpoint:
+        route = WithinProcess(rank, self._peers)
+        endpoint = RoutedEndpoint(rank, buffer_spec, buffer_spec.slots(), [route], clock=self._clock)
+        self._peers[rank] = endpoint.peers
+        return endpoint
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         """Nothing to connect."""
 
     def close(self, timeout: float) -> None:
-        self._endpoints.clear()
+        self._peers.clear()

@@ -1,4 +1,7 @@
-"""A filter for received messages: the hook for injected faults."""
+"""A filter for received messages: the hook for injected faults.
+
+Threads: the socket thread alone.
+"""
 
 from abc import ABC, abstractmethod
 

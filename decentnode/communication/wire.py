@@ -1,6 +1,8 @@
 """The message format: a 64-byte header and one body frame (docs/message_format.md).
 
 No message names a type, a shape or code; the receiver knows from its settings what to expect.
+
+Threads: any; these are values.
 """
 
 import struct

@@ -1,4 +1,7 @@
-"""Polls ZeroMQ sockets and descriptors, and wakes the thread that does so."""
+"""Polls ZeroMQ sockets and descriptors, and wakes the thread that does so.
+
+Threads: one thread owns a `Poller` and runs the commands; any thread posts them.
+"""
 
 import math
 import os

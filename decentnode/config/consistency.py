@@ -308,12 +308,12 @@ def _one_model(
     if overlap:
         what = f"{name} overlaps its all-reduce with the backward pass by itself; leave it out"
         yield Defect(("communication", "overlap"), what)
-    fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
-    if communication.has_group:
+    fullest = max(communication.plan.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
+    if communication.plan.has_group:
         yield Defect(
             ("communication",), f"{name} has a process group of its own, and this one idles; use zeromq"
         )
-    if communication.one_process or fullest > 1:
+    if communication.plan.one_process or fullest > 1:
         what = f"{name} needs a process for each node; use zeromq with nodes_per_process: 1"
         yield Defect(("communication",), what)
     why = f"{name} cannot continue without a node; leave it out, and continue with all from checkpoints: "
@@ -378,7 +378,7 @@ def _faults(
 
 
 def _one_process(communication: Communication, mapping: Mapping) -> Iterator[Defect]:
-    if communication.one_process and len(mapping.machines) > 1:
+    if communication.plan.one_process and len(mapping.machines) > 1:
         what = f"carries all nodes in one process, but there are {len(mapping.machines)} machines; use zeromq"
         yield Defect(("communication",), what)
 
@@ -392,7 +392,7 @@ def _ports_of_training(
     if gradient_sync.port == mapping.rendezvous_port:
         yield Defect(key, f"{gradient_sync.port} is mapping.rendezvous_port; take another")
         return
-    for option, ports in communication.ports(mapping.machines[0].nodes, several=True).items():
+    for option, ports in communication.plan.ports(mapping.machines[0].nodes, several=True).items():
         if gradient_sync.port in ports:
             what = f"{gradient_sync.port} is one of the ports from communication.{option} on; take another"
             yield Defect(key, what)
@@ -402,7 +402,7 @@ def _port_of_service(
     graph: Graph, communication: Communication, mapping: Mapping
 ) -> Iterator[Defect]:  # fmt: skip
     port = graph.service_port(len(mapping.machines))
-    ports = communication.ports(mapping.machines[0].nodes, several=True)
+    ports = communication.plan.ports(mapping.machines[0].nodes, several=True)
     uses = {used: f"one of the ports from communication.{key} on" for key in ports for used in ports[key]}
     uses[mapping.rendezvous_port] = "mapping.rendezvous_port"
     if port in uses:
@@ -410,7 +410,7 @@ def _port_of_service(
 
 
 def _members(communication: Communication, graph: Graph) -> Iterator[Defect]:
-    ranks = communication.group_ranks or ()
+    ranks = communication.plan.group_ranks or ()
     if unknown := [rank for rank in ranks if rank >= graph.num_nodes]:
         key = ("communication", "group_ranks")
         yield Defect(key, f"must be ranks of the {graph.num_nodes} nodes of the graph, not {unknown[0]}")
@@ -420,14 +420,14 @@ def _trust(communication: Communication, gradient_sync: GradientSync, mapping: M
     """Payloads in a process group are neither encrypted nor authenticated."""
     addresses = [machine.address for machine in mapping.machines]
     listening = [i for i, machine in enumerate(mapping.machines) if machine.listen]
-    if listening and (communication.has_group or gradient_sync.port is not None):
+    if listening and (communication.plan.has_group or gradient_sync.port is not None):
         behind = "gloo and NCCL bind the addresses that others use; use zeromq and training.name: local"
         yield Defect(("mapping", "machines", listening[0], "listen"), behind)
     what = (
         "gloo and NCCL send in plain between machines, to ports that anybody there can reach; write true "
         "where nobody else is in that network, or use"
     )
-    if communication.crosses_network(addresses):
+    if communication.plan.crosses_network(addresses):
         yield Defect(("communication", "trusted_network"), f"{what} zeromq")
     if gradient_sync.crosses_network(addresses):
         yield Defect(("training", "trusted_network"), f"{what} training.name: local")
@@ -437,7 +437,7 @@ def _ports(communication: Communication, mapping: Mapping) -> Iterator[Defect]:
     several = len(mapping.machines) > 1
     uses = {mapping.rendezvous_port: "is mapping.rendezvous_port"} if several else {}
     nodes = max(machine.nodes for machine in mapping.machines)
-    for option, ports in communication.ports(nodes, several).items():
+    for option, ports in communication.plan.ports(nodes, several).items():
         key, needed = ("communication", option), f"the ports {ports[0]}..{ports[-1]} are needed"
         if ports[-1] > LAST_PORT:
             yield Defect(key, f"{needed}, the last that exists is {LAST_PORT}")

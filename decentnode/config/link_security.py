@@ -74,7 +74,7 @@ def ports_needed(settings: Settings, machine: int) -> list[Ports]:
     communication: Communication = settings.communication.make()
     return needed + [
         Ports(address, ports.start, len(ports), key=f"communication.{option}", machine=machine)
-        for option, ports in communication.ports(len(mapping.ranks_of(machine)), several).items()
+        for option, ports in communication.plan.ports(len(mapping.ranks_of(machine)), several).items()
     ]
 
 

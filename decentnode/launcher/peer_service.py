@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from decentnode.communication.base import Communication
+from decentnode.communication.base import TransportPlan
 from decentnode.communication.peer_sampling.service import SamplingService, endpoint_of
 from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import Settings
@@ -38,9 +38,8 @@ def by_hand(settings: Settings) -> SamplingService:
     if not (isinstance(graph, PeerSampler) and graph.address):
         raise BadInput.at("graph", "must be peer_sampler with the address of this service; see graph.address")
     mapping: Mapping = settings.mapping.make()
-    communication: Communication = settings.communication.make()
-    sizes = [machine.nodes for machine in mapping.machines]
-    processes = sum(-(-nodes // communication.nodes_in_one_process(nodes)) for nodes in sizes)
+    plan: TransportPlan = settings.communication.make().plan
+    processes = sum(plan.processes(machine.nodes) for machine in mapping.machines)
     # Nodes ask machine 0, so the service has its keys.
     keys = preflight.credentials(settings, 0)
     return _service(graph, settings, processes, "", keys)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from decentnode.communication.base import LINK_MULTIPLE, Communication, kept_links
+from decentnode.communication.base import LINK_MULTIPLE, TransportPlan, kept_links
 from decentnode.communication.security import key_files as keys
 from decentnode.communication.security.curve import OLDEST_LIBZMQ, Credentials
 from decentnode.config.link_security import KEY_FOLDER, needs_keys, ports_needed
@@ -22,8 +22,8 @@ THREADS_PER_PROCESS, THREADS_BESIDE = 4, 6
 
 def check_group(settings: Settings, machine: int) -> None:
     """Raises BadInput, in one line, if this machine cannot take part in the process group."""
-    communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
-    refuse(one.below(("communication",)) for one in communication.defects(settings.device, ranks))
+    plan, ranks = settings.communication.make().plan, settings.mapping.make().ranks_of(machine)
+    refuse(one.below(("communication",)) for one in plan.defects(settings.device, ranks))
     gradient_sync = settings.training.gradient_sync.make()
     refuse(one.below(("training",)) for one in gradient_sync.defects(settings.device, len(ranks)))
 
@@ -40,16 +40,20 @@ def check_writers(settings: Settings, machine: int) -> None:
     refuse(Defect(("records", "writers", i), lack) for i, lack in enumerate(lacks) if lack)
 
 
-def files_needed(graph: Graph, ranks: Sequence[int], communication: Communication) -> int:
+def files_needed(graph: Graph, ranks: Sequence[int], plan: TransportPlan) -> int:
     """Approximate number of files that the largest host process of a machine with these ranks opens."""
-    here, size, most = {*ranks}, communication.nodes_in_one_process(len(ranks)), graph.num_nodes**2
+    here, size, most = {*ranks}, plan.nodes_in_one_process(len(ranks)), graph.num_nodes**2
     if not graph.static:
         # Links to peers that no coming round needs are closed.
         foreseen = max(len(graph.peers_in(rank, range(1 + FORESEEN_ROUNDS))) for rank in ranks)
         most = max(kept_links(), LINK_MULTIPLE * size * foreseen)
 
     def files(group: Sequence[int]) -> int:
-        costs = [communication.files_per_peer(p in here) for rank in group for p in graph.partners(rank)]
+        costs = [
+            plan.local_files if peer in here else plan.remote_files
+            for rank in group
+            for peer in graph.partners(rank)
+        ]
         return sum(sorted(costs, reverse=True)[:most])
 
     return FILES_PER_PROCESS + max(files(ranks[at : at + size]) for at in range(0, len(ranks), size))
@@ -64,11 +68,11 @@ def raise_file_limit() -> int:
 
 def file_shortage(settings: Settings, machine: int) -> str:
     """A line if this machine's limit of open files is too low for its nodes; otherwise empty."""
-    communication = settings.communication.make()
-    if communication.one_process:
+    plan: TransportPlan = settings.communication.make().plan
+    if plan.one_process:
         return ""
     ranks = settings.mapping.make().ranks_of(machine)
-    needed, limit = files_needed(settings.graph.make(), ranks, communication), raise_file_limit()
+    needed, limit = files_needed(settings.graph.make(), ranks, plan), raise_file_limit()
     if limit >= needed:
         return ""
     return (
@@ -79,8 +83,8 @@ def file_shortage(settings: Settings, machine: int) -> str:
 
 def check_processes(settings: Settings, machine: int) -> None:
     """Raises BadInput, in one line, if this user or container may not have as many processes and threads."""
-    communication, ranks = settings.communication.make(), settings.mapping.make().ranks_of(machine)
-    hosts = -(-len(ranks) // communication.nodes_in_one_process(len(ranks)))
+    plan, ranks = settings.communication.make().plan, settings.mapping.make().ranks_of(machine)
+    hosts = plan.processes(len(ranks))
     needed, left = THREADS_BESIDE + hosts * THREADS_PER_PROCESS, room_for_processes()
     if needed > left:
         raise BadInput(

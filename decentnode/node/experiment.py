@@ -191,7 +191,7 @@ class Experiment:
         processes = []
         for machine in range(len(self.mapping.machines)):
             ranks = self.mapping.ranks_of(machine)
-            size = communication.nodes_in_one_process(len(ranks))
+            size = communication.plan.nodes_in_one_process(len(ranks))
             host = self.mapping.machines[machine]
             for index, first in enumerate(range(0, len(ranks), size)):
                 part = tuple(ranks[first : first + size])

@@ -215,7 +215,7 @@ class RankStoreRendezvous(RankRendezvous):
             store.wait(keys, timedelta(seconds=timeout))
             notes = [RankRecord(**json.loads(store.get(key))) for key in keys]
             compare({rank: note.terms for rank, note in enumerate(notes)}, self.rank)
-            if communication.one_process:  # raised here: the store stays until all ranks can raise it
+            if communication.plan.one_process:  # raised here: the store stays until all ranks can raise it
                 defect = f"carries all ranks in one process, but there are {self.size}; use 'auto'"
                 raise BadInput(f"communication: {own_record.terms['communication']} {defect}")
             return notes

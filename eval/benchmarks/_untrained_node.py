@@ -14,7 +14,7 @@ from decentnode.communication.launcher_link.reports import Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
 from decentnode.communication.security.curve import Credentials
 from decentnode.communication.torch_distributed.plugin import TorchDistributed
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
 from decentnode.core.vector import ParameterLayout, Vector

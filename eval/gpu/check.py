@@ -190,7 +190,7 @@ def survives(case: Case) -> str:
                 Payload.dense(peer.endpoint.slots[round % 2]), Ring(case.nodes), round, layout
             )
             slowest = max(slowest, time.monotonic() - began)
-        return [slowest, peer.endpoint.group_membership.group is None, len(inbox.missing)]
+        return [slowest, peer.endpoint.routes[0].group_membership.group is None, len(inbox.missing)]
 
     outcomes = perform(case, part, frozenset({last}))
     return verdict(outcomes, lambda f: isinstance(f, list) and f[1], "seconds, group ended, missing")

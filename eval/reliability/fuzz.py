@@ -32,7 +32,8 @@ from decentnode.communication import wire
 from decentnode.communication.base import BufferSpec, HostProcess, Inbox, ProcessDirectory
 from decentnode.communication.interceptor import Received
 from decentnode.communication.security.curve import Credentials, KeyPair
-from decentnode.communication.zeromq.endpoint import ZeroMQ, ZeroMQEndpoint
+from decentnode.communication.zeromq.endpoint import ProcessEndpoint
+from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.core.payload import Payload, dense_layout
 
 FORK = multiprocessing.get_context("fork")
@@ -53,13 +54,13 @@ class Party:
         self.transport = ZeroMQ("tcp", base_port)
         self.transport.prepare(place, MOST_BYTES)
         self.endpoint: Any = self.transport.endpoint(self.rank, BufferSpec(ELEMENTS))
-        assert isinstance(self.endpoint, ZeroMQEndpoint)
+        assert isinstance(self.endpoint, ProcessEndpoint)
         self.arrived = 0
         self.used: Counter[str] = Counter()
         self._count_arrivals()
 
     def _count_arrivals(self) -> None:
-        reception = self.endpoint._io_thread._receiver
+        reception = self.transport.io_thread.receiver
         accept, take = reception._accept, reception.take
 
         def counting(messages: list[Received]) -> None:

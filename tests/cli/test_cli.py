@@ -16,7 +16,7 @@ from decentnode.cli import app as cli
 from decentnode.cli import doctor
 from decentnode.cli import graph as graph_report
 from decentnode.cli.doctor import Finding
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.config import link_security
 from decentnode.config import loader as config
 from decentnode.config.json_schema import json_schema
@@ -463,9 +463,9 @@ def test_a_run_does_not_start_on_busy_ports(call, busy, tmp_path):
 
 
 def test_files_grow_with_degree_and_nodes_per_process():
-    memory, ipc, pairs = ZeroMQ(), ZeroMQ(local="ipc"), ZeroMQ(nodes_per_process=4)
-    piped, linked = memory.files_per_peer(True), ipc.files_per_peer(True)
-    assert piped < linked == memory.files_per_peer(False)
+    memory, ipc, pairs = ZeroMQ().plan, ZeroMQ(local="ipc").plan, ZeroMQ(nodes_per_process=4).plan
+    piped, linked = memory.local_files, ipc.local_files
+    assert piped < linked == memory.remote_files
 
     def needed(*case):
         return preflight.files_needed(*case) - preflight.FILES_PER_PROCESS

@@ -77,10 +77,10 @@ def test_what_a_machine_lacks_is_known_before_the_start(monkeypatch):
 
 
 def test_members_of_a_hybrid_that_are_named_need_what_the_backend_needs():
-    named = Hybrid(backend="nccl", group_ranks=(0, 1))
+    named = Hybrid(backend="nccl", group_ranks=(0, 1)).plan
     (defect,) = named.defects("cpu", (0, 1, 2))
     assert defect.key == ("backend",) and defect.what.startswith("nccl: ")
-    assert [*named.defects("cpu", (2, 3)), *Hybrid(backend="nccl").defects("cpu", (0, 1))] == []
+    assert [*named.defects("cpu", (2, 3)), *Hybrid(backend="nccl").plan.defects("cpu", (0, 1))] == []
 
 
 APART = "mapping={machines: [{address: 10.0.0.1, nodes: 2}, {address: 10.0.0.2, nodes: 2}]}"

@@ -20,7 +20,7 @@ from decentnode.communication import wire
 from decentnode.communication.base import BufferSpec, HostProcess, Inbox, ProcessDirectory
 from decentnode.communication.peers.edges import MOST_REQUESTS
 from decentnode.communication.torch_distributed.process_group import Group
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.core.payload import Payload, dense_layout
 from decentnode.errors import StartError
 from decentnode.graph.families import Chain, FullyConnected, Ring
@@ -100,7 +100,7 @@ def test_a_group_is_one_communicator_and_one_buffer_per_source_however_many_edge
         await in_rounds(FullyConnected(4), 5, PATIENT)(node)
         node.release()
         groups = [thing for thing in gc.get_objects() if isinstance(thing, Group)]
-        return len(groups), sum(buffer.nbytes for buffer in node.endpoint.transfer_queue.pool._free)
+        return len(groups), sum(buffer.nbytes for buffer in node.endpoint.routes[0].transfer_queue.pool._free)
 
     assert set(run_nodes(GLOO, 4, work, MEMORY).results.values()) == {(1, 3 * 4000)}
 
@@ -111,13 +111,13 @@ def test_survivors_of_a_group_continue_over_zeromq(case):
     rounds = in_rounds(Ring(4), 40, PATIENT, signal_oneself(0, 2, signal.SIGKILL))
 
     async def work(node: RunningNode):
-        before = node.endpoint.group_membership.group
+        before = node.endpoint.routes[0].group_membership.group
         missing, _ = await rounds(node)
-        in_flight = [list(by_target) for by_target in node.endpoint._unconfirmed.values()]
+        in_flight = [list(by_target) for by_target in node.endpoint.routes[0]._unconfirmed.values()]
         return (
             before.members,
             sorted(missing),
-            node.endpoint.group_membership.group,
+            node.endpoint.routes[0].group_membership.group,
             in_flight[-1],
             before.is_broken,
         )
@@ -154,7 +154,7 @@ def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_resent(rounds):
     """It lies in the reader's memory, and the sender, who is not answered, has nothing left to send."""
 
     def break_up(node, round):
-        formation = node.endpoint.group_membership
+        formation = node.endpoint.routes[0].group_membership
         if node.rank == 1 and round == 0:
             time.sleep(0.5)
             formation.break_up(formation.group, "a wire fell out")
@@ -165,7 +165,7 @@ def test_what_a_group_has_taken_but_not_brought_when_it_fails_is_resent(rounds):
 
 def test_a_reader_whose_acknowledgement_was_lost_resends_it():
     async def work(node: RunningNode):
-        endpoint, sockets = node.endpoint, node.endpoint._io_thread
+        endpoint, sockets = node.endpoint, node.communication.sockets
         outgoing = {} if node.rank else {1: Payload.dense(endpoint.slots[0])}
         if node.rank == 1:
             sockets.dispatch = lambda messages: None
@@ -173,7 +173,7 @@ def test_a_reader_whose_acknowledgement_was_lost_resends_it():
         sockets.__dict__.pop("dispatch", None)
         await node.exchange({}, [], (1, 0, 0), LAYOUT, LONG)
         await asyncio.sleep(node.rank * 1.5 * LONG)  # whoever leaves is not waited for
-        return set(endpoint.mailbox.lost())
+        return set(endpoint.peers.lost())
 
     assert run_nodes(GLOO, 2, work, MEMORY, tick=0.05).results == {0: set(), 1: set()}
 
@@ -262,10 +262,10 @@ JUNK = [
 async def attacked(node: RunningNode):
     """Rank 0 is sent junk by a stranger who stands beside rank 1, between two honest exchanges."""
     exchanges = in_rounds(Ring(2), 3, PATIENT)
-    sockets = node.communication._io_thread
+    sockets = node.communication.sockets
     first = await exchanges(node)
     if node.rank == 1:
-        await asyncio.to_thread(send_junk, sockets._links._endpoint_of(0))
+        await asyncio.to_thread(send_junk, sockets.links._endpoint_of(0))
     else:
         limit = time.monotonic() + 5.0
         while node.refused.total() < len(JUNK) and time.monotonic() < limit:
@@ -311,12 +311,12 @@ while time.monotonic() < limit:
 
 async def flooded(node: RunningNode):
     """Somebody sends rank 0 messages without a pause while rank 1 owes it a payload."""
-    sockets = node.communication._io_thread
+    sockets = node.communication.sockets
     await in_rounds(Ring(2), 2, PATIENT)(node)
     if node.rank == 1:
-        flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets._links._endpoint_of(0)])
+        flood = subprocess.Popen([sys.executable, "-c", FLOOD, sockets.links._endpoint_of(0)])
         limit = time.monotonic() + 7.0
-        while not sockets.mailboxes[1].lost() and time.monotonic() < limit:
+        while not sockets.peers_by_rank[1].lost() and time.monotonic() < limit:
             await asyncio.sleep(0.05)
         flood.kill()
         return flood.wait()
@@ -335,9 +335,9 @@ def test_who_sends_without_a_pause_does_not_put_off_the_deadlines():
 
 async def uninvited(node: RunningNode):
     """Rank 2, which is no neighbor of rank 0, sends it payloads of rounds that are far away."""
-    sockets = node.communication._io_thread
+    sockets = node.communication.sockets
     if node.rank == 0:
-        sockets._receiver.peers[0] = frozenset({1})
+        sockets.senders[0] = frozenset({1})
     missing, _ = await in_rounds(Chain(3), 2, PATIENT)(node)
     body, limit = bytes(4000), time.monotonic() + 5.0
     for round in range(4) if node.rank == 2 else ():
@@ -345,7 +345,7 @@ async def uninvited(node: RunningNode):
         sockets.dispatch([(0, header._replace(body_digest=wire.digest(body)).pack(), body)])
     while node.rank == 0 and node.refused.total() < 4 and time.monotonic() < limit:
         await asyncio.sleep(0.01)
-    return missing, node.refused, len(sockets.mailboxes[node.rank]._early._messages)
+    return missing, node.refused, len(node.endpoint.mailbox._early._messages)
 
 
 @pytest.mark.parametrize("case", [IPC, TCP], ids=lambda case: case.name)
@@ -357,12 +357,12 @@ def test_what_a_node_sends_that_is_no_neighbor_is_not_kept(case):
 
 async def pushy(node: RunningNode):
     """Rank 0 asks rank 1 for its model, which sends an empty one first; and so does rank 2, unasked."""
-    sockets = node.communication._io_thread
+    sockets = node.communication.sockets
     await in_rounds(Chain(3), 1, PATIENT)(node)
     if node.rank == 0:
-        assert sockets.fetch(0, 1, 0.01) is None
+        assert node.communication.fetch(0, 1, 0.01) is None
         # What comes too late for the first time is taken for the second.
-        model, limit = await asyncio.to_thread(sockets.fetch, 0, 1, 10.0), time.monotonic() + 10.0
+        model, limit = await asyncio.to_thread(node.communication.fetch, 0, 1, 10.0), time.monotonic() + 10.0
         while node.refused.total() < 3 and time.monotonic() < limit:
             await asyncio.sleep(0.01)
         return model.view(torch.float32).tolist(), node.refused
@@ -375,9 +375,9 @@ async def pushy(node: RunningNode):
 
 async def insatiable(node: RunningNode):
     """Rank 1 asks rank 0 for its model again and again."""
-    sockets, peers = node.communication._io_thread, []
-    mailbox = sockets.mailboxes[node.rank]
-    mailbox.transport.give_model = lambda: peers.extend(mailbox.take_wanting())
+    sockets, peers = node.communication.sockets, []
+    mailbox = node.endpoint.mailbox
+    mailbox.transport.give_model = lambda: peers.extend(mailbox.peers.take_wanting())
     await in_rounds(Ring(2), 1, PATIENT)(node)
     for _ in range(2 * MOST_REQUESTS if node.rank == 1 else 0):
         sockets.dispatch([(0, sockets.header(wire.Kind.MODEL_REQUEST, 1, 0).pack(), b"")])
@@ -405,7 +405,7 @@ async def corrupted(node: RunningNode):
     """What rank 1 sends to rank 0 in round 0 has one wrong bit; in round 1 it has none."""
     other, vectors = 1 - node.rank, []
     if node.rank == 1:
-        links = node.endpoint._io_thread._links
+        links = node.communication.sockets.links
         links.send = flip_first_payload(links.send)
     for round in range(2):
         outgoing = {other: Payload.dense(torch.ones(1000))}
@@ -441,7 +441,7 @@ async def overwritten(node: RunningNode):
     """Rank 1 changes its model while it is sent, as one may who has all throw that exchange away."""
     other, slot = 1 - node.rank, node.endpoint.slots[0].fill_(1.0)
     if node.rank == 1:
-        links = node.endpoint._io_thread._links
+        links = node.communication.sockets.links
         links.send = flip_first_payload(links.send)
     handle = node.endpoint.exchange({other: Payload.dense(slot)}, [other], (0, 0, 0), LONG, LAYOUT)
     if node.rank == 1:
@@ -477,13 +477,13 @@ def test_who_does_not_come_is_named_after_the_deadline(tmp_path):
 def test_who_died_before_the_first_hello_is_lost_and_not_waited_for(tmp_path, monkeypatch, local):
     transport = ZeroMQ(local, free_ports(2))
     transport.prepare(place_of(tmp_path, processes=2), 1 << 20)
-    mailbox = transport.endpoint(0, MEMORY).mailbox
-    lose = mailbox.lose
-    monkeypatch.setattr(mailbox, "lose", lambda *lost: (time.sleep(0.2), lose(*lost)))  # not overtaken
+    peers = transport.endpoint(0, MEMORY).peers
+    lose = peers.lose
+    monkeypatch.setattr(peers, "lose", lambda *lost: (time.sleep(0.2), lose(*lost)))  # not overtaken
     began = time.monotonic()
     transport.open([1], RUN_ID, 10.0)
     assert time.monotonic() - began < 5.0
-    assert str(mailbox.peers[1].error) == "rank 1: connection lost"
+    assert str(peers[1].error) == "rank 1: connection lost"
     transport.close(0.5)
 
 

@@ -12,12 +12,13 @@ import torch
 from decentnode.communication.base import BufferSpec, Inbox
 from decentnode.communication.shared_memory.pipes import RUNG
 from decentnode.communication.wire import Header, Kind
-from decentnode.communication.zeromq.io_thread import IoThread
+from decentnode.communication.zeromq.sockets import Sockets
 from decentnode.core.byte_counters import HEADER_BYTES
 from decentnode.core.payload import Field, Form, Layout, Payload, Role, dense_layout
 from decentnode.graph.base import Graph
 from decentnode.graph.families import Exponential, Ring
 from tests.support.processes import (
+    DOCUMENTED,
     INPROC,
     MACHINES,
     SHARED,
@@ -30,6 +31,7 @@ from tests.support.processes import (
 )
 
 NODES = 4
+CASES = (*TRANSPORT_CASES, DOCUMENTED)
 ELEMENTS = 20_001
 """80 kB: enough that ZeroMQ really sends without a copy; odd, so that slots are not aligned by themselves."""
 MEMORY = BufferSpec(ELEMENTS, payload_bytes=4096)
@@ -125,7 +127,7 @@ async def everything(node: RunningNode):
     return seen, node.endpoint.counters
 
 
-@pytest.fixture(scope="module", params=TRANSPORT_CASES, ids=lambda case: case.name)
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
 def outcomes(request):
     return run_nodes(request.param, NODES, everything, MEMORY)
 
@@ -224,7 +226,7 @@ def test_a_vector_in_a_slot_is_read_where_it_lies(case):
 
 async def kinds_over_links(node: RunningNode):
     """The kinds of messages that wake socket threads in ten rounds after the first two."""
-    links, sent_kinds = node.endpoint._io_thread._links, Counter()
+    links, sent_kinds = node.communication.sockets.links, Counter()
     send = links.send
 
     def counting(messages, opens=True):
@@ -260,16 +262,16 @@ RING, MANY = Ring(12), TransportCase("4 nodes per process", "shared_memory", 4)
 
 async def a_long_wait(node: RunningNode):
     """The pairs of nodes that a node sent control messages to while it, and all others, waited for node 0."""
-    send_control, controls = IoThread.send_control, set()
+    send_control, controls = Sockets.send_control, set()
 
-    def listening(thread, kind, sender, peer, key, seq=0):
+    def listening(sockets, kind, sender, peer, key, seq=0):
         controls.add((kind.name, sender, peer))
-        return send_control(thread, kind, sender, peer, key, seq)
+        return send_control(sockets, kind, sender, peer, key, seq)
 
-    node.communication._io_thread.failure_detector._send_control = partial(
-        listening, node.communication._io_thread
+    node.communication.io_thread.failure_detector._send_control = partial(
+        listening, node.communication.sockets
     )
-    IoThread.send_control = listening
+    Sockets.send_control = listening
     neighbors = RING.targets(node.rank, 0)
     node.endpoint.foresee(neighbors)
     for round in range(4):
@@ -297,7 +299,7 @@ async def other_layout(node: RunningNode):
     return dict(inbox), {j: f"{type(e).__name__}: {e}" for j, e in inbox.missing.items()}
 
 
-@pytest.mark.parametrize("case", TRANSPORT_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_payload_of_another_layout_is_a_protocol_error(case):
     results = run_nodes(case, 2, other_layout, MEMORY).results
     for rank in range(2):
@@ -317,7 +319,7 @@ async def leave_early(node: RunningNode):
     return missing
 
 
-@pytest.mark.parametrize("case", TRANSPORT_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_node_that_leaves_is_missed_at_once_and_only_from_then_on(case):
     results = run_nodes(case, NODES, leave_early, MEMORY).results
     gone = {3: "rank 3: left after round 2"}

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, ProcessDirectory
-from decentnode.communication.exchange.handle import Transport
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.shared_memory.doorbell import DoorbellReader, pipe_path
 from decentnode.communication.wire import Header, Kind
 from decentnode.communication.zeromq.links import PeerLinks
@@ -209,13 +208,13 @@ def test_junk_is_counted_and_the_next_record_is_received(tmp_path_factory, junk)
 
 def mailbox_of(process):
     """A mailbox that waits at the bell, and is delivered to by what is rung."""
-    transport = Transport()
+    transport = PeerTransport()
     transport.attend = process.doorbell.attend
-    box = Mailbox(1, transport, alone=True)
+    box = Peers(1, transport, alone=True).mailbox
 
     def take(head, body):
         if Header.unpack(head).kind == Kind.NOTICE:
-            box.deliver(0, (0, 0, 0), None)
+            box.deliver(0, (0, 0, 0), SimpleNamespace())
 
     process.doorbell._take = take
     return box
@@ -233,7 +232,7 @@ def test_who_waits_reads_the_doorbell_itself(processes):
 def test_who_waits_is_woken_by_what_comes_another_way(processes):
     box = mailbox_of(processes[1])
     handle = box.open((0, 0, 0), 1, [], [0], 10.0)
-    threading.Timer(0.1, lambda: box.deliver(0, (0, 0, 0), None)).start()
+    threading.Timer(0.1, lambda: box.deliver(0, (0, 0, 0), SimpleNamespace())).start()
     began = time.monotonic()
     assert handle.finish_within(10.0)
     assert time.monotonic() - began < 5

@@ -1,15 +1,16 @@
 """When a node that waits asks, says that it waits, and gives up; and that nothing else wakes anybody."""
 
 from math import inf
+from types import SimpleNamespace
 
 import pytest
 
-from decentnode.communication.exchange import mailbox as module
-from decentnode.communication.exchange.handle import MARGIN, Transport, UsualWait
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.exchange.handle import MARGIN, UsualWait
 from decentnode.communication.peers.edges import EdgeProtocol
 from decentnode.communication.peers.failure_detector import FailureDetector
+from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.wire import Kind
+from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
 
 DEADLINE = 80.0
@@ -20,12 +21,12 @@ class Waiter:
 
     def __init__(self, monkeypatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(Clock, "now", lambda clock: self.now)
         self.sent = []
-        self.box = Mailbox(0, Transport())
-        boxes = {0: self.box}
-        edges = EdgeProtocol(boxes, self._send_control, lambda peer: True)
-        self.detector = FailureDetector(boxes, self._send_control, edges)
+        self.box = Peers(0, PeerTransport()).mailbox
+        peers = {0: self.box.peers}
+        edges = EdgeProtocol(peers, self._send_control, lambda peer: True)
+        self.detector = FailureDetector(peers, self._send_control, edges)
 
     def _send_control(self, kind, rank, peer, key, seq):
         self.sent.append((round(self.now - self.began, 3), kind, peer))
@@ -47,7 +48,7 @@ class Waiter:
         return checks
 
     def end(self):
-        self.box.deliver(1, self.handle.key, None)
+        self.box.deliver(1, self.handle.key, SimpleNamespace())
 
 
 @pytest.fixture
@@ -68,16 +69,16 @@ def test_a_silent_peer_is_dropped_at_its_deadline_and_nothing_is_due_after_that(
     waiter.wait(0, targets=[2])
     waiter.wait(1, timeout=8.0)
     waiter.pass_time(7.9)
-    assert waiter.box.lost() == []
+    assert waiter.box.peers.lost() == []
     waiter.pass_time(0.2)
-    assert set(waiter.box.lost()) == {1, 2}
+    assert set(waiter.box.peers.lost()) == {1, 2}
     assert waiter.due == inf
 
 
 def test_a_peer_that_is_only_behind_is_asked_later_in_the_next_exchange(waiter):
     waiter.wait(0)
     waiter.pass_time(1.0)
-    waiter.box.note_progress(1, (-1, 0, 0))
+    waiter.box.peers.note_progress(1, (-1, 0, 0))
     waiter.pass_time(6.0)
     waiter.end()
     assert waiter.wait(1) == pytest.approx(7.0 * MARGIN)
@@ -106,9 +107,9 @@ def test_who_stood_still_accuses_nobody_of_that_time(waiter):
     waiter.wait(0)
     waiter.due += 2 * DEADLINE
     waiter.pass_time(2.1 * DEADLINE)
-    assert waiter.box.lost() == []
+    assert waiter.box.peers.lost() == []
     waiter.pass_time(DEADLINE)
-    assert waiter.box.lost() == [1]
+    assert waiter.box.peers.lost() == [1]
 
 
 def test_an_exchange_that_nobody_waits_for_wakes_nobody(waiter):

@@ -13,7 +13,7 @@ from decentnode.communication.base import BufferSpec, HostProcess, ProcessDirect
 from decentnode.communication.interceptor import MessageInterceptor
 from decentnode.communication.wire import Kind
 from decentnode.communication.zeromq import hello_barrier
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import StartError
 from tests.support.processes import RUN_ID, free_ports
@@ -76,15 +76,15 @@ def test_a_loss_ends_the_wait_at_the_barrier_at_once(host, monkeypatch):
     """Not only when a silent process is greeted again."""
     monkeypatch.setattr(hello_barrier, "HELLO_INTERVAL", 60.0)
     pair = tuple(HostProcess(0, i, (i,), "127.0.0.1") for i in range(2))
-    sockets = host(pair, 0)._io_thread
-    sockets.start()
-    waiter = threading.Thread(target=sockets._hello_barrier.wait, args=({1}, 60.0, lambda process: None))
+    thread = host(pair, 0).io_thread
+    thread.start()
+    waiter = threading.Thread(target=thread.hello_barrier.wait, args=({1}, 60.0, lambda process: None))
     waiter.start()
     limit = time.monotonic() + 5.0
-    while not sockets._hello_barrier._changed._waiters and time.monotonic() < limit:
+    while not thread.hello_barrier._changed._waiters and time.monotonic() < limit:
         time.sleep(0.001)
-    sockets._links.lost.add(1)
-    sockets.post(lambda: sockets._lose_process(1))
+    thread.sockets.links.lost.add(1)
+    thread.sockets.post(lambda: thread._lose_process(1))
     waiter.join(20.0)
     assert not waiter.is_alive()
 
@@ -127,4 +127,4 @@ def test_a_machine_that_drops_packets_is_found_out_like_one_that_refuses(host, m
     processes, base_port = machines
     own_transport = host(processes, 0, base_port=base_port)
     own_transport.open([2], RUN_ID, 8.0)
-    assert 2 in own_transport.io_thread.mailboxes[0].lost()
+    assert 2 in own_transport.sockets.peers_by_rank[0].lost()

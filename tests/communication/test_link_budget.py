@@ -8,9 +8,8 @@ import zmq
 
 from decentnode.communication import base, wire
 from decentnode.communication.base import BufferSpec, HostProcess, ProcessDirectory
-from decentnode.communication.exchange.handle import Transport
-from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.peer import PeerState
+from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.shared_memory.attached import AttachedSegments
 from decentnode.communication.shared_memory.doorbell import DoorbellReader, pipe_path
 from decentnode.communication.shared_memory.segment import Segment
@@ -30,7 +29,7 @@ def few(monkeypatch):
     monkeypatch.setattr("decentnode.communication.zeromq.link_budget.kept_links", lambda: KEPT)
 
 
-class FakeTransport(Transport):
+class FakeTransport(PeerTransport):
     """Stands for the endpoint of rank 0."""
 
     def __init__(self):
@@ -49,12 +48,13 @@ def made(tmp_path):
     routers = [context.socket(zmq.ROUTER) for _ in range(NODES)]
     for process, router in enumerate(routers):
         router.bind(f"ipc://{tmp_path}/{process}-")
-    sockets = IoThread(place, lambda process: f"ipc://{tmp_path}/{process}-", 1000)
+    thread = IoThread(place, lambda process: f"ipc://{tmp_path}/{process}-", 1000)
+    sockets = thread.sockets
     tie.threads.append(sockets)
-    box = Mailbox(0, tie)
-    sockets.add_node(box, None, None)
+    box = Peers(0, tie).mailbox
+    thread.add_node(box.peers, None, None)
     yield sockets, box, routers
-    sockets.stop(0.0)
+    thread.stop(0.0)
     for router in routers:
         router.close(0)
     context.term()
@@ -62,8 +62,8 @@ def made(tmp_path):
 
 def need(sockets, *ranks):
     sockets.need(0, ranks)
-    sockets._commands.post(lambda: None)
-    sockets._commands.run_commands()
+    sockets.commands.post(lambda: None)
+    sockets.commands.run_commands()
 
 
 def test_the_bound_follows_from_what_the_coming_rounds_need_and_never_shrinks():
@@ -105,10 +105,10 @@ def test_a_closed_link_is_a_part_of_live_and_no_loss(made):
     assert not sockets.is_linked(1) and 1 not in box.peers, "nothing is known of it that must be kept"
     box.peers[1].note_timeout(0, 1.0, 0.0)
     assert box.peers[1].state is PeerState.UNLINKED
-    assert box.peers.error(1) is None and box.lost() == []
+    assert box.peers.error(1) is None and box.peers.lost() == []
     need(sockets, 1)
     assert sockets.is_linked(1) and box.peers[1].state is PeerState.LIVE
-    assert sockets._links.lose_broken(float("inf")) == []
+    assert sockets.links.lose_broken(float("inf")) == []
 
 
 def test_neither_what_is_unacknowledged_nor_what_is_awaited_is_closed(made):
@@ -119,7 +119,7 @@ def test_neither_what_is_unacknowledged_nor_what_is_awaited_is_closed(made):
         need(sockets, rank)
     assert sockets.is_linked(1) and sockets.is_linked(2)
     box.acknowledged(1, 1)
-    box.lose(2, PeerLost(2, "connection lost"))
+    box.peers.lose(2, PeerLost(2, "connection lost"))
     for rank in range(3, NODES):
         need(sockets, rank)
     assert not sockets.is_linked(1) and not sockets.is_linked(2)

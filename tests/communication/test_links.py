@@ -9,8 +9,7 @@ import zmq
 
 from decentnode.communication import wire
 from decentnode.communication.base import HostProcess, ProcessDirectory
-from decentnode.communication.exchange.handle import Transport
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.shared_memory.doorbell import DoorbellReader, pipe_path
 from decentnode.communication.zeromq.io_thread import IoThread
 from decentnode.communication.zeromq.links import MOST_UNREAD, PeerLinks
@@ -71,18 +70,18 @@ def test_what_is_not_read_in_time_is_booked_while_others_can_send(made, exists):
 
 
 def test_a_process_in_the_place_of_one_that_had_left_may_be_asked_to_rejoin(tmp_path):
-    sockets = IoThread(
+    thread = IoThread(
         ProcessDirectory(PROCESSES, 0, str(tmp_path)), lambda process: f"ipc://{tmp_path}/{process}", 1000
     )
-    box = Mailbox(0, Transport())
-    sockets.add_node(box, None, None)
+    box = Peers(0, PeerTransport()).mailbox
+    thread.add_node(box.peers, None, None)
     try:
-        box.depart(1, None)
-        assert box.lost() == []
-        sockets._restarted(1)
-        assert box.lost() == [1]
+        box.peers.depart(1, None)
+        assert box.peers.lost() == []
+        thread._restarted(1)
+        assert box.peers.lost() == [1]
     finally:
-        sockets.stop(0.0)
+        thread.stop(0.0)
 
 
 class NeverIterated(dict):

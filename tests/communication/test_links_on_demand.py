@@ -36,8 +36,10 @@ class UnlinkedProcesses(HostProcesses):
     def foresee(self, endpoint, round):
         peers = self.graph.peers_in(endpoint.rank, [round])
         endpoint.foresee(peers)
-        assert endpoint._unannounced <= peers, "others were told before the local steps of this round"
-        self.links[endpoint.rank] += len(endpoint._io_thread.linked()) < NODES - 1
+        assert endpoint.frame_route._unannounced <= peers, (
+            "others were told before the local steps of this round"
+        )
+        self.links[endpoint.rank] += len(endpoint._sockets.linked()) < NODES - 1
 
 
 @pytest.fixture

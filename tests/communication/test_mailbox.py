@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from decentnode.communication.exchange import handle as handles
-from decentnode.communication.exchange import mailbox as module
-from decentnode.communication.exchange.handle import Transport
-from decentnode.communication.exchange.mailbox import MOST_EARLY, Mailbox
+from decentnode.communication.exchange.mailbox import MOST_EARLY
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
 from decentnode.communication.peers.failure_detector import overdue
 from decentnode.communication.peers.peer import PeerEvent, PeerState
+from decentnode.communication.peers.peers import Peers, PeerTransport
+from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLeft, PeerLost, PeerTimeout, RunFailed
 
 
-@dataclass(frozen=True)
+@dataclass
 class FakeMessage:
     seq: int
     is_invalidated: bool = False
@@ -31,13 +30,13 @@ def key(round, phase=0):
     return round, phase, 0
 
 
-class FakeTransport(Transport):
+class FakeTransport(PeerTransport):
     """A mailbox of rank 0 that writes down what it asked of its transport, and opens exchanges in turn."""
 
     def __init__(self):
         self.acknowledged, self.asked, self.given = [], [], []
         self.slot = HeartbeatBoard([0]).of(0)
-        self.box = Mailbox(0, self)
+        self.box = Peers(0, self).mailbox
         self.seq = 0
 
     def waits_for(self, peers):
@@ -50,7 +49,7 @@ class FakeTransport(Transport):
         self.asked.append((peer, key))
 
     def give_model(self):
-        self.given += self.box.take_wanting()
+        self.given += self.box.peers.take_wanting()
 
     def open(self, exchange, sources=(), targets=(), timeout=10.0, waits=True):
         self.seq += 1
@@ -72,12 +71,8 @@ def now(monkeypatch):
     class Time:
         time = 1000.0
 
-        def monotonic(self):
-            return self.time
-
     fake = Time()
-    monkeypatch.setattr(module, "time", fake)
-    monkeypatch.setattr(handles, "time", fake)
+    monkeypatch.setattr(Clock, "now", lambda clock: fake.time)
     return fake
 
 
@@ -200,7 +195,7 @@ def test_a_lost_peer_ends_waiting_for_it_as_source_and_as_reader(transport):
     handle = transport.open(key(1), sources=[1, 2])
     transport.box.deliver(2, key(1), FakeMessage(1))
     lost = PeerLost(1, "gone")
-    transport.box.lose(1, lost)
+    transport.box.peers.lose(1, lost)
     assert handle.done
     assert handle.missing == {1: lost}
     assert handle.messages == {2: FakeMessage(1)}
@@ -208,8 +203,8 @@ def test_a_lost_peer_ends_waiting_for_it_as_source_and_as_reader(transport):
 
 def test_a_lost_peer_is_missing_in_every_later_exchange_and_its_first_reason_stays(transport):
     first = PeerLeft(1, 3)
-    transport.box.lose(1, first)
-    transport.box.lose(1, PeerLost(1, "again"))
+    transport.box.peers.lose(1, first)
+    transport.box.peers.lose(1, PeerLost(1, "again"))
     handle = transport.open(key(0), sources=[1], targets=[1])
     assert handle.done
     assert handle.missing == {1: first}
@@ -219,14 +214,14 @@ def test_a_lost_peer_is_missing_in_every_later_exchange_and_its_first_reason_sta
 
 def test_what_a_lost_peer_had_sent_still_counts(transport):
     transport.box.deliver(1, key(0), FakeMessage(1))
-    transport.box.lose(1, PeerLeft(1, 0))
+    transport.box.peers.lose(1, PeerLeft(1, 0))
     handle = transport.open(key(0), sources=[1])
     assert handle.messages == {1: FakeMessage(1)}
     assert handle.missing == {}
 
 
 def accused(box, time):
-    return {error.peer for _, error in overdue(box, time)}
+    return {error.peer for _, error in overdue(box.peers, time)}
 
 
 def test_a_silent_source_and_a_silent_reader_are_overdue_after_the_deadline(transport, now):
@@ -238,7 +233,7 @@ def test_a_silent_source_and_a_silent_reader_are_overdue_after_the_deadline(tran
 
 def test_the_accusation_names_seconds_and_exchange(transport, now):
     transport.open((4, 1, 0), sources=[1], timeout=10.0)
-    [(exchange, error)] = overdue(transport.box, now.time + 11)
+    [(exchange, error)] = overdue(transport.box.peers, now.time + 11)
     assert exchange == (4, 1, 0)
     assert isinstance(error, PeerTimeout)
     assert str(error) == "rank 1: silent for 10 s in exchange 4/1/0"
@@ -248,7 +243,7 @@ def test_the_accusation_names_seconds_and_exchange(transport, now):
 def test_only_waiting_in_an_earlier_exchange_is_an_excuse(transport, now, exchange, timed_out):
     transport.open(key(5), sources=[1], timeout=10.0)
     now.time += 8
-    transport.box.note_waiting(1, exchange)
+    transport.box.peers.note_waiting(1, exchange)
     assert accused(transport.box, now.time + 3) == timed_out
     assert accused(transport.box, now.time + 11) == {1}
 
@@ -257,15 +252,15 @@ def test_who_has_begun_a_round_and_sent_nothing_in_it_is_excused_as_before(trans
     """A neighbor of it waits in round 5, while it waited in round 4 and now encodes what it will send."""
     transport.open(key(5), sources=[1], timeout=10.0)
     now.time += 8
-    transport.box.note_waiting(1, key(4))
-    peer = Mailbox(1, Transport())
+    transport.box.peers.note_waiting(1, key(4))
+    peer = Peers(1, PeerTransport()).mailbox
     peer.open(key(4), 1, (), (2,), 10.0)
-    peer.admit(5)
+    peer.peers.admit(5)
     now.time += 4
-    transport.box.note_progress(1, peer.position)
+    transport.box.peers.note_progress(1, peer.position)
     assert accused(transport.box, now.time) == set()
     peer.open(key(5), 2, (), (2,), 10.0)
-    transport.box.note_progress(1, peer.position)
+    transport.box.peers.note_progress(1, peer.position)
     assert accused(transport.box, now.time) == {1}, "it has sent, and that was lost"
 
 
@@ -282,7 +277,8 @@ def hold_out(transport, now, exchanges, note, timeout=10.0):
 
 def test_a_peer_that_always_says_it_waits_in_an_earlier_exchange_is_dropped_in_the_end(transport, now):
     assert (
-        hold_out(transport, now, [key(0)], transport.box.note_waiting) == Timeouts.peer_behind(10) + 10 + 2
+        hold_out(transport, now, [key(0)], transport.box.peers.note_waiting)
+        == Timeouts.peer_behind(10) + 10 + 2
     )  # heard after 1 s
 
 
@@ -292,41 +288,41 @@ def test_a_peer_that_steps_through_the_phases_of_an_earlier_round_is_dropped_in_
 ):
     phases = [key(4, phase) for phase in range(1000)]
     assert (
-        hold_out(transport, now, phases, getattr(transport.box, statement))
+        hold_out(transport, now, phases, getattr(transport.box.peers, statement))
         == Timeouts.peer_behind(10) + 10 + 2
     )
 
 
 def test_a_peer_that_gets_on_from_round_to_round_is_given_time_for_each(transport, now):
     rounds = [key(round) for round in range(4) for _ in range(90)]
-    assert hold_out(transport, now, rounds, transport.box.note_waiting) > 4 * 90
+    assert hold_out(transport, now, rounds, transport.box.peers.note_waiting) > 4 * 90
 
 
 def test_to_wait_in_an_earlier_round_than_before_is_no_sign_of_life(transport, now):
-    transport.box.note_waiting(1, key(4))
-    assert hold_out(transport, now, [key(3)], transport.box.note_waiting) == 11
+    transport.box.peers.note_waiting(1, key(4))
+    assert hold_out(transport, now, [key(3)], transport.box.peers.note_waiting) == 11
 
 
 def test_to_wait_in_an_earlier_round_than_that_of_a_payload_is_no_sign_of_life(transport, now):
     transport.box.deliver(1, key(4), FakeMessage(1))
-    assert hold_out(transport, now, [key(3)], transport.box.note_waiting) == 11
+    assert hold_out(transport, now, [key(3)], transport.box.peers.note_waiting) == 11
 
 
 def test_who_rejoins_may_be_in_an_earlier_round_than_it_was(transport, now):
     transport.open(key(3), sources=[1])
-    transport.box.note_waiting(1, key(4))
-    assert transport.box.readmit(1, 5)
-    transport.box.admit(5)
-    assert hold_out(transport, now, [key(3)], transport.box.note_waiting) > 100
+    transport.box.peers.note_waiting(1, key(4))
+    assert transport.box.peers.readmit(1, 5)
+    transport.box.peers.admit(5)
+    assert hold_out(transport, now, [key(3)], transport.box.peers.note_waiting) > 100
 
 
 def test_time_in_which_this_process_stood_still_adds_to_that_of_a_peer_that_is_behind(transport, now):
     transport.open(key(5), sources=[1], timeout=10.0)
-    transport.box.note_waiting(1, key(4))
+    transport.box.peers.note_waiting(1, key(4))
     now.time += 1000
-    transport.box.extend_deadlines(1000)
+    transport.box.peers.extend_deadlines(1000)
     now.time += Timeouts.peer_behind(10) + 5
-    transport.box.note_waiting(1, key(4))
+    transport.box.peers.note_waiting(1, key(4))
     assert accused(transport.box, now.time) == set()
     assert accused(transport.box, now.time + 6) == {1}
 
@@ -336,8 +332,8 @@ def test_time_in_which_this_process_stood_still_is_forgiven(transport, now, hear
     transport.open(key(1), sources=[1], timeout=10.0)
     if heard:
         now.time += 5
-        transport.box.note_waiting(1, key(0))
-    transport.box.extend_deadlines(60.0)
+        transport.box.peers.note_waiting(1, key(0))
+    transport.box.peers.extend_deadlines(60.0)
     assert accused(transport.box, now.time + 69) == set()
     assert accused(transport.box, now.time + 71) == {1}
 
@@ -367,7 +363,7 @@ def neighbors_of(nodes, ring):
 
 def simulate(neighbors, stopped, timeout, seconds, clock):
     """Undirected rounds without end in which one node never sends; returns {accuser: accused} by second."""
-    boxes = [Mailbox(i, Transport()) for i in range(len(neighbors))]
+    boxes = [Peers(i, PeerTransport()).mailbox for i in range(len(neighbors))]
     rounds, handles, timeouts = [0] * len(boxes), {}, {}
 
     def open_next(i):
@@ -389,11 +385,11 @@ def simulate(neighbors, stopped, timeout, seconds, clock):
         for i in running:
             for handle, peers in boxes[i].awaited():
                 for j in peers | neighbors[i]:
-                    boxes[j].note_waiting(i, handle.key)
+                    boxes[j].peers.note_waiting(i, handle.key)
         for i in running:
-            for _, error in overdue(boxes[i], clock.time):
+            for _, error in overdue(boxes[i].peers, clock.time):
                 timeouts.setdefault(i, set()).add(error.peer)
-                boxes[i].lose(error.peer, error)
+                boxes[i].peers.lose(error.peer, error)
     return timeouts, rounds
 
 
@@ -408,12 +404,12 @@ def test_only_the_neighbors_of_a_stopped_node_accuse_it_and_the_rest_continue(no
 
 def test_a_message_lost_between_two_waiting_nodes_is_not_waited_for_forever(now):
     """Both wait in the same exchange: each has sent, so each is right to give the other up."""
-    boxes = [Mailbox(i, Transport()) for i in range(2)]
+    boxes = [Peers(i, PeerTransport()).mailbox for i in range(2)]
     for i, box in enumerate(boxes):
         box.open(key(0), 1, (), [1 - i], 10.0).start_waiting()
     now.time += 9
     for i, box in enumerate(boxes):
-        box.note_waiting(1 - i, key(0))
+        box.peers.note_waiting(1 - i, key(0))
     assert [accused(box, now.time + 2) for box in boxes] == [{1}, {0}]
 
 
@@ -429,7 +425,7 @@ def test_waiting_wakes_a_thread_and_has_a_limit(transport):
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_awaiting_is_woken_from_another_thread(alone):
-    box = Mailbox(0, Transport(), alone)
+    box = Peers(0, PeerTransport(), alone=alone).mailbox
 
     async def receive():
         return await box.open(key(0), 1, (), [1], 10.0)
@@ -481,7 +477,7 @@ def test_many_threads_deliver_at_once_without_losing_a_message(transport):
 def test_what_a_peer_that_was_dropped_had_sent_for_later_rounds_is_not_mixed(transport):
     transport.open(key(0), sources=[1])
     transport.box.deliver(1, key(1), FakeMessage(2))
-    transport.box.drop_edge(1, PeerTimeout(1, "silent"))
+    transport.box.peers.drop_edge(1, PeerTimeout(1, "silent"))
     assert transport.acknowledged == [(1, 2)]  # its memory is free again
     later = transport.open(key(1), sources=[1])
     assert later.messages == {}
@@ -491,7 +487,7 @@ def test_what_a_peer_that_was_dropped_had_sent_for_later_rounds_is_not_mixed(tra
 def test_what_a_dead_peer_had_sent_for_later_rounds_still_counts(transport):
     transport.open(key(0), sources=[1])
     transport.box.deliver(1, key(1), FakeMessage(2))
-    transport.box.lose(1, PeerLost(1, "died"))
+    transport.box.peers.lose(1, PeerLost(1, "died"))
     assert set(transport.open(key(1), sources=[1]).messages) == {1}
 
 
@@ -499,15 +495,15 @@ def test_a_later_payload_shows_that_an_earlier_one_was_lost(transport):
     transport.open(key(3), sources=[1, 2])
     transport.box.deliver(2, key(4), FakeMessage(5))
     assert transport.asked == [(2, key(3))]
-    transport.box.note_waiting(1, key(2))
+    transport.box.peers.note_waiting(1, key(2))
     assert transport.asked == [(2, key(3))]  # it is only behind
-    transport.box.note_waiting(1, key(3))
+    transport.box.peers.note_waiting(1, key(3))
     assert transport.asked == [(2, key(3)), (1, key(3))]
 
 
 def test_what_a_peer_sent_before_it_left_is_waited_for_and_nothing_later(transport):
     handle = transport.open(key(3), sources=[1])
-    transport.box.depart(1, key(3))
+    transport.box.peers.depart(1, key(3))
     assert not handle.done
     transport.box.deliver(1, key(3), FakeMessage(4))
     assert handle.done and set(handle.messages) == {1}
@@ -517,7 +513,7 @@ def test_what_a_peer_sent_before_it_left_is_waited_for_and_nothing_later(transpo
 def test_what_a_peer_sent_for_an_exchange_still_to_begin_is_waited_for_after_it_has_left(transport):
     """A payload that travels another way than the goodbye, to a node that sends nothing back."""
     transport.open(key(3), targets=[1])
-    transport.box.depart(1, key(4))
+    transport.box.peers.depart(1, key(4))
     assert transport.box.is_read()
     handle = transport.open(key(4), sources=[1], targets=[1])
     assert not handle.done and transport.box.is_read()
@@ -528,17 +524,17 @@ def test_what_a_peer_sent_for_an_exchange_still_to_begin_is_waited_for_after_it_
 
 def test_a_peer_that_left_before_it_sent_is_not_waited_for(transport):
     handle = transport.open(key(3), sources=[1])
-    transport.box.depart(1, key(2))
+    transport.box.peers.depart(1, key(2))
     assert handle.done and set(handle.missing) == {1}
     never = transport.open(key(4), sources=[2])
-    transport.box.depart(2, None)
+    transport.box.peers.depart(2, None)
     assert never.done
 
 
 def test_a_restarted_node_may_hear_of_a_peer_first_when_that_one_leaves(transport):
     """It is LOST until both have agreed on a round, and LEAVING follows only on peers that exchange."""
     transport.introduce = lambda peer: peer.step(PeerEvent.LOSE, PeerLost(peer.rank, "was not met again yet"))
-    transport.box.depart(1, key(3))
+    transport.box.peers.depart(1, key(3))
     assert transport.box.peers[1].state is PeerState.LEFT
     assert set(transport.open(key(3), sources=[1]).missing) == {1}
 
@@ -546,12 +542,12 @@ def test_a_restarted_node_may_hear_of_a_peer_first_when_that_one_leaves(transpor
 def test_who_agreed_on_a_round_that_is_skipped_then_counts_on_this_node(transport):
     """It waited for the deadline for what never came, because it was not told of the skip."""
     for peer in (1, 2, 3):
-        transport.box.lose(peer, PeerLost(peer, "was silent"))
-    assert transport.box.readmit(1, 50)
-    assert transport.box.readmit(2, 60)
-    assert transport.box.skip_to(60, range(5)) == {1, 4}
-    assert transport.box.skip_to(61, range(5)) == {1, 2, 4}
-    assert set(transport.box.admit(61)) == {1, 2, 4}, "which do not know this node any more either"
+        transport.box.peers.lose(peer, PeerLost(peer, "was silent"))
+    assert transport.box.peers.readmit(1, 50)
+    assert transport.box.peers.readmit(2, 60)
+    assert transport.box.peers.skip_to(60, range(5)) == {1, 4}
+    assert transport.box.peers.skip_to(61, range(5)) == {1, 2, 4}
+    assert set(transport.box.peers.admit(61)) == {1, 2, 4}, "which do not know this node any more either"
 
 
 def test_what_was_requested_and_comes_twice_is_not_counted_as_refused(transport):
@@ -591,7 +587,7 @@ def test_of_who_is_lost_only_what_came_before_counts(transport):
     """What comes later may be of an agreement that the other end alone knows: it does not get ours either."""
     transport.box.deliver(1, key(1), FakeMessage(4))
     for peer in (1, 2):
-        transport.box.lose(peer, PeerLost(peer, "gone"))
+        transport.box.peers.lose(peer, PeerLost(peer, "gone"))
     transport.box.deliver(2, key(1), FakeMessage(4))
     handle = transport.open(key(1), sources=[1, 2])
     assert handle.done
@@ -600,19 +596,19 @@ def test_of_who_is_lost_only_what_came_before_counts(transport):
 
 
 def test_what_comes_before_word_that_its_sender_is_back_counts(transport):
-    transport.box.lose(1, PeerLost(1, "gone"))
+    transport.box.peers.lose(1, PeerLost(1, "gone"))
     transport.box.deliver(1, key(3), FakeMessage(4))
-    assert transport.box.readmit(1, 3)
-    assert transport.box.admit(3) == [1]
+    assert transport.box.peers.readmit(1, 3)
+    assert transport.box.peers.admit(3) == [1]
     assert set(transport.open(key(3), sources=[1]).messages) == {1}
 
 
 def test_what_a_process_had_sent_ahead_that_another_one_replaces_is_dropped(transport):
     for round in (1, 2):
         transport.box.deliver(1, key(round), FakeMessage(round))
-    transport.box.replace(1, PeerLost(1, "connection lost"))
+    transport.box.peers.replace(1, PeerLost(1, "connection lost"))
     assert transport.acknowledged == [(1, 1), (1, 2)]
-    assert transport.box.readmit(1, 1) and transport.box.admit(1) == [1]
+    assert transport.box.peers.readmit(1, 1) and transport.box.peers.admit(1) == [1]
     handle = transport.open(key(1), sources=[1])
     transport.box.deliver(1, key(1), FakeMessage(9))
     assert [message.seq for message in handle.messages.values()] == [9]
@@ -620,18 +616,18 @@ def test_what_a_process_had_sent_ahead_that_another_one_replaces_is_dropped(tran
 
 def test_two_that_wait_for_each_other_do_not_ask_without_a_pause(transport):
     transport.open(key(2), sources=[1])
-    transport.box.note_waiting(1, key(2), for_us=True)
+    transport.box.peers.note_waiting(1, key(2), for_us=True)
     assert transport.asked == []
-    transport.box.note_waiting(1, key(2))
-    transport.box.note_waiting(1, key(3), for_us=True)
+    transport.box.peers.note_waiting(1, key(2))
+    transport.box.peers.note_waiting(1, key(3), for_us=True)
     assert transport.asked == [(1, key(2))] * 2
 
 
 def test_a_model_is_given_at_once_in_an_exchange_and_else_when_the_next_one_begins(transport):
-    transport.box.want_model(1)
+    transport.box.peers.want_model(1)
     assert transport.given == []
     transport.open(key(0), sources=[1])
-    transport.box.want_model(2)
+    transport.box.peers.want_model(2)
     assert transport.given == [1, 2]
 
 
@@ -652,7 +648,7 @@ def test_the_launcher_sees_for_whom_a_node_waits_if_that_lasts(transport):
     transport.box.deliver(2, key(3), FakeMessage(1))
     assert transport.slot.read().awaited == (1, *range(10, 17))
     for peer in [1, *range(10, 20)]:
-        transport.box.lose(peer, PeerLost(peer, "died"))
+        transport.box.peers.lose(peer, PeerLost(peer, "died"))
     waiting.join()
     # It may not write again what rank 4 has not read.
     waiting, awaited = awaited_from_now_on(transport.open(key(4)))

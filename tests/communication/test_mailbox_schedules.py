@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decentnode.communication.exchange.handle import Transport
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.errors import PeerLost
 
 PEERS = range(1, 5)
@@ -23,7 +22,7 @@ EVENTS = st.lists(
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class FakeMessage:
     seq: int
 
@@ -54,7 +53,7 @@ class Ledger:
 
 def play(events):
     """Yields the mailbox, the last handle and the ledger after each event that the protocol allows."""
-    box, ledger, handle = Mailbox(0, Transport()), Ledger(), None
+    box, ledger, handle = Peers(0, PeerTransport()).mailbox, Ledger(), None
     for event in events:
         match event:
             case ("open", targets, sources, ahead):
@@ -87,7 +86,7 @@ def play(events):
                 ledger.lost.add(peer)
                 ledger.awaited.discard(peer)
                 ledger.unread = {(n, r) for n, r in ledger.unread if r != peer}
-                box.lose(peer, PeerLost(peer, "gone"))
+                box.peers.lose(peer, PeerLost(peer, "gone"))
         ledger.note()
         yield event[0], box, handle, ledger
 

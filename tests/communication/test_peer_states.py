@@ -1,18 +1,15 @@
 """Two ends of an edge under loss, duplication, reordering, timeouts, restarts and leaving, in any order."""
 
-from types import SimpleNamespace
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from decentnode.communication.exchange.handle import Message, Transport
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.exchange.handle import Message
 from decentnode.communication.peers.edges import EdgeProtocol, farewell
 from decentnode.communication.peers.peer import CONNECTED, TRANSITIONS, PeerEvent, PeerState
+from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.peers.rejoin import RejoinProtocol, first_of
 from decentnode.communication.wire import Header, Kind
-from decentnode.communication.zeromq.receiver import Receiver
 from decentnode.errors import PeerLost, PeerTimeout
 
 TIMEOUT = 10.0
@@ -27,16 +24,16 @@ class FakeMessage(Message):
         raise AssertionError("nobody reads it")
 
 
-class End(Transport):
+class End(PeerTransport):
     """One process with one node, which mixes with one peer."""
 
     def __init__(self, edge, rank, incarnation=0):
         self.edge, self.rank, self.peer, self.incarnation = edge, rank, 1 - rank, incarnation
-        self.box = Mailbox(rank, self)
-        boxes = {rank: self.box}
-        self.protocol = EdgeProtocol(boxes, edge.send_control, lambda peer: True)
+        self.box = Peers(rank, self).mailbox
+        peers = {rank: self.box.peers}
+        self.protocol = EdgeProtocol(peers, edge.send_control, lambda peer: True)
         if incarnation:
-            self.protocol.rejoining = RejoinProtocol(boxes, edge.send_control)
+            self.protocol.rejoining = RejoinProtocol(peers, edge.send_control)
         self.next, self.handle, self.sent, self.linked = 0, None, {}, True
 
     def is_linked(self, peer):
@@ -61,12 +58,12 @@ class End(Transport):
             return
         self.mix()
         self.next = max(self.next, box.upcoming)
-        if box.ahead > self.next:
-            self.next = box.ahead
-            for peer in box.skip_to(self.next, [self.peer]):
+        if box.peers.ahead > self.next:
+            self.next = box.peers.ahead
+            for peer in box.peers.skip_to(self.next, [self.peer]):
                 self.edge.send_control(Kind.SKIP, self.rank, peer, first_of(self.next), 0)
         key = first_of(self.next)
-        box.admit(self.next)
+        box.peers.admit(self.next)
         self.handle = box.open(key, self.next + 1, [self.peer], [self.peer], TIMEOUT)
         self.handle.start_waiting()
         if box.peers.error(self.peer) is None:
@@ -97,7 +94,7 @@ class End(Transport):
             *fields,
             arrived,
             box.ended,
-            box.ahead,
+            box.peers.ahead,
             box.upcoming,
             sorted(box._early._messages),
         ] + [getattr(peer, name) for name in COMPARED]
@@ -106,12 +103,11 @@ class End(Transport):
         if header.kind == Kind.PAYLOAD:
             self.box.deliver(header.sender, header.key, FakeMessage(header.sender, header.seq, 0))
         elif header.kind == Kind.RESEND:
-            self.box.note_waiting(header.sender, header.key, True)
+            self.box.peers.note_waiting(header.sender, header.key, True)
             if not self.protocol.is_seeking:
-                end = SimpleNamespace(send_control=self.edge.send_control)
-                Receiver._answer_missing(end, self.box, header.sender, header.key)
+                self.protocol.answer_request(self.box.peers, header.sender, header.key)
         else:
-            self.protocol.receive(self.box, header.kind, header)
+            self.protocol.receive(self.box.peers, header.kind, header)
 
 
 class Edge:
@@ -126,7 +122,7 @@ class Edge:
         if not end.linked:
             # A message opens the link that it needs.
             end.linked = True
-            end.box.link(peer)
+            end.box.peers.link(peer)
         self.post.append(Header(kind, 1, sender, peer, *key, seq=seq))
 
     def deliver(self, index, is_lost=False, is_repeated=False):
@@ -157,7 +153,7 @@ class Edge:
         if end.is_waiting and end.box.peers.error(end.peer) is None:
             self.losses += 1
             # No seconds: the back-off is tested elsewhere.
-            end.protocol.time_out(end.box, end.handle.key, PeerTimeout(end.peer, "silent", 0.0), 0.0)
+            end.protocol.time_out(end.box.peers, end.handle.key, PeerTimeout(end.peer, "silent", 0.0), 0.0)
 
     def propose(self, rank):
         self.ends[rank].protocol.propose()
@@ -173,9 +169,9 @@ class Edge:
     def unlink(self, rank):
         """Closes the link of this end if that is allowed; the other one does not notice."""
         end = self.ends[rank]
-        if end.linked and end.box.may_unlink(end.peer):
+        if end.linked and end.box.peers.may_unlink(end.peer):
             end.linked = False
-            end.box.unlink(end.peer)
+            end.box.peers.unlink(end.peer)
 
     def restart(self, rank):
         """The end is replaced by a new process, whose first message has arrived."""
@@ -184,7 +180,7 @@ class Edge:
         self.ends[rank] = new = End(self, rank, end.incarnation + 1)
         # Messages from and to the old incarnation are refused.
         self.post = []
-        self.ends[end.peer].box.replace(rank, PeerLost(rank, "connection lost"))
+        self.ends[end.peer].box.peers.replace(rank, PeerLost(rank, "connection lost"))
         new.protocol.rejoining.request_positions([(rank, end.peer)])
 
     def seek(self, rank):
@@ -206,7 +202,7 @@ class Edge:
             assert not (excluded and end.is_waiting), (end.rank, end.box.peers[end.peer].state)
             for handle, peers in end.box.awaited():
                 for peer in peers:
-                    assert end.box.times_out_at(peer, handle) < float("inf")
+                    assert end.box.peers.times_out_at(peer, handle) < float("inf")
         both = self.mixed[0].keys() & self.mixed[1].keys()
         one_sided = [round for round in both if self.mixed[0][round] != self.mixed[1][round]]
         # A lost message, a timeout and a restart cost at most one such round each.
@@ -234,7 +230,7 @@ class Edge:
                 # The lower rank proposes: if it has ended, nobody asks for a LEAVE that was lost.
                 assert state in (PeerState.LEFT, PeerState.LOST)
         if not any(ended):
-            rounds = [end.box.returns_in(end.peer) for end in self.ends]
+            rounds = [end.box.peers.returns_in(end.peer) for end in self.ends]
             assert PeerState.LOST not in states and len({*rounds, None}) <= 2, (states, rounds)
             if set(states) <= CONNECTED:
                 last = max(self.mixed[0].keys() & self.mixed[1].keys())

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from decentnode.communication.exchange.handle import Transport
-from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.edges import FAR_AHEAD, EdgeProtocol, farewell
 from decentnode.communication.peers.peer import PROBATION
+from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.peers.rejoin import RejoinProtocol
 from decentnode.communication.wire import Header, Kind
+from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, PeerTimeout
 
@@ -21,9 +21,9 @@ class FakeNetwork:
     """Nodes whose messages a test delivers one by one."""
 
     def __init__(self, nodes):
-        self.boxes = {rank: Mailbox(rank, Transport()) for rank in range(nodes)}
+        self.boxes = {rank: Peers(rank, PeerTransport()).mailbox for rank in range(nodes)}
         self.edges = {
-            rank: EdgeProtocol({rank: box}, self.send_control, self.is_reachable)
+            rank: EdgeProtocol({rank: box.peers}, self.send_control, self.is_reachable)
             for rank, box in self.boxes.items()
         }
         self.post, self.cut_off = [], set()
@@ -36,18 +36,18 @@ class FakeNetwork:
 
     def lose(self, i, j):
         for rank, peer in ((i, j), (j, i)):
-            self.boxes[rank].lose(peer, PeerLost(peer, "on purpose"))
+            self.boxes[rank].peers.lose(peer, PeerLost(peer, "on purpose"))
 
     def begin_round(self, rank, round):
         """The node begins the exchange of this round, and waits in it for a peer that does not exist."""
-        self.boxes[rank].admit(round)
+        self.boxes[rank].peers.admit(round)
         self.boxes[rank].open((round, 0, 0), round + 1, (), (NOBODY,), 10.0)
 
     def deliver(self, lose=lambda header: False, pick=lambda post: 0):
         while self.post:
             header = self.post.pop(pick(self.post))
             if not lose(header):
-                self.edges[header.receiver].receive(self.boxes[header.receiver], header.kind, header)
+                self.edges[header.receiver].receive(self.boxes[header.receiver].peers, header.kind, header)
 
     def propose(self):
         for edges in self.edges.values():
@@ -55,7 +55,7 @@ class FakeNetwork:
 
     def first(self, rank, peer):
         """From which round on a node counts on a lost peer; None when it does not."""
-        return self.boxes[rank].returns_in(peer)
+        return self.boxes[rank].peers.returns_in(peer)
 
 
 def test_both_ends_agree_on_a_round_that_neither_has_begun():
@@ -78,7 +78,7 @@ def test_the_lower_rank_alone_proposes():
 def test_nobody_proposes_to_a_peer_that_has_ended_or_cannot_be_reached():
     network = FakeNetwork(3)
     network.lose(0, 1)
-    network.boxes[0].depart(2, (0, 0, 0))
+    network.boxes[0].peers.depart(2, (0, 0, 0))
     network.cut_off = {1}
     network.edges[0].propose()
     assert network.post == []
@@ -91,8 +91,8 @@ def test_whoever_is_far_behind_continues_where_the_other_is():
     network.lose(0, 1)
     network.propose()
     network.deliver()
-    assert network.boxes[0].ahead == network.first(0, 1) == network.first(1, 0)
-    assert network.boxes[1].ahead == 0
+    assert network.boxes[0].peers.ahead == network.first(0, 1) == network.first(1, 0)
+    assert network.boxes[1].peers.ahead == 0
 
 
 def test_a_skip_is_followed_and_the_peer_is_back_from_there_on():
@@ -100,9 +100,9 @@ def test_a_skip_is_followed_and_the_peer_is_back_from_there_on():
     network.begin_round(0, 5)
     network.send_control(Kind.SKIP, 1, 0, (60, 0, 0), 0)
     network.deliver()
-    assert network.boxes[0].ahead == network.first(0, 1) == 60
-    assert not network.boxes[0].has_dropped(1, 60)
-    assert network.boxes[0].has_dropped(1, 59)
+    assert network.boxes[0].peers.ahead == network.first(0, 1) == 60
+    assert not network.boxes[0].peers.has_dropped(1, 60)
+    assert network.boxes[0].peers.has_dropped(1, 59)
 
 
 def test_who_has_passed_the_proposed_round_says_so_and_a_later_one_is_agreed():
@@ -136,8 +136,8 @@ def rejoining(rounds):
     network = FakeNetwork(1 + len(rounds))
     for rank, round in enumerate(rounds, start=1):
         network.begin_round(rank, round)
-        network.boxes[rank].lose(0, PeerLost(0, "died"))
-    network.edges[0].rejoining = RejoinProtocol({0: network.boxes[0]}, network.send_control)
+        network.boxes[rank].peers.lose(0, PeerLost(0, "died"))
+    network.edges[0].rejoining = RejoinProtocol({0: network.boxes[0].peers}, network.send_control)
     return network, network.edges[0].rejoining
 
 
@@ -156,9 +156,11 @@ def test_who_has_only_neighbors_that_rejoin_follows_them():
     network = FakeNetwork(3)
     network.begin_round(2, 7)
     for rank in (0, 1):
-        network.edges[rank].rejoining = RejoinProtocol({rank: network.boxes[rank]}, network.send_control)
+        network.edges[rank].rejoining = RejoinProtocol(
+            {rank: network.boxes[rank].peers}, network.send_control
+        )
     inner, outer = (network.edges[rank].rejoining for rank in (0, 1))
-    network.boxes[2].lose(1, PeerLost(1, "died"))
+    network.boxes[2].peers.lose(1, PeerLost(1, "died"))
     outer.request_positions([(1, 0), (1, 2)])
     inner.request_positions([(0, 1)])
     network.deliver()
@@ -175,7 +177,7 @@ def test_who_continues_meanwhile_makes_it_a_later_round():
     protocol.request_positions([(0, 1), (0, 2)])
     for _ in range(4):  # two questions and their answers
         header = network.post.pop(0)
-        network.edges[header.receiver].receive(network.boxes[header.receiver], header.kind, header)
+        network.edges[header.receiver].receive(network.boxes[header.receiver].peers, header.kind, header)
     network.begin_round(2, 8)
     network.deliver()
     assert protocol.round == network.first(1, 0) == network.first(2, 0)
@@ -187,7 +189,7 @@ def test_a_peer_whose_answer_is_late_agrees_to_the_later_round_too():
     protocol.request_positions([(0, 1), (0, 2)])
     for _ in range(4):  # two questions and their answers
         header = network.post.pop(0)
-        network.edges[header.receiver].receive(network.boxes[header.receiver], header.kind, header)
+        network.edges[header.receiver].receive(network.boxes[header.receiver].peers, header.kind, header)
     network.begin_round(2, 8)
     network.deliver(
         pick=lambda post: next((i for i, header in enumerate(post) if header.kind != Kind.REJOIN_ACCEPT), 0)
@@ -201,7 +203,7 @@ def test_proposals_that_cross_end_in_one_agreement():
     early = Header(Kind.REJOIN_PROPOSE, 1, 1, 0, 12, seq=8)
     protocol.request_positions([(0, 1)])
     network.deliver()
-    network.edges[0].receive(network.boxes[0], early.kind, early)
+    network.edges[0].receive(network.boxes[0].peers, early.kind, early)
     network.deliver()
     assert network.first(0, 1) == network.first(1, 0) == protocol.round
 
@@ -278,7 +280,7 @@ def test_what_is_received_before_anybody_was_asked_ends_no_search():
 
 
 def test_a_farewell_names_the_last_exchange_if_there_was_one():
-    box = Mailbox(0, Transport())
+    box = Peers(0, PeerTransport()).mailbox
     assert farewell(box) == ((0, 0, 0), 0)
     box.open((4, 1, 0), 1, (), (), 1.0)
     assert farewell(box) == ((4, 1, 0), 1)
@@ -288,7 +290,7 @@ def connected_again(network, rank, since):
     """By peer the rounds in which a node meets it anew, from this one on."""
     met = {}
     for round in range(since, since + 9):
-        for peer in network.boxes[rank].admit(round):
+        for peer in network.boxes[rank].peers.admit(round):
             met.setdefault(peer, []).append(round)
     return met
 
@@ -296,10 +298,10 @@ def connected_again(network, rank, since):
 def test_a_process_in_the_place_of_another_is_connected_again_in_the_same_round_by_both():
     """Although nobody misses it: the round after it begins only when it is back."""
     network = FakeNetwork(2)
-    network.boxes[0].admit(6)
+    network.boxes[0].peers.admit(6)
     network.boxes[0].open((6, 0, 0), 7, (1,), (), 10.0)
-    network.boxes[0].lose(1, PeerLost(1, "died"))
-    protocol = network.edges[1].rejoining = RejoinProtocol({1: network.boxes[1]}, network.send_control)
+    network.boxes[0].peers.lose(1, PeerLost(1, "died"))
+    protocol = network.edges[1].rejoining = RejoinProtocol({1: network.boxes[1].peers}, network.send_control)
     protocol.request_positions([(1, 0)])
     network.deliver()
     assert protocol.round == 7
@@ -309,10 +311,10 @@ def test_a_process_in_the_place_of_another_is_connected_again_in_the_same_round_
 def test_a_lost_welcome_is_resent():
     network = FakeNetwork(2)
     network.begin_round(0, 5)
-    network.boxes[0].lose(1, PeerLost(1, "on purpose"))
+    network.boxes[0].peers.lose(1, PeerLost(1, "on purpose"))
     for _ in range(2):
         network.edges[0].receive(
-            network.boxes[0], Kind.REJOIN_PROPOSE, Header(Kind.REJOIN_PROPOSE, 1, 1, 0, 6)
+            network.boxes[0].peers, Kind.REJOIN_PROPOSE, Header(Kind.REJOIN_PROPOSE, 1, 1, 0, 6)
         )
         network.begin_round(0, 6)
     assert [header.kind for header in network.post] == [Kind.REJOIN_ACCEPT, Kind.REJOIN_ACCEPT]
@@ -365,9 +367,9 @@ def test_in_the_end_the_word_of_those_counts_that_have_ended():
 
 def test_a_peer_that_was_lost_keeps_its_reason_until_it_is_back():
     """Whoever is to stop at a loss would hear nothing of a link that broke and held again between rounds."""
-    box = Mailbox(0, Transport())
-    box.lose(1, PeerLost(1, "its link broke"))
-    assert box.readmit(1, 6)
+    box = Peers(0, PeerTransport()).mailbox
+    box.peers.lose(1, PeerLost(1, "its link broke"))
+    assert box.peers.readmit(1, 6)
     assert box.peers[1].error.reason == "its link broke"
 
 
@@ -385,7 +387,7 @@ def gives_up(network, rank, peer, deadline=10.0):
     """A deadline has passed in the round that the node is in."""
     box = network.boxes[rank]
     error = PeerTimeout(peer, "silent", deadline)
-    network.edges[rank].time_out(box, box.position, error, time.monotonic())
+    network.edges[rank].time_out(box.peers, box.position, error, box.clock.now())
     network.deliver()
 
 
@@ -400,7 +402,7 @@ def test_who_is_dropped_as_too_slow_is_back_when_its_node_has_got_on(waiting, hu
         network.propose()
         network.deliver()
         assert network.first(waiting, hung) is None, "only its sockets answer"
-    network.boxes[hung].admit(3)
+    network.boxes[hung].peers.admit(3)
     network.propose()
     network.deliver()
     assert network.first(waiting, hung) == network.first(hung, waiting) >= 10
@@ -408,7 +410,7 @@ def test_who_is_dropped_as_too_slow_is_back_when_its_node_has_got_on(waiting, hu
 
 def test_who_is_too_slow_again_and_again_is_left_out_for_longer_each_time(monkeypatch):
     network, now, left_out = FakeNetwork(2), [1000.0], []
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Clock, "now", lambda clock: now[0])
     network.begin_round(0, 0)
     for _ in range(10):
         gives_up(network, 0, 1)
@@ -467,11 +469,11 @@ def test_who_is_too_slow_again_in_the_round_that_was_agreed_on_is_not_taken_back
 ):
     """It trains for that round, so it has not taken the other back itself when it is given up."""
     network, now = FakeNetwork(2), [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Clock, "now", lambda clock: now[0])
     network.begin_round(0, 3)
     network.begin_round(1, 2)
     gives_up(network, 0, 1)
-    network.boxes[1].admit(3)
+    network.boxes[1].peers.admit(3)
     network.propose()
     network.deliver()
     for _ in range(3):
@@ -482,7 +484,7 @@ def test_who_is_too_slow_again_in_the_round_that_was_agreed_on_is_not_taken_back
             network.propose()
             network.deliver()
             assert network.first(0, 1) is None
-        network.boxes[1].admit(network.boxes[1].upcoming)
+        network.boxes[1].peers.admit(network.boxes[1].upcoming)
         now[0] += Timeouts.exclusion(10.0)
         network.propose()
         network.deliver()
@@ -493,11 +495,11 @@ def test_nodes_that_rejoined_in_one_process_connect_again():
     network = FakeNetwork(3)
     network.begin_round(2, 5)
     edges = EdgeProtocol(
-        {0: network.boxes[0], 1: network.boxes[1]}, network.send_control, network.is_reachable
+        {0: network.boxes[0].peers, 1: network.boxes[1].peers}, network.send_control, network.is_reachable
     )
     network.edges[0] = network.edges[1] = edges
     protocol = edges.rejoining = RejoinProtocol(
-        {0: network.boxes[0], 1: network.boxes[1]}, network.send_control
+        {0: network.boxes[0].peers, 1: network.boxes[1].peers}, network.send_control
     )
     protocol.request_positions([(0, 2)])
     network.deliver()

@@ -119,7 +119,7 @@ COUNTED = Counter({"unknown key": 1, "identity": 2, "run id": 1, "handshake": 3,
 
 async def attacked(node: RunningNode):
     """Machine 1 attacks rank 0 between two exchanges; what rank 0 gets in the last one, and has refused."""
-    rank, sockets = node.rank, node.communication._io_thread
+    rank, sockets = node.rank, node.communication.sockets
     others = [other for other in range(3) if other != rank]
 
     async def swap(key):

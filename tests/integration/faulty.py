@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.sharing import Gossip
 from decentnode.sharing.asynchronous.push_gossip import PushGossip

@@ -366,7 +366,7 @@ def test_faults_are_saved_with_the_run(tmp_path):
         (Gossip, "tolerates_loss", "promises.tolerates_loss"), (AsyncSharing, "_own", "fill_for"),
         (FedAvg, "_step", "step"), (Krum, "coefficients", "weigh"), (Transform, "own", "in_basis"),
         (StaticGraph, "met_in", "peers_in"), (PassiveAttack, "hears", "sees"),
-        (InProcess, "defect", "defects"),
+        (InProcess, "defect", "plan"),
     ],
 )  # fmt: skip
 def test_a_plugin_with_a_hook_of_an_earlier_version_learns_its_new_name(base, old, new):

@@ -29,7 +29,7 @@ def after_losses(size, lost, act):
         for pair in lost:
             if rank in pair:
                 (other,) = set(pair) - {rank}
-                model.endpoint.mailbox.lose(other, PeerLost(other, "the link to it broke"))
+                model.endpoint.peers.lose(other, PeerLost(other, "the link to it broke"))
         together.wait(10.0)
         return act(model, rank)
 

@@ -85,9 +85,9 @@ def test_processes_train_by_the_equations(communication, scheme, folder):
 @pytest.mark.parametrize("scheme", ["communicate_while_adapt", "adapt_then_combine"])
 def test_neighbors_outside_the_group_read_what_lies_on_a_device(members, scheme, monkeypatch):
     """The device is host memory outside the segment; parts of the model are larger than what is staged."""
-    make = TorchDistributed._make
-    apart = lambda self, rank, memory, slots, segment: make(self, rank, memory, memory.slots(), segment)
-    monkeypatch.setattr(TorchDistributed, "_make", apart)
+    make = TorchDistributed.make_endpoint
+    apart = lambda self, rank, memory: make(self, rank, memory, memory.slots())
+    monkeypatch.setattr(TorchDistributed, "make_endpoint", apart)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 900), nn.Tanh(), nn.Linear(900, 2)).double()
     chosen = {"name": "hybrid", "group_ranks": members}

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -24,7 +25,8 @@ from decentnode.communication.inproc import InProcess
 from decentnode.communication.security.curve import Credentials, KeyPair
 from decentnode.communication.torch_distributed.plugin import Hybrid, TorchDistributed
 from decentnode.communication.zeromq import io_thread as sockets
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.plugin import ZeroMQ
+from tests.support.pages import blocks
 
 FORK = multiprocessing.get_context("fork")
 RUN_ID = 0x1234_5678_9ABC
@@ -60,6 +62,8 @@ class TransportCase:
     def communication(self, base_port: int = 29600):
         if not self.local:
             return InProcess()
+        if self.local == "documented":
+            return documented_transport()()
         if self.grouped == "all":
             return TorchDistributed(self.local, base_port, backend="gloo", group_port=base_port + 5)
         if self.grouped:
@@ -78,6 +82,15 @@ class TransportCase:
         return tuple(places)
 
 
+@cache
+def documented_transport() -> type:
+    """The transport of docs/adding_a_transport.md."""
+    names: dict = {"__name__": "datagrams"}
+    (code,) = blocks("docs/adding_a_transport.md", "python")
+    exec(code, names)
+    return names["Datagrams"]
+
+
 INPROC = TransportCase("inproc")
 SHARED = TransportCase("shared_memory", "shared_memory")
 IPC = TransportCase("ipc", "ipc")
@@ -91,6 +104,7 @@ GLOO_MACHINES = TransportCase("gloo, two machines", "ipc", machines=2, grouped="
 HYBRID = TransportCase("hybrid", "shared_memory", grouped="some")
 GROUPED = (GLOO, HYBRID)
 TRANSPORT_CASES = (*GROUPED, INPROC, SHARED, IPC, TCP, SHARED_SIBLINGS, TCP_SIBLINGS, MACHINES, GUARDED)
+DOCUMENTED = TransportCase("docs/adding_a_transport.md", "documented")
 
 
 @dataclass
@@ -117,8 +131,8 @@ class RunningNode:
     @property
     def refused(self) -> Counter:
         """Refused messages of all nodes of its process, by reason."""
-        boxes = self.communication._io_thread.mailboxes.values()
-        return sum((mailbox.refused for mailbox in boxes), Counter())
+        nodes = self.communication.sockets.peers_by_rank.values()
+        return sum((peers.mailbox.refused for peers in nodes), Counter())
 
 
 Work = Callable[[RunningNode], Awaitable[object]]

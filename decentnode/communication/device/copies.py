@@ -1,4 +1,7 @@
-"""Asynchronous copies between host memory and a GPU."""
+"""Asynchronous copies between host memory and a GPU.
+
+Threads: the node's thread begins and awaits copies; the GPU runs them on a stream of their own.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress

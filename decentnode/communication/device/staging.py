@@ -3,6 +3,8 @@
 A vector is sent by one copy into the inner endpoint's slot of the same number; peers on this machine read it
 there, if that is shared memory. Each received payload is copied once into device memory that is kept for its
 source, and is mixed there.
+
+Threads: the node's thread alone.
 """
 
 from collections import Counter

@@ -1,4 +1,7 @@
-"""Messages of exchanges that have not opened yet: a peer may be ahead."""
+"""Messages of exchanges that have not opened yet: a peer may be ahead.
+
+Threads: any, with the lock of the mailbox.
+"""
 
 from collections.abc import Callable
 

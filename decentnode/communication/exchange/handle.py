@@ -1,17 +1,21 @@
-"""An exchange in flight, and the protocols that it needs."""
+"""An exchange in flight, and the protocols that it needs.
+
+Threads: the node's thread starts an exchange and waits for it. The thread that brings what is missing
+finishes it, with the lock of the mailbox held, and wakes the node. A wait that lasts hands its timer to the
+socket thread, which then requests what is missing.
+"""
 
 import asyncio
 import math
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from decentnode.communication.peers.peer import Peer
+from decentnode.core.clock import Clock
 from decentnode.core.payload import Layout, Payload, PayloadError
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError, PeerLost, ProtocolError, RunFailed
@@ -35,8 +39,8 @@ class Message(ABC):
     """The sender's number of the exchange it belongs to."""
     layout: int
     """The hash of the sender's layout."""
-    received: float = field(default_factory=time.monotonic, init=False)
-    """When this process read it."""
+    received: float = field(default=0.0, init=False)
+    """When it reached the mailbox, on the clock of the node."""
 
     @property
     def is_invalidated(self) -> bool:
@@ -63,15 +67,8 @@ class Message(ABC):
 class Transport:
     """What a mailbox and its exchanges ask of the endpoint that carries them.
 
-    The defaults fit a transport that loses no message and whose memory is not written while it is read.
+    The defaults fit a transport that loses no message.
     """
-
-    def introduce(self, peer: Peer) -> None:
-        """Brings a peer that was never heard of into its first state, if that is not LIVE."""
-
-    def is_linked(self, peer: int) -> bool:
-        """Whether a link to a peer is open; where there are no links, always."""
-        return True
 
     def acknowledge(self, source: int, message: Message) -> None:
         """Tells a source that the memory of its message is free again."""
@@ -83,12 +80,6 @@ class Transport:
     def request_resend(self, peer: int, key: Key) -> None:
         """Requests a peer's lost payload of an exchange."""
 
-    def invalidate(self, peer: int) -> None:
-        """Invalidates, for a peer that exchanges nothing any more, the memory it may still read."""
-
-    def give_model(self) -> None:
-        """Sends the node's model to the peers that requested it."""
-
     def check_soon(self) -> None:
         """Makes another thread do what is due while the node waits."""
 
@@ -98,6 +89,13 @@ class Transport:
     def attend(self, handle: "ExchangeHandle", timeout: float) -> bool:
         """Waits for an exchange; returns False after `timeout` seconds."""
         return handle.sleep(timeout)
+
+
+class Waiter(Protocol):
+    """Receives in the thread that waits for an exchange."""
+
+    def attend(self, handle: "ExchangeHandle", timeout: float) -> bool:
+        """Waits for an exchange; returns False after `timeout` seconds."""
 
 
 class UsualWait:
@@ -133,6 +131,8 @@ class ExchangeOwner:
     transport: Transport
     alone: bool = False
     """Whether no other node shares the event loop, so `await` may block the thread, which is faster."""
+    clock: Clock = field(default_factory=Clock)
+    """The clock of the node."""
     failure: BaseException | None = None
     """The error that broke the transport."""
     refused: Counter[str] = field(default_factory=Counter)
@@ -203,11 +203,12 @@ class ExchangeHandle:
         Raises RunFailed if the transport broke.
         """
         if not self.done:
-            pause, limit = self.start_waiting(), time.monotonic() + seconds
+            now = self._owner.clock.now
+            pause, limit = self.start_waiting(), now() + seconds
             attend = self._owner.transport.attend
             if not attend(self, min(pause, seconds)):
                 self._hand_over()
-            while not self.done and (left := limit - time.monotonic()) > 0:
+            while not self.done and (left := limit - now()) > 0:
                 attend(self, left)
             if not self.done:
                 # A node that computes requests nothing.
@@ -249,7 +250,7 @@ class ExchangeHandle:
 
     def start_waiting(self) -> float:
         """Starts deadline and timer; returns the seconds until the first request."""
-        now = time.monotonic()
+        now = self._owner.clock.now()
         self.opened = min(self.opened, now)
         self._pause = min(self._owner.usual.seconds, Timeouts.first_pause(self.deadline))
         self.due, self.is_long = now + self._pause, False

@@ -1,42 +1,73 @@
-"""What has arrived for one node, and what its peers have not acknowledged.
+"""One node's exchanges in flight: what has arrived for them, and what readers have not acknowledged.
 
-Any thread may deliver; the node waits on handles. A sender is at most one exchange ahead, because it may not
-write memory that a reader still holds. Payloads of later exchanges wait in `EarlyMessages`. If a vector
-travels in parts, each part has its own memory, and all of this holds for each part separately. Every node
-opens and releases exchanges in the order of their keys.
+A sender is at most one exchange ahead, because it may not write memory that a reader still holds. Payloads
+of later exchanges wait in `EarlyMessages`. If a vector travels in parts, each part has its own memory, and
+all of this holds for each part separately. Every node opens and releases exchanges in the order of their
+keys.
+
+Threads: the node's thread opens exchanges and waits for their handles. Any thread delivers and acknowledges:
+that of another node in the same process, the socket thread, or the node's own while it reads its doorbell.
+One lock guards all of it, with the records of the peers. `peers/` decides who exchanges; a mailbox asks.
 """
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from decentnode.communication.exchange.early_messages import NEVER, EarlyMessages
 from decentnode.communication.exchange.handle import ExchangeHandle, ExchangeOwner, Key, Message, Transport
 from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.exchange.send_window import SendWindow
-from decentnode.communication.peers.peer import Peer, PeerEvent, Peers, PeerState, Spot
-from decentnode.errors import PeerError, PeerLeft, PeerLost
+from decentnode.core.clock import Clock
+from decentnode.errors import PeerError
 
 MOST_EARLY = 4
 
 
-class Mailbox(ExchangeOwner):
-    """The arrivals of one node."""
+class PeerRecord(Protocol):
+    """What a mailbox reads of a peer."""
 
-    def __init__(self, rank: int, transport: Transport, alone: bool = False, numbered_from: int = 0) -> None:
+    error: PeerError | None
+    """Why it exchanges nothing; None while it does."""
+    requested: Key
+    """The latest exchange whose payload was requested: it may arrive twice."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it will read a payload of the next exchange, and acknowledge it."""
+
+    def reach(self, round: int, now: float) -> bool:
+        """Records that it was seen in a round."""
+
+
+class PeerRecords(Protocol):
+    """The peers of a node by rank, as a mailbox asks for them with its lock held."""
+
+    def __getitem__(self, rank: int) -> PeerRecord:
+        """The record of a peer, which it has from the first question on."""
+
+    def finish_leaving(self, key: Key) -> None:
+        """Ends the exchanges with all whose last one was before `key`."""
+
+
+class Mailbox(ExchangeOwner):
+    """The exchanges in flight of one node."""
+
+    def __init__(
+        self, rank: int, transport: Transport, peers: PeerRecords, alone: bool = False,
+        numbered_from: int = 0, clock: Clock | None = None,
+    ) -> None:  # fmt: skip
         """`numbered_from`: the exchanges of this node have higher numbers than this one."""
-        super().__init__(transport, alone)
+        super().__init__(transport, alone, clock or Clock())
         self.rank = rank
-        self.peers = Peers(self._introduce)
+        self.peers = peers
         self.ended = False
         """Whether this node has done its last exchange."""
         self.failed = False
         """Whether it ended by an error."""
         self.parts = 1
         """How many exchanges of one round, each of another part, are in flight at once."""
-        self.ahead = 0
-        """The round to continue in because the peers are there already; 0: the next one."""
         self.sent_last: Key | None = None
         """The exchange that was opened last; None before the first."""
         self.messages = MessageQueue(self)
@@ -60,119 +91,19 @@ class Mailbox(ExchangeOwner):
         return self._last[0] + 1
 
     @property
-    def spot(self) -> Spot:
+    def spot(self) -> tuple[int, Key | None]:
         """Changes whenever the node makes progress: starts a round, or an exchange."""
         return self.upcoming, self.sent_last
 
-    def admit(self, round: int) -> list[int]:
-        """Opens the exchanges of a round; returns the peers that rejoin in it with empty state."""
+    def enter_round(self, round: int) -> None:
+        """Records that this node is in a round: it agrees on no rejoin in it, nor in an earlier one."""
         with self.lock:
-            # From here on no agreement for this round or an earlier one is possible (`readmit`).
             self._last = max(self._last, (round, -1, -1))
-            rejoined = []
-            for peer in self.peers.unsettled():
-                if peer.state is PeerState.REJOINING and peer.round <= round:
-                    peer.step(PeerEvent.ADMIT)
-                    self._note_link(peer)
-                if peer.error is None and peer.fresh_from is not None and peer.fresh_from <= round:
-                    peer.fresh_from = None
-                    rejoined.append(peer.rank)
-                self.peers.note(peer)
-            return sorted(rejoined)
 
-    def start_at(self, round: int) -> None:
-        """Lets this restarted node take part from `round` on; earlier rounds are closed for it."""
-        with self.lock:
-            self._last = max(self._last, (round - 1, -1, -1))
-
-    def readmit(self, peer: int, round: int, theirs: int = 0) -> bool:
-        """Agrees that a lost peer, which starts `theirs` next, rejoins in `round`.
-
-        False if that is too late, or if the peer has left.
-        """
-        with self.lock:
-            entry = self.peers[peer]
-            if round < self.upcoming:
-                # The peer repeats its proposal if our REJOIN_ACCEPT was lost: the agreement still holds.
-                return entry.error is None and entry.round == round
-            if self.peers.has_left(peer):
-                return False
-            # The peer may rejoin in an earlier round than the one it was last seen in.
-            entry.forget_progress()
-            self.drop_edge(peer, PeerLost(peer, f"is back from round {round + 1} on"), round)
-            entry.step(PeerEvent.AGREE)
-            entry.round = round
-            self.start_fresh(peer, max(round, theirs))
-            return True
-
-    def start_fresh(self, peer: int, round: int) -> None:
-        """Records that both ends start with empty state of each other in a round."""
-        with self.lock:
-            self.peers[peer].fresh_from = round
-            self.peers.note(self.peers[peer])
-
-    def returns_in(self, peer: int) -> int | None:
-        """The round in which a lost peer rejoins; None without an agreement."""
-        with self.lock:
-            entry = self.peers[peer]
-            return entry.round if entry.state is PeerState.REJOINING else None
-
-    def skip_to(self, round: int, peers: Iterable[int]) -> set[int]:
-        """Returns the peers that expect this node in a round before `round`; they rejoin with empty state
-        there.
-        """
-        with self.lock:
-            others = [self.peers[rank] for rank in peers if rank != self.rank]
-            waiting = [p for p in others if p.error is None or self.returns_in(p.rank) in range(round)]
-            for peer in waiting:
-                self.start_fresh(peer.rank, round)
-            return {peer.rank for peer in waiting}
-
-    def has_dropped(self, peer: int, round: int) -> bool:
-        """Whether the edge to a peer that has not left is dropped in this round."""
-        with self.lock:
-            entry = self.peers[peer]
-            is_later = entry.state is PeerState.REJOINING and entry.round > round
-            return entry.state is PeerState.LOST or is_later
-
-    def lost(self) -> list[int]:
-        """Lost peers that have neither left nor agreed to rejoin."""
-        with self.lock:
-            return sorted(peer.rank for peer in self.peers.unsettled() if peer.state is PeerState.LOST)
-
-    def link(self, peer: int) -> None:
-        """Records that a link to a peer was opened."""
-        with self.lock:
-            # One without a record is found linked when it is first heard of.
-            if peer in self.peers:
-                self.peers[peer].step(PeerEvent.LINK)
-
-    def _introduce(self, peer: Peer) -> None:
-        self.transport.introduce(peer)
-        self._note_link(peer)
-
-    def _note_link(self, peer: Peer) -> None:
-        if not self.transport.is_linked(peer.rank):
-            peer.step(PeerEvent.UNLINK)
-
-    def may_unlink(self, peer: int) -> bool:
-        """Whether the link to a peer may be closed: neither end awaits anything from the other."""
-        with self.lock:
-            entry = self.peers.get(peer)
-            return entry is None or (
-                not entry.wants_model
-                and not any(peer in handle.awaited for handle in self._open_exchanges.values())
-                and not any(
-                    peer in window.readers | window.unreleased for window in self._send_windows.values()
-                )
-            )
-
-    def unlink(self, peer: int) -> None:
-        """Records that the link to a peer was closed."""
-        with self.lock:
-            if (entry := self.peers.get(peer)) is not None:
-                entry.step(PeerEvent.UNLINK)
-                self.peers.forget(peer)
+    @property
+    def is_exchanging(self) -> bool:
+        """Whether an exchange is open, during which the vector is not written."""
+        return bool(self._open_exchanges)
 
     def is_unread(self, reader: int, seq: int, part: int) -> bool:
         """Whether a reader has not acknowledged the exchange with this number."""
@@ -193,10 +124,7 @@ class Mailbox(ExchangeOwner):
             for source, (message, is_late) in early.items():
                 if not is_late:
                     self._settle(handle, source, message)
-            for peer in self.peers.unsettled():
-                if peer.state is PeerState.LEAVING and peer.last < key:
-                    left = PeerLeft(peer.rank, peer.last[0], peer.failed)
-                    self._stop_exchanging(peer.rank, PeerEvent.FINISH, left)
+            self.peers.finish_leaving(key)
             for source in sorted(handle.awaited):
                 if (error := self.peers[source].error) is not None:
                     self._miss(handle, source, error)
@@ -206,8 +134,7 @@ class Mailbox(ExchangeOwner):
             if skipped:
                 self.refused["stale"] += skipped
             # A lost peer acknowledges nothing: as a reader it would block the next exchange.
-            peers = [self.peers[target] for target in targets]
-            readers = {p.rank for p in peers if p.error is None and p.state is not PeerState.LEAVING}
+            readers = {target for target in targets if self.peers[target].reads}
             handle.targets = frozenset(readers)
             # Done means that all earlier memory of this part is free.
             handle.unreleased = self._send_windows[key[2]].send(seq, readers)
@@ -220,7 +147,8 @@ class Mailbox(ExchangeOwner):
     def deliver(self, source: int, key: Key, message: Message) -> None:
         """Accepts a message for an open exchange, or keeps it for a later one; drops any other."""
         with self.lock:
-            self.peers[source].reach(key[0], time.monotonic())
+            message.received = self.clock.now()
+            self.peers[source].reach(key[0], message.received)
             handle = self._open_exchanges.get(key)
             if handle is not None:
                 self._settle(handle, source, message)
@@ -233,7 +161,7 @@ class Mailbox(ExchangeOwner):
             ):
                 self._note_surplus(source, key, surplus)
             else:
-                self._infer_loss(source, key)
+                self.infer_loss(source, key)
 
     def acknowledged(self, reader: int, seq: int, part: int | None = None) -> None:
         """Records that `reader` has released everything up to `seq`, in one part or in all."""
@@ -242,80 +170,47 @@ class Mailbox(ExchangeOwner):
             if seq > self._sent:
                 self.refuse("acknowledgement")
                 return
-            self._remove_reader(reader, seq, part)
+            self.remove_reader(reader, seq, part)
 
-    def lose(self, peer: int, error: PeerError) -> None:
-        """Stops waiting for a peer until it rejoins; what it had sent still counts."""
-        self._stop_exchanging(peer, PeerEvent.LOSE, error)
+    # What the peers ask when a life changes, with the lock held: the state of the peer and the exchanges with
+    # it change together, so no thread sees a lost peer that is still awaited.
 
-    def replace(self, peer: int, error: PeerError) -> None:
-        """Records that a new process has taken a peer's place: old payloads must not count for it."""
-        with self.lock:
-            self._stop_exchanging(peer, PeerEvent.RESTART, error)
-            self.peers[peer].forget_timeouts()
-            self._early.drop_from(peer, NEVER)
+    def stop_exchanging(self, peer: int, error: PeerError) -> None:
+        """Ends the wait for a peer in every open exchange; what it had sent still counts."""
+        for handle in self._open_exchanges.values():
+            if peer in handle.awaited:
+                self._miss(handle, peer, error)
+        self.remove_reader(peer)
 
-    def _stop_exchanging(self, peer: int, event: PeerEvent, error: PeerError) -> None:
-        """Moves a peer to a state in which it exchanges nothing."""
-        with self.lock:
-            was_exchanging = self.peers[peer].error is None
-            self.peers[peer].step(event, error)
-            self.peers.note(self.peers[peer])
-            if not was_exchanging:
-                return
-            # First, because `_remove_reader` may finish an exchange whose memory the peer is still reading.
-            self.transport.invalidate(peer)
-            for handle in self._open_exchanges.values():
-                if peer in handle.awaited:
-                    self._miss(handle, peer, error)
-            self._remove_reader(peer)
+    def drop_early(self, peer: int, until: int = NEVER) -> None:
+        """Drops the early messages of a peer for rounds before `until`."""
+        self._early.drop_from(peer, until)
 
-    def drop_edge(self, peer: int, error: PeerError, until: int = NEVER) -> None:
-        """Drops the edge to a peer that may be alive; nothing of it is mixed any more.
+    def awaits(self, peer: int) -> bool:
+        """Whether anything of a peer is awaited: a payload, or an acknowledgement."""
+        return any(peer in handle.awaited for handle in self._open_exchanges.values()) or any(
+            peer in window.readers | window.unreleased for window in self._send_windows.values()
+        )
 
-        Otherwise W would not be symmetric in rounds whose payloads had arrived before. Payloads of round
-        `until` and later ones count again.
+    def may_be_owed(self, peer: int, last: Key) -> bool:
+        """Whether a payload of a peer whose last exchange is this one may still be on the way.
+
+        Payloads and LEAVE may travel by different routes, so a payload may arrive after it, even for an
+        exchange that has not opened.
         """
-        with self.lock:
-            self.lose(peer, error)
-            self._early.drop_from(peer, until)
+        awaited = (handle.key for handle in self._open_exchanges.values() if peer in handle.awaited)
+        return last > self._last or any(key <= last for key in awaited)
 
-    def want_model(self, peer: int) -> None:
-        """Records a peer's request for this node's model; during an exchange the vector is not written, so
-        sends it then.
-        """
-        with self.lock:
-            self.peers[peer].wants_model = True
-            self.peers.note(self.peers[peer])
-            if self._open_exchanges:
-                self.transport.give_model()
+    def note_needless(self, peer: int, key: Key) -> None:
+        """Records that a peer is only behind, in exchange `key`: a request to it was needless."""
+        self.usual.was_needless |= any(
+            peer in handle.awaited and key < handle.key for handle in self._open_exchanges.values()
+        )
 
-    def take_wanting(self) -> list[int]:
-        """Peers that have requested this node's model since the last call."""
-        with self.lock:
-            wanting = [peer for peer in self.peers.unsettled() if peer.wants_model]
-            for peer in wanting:
-                peer.wants_model = False
-                self.peers.note(peer)
-            return sorted(peer.rank for peer in wanting)
-
-    def depart(self, peer: int, last: Key | None, failed: bool = False) -> None:
-        """Records that a peer ended after exchange `last`; None: it has sent nothing; `failed`: by an error.
-
-        What it sent until then is still awaited.
-        """
-        with self.lock:
-            awaited = [handle.key for handle in self._open_exchanges.values() if peer in handle.awaited]
-            # Payloads and LEAVE may travel by different routes, so a payload may arrive after it, even for an
-            # exchange that has not opened.
-            owes = last is not None and (last > self._last or any(key <= last for key in awaited))
-            if owes and last is not None and self.peers[peer].error is None:
-                self.peers[peer].step(PeerEvent.LEAVE)
-                self.peers[peer].last, self.peers[peer].failed = last, failed
-                self.peers.note(self.peers[peer])
-                self._remove_reader(peer)
-            else:
-                self._stop_exchanging(peer, PeerEvent.FINISH, PeerLeft(peer, last[0] if last else -1, failed))
+    def extend_waits(self, seconds: float) -> None:
+        """Lets every open wait begin later by so many seconds."""
+        for handle in self._open_exchanges.values():
+            handle.opened += seconds
 
     def fail(self, error: BaseException) -> None:
         """Ends every exchange, open or future, with an error of the transport itself."""
@@ -325,41 +220,10 @@ class Mailbox(ExchangeOwner):
                 handle.finish()
             self._open_exchanges.clear()
 
-    def note_waiting(self, peer: int, key: Key, for_us: bool = False) -> None:
-        """Records that `peer` is alive and waits in exchange `key`; `for_us`: for this node."""
-        with self.lock:
-            self.peers[peer].note_waiting(key, time.monotonic())
-            # Two nodes that wait for each other in the same exchange would otherwise request without a pause.
-            self._infer_loss(peer, key if for_us else (*key[:2], key[2] + 1))
-
-    def note_progress(self, peer: int, key: Key) -> None:
-        """Records that `peer` is behind, in exchange `key`, and whether it made progress."""
-        with self.lock:
-            self.peers[peer].advance(key, time.monotonic())
-            behind = [
-                handle
-                for handle in self._open_exchanges.values()
-                if peer in handle.awaited and key < handle.key
-            ]
-            self.usual.was_needless = self.usual.was_needless or bool(behind)
-
     def awaited(self) -> list[tuple[ExchangeHandle, set[int]]]:
         """Open exchanges with the peers each waits for: sources, and readers of earlier payloads."""
         with self.lock:
             return [(handle, handle.awaited | handle.unreleased) for handle in self._open_exchanges.values()]
-
-    def times_out_at(self, peer: int, handle: ExchangeHandle) -> float:
-        """When a peer times out in this exchange if it stays silent."""
-        with self.lock:
-            return self.peers[peer].times_out_at(handle.key, handle.opened, handle.deadline)
-
-    def extend_deadlines(self, seconds: float) -> None:
-        """Extends every deadline by the seconds for which this process was suspended."""
-        with self.lock:
-            for peer in self.peers.known():
-                peer.extend_deadlines(seconds)
-            for handle in self._open_exchanges.values():
-                handle.opened += seconds
 
     def is_read(self) -> bool:
         """True when no live peer has unread payloads of this node."""
@@ -383,7 +247,7 @@ class Mailbox(ExchangeOwner):
         handle.awaited.discard(source)
         handle.missing[source] = error
 
-    def _remove_reader(self, reader: int, seq: float = math.inf, part: int | None = None) -> None:
+    def remove_reader(self, reader: int, seq: float = math.inf, part: int | None = None) -> None:
         """Waits no longer for a reader of payloads up to a number, in one part or in all."""
         for of, window in self._send_windows.items():
             if part is None or part == of:
@@ -397,10 +261,10 @@ class Mailbox(ExchangeOwner):
                 self.show_awaited(handle)
             return
         del self._open_exchanges[handle.key]
-        self.usual.learn(time.monotonic() - handle.opened)
+        self.usual.learn(self.clock.now() - handle.opened)
         handle.finish()
 
-    def _infer_loss(self, peer: int, key: Key) -> None:
+    def infer_loss(self, peer: int, key: Key) -> None:
         """Requests what must have been lost: links keep the order, so a peer in a later exchange has sent its
         payload.
         """

@@ -2,6 +2,8 @@
 
 Any thread may put a message; the node takes all of them in the order of arrival. A sender waits for nobody
 here. So the queue is bounded: the oldest message of a sender makes room for its newest one, and is counted.
+
+Threads: any thread puts, the node's thread takes, behind the lock of the mailbox.
 """
 
 import asyncio
@@ -40,6 +42,7 @@ class MessageQueue:
     def put(self, tag: int, message: Message) -> None:
         """Adds a message, and wakes the node."""
         source = message.source
+        message.received = self._owner.clock.now()
         with self._owner.lock:
             if self._waiting[source] >= self.most:
                 # The newest is kept: an older model is worth less, and a lost request is repeated.

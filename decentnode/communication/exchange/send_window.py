@@ -1,4 +1,7 @@
-"""What a node has sent and its readers have not acknowledged."""
+"""What a node has sent and its readers have not acknowledged.
+
+Threads: any, with the lock of the mailbox.
+"""
 
 import math
 from dataclasses import dataclass, field

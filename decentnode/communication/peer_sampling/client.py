@@ -1,4 +1,7 @@
-"""A host process's end of the peer-sampling service: fetches blocks ahead, in a thread of its own."""
+"""A host process's end of the peer-sampling service: fetches blocks ahead, in a thread of its own.
+
+Threads: nodes read blocks in their own thread; one thread of this module asks for them and adds them.
+"""
 
 import contextlib
 import threading

@@ -1,4 +1,7 @@
-"""The peer-sampling service: one process that answers all host processes with the edges of coming rounds."""
+"""The peer-sampling service: one process that answers all host processes with the edges of coming rounds.
+
+Threads: a process of its own, with one thread.
+"""
 
 import os
 import struct

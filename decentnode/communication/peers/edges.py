@@ -10,14 +10,17 @@ W is symmetric in all rounds but one of each loss. An end i that times out on j 
 and cannot know whether j has mixed its own. Where messages are lost one way, j has. So the sum of all models
 changes once by w_ij (x_i - x_j). Correcting this would need a copy of every neighbor's model for a round
 (docs/reliability.md, "What a lost edge costs").
+
+Threads: the socket thread, which receives these messages. A node that skips rounds tells a node of its own
+process in its own thread.
 """
 
-import time
 from collections.abc import Callable, Mapping
 
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.peer import EXCHANGING, PeerState
+from decentnode.communication.peers.peers import Peers
 from decentnode.communication.peers.rejoin import MOST_MARGIN, RejoinProtocol, SendControl, first_of
 from decentnode.communication.wire import Header, Kind
 from decentnode.errors import PeerLost, PeerTimeout
@@ -37,17 +40,17 @@ HAS_SENT, HAS_FAILED = 1, 2
 
 
 class EdgeProtocol:
-    """The edges of all nodes of a process; belongs to the thread that serves the sockets."""
+    """The edges of all nodes of a process."""
 
     def __init__(
-        self, mailboxes: Mapping[int, Mailbox], send_control: SendControl,
+        self, peers_by_rank: Mapping[int, Peers], send_control: SendControl,
         is_reachable: Callable[[int], bool], is_linked: Callable[[int], bool] | None = None,
     ) -> None:  # fmt: skip
         """`is_reachable`: whether the process of a rank may answer; `is_linked`: whether a link to it is
         open.
         """
         self.rejoining: RejoinProtocol | None = None
-        self._mailboxes = mailboxes
+        self._peers_by_rank = peers_by_rank
         self._send_control = send_control
         self._is_reachable = is_reachable
         self._is_linked = is_linked or is_reachable
@@ -59,130 +62,142 @@ class EdgeProtocol:
 
     def has_lost(self) -> bool:
         """Whether some lost peer must be sent proposals."""
-        return any(self._to_be_offered(box) for box in self._mailboxes.values())
+        return any(self._to_be_offered(peers) for peers in self._peers_by_rank.values())
 
     def propose(self) -> None:
         """Proposes to rejoin to every lost peer that is reachable; of two ends the lower rank does so."""
         # A node without a round of its own has nothing to propose.
         if self.is_seeking:
             return
-        for mailbox in self._mailboxes.values():
-            for peer in sorted(self._to_be_offered(mailbox)):
-                mailbox.peers[peer].proposals = 0
-                if self._may_return(mailbox, peer):
-                    self._propose(mailbox, peer, 0)
+        for peers in self._peers_by_rank.values():
+            for peer in sorted(self._to_be_offered(peers)):
+                peers[peer].proposals = 0
+                if self._may_return(peers, peer):
+                    self._propose(peers, peer, 0)
 
-    def _to_be_offered(self, mailbox: Mailbox) -> list[int]:
-        peers = [] if mailbox.ended else mailbox.lost()
+    def _to_be_offered(self, peers: Peers) -> list[int]:
+        lost = [] if peers.mailbox.ended else peers.lost()
         # Only over open links: one to each lost peer would be too many. A round that needs the peer opens it.
-        return [peer for peer in peers if mailbox.rank < peer and self._is_linked(peer)]
+        return [peer for peer in lost if peers.rank < peer and self._is_linked(peer)]
 
-    def time_out(self, mailbox: Mailbox, key: Key, error: PeerTimeout, now: float) -> None:
+    def time_out(self, peers: Peers, key: Key, error: PeerTimeout, now: float) -> None:
         """Drops the edge to a peer past its deadline, and informs the peer."""
-        mailbox.peers[error.peer].note_timeout(key[0], error.seconds, now)
-        mailbox.drop_edge(error.peer, error)
-        self._send_control(Kind.DROP_EDGE, mailbox.rank, error.peer, key, TOO_SLOW)
+        peers[error.peer].note_timeout(key[0], error.seconds, now)
+        peers.drop_edge(error.peer, error)
+        self._send_control(Kind.DROP_EDGE, peers.rank, error.peer, key, TOO_SLOW)
 
-    def _may_return(self, mailbox: Mailbox, peer: int) -> bool:
+    def _may_return(self, peers: Peers, peer: int) -> bool:
         """Whether an agreement with the peer is allowed and can be sent."""
-        is_held = mailbox.peers[peer].is_held(mailbox.spot, time.monotonic())
+        is_held = peers[peer].is_held(peers.mailbox.spot, peers.clock.now())
         return self._is_reachable(peer) and not is_held
 
-    def receive(self, mailbox: Mailbox, kind: int, header: Header) -> None:
+    def receive(self, peers: Peers, kind: int, header: Header) -> None:
         """Processes a control message about an edge."""
         peer, round = header.sender, header.round
         if self.rejoining is not None and self.is_seeking:
             # Agreements of single edges would bind nodes of this process to different rounds.
-            self.rejoining.receive((mailbox.rank, peer), header)
+            self.rejoining.receive((peers.rank, peer), header)
             return
         match kind:
-            case Kind.POSITION_REQUEST | Kind.REJOIN_PROPOSE if mailbox.ended:
-                self._send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
+            case Kind.POSITION_REQUEST | Kind.REJOIN_PROPOSE if peers.mailbox.ended:
+                self._send_control(Kind.LEAVE, peers.rank, peer, *farewell(peers.mailbox))
             case Kind.DROP_EDGE:
                 # A repeated DROP_EDGE of the same timeout must not count twice, unless a rejoin was agreed
                 # since.
-                is_new = mailbox.peers[peer].state in EXCHANGING | {PeerState.REJOINING}
+                is_new = peers[peer].state in EXCHANGING | {PeerState.REJOINING}
                 if header.seq == TOO_SLOW and is_new:
-                    mailbox.peers[peer].record_timeout(mailbox.spot)
-                mailbox.drop_edge(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
+                    peers[peer].record_timeout(peers.mailbox.spot)
+                peers.drop_edge(peer, PeerLost(peer, f"timed out on this node in round {round + 1}"))
             case Kind.LEAVE:
                 last = header.key if header.seq & HAS_SENT else None
-                mailbox.depart(peer, last, bool(header.seq & HAS_FAILED))
+                peers.depart(peer, last, bool(header.seq & HAS_FAILED))
             case Kind.POSITION_REQUEST:
-                self._send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+                self._send_position(peers, peer)
             case Kind.REJOIN_PROPOSE:
-                self._consider(mailbox, peer, round, header.seq)
+                self._consider(peers, peer, round, header.seq)
             case Kind.REJOIN_ACCEPT:
-                self._conclude(mailbox, peer, round, header.seq)
+                self._conclude(peers, peer, round, header.seq)
             case Kind.POSITION:
-                mailbox.note_progress(peer, header.key)
-                self._receive_position(mailbox, peer, header.seq)
+                peers.note_progress(peer, header.key)
+                self._receive_position(peers, peer, header.seq)
             case Kind.SKIP:
-                self._accept_skip(mailbox, peer, round)
+                # The peer sends nothing before that round, and will not mix what it is sent for one.
+                peers.drop_edge(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
+                if self._is_reachable(peer):
+                    peers.readmit(peer, round)
+                self._follow(peers, round, round)
             case Kind.MODEL_REQUEST:
-                self._consider_request(mailbox, peer)
+                # Bounds the copies of the model that one peer can cause.
+                peers[peer].model_requests += 1
+                if peers[peer].model_requests > MOST_REQUESTS:
+                    peers.mailbox.refuse("fetch")
+                else:
+                    peers.want_model(peer)
 
-    def _consider_request(self, mailbox: Mailbox, peer: int) -> None:
-        # Bounds the copies of the model that one peer can cause.
-        mailbox.peers[peer].model_requests += 1
-        if mailbox.peers[peer].model_requests > MOST_REQUESTS:
-            mailbox.refuse("fetch")
+    def answer_request(self, peers: Peers, peer: int, key: Key) -> None:
+        """Answers a peer that requests this node's payload of an exchange."""
+        mailbox = peers.mailbox
+        # The peer waits for an edge that this end does not use: it must drop it, too.
+        if peers.has_dropped(peer, key[0]):
+            self._send_control(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
+        elif mailbox.transport.resend(peer, key):
+            return
+        elif mailbox.ended:
+            self._send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
         else:
-            mailbox.want_model(peer)
+            # Not sent yet: the position shows that this node is behind and extends its deadline there.
+            self._send_position(peers, peer)
 
-    def _propose(self, mailbox: Mailbox, peer: int, theirs: int) -> None:
-        entry = mailbox.peers[peer]
+    def _send_position(self, peers: Peers, peer: int) -> None:
+        mailbox = peers.mailbox
+        self._send_control(Kind.POSITION, peers.rank, peer, mailbox.position, mailbox.upcoming)
+
+    def _propose(self, peers: Peers, peer: int, theirs: int) -> None:
+        entry = peers[peer]
         # POSITION answers trigger proposals, so without a limit two nodes could exchange them without a
         # pause.
         entry.proposals += 1
         if entry.proposals <= MOST_PROPOSALS:
-            round = max(mailbox.upcoming, theirs) + (entry.margin or FIRST_MARGIN)
-            self._send_control(Kind.REJOIN_PROPOSE, mailbox.rank, peer, first_of(round), mailbox.upcoming)
+            round = max(peers.mailbox.upcoming, theirs) + (entry.margin or FIRST_MARGIN)
+            self._send_control(Kind.REJOIN_PROPOSE, peers.rank, peer, first_of(round), peers.mailbox.upcoming)
 
-    def _consider(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
-        if mailbox.returns_in(peer) not in (None, round):
+    def _consider(self, peers: Peers, peer: int, round: int, theirs: int) -> None:
+        if peers.returns_in(peer) not in (None, round):
             return  # the proposals crossed; that of the rejoining peer was accepted
-        if not self._may_return(mailbox, peer):
+        if not self._may_return(peers, peer):
             return  # it proposes again
-        with mailbox.lock:  # both ends start with empty state from the `upcoming` that the answer carries
-            agrees, upcoming = mailbox.readmit(peer, round, theirs), mailbox.upcoming
+        with peers.lock:  # both ends start with empty state from the `upcoming` that the answer carries
+            agrees, upcoming = peers.readmit(peer, round, theirs), peers.mailbox.upcoming
         if not agrees:
-            self._send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+            self._send_position(peers, peer)
             return
-        self._agree(mailbox, peer, round, theirs)
-        self._send_control(Kind.REJOIN_ACCEPT, mailbox.rank, peer, first_of(round), upcoming)
+        self._agree(peers, peer, round, theirs)
+        self._send_control(Kind.REJOIN_ACCEPT, peers.rank, peer, first_of(round), upcoming)
 
-    def _conclude(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
-        mailbox.peers[peer].margin = 0
-        if mailbox.readmit(peer, round, theirs):
-            self._agree(mailbox, peer, round, theirs)
-        elif mailbox.peers.error(peer) is not None:
+    def _conclude(self, peers: Peers, peer: int, round: int, theirs: int) -> None:
+        peers[peer].margin = 0
+        if peers.readmit(peer, round, theirs):
+            self._agree(peers, peer, round, theirs)
+        elif peers.error(peer) is not None:
             # This node has passed the round since it proposed it; without DROP_EDGE the peer waits for it
             # there.
-            self._send_control(Kind.DROP_EDGE, mailbox.rank, peer, first_of(round), 0)
+            self._send_control(Kind.DROP_EDGE, peers.rank, peer, first_of(round), 0)
 
-    def _receive_position(self, mailbox: Mailbox, peer: int, upcoming: int) -> None:
-        entry = mailbox.peers[peer]
+    def _receive_position(self, peers: Peers, peer: int, upcoming: int) -> None:
+        entry = peers[peer]
         if entry.state is PeerState.LOST and entry.proposals:
             # The proposal arrived after its round had started at the peer: leave more rounds next time.
             entry.margin = min(MOST_MARGIN, 2 * (entry.margin or FIRST_MARGIN))
-            self._propose(mailbox, peer, upcoming)
+            self._propose(peers, peer, upcoming)
 
-    def _accept_skip(self, mailbox: Mailbox, peer: int, round: int) -> None:
-        # The peer sends nothing before that round, and will not mix what it is sent for one.
-        mailbox.drop_edge(peer, PeerLost(peer, f"continues in round {round + 1}"), round)
-        if self._is_reachable(peer):
-            mailbox.readmit(peer, round)
-        self._follow(mailbox, round, round)
+    def _agree(self, peers: Peers, peer: int, round: int, theirs: int) -> None:
+        peers[peer].rejoin(round)
+        self._follow(peers, round, theirs)
 
-    def _agree(self, mailbox: Mailbox, peer: int, round: int, theirs: int) -> None:
-        mailbox.peers[peer].rejoin(round)
-        self._follow(mailbox, round, theirs)
-
-    def _follow(self, mailbox: Mailbox, round: int, theirs: int) -> None:
+    def _follow(self, peers: Peers, round: int, theirs: int) -> None:
         """Makes this node skip to the round of a peer that is far ahead."""
-        if theirs > mailbox.upcoming + FAR_AHEAD:
-            mailbox.ahead = max(mailbox.ahead, round)
+        if theirs > peers.mailbox.upcoming + FAR_AHEAD:
+            peers.ahead = max(peers.ahead, round)
 
 
 def farewell(mailbox: Mailbox) -> tuple[Key, int]:

@@ -1,4 +1,7 @@
-"""The peers that the nodes of a process wait for: requests, notices that a node waits, and timeouts."""
+"""The peers that the nodes of a process wait for: requests, notices that a node waits, and timeouts.
+
+Threads: the socket thread alone.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from math import inf, nextafter
@@ -6,6 +9,7 @@ from math import inf, nextafter
 from decentnode.communication.exchange.handle import Key
 from decentnode.communication.exchange.mailbox import Mailbox
 from decentnode.communication.peers.edges import EdgeProtocol
+from decentnode.communication.peers.peers import Peers
 from decentnode.communication.peers.rejoin import SendControl
 from decentnode.communication.wire import Kind
 from decentnode.core.timeouts import Timeouts
@@ -13,12 +17,12 @@ from decentnode.errors import PeerTimeout
 
 
 class FailureDetector:
-    """Belongs to the thread that serves the sockets."""
+    """Requests what is missing, says that nodes wait, and drops the edges to silent peers."""
 
     def __init__(
-        self, mailboxes: Mapping[int, Mailbox], send_control: SendControl, edges: EdgeProtocol
+        self, peers_by_rank: Mapping[int, Peers], send_control: SendControl, edges: EdgeProtocol
     ) -> None:
-        self._mailboxes = mailboxes
+        self._peers_by_rank = peers_by_rank
         self._send_control = send_control
         self._edges = edges
         self.most_pause = inf
@@ -32,45 +36,43 @@ class FailureDetector:
         `concerned`: the ranks that may wait for a local one. A late check means that this process was
         suspended; that time counts against no peer.
         """
-        waiting = [box for box in self._mailboxes.values() if lateness(box, now) > -inf]
-        late = max((lateness(mailbox, now) for mailbox in waiting), default=0.0)
-        for mailbox in waiting:
+        waiting = [peers for peers in self._peers_by_rank.values() if lateness(peers.mailbox, now) > -inf]
+        late = max((lateness(peers.mailbox, now) for peers in waiting), default=0.0)
+        for peers in waiting:
             if late > Timeouts.standstill:
-                mailbox.extend_deadlines(late)
+                peers.extend_deadlines(late)
             # Timeouts first: a peer that is dropped here receives DROP_EDGE instead of another request.
-            for key, error in overdue(mailbox, now):
-                self._edges.time_out(mailbox, key, error, now)
-            if lateness(mailbox, now) >= 0.0:
-                self._send_requests(mailbox, now, concerned)
+            for key, error in overdue(peers, now):
+                self._edges.time_out(peers, key, error, now)
+            if lateness(peers.mailbox, now) >= 0.0:
+                self._send_requests(peers, now, concerned)
         return min([now + self.most_pause, *map(next_due, waiting)])
 
-    def _send_requests(
-        self, mailbox: Mailbox, now: float, concerned: Callable[[int], Collection[int]]
-    ) -> None:
-        self.request_missing(mailbox)
-        for handle, peers in mailbox.awaited():
+    def _send_requests(self, peers: Peers, now: float, concerned: Callable[[int], Collection[int]]) -> None:
+        self.request_missing(peers)
+        for handle, awaited in peers.mailbox.awaited():
             handle.lengthen_pause(now)
             # Peers that wait for this node, directly or through others, extend its deadline on this message.
             if now - handle.opened > Timeouts.waiting_notice(handle.deadline):
                 # The awaited peers have received RESEND, which is the same sign of life.
-                others = {*concerned(mailbox.rank)} - peers
-                for peer in sorted(p for p in others if mailbox.peers.error(p) is None):
-                    self._send_control(Kind.WAITING, mailbox.rank, peer, handle.key, 0)
+                others = {*concerned(peers.rank)} - awaited
+                for peer in sorted(p for p in others if peers.error(p) is None):
+                    self._send_control(Kind.WAITING, peers.rank, peer, handle.key, 0)
 
-    def request_missing(self, mailbox: Mailbox) -> None:
+    def request_missing(self, peers: Peers) -> None:
         """Requests everything that a node waits for."""
-        for handle, peers in mailbox.awaited():
-            for peer in sorted(peers) if handle.due < inf else ():
-                self.request_resend(mailbox, peer, handle.key)
+        for handle, awaited in peers.mailbox.awaited():
+            for peer in sorted(awaited) if handle.due < inf else ():
+                self.request_resend(peers, peer, handle.key)
 
-    def request_resend(self, mailbox: Mailbox, peer: int, key: Key) -> None:
+    def request_resend(self, peers: Peers, peer: int, key: Key) -> None:
         """Requests from a peer what it has sent in an exchange."""
         # Recorded first: the answer may be a duplicate, which must not count as a refused message.
-        mailbox.peers[peer].requested = max(key, mailbox.peers[peer].requested)
-        self._send_control(Kind.RESEND, mailbox.rank, peer, key, 0)
+        peers[peer].requested = max(key, peers[peer].requested)
+        self._send_control(Kind.RESEND, peers.rank, peer, key, 0)
 
 
-def overdue(mailbox: Mailbox, now: float) -> list[tuple[Key, PeerTimeout]]:
+def overdue(peers: Peers, now: float) -> list[tuple[Key, PeerTimeout]]:
     """Peers past their deadline in some open exchange, each with that exchange.
 
     A peer that waits in an *earlier* exchange is only behind and gets more time, within a limit
@@ -79,9 +81,9 @@ def overdue(mailbox: Mailbox, now: float) -> list[tuple[Key, PeerTimeout]]:
     peer times out for another's delay.
     """
     late: list[tuple[Key, PeerTimeout]] = []
-    for handle, peers in mailbox.awaited():
-        for peer in peers:
-            if now > mailbox.times_out_at(peer, handle):
+    for handle, awaited in peers.mailbox.awaited():
+        for peer in awaited:
+            if now > peers.times_out_at(peer, handle):
                 where = "/".join(map(str, handle.key))
                 reason = f"silent for {handle.deadline:.0f} s in exchange {where}"
                 late.append((handle.key, PeerTimeout(peer, reason, handle.deadline)))
@@ -94,11 +96,11 @@ def lateness(mailbox: Mailbox, now: float) -> float:
     return now - min(due, default=inf)
 
 
-def next_due(mailbox: Mailbox) -> float:
+def next_due(peers: Peers) -> float:
     """When a node must request, or time out a peer, although nothing arrives."""
     due = [inf]
-    for handle, peers in mailbox.awaited():
+    for handle, awaited in peers.mailbox.awaited():
         due.append(handle.due)
         # At the deadline itself no peer is overdue yet.
-        due += [nextafter(mailbox.times_out_at(peer, handle), inf) for peer in peers]
+        due += [nextafter(peers.times_out_at(peer, handle), inf) for peer in awaited]
     return min(due)

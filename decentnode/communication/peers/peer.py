@@ -3,17 +3,18 @@
 States and events follow the drawing in docs/architecture.md, as in Akka Cluster's MemberStatus and in SWIM
 (Das et al., 2002). `TRANSITIONS` is the only place that says which state follows which. A peer exchanges
 payloads while it is LIVE, UNLINKED (a part of LIVE) or LEAVING; in all other states `error` gives the reason
-why it does not. The first state is LIVE, unless `Mailbox._introduce` sets another.
+why it does not. The first state is LIVE, unless `Peers.__missing__` sets another.
+
+Threads: any thread, behind the lock of the mailbox; what only the socket thread uses (margin, proposals,
+requests, back-off) it changes without.
 """
 
-from collections.abc import Callable
 from enum import IntEnum, auto
 
+from decentnode.communication.exchange.handle import Key
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerError
 
-Key = tuple[int, int, int]
-"""(round, phase, part) of an exchange."""
 Spot = tuple[int, Key | None]
 """The position of a node: the next round that it starts, and its latest exchange."""
 BEFORE_ALL: Key = (-1, 0, 0)
@@ -99,9 +100,7 @@ SETTLED_STATES = CONNECTED | {PeerState.LEFT}
 
 
 class Peer:
-    """Guarded by the lock of the mailbox that has it; what only the socket thread uses (margin, proposals,
-    requests, back-off) it changes without.
-    """
+    """What a node knows of one peer."""
 
     __slots__ = (
         "_excluded_until", "_highest", "_last_wait", "_rejoined_in", "_timed_out_at", "_timeouts", "error",
@@ -140,6 +139,11 @@ class Peer:
     def is_settled(self) -> bool:
         """Whether a round may start without a look at this peer."""
         return self.state in SETTLED_STATES and self.fresh_from is None and not self.wants_model
+
+    @property
+    def reads(self) -> bool:
+        """Whether it will read a payload of the next exchange, and acknowledge it."""
+        return self.error is None and self.state is not PeerState.LEAVING
 
     @property
     def is_forgettable(self) -> bool:
@@ -232,49 +236,3 @@ class Peer:
     def is_held(self, spot: Spot, now: float) -> bool:
         """Whether the two ends must not agree yet, with this node at `spot`."""
         return self._timed_out_at == spot or now < self._excluded_until
-
-
-class Peers(dict[int, Peer]):
-    """The peers of a node by rank: those that it has met and not forgotten."""
-
-    def __init__(self, introduce: Callable[[Peer], None]) -> None:
-        """`introduce` brings a peer that was never heard of from LIVE into its first state."""
-        super().__init__()
-        self._introduce = introduce
-        self._unsettled: set[int] = set()
-
-    def __missing__(self, rank: int) -> Peer:
-        peer = Peer(rank)
-        self._introduce(peer)
-        self.note(peer)
-        return self.setdefault(rank, peer)
-
-    def note(self, peer: Peer) -> None:
-        """Records whether a peer whose record has changed must be looked at in each round."""
-        if peer.is_settled:
-            self._unsettled.discard(peer.rank)
-        else:
-            self._unsettled.add(peer.rank)
-
-    def unsettled(self) -> list[Peer]:
-        """The peers that a round must look at: usually none, however many are known."""
-        return [self[rank] for rank in tuple(self._unsettled)] if self._unsettled else []
-
-    def forget(self, rank: int) -> None:
-        """Drops what is known of a peer, unless that differs from a peer that was never heard of."""
-        if rank in self and self[rank].is_forgettable:
-            del self[rank]
-
-    def error(self, rank: int) -> PeerError | None:
-        """Why a peer exchanges nothing; None: it does, or it was never heard of. For any thread."""
-        peer = self.get(rank)
-        return None if peer is None else peer.error
-
-    def has_left(self, rank: int) -> bool:
-        """Whether a peer has finished, or is finishing; for any thread."""
-        peer = self.get(rank)
-        return peer is not None and peer.state in (PeerState.LEAVING, PeerState.LEFT)
-
-    def known(self) -> list[Peer]:
-        """All peers that were heard of; a copy, because any thread may add one."""
-        return list(self.values())

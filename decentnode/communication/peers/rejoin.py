@@ -1,4 +1,8 @@
-"""How a restarted process finds the round in which its nodes rejoin. The edges of the others: `edges.py`."""
+"""How a restarted process finds the round in which its nodes rejoin. The edges of the others: `edges.py`.
+
+Threads: the socket thread sends, receives and decides. The thread that opens the transport waits in `seek`,
+and runs `settle` itself if no peer was asked.
+"""
 
 import threading
 import time
@@ -7,8 +11,9 @@ from enum import IntEnum
 from math import inf
 
 from decentnode.communication.exchange.handle import Key
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.peers.peers import Peers
 from decentnode.communication.wire import Header, Kind
+from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost
 
@@ -43,13 +48,16 @@ class RejoinProtocol:
     later one if that has started meanwhile. Before that it may ask for positions alone, which binds no peer.
     """
 
-    def __init__(self, mailboxes: Mapping[int, Mailbox], send_control: SendControl) -> None:
+    def __init__(
+        self, peers_by_rank: Mapping[int, Peers], send_control: SendControl, clock: Clock | None = None
+    ) -> None:
         self.round: int | None = None
         self.latest: int | None = None
         """The latest next round among the positions received; None: no answer."""
         self.concluded = threading.Event()
         """Set when the result is known, or no peer is left that could answer."""
-        self._mailboxes = mailboxes
+        self._peers_by_rank = peers_by_rank
+        self._clock = clock or Clock()
         self._send_control = send_control
         self._answers: dict[Pair, tuple[RejoinAnswer, int]] = {}
         """By peer its last answer, and the round in it."""
@@ -71,8 +79,8 @@ class RejoinProtocol:
         concluded = threading.Event()
         self._limit = limit
         post(lambda: self.request_positions(pairs, enough, concluded))
-        while not concluded.wait(max(0.0, min(Timeouts.rejoin_answer, limit - time.monotonic()))):
-            if time.monotonic() >= limit:
+        while not concluded.wait(max(0.0, min(Timeouts.rejoin_answer, limit - self._clock.now()))):
+            if self._clock.now() >= limit:
                 break
             post(self.stop_waiting)
         round = self.round if enough is None else self.latest
@@ -89,7 +97,7 @@ class RejoinProtocol:
         self._answers = dict.fromkeys(sorted(pairs), (RejoinAnswer.NONE, 0))
         self._proposed, self._margin, self._enough = None, 0, enough
         for rank, peer in self._answers:
-            self._mailboxes[rank].lose(peer, PeerLost(peer, "was not met again yet"))
+            self._peers_by_rank[rank].lose(peer, PeerLost(peer, "was not met again yet"))
             self._send_control(Kind.POSITION_REQUEST, rank, peer, first_of(0), 0)
         self._continue()
 
@@ -108,7 +116,7 @@ class RejoinProtocol:
                 self._answers[pair] = RejoinAnswer.ACCEPT, header.seq
             case Kind.LEAVE:
                 self._answers[pair] = RejoinAnswer.ENDED, header.round + 1 if header.seq & 1 else 0
-                self._mailboxes[pair[0]].depart(pair[1], None)
+                self._peers_by_rank[pair[0]].depart(pair[1], None)
             case Kind.DROP_EDGE:
                 self._answers[pair] = RejoinAnswer.REFUSED, 0
             case Kind.POSITION_REQUEST:
@@ -129,19 +137,20 @@ class RejoinProtocol:
         May run in any thread if no peer was asked, because all peers are in this process.
         """
         self.round = round
-        for mailbox in self._mailboxes.values():
-            mailbox.start_at(round)
+        for peers in self._peers_by_rank.values():
+            # The nodes take part from `round` on: all earlier ones are closed for them.
+            peers.mailbox.enter_round(round - 1)
         for (rank, peer), (answer, theirs) in self._answers.items():
             if answer is RejoinAnswer.ACCEPT:
-                self._mailboxes[rank].readmit(peer, round)
-                self._mailboxes[rank].start_fresh(peer, max(round, theirs))
+                self._peers_by_rank[rank].readmit(peer, round)
+                self._peers_by_rank[rank].start_fresh(peer, max(round, theirs))
         if any(
             answer not in (RejoinAnswer.NONE, RejoinAnswer.REFUSED) for answer, _ in self._answers.values()
         ):
             # Nodes of one process may have loaded checkpoints of different rounds.
-            for rank, mailbox in self._mailboxes.items():
-                for sibling in self._mailboxes.keys() - {rank}:
-                    mailbox.start_fresh(sibling, round)
+            for rank, peers in self._peers_by_rank.items():
+                for sibling in self._peers_by_rank.keys() - {rank}:
+                    peers.start_fresh(sibling, round)
         self.concluded.set()
 
     def _in_reach(self) -> dict[Pair, RejoinAnswer]:
@@ -177,7 +186,7 @@ class RejoinProtocol:
     def _ended_alone(self) -> bool:
         """Whether some peers have ended and no other can be asked, now or again."""
         # Two more attempts would not fit into the time limit.
-        is_last = time.monotonic() > self._limit - 2 * (Timeouts.rejoin_answer + REQUEST_INTERVAL)
+        is_last = self._clock.now() > self._limit - 2 * (Timeouts.rejoin_answer + REQUEST_INTERVAL)
         none_silent = is_last or not self._rounds(RejoinAnswer.SILENT)
         return bool(self._rounds(RejoinAnswer.ENDED)) and not self._in_reach() and none_silent
 

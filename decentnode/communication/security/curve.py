@@ -1,6 +1,8 @@
 """Authentication between machines: CURVE on every link (RFC 25, 26), and one list of public keys.
 
 A key identifies a machine. Other claims of a link, such as routing ids, are not used.
+
+Threads: the thread that owns the guarded sockets.
 """
 
 import time

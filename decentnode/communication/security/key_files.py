@@ -1,4 +1,7 @@
-"""The key files: a secret for each machine, and one list of public keys for all (docs/security.md)."""
+"""The key files: a secret for each machine, and one list of public keys for all (docs/security.md).
+
+Threads: any; files are read before a thread is started.
+"""
 
 import hashlib
 import os

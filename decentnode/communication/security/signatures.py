@@ -1,4 +1,7 @@
-"""Each machine signs the handshakes of its nodes, so machine 0 cannot change them (RFC 8032)."""
+"""Each machine signs the handshakes of its nodes, so machine 0 cannot change them (RFC 8032).
+
+Threads: any; nothing here is shared.
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,7 @@
-"""The shared memory that peers on this machine have announced, and payloads that lie there."""
+"""The shared memory that peers on this machine have announced, and payloads that lie there.
+
+Threads: the thread that receives a HELLO or a NOTICE, as `Receiver` does; the socket thread forgets.
+"""
 
 import errno
 from collections import OrderedDict

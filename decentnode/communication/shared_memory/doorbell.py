@@ -3,6 +3,9 @@
 A ZeroMQ message passes a thread of libzmq at either end and wakes the socket thread. A record in a pipe is
 read by the node itself while it waits: no other thread wakes up. Records are written in one piece and read
 with all others that are there, so every read starts with the first byte of a record.
+
+Threads: any thread may receive, one at a time; one at a time waits. That is the only node of the process, or
+the socket thread.
 """
 
 import contextlib

@@ -2,6 +2,8 @@
 
 A process has a doorbell for the messages of exchanges, and a pipe for all others, which its socket thread
 reads. Opening one takes some microseconds, a DEALER and its monitor a thousand.
+
+Threads: any thread writes and opens, the socket thread closes, all with the lock of the links.
 """
 
 import os

@@ -2,6 +2,8 @@
 
 The memory is a memfd. It has no name in any file system, and peers open it through /proc. It vanishes with
 the last process that maps it, however that process ends.
+
+Threads: the node's thread writes; the thread that notices a loss invalidates.
 """
 
 import fcntl

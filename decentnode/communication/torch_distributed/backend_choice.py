@@ -1,4 +1,7 @@
-"""The backend of the process group: chosen once for all ranks, from the capabilities of each."""
+"""The backend of the process group: chosen once for all ranks, from the capabilities of each.
+
+Threads: any; nothing here is shared.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -4,6 +4,9 @@ All ranks announce their capabilities in a store, and compute the same plan from
 when the first member is lost: a rank that notices informs the others. From then on ZeroMQ carries all
 payloads. What was in flight is requested by the rank that misses it. So the loss of a rank costs only its own
 payloads.
+
+Threads: the thread that opens the transport waits while another one forms the group; the node's and the
+socket thread may end it, and a thread of its own aborts it.
 """
 
 import threading

@@ -1,4 +1,7 @@
-"""Messages between processes about their process group: the bodies of GROUP messages."""
+"""Messages between processes about their process group: the bodies of GROUP messages.
+
+Threads: any; these are values.
+"""
 
 from typing import Annotated
 

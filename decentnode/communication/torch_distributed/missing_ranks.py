@@ -4,6 +4,8 @@ The error of a collective only reports a broken connection or a timeout: first a
 rank, later at the others. So the first rank that notices starts a roll call in the store. The threads answer
 with the progress of their nodes, even while those are blocked. A rank that does not answer, or is behind, is
 the missing one.
+
+Threads: the node's thread asks; a thread of this module answers, also while the node is blocked.
 """
 
 import threading

@@ -1,38 +1,52 @@
-"""Nodes whose payloads go through torch.distributed: NCCL between GPUs, gloo elsewhere."""
+"""Nodes whose payloads go through torch.distributed: NCCL between GPUs, gloo elsewhere.
+
+Threads: the thread that opens the transport calls everything here; `open` waits there for the group.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from torch import Tensor
-
-from decentnode.communication.base import BufferSpec, ProcessDirectory
-from decentnode.communication.shared_memory.segment import Segment
+from decentnode.communication.base import BufferSpec, ProcessDirectory, Slots, TransportPlan
 from decentnode.communication.torch_distributed.backend_choice import (
     Backend,
     BackendChoice,
+    Capabilities,
     backend_defect,
     facts_of,
 )
-from decentnode.communication.torch_distributed.endpoint import GroupEndpoint
 from decentnode.communication.torch_distributed.process_group import GroupFactory, prepare_nccl
+from decentnode.communication.torch_distributed.route import GroupRoute
 from decentnode.communication.torch_distributed.torch_groups import StoreRendezvous
-from decentnode.communication.zeromq.endpoint import ZeroMQ
+from decentnode.communication.zeromq.endpoint import ProcessEndpoint
+from decentnode.communication.zeromq.plugin import ProcessCommunication
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import BadInput, Defect
-from decentnode.mapping.base import is_loopback
 from decentnode.options import NonNegative, Port
 
 ONE_NODE = "a process group has one rank in each process, so this must be 1; leave it out"
 
 
+@dataclass(frozen=True)
+class ProcessGroupPlan(TransportPlan):
+    """The plan of a transport with a process group of torch.distributed."""
+
+    backend: Backend = "auto"
+    share_gpu: bool = False
+    members: frozenset[int] | None = None
+    """The nodes that need the backend whatever their device is; None: all."""
+
+    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
+        members = [rank for rank in ranks if self.members is None or rank in self.members]
+        gpus = 0 if self.share_gpu else len(members)
+        if members and (what := backend_defect(self.backend, device, gpus)):
+            yield Defect(("backend",), what)
+
+
 @COMMUNICATIONS.register("torch_distributed")
 @dataclass
-class TorchDistributed(ZeroMQ):
+class TorchDistributed(ProcessCommunication):
     """All payloads through one process group, NCCL or gloo (Li et al., PyTorch Distributed, VLDB 2020)."""
-
-    has_group: ClassVar[bool] = True
-    has_messages: ClassVar[bool] = False
 
     local: Literal["shared_memory", "ipc", "tcp"] = "ipc"
     """How control messages travel on one machine, and payloads after the group has ended."""
@@ -45,6 +59,11 @@ class TorchDistributed(ZeroMQ):
     trusted_network: bool = False
     """Whether the network between the machines is private; payloads are not encrypted there."""
 
+    _most_bytes: int = field(default=0, init=False, repr=False)
+    _buffer_spec: BufferSpec = field(init=False, repr=False)
+    _capabilities: Capabilities = field(init=False, repr=False)
+    _route: GroupRoute | None = field(default=None, init=False, repr=False)
+
     def __post_init__(self) -> None:
         if self.nodes_per_process != 1:
             raise BadInput.at("nodes_per_process", ONE_NODE)
@@ -54,39 +73,44 @@ class TorchDistributed(ZeroMQ):
         self._most_bytes = most_bytes
         super().prepare(directory, most_bytes)
 
-    def ports(self, nodes: int, several: bool) -> dict[str, range]:
-        of_group = {"group_port": range(self.group_port, self.group_port + nodes)} if several else {}
-        return super().ports(nodes, several) | of_group
-
-    def crosses_network(self, addresses: Sequence[str]) -> bool:
-        reachable = len(addresses) > 1 and not all(map(is_loopback, addresses))
-        return reachable and not self.trusted_network
-
-    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
-        if what := backend_defect(self.backend, device, 0 if self.share_gpu else len(ranks)):
-            yield Defect(("backend",), what)
+    @property
+    def plan(self) -> ProcessGroupPlan:
+        return ProcessGroupPlan(
+            nodes_per_process=1,
+            has_group=True,
+            is_plain=not self.trusted_network,
+            first_ports={"base_port": self.base_port, "group_port": self.group_port},
+            local_ports={"base_port"} if self.local == "tcp" else (),
+            backend=self.backend,
+            share_gpu=self.share_gpu,
+        )
 
     def takes_part(self, rank: int, buffer_spec: BufferSpec) -> bool:
         """Whether the edges of a local node may go through the group."""
         return True
 
-    def _make(
-        self, rank: int, buffer_spec: BufferSpec, slots: tuple[Tensor, Tensor], segment: Segment | None
-    ) -> GroupEndpoint:
-        device, machine = buffer_spec.device, self.io_thread.directory.process.machine
+    def make_endpoint(
+        self, rank: int, buffer_spec: BufferSpec, slots: Slots | None = None
+    ) -> ProcessEndpoint:
+        device, machine = buffer_spec.device, self.sockets.directory.process.machine
+        self._capabilities = facts_of(device, machine, self.takes_part(rank, buffer_spec))
+        self._buffer_spec = buffer_spec
         if device.type != "cpu":
             slots = buffer_spec.slots(device)
-        self._facts = facts_of(device, machine, self.takes_part(rank, buffer_spec))
-        self._buffer_spec = buffer_spec
-        endpoint = GroupEndpoint(rank, self.io_thread, slots, segment, self._most_bytes)
-        self.io_thread.listen(endpoint)
+        endpoint = super().make_endpoint(rank, buffer_spec, slots)
+        route = GroupRoute(endpoint.peers, self.io_thread, endpoint.frame_route, self._most_bytes)
+        endpoint.routes.insert(0, route)
+        endpoint.waiter = route.transfer_queue
+        # The group ends at the loss of any member, which a link shows.
+        endpoint.keeps_links = True
+        self.io_thread.listen(route)
+        self._route = route
         return endpoint
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         super().open(peers, run_id, timeout, absent)
-        [endpoint] = self._endpoints.values()
-        assert isinstance(endpoint, GroupEndpoint), "as `_make` made it"
-        group_membership, directory = endpoint.group_membership, self.io_thread.directory
+        assert self._route is not None, "endpoint comes first"
+        group_membership, directory = self._route.group_membership, self.sockets.directory
         if directory.incarnation:
             # The group ended with the process before this one: ZeroMQ carries all edges.
             group_membership.leave()
@@ -96,7 +120,7 @@ class TorchDistributed(ZeroMQ):
         rendezvous = StoreRendezvous(directory, "communication", port, run_id, absent, key)
         choose = BackendChoice(self.backend, self.share_gpu)
         group_factory = GroupFactory(
-            rendezvous, self._facts, choose, self._buffer_spec.device, self._buffer_spec.peers
+            rendezvous, self._capabilities, choose, self._buffer_spec.device, self._buffer_spec.peers
         )
         plan = group_membership.form(group_factory, timeout)
         if group_membership.rank in first.ranks:
@@ -107,10 +131,9 @@ class TorchDistributed(ZeroMQ):
 
     def close(self, timeout: float) -> None:
         super().close(timeout)
-        for endpoint in self._endpoints.values():
-            if isinstance(endpoint, GroupEndpoint):
-                endpoint.group_membership.close(timeout)
-                endpoint.transfer_queue.clear()
+        if self._route is not None:
+            self._route.group_membership.close(timeout)
+            self._route.transfer_queue.clear()
 
 
 @COMMUNICATIONS.register("hybrid")
@@ -122,10 +145,10 @@ class Hybrid(TorchDistributed):
     group_ranks: tuple[NonNegative, ...] | None = None
     """The nodes in the group, on any device; null: those on GPUs."""
 
-    def defects(self, device: str, ranks: Sequence[int]) -> Iterator[Defect]:
+    @property
+    def plan(self) -> ProcessGroupPlan:
         # Without `group_ranks` the nodes of a machine without GPUs are outside the group.
-        members = set(self.group_ranks or ()) & set(ranks)
-        yield from super().defects(device, sorted(members)) if members else ()
+        return replace(super().plan, group_ranks=self.group_ranks, members=frozenset(self.group_ranks or ()))
 
     def takes_part(self, rank: int, buffer_spec: BufferSpec) -> bool:
         if self.group_ranks is not None:

@@ -2,6 +2,9 @@
 
 The classes behind `init_process_group` are used directly, so a loss ends this group alone, whatever else in
 the process uses torch.distributed. Peers have their ranks in the run.
+
+Threads: the node's and the socket thread post, the node's thread waits, and any thread aborts. NCCL is
+launched behind a lock.
 """
 
 import contextlib

@@ -1,6 +1,8 @@
 """Process groups of torch.distributed among the nodes of a run: the store in which they meet, and the plan.
 
 They do not use torch's global group, so other users of it in the process do not interfere.
+
+Threads: the thread that opens a group waits here for the other ranks.
 """
 
 import contextlib

@@ -1,4 +1,8 @@
-"""Carries one node's payloads through its process group, in the thread that waits for an exchange."""
+"""Carries one node's payloads through its process group, in the thread that waits for an exchange.
+
+Threads: the node's thread begins exchanges, waits for transfers and delivers them; the socket thread reports
+sizes, which may post transfers. One lock orders the posts.
+"""
 
 import math
 import queue

@@ -2,6 +2,9 @@
 
 To a process with pipes a DEALER carries only what no pipe takes; it has no monitor, as the pipe alone shows
 whether that link holds.
+
+Threads: the socket thread opens, watches and closes the sockets; any thread sends, with the lock of the
+links.
 """
 
 import select

@@ -1,4 +1,7 @@
-"""Which processes have sent HELLO, and how long this one waits for the others."""
+"""Which processes have sent HELLO, and how long this one waits for the others.
+
+Threads: the thread that opens the transport waits here; the socket thread reports what arrives.
+"""
 
 import threading
 from collections.abc import Callable

@@ -3,6 +3,9 @@
 A graph without a period may reach all nodes, but a round only a few. So links are opened a few rounds ahead,
 and those that no coming round needs are closed when there are many. The bound follows from the degree, so
 descriptors, sockets and memory do not grow with the number of nodes.
+
+Threads: a node's thread says what its coming rounds need, any thread that a link is used; the socket thread
+asks what to close.
 """
 
 import time

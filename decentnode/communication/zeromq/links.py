@@ -2,6 +2,9 @@
 
 A message that fits goes into a pipe of the other process, in one write. A larger message, or one that a full
 pipe does not take, needs a DEALER, too.
+
+Threads: the socket thread opens and closes links, and judges broken ones. Any thread sends, behind a lock,
+and opens a pipe by its first message.
 """
 
 import select
@@ -29,7 +32,7 @@ NEVER = float("inf")
 
 
 class LinkOwner(Protocol):
-    """What links report, in the socket thread; only `book_unsent` may come from any thread."""
+    """What links report, in the socket thread; `book_unsent` and `note_link` in any that sends."""
 
     def book_unsent(self, header: bytes) -> None:
         """Counts a message that a peer did not read in time."""
@@ -159,12 +162,10 @@ class PeerLinks:
 
         Such a link holds again once the process there answers, as in `lose_broken`.
         """
-        if not self._is_open(process) and self._may_revive(process):
+        may_revive = process not in self.lost or self._endpoint_of(process).startswith("tcp")
+        if not self._is_open(process) and may_revive:
             self._connect(process)
             self._report()
-
-    def _may_revive(self, process: int) -> bool:
-        return process not in self.lost or self._endpoint_of(process).startswith("tcp")
 
     def close_surplus(self) -> None:
         """Closes links that no coming round needs, while there are more than the budget allows."""

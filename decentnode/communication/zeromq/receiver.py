@@ -1,4 +1,8 @@
-"""What a host process receives: checks every message, then passes it on."""
+"""What a host process receives: checks every message, then passes it on.
+
+Threads: the socket thread runs this. A node's thread that waits at its doorbell may, too, for the messages of
+exchanges and a usual HELLO: what they change is guarded by the lock of the mailbox.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable
@@ -10,16 +14,15 @@ import zmq
 from torch import Tensor
 
 from decentnode.communication import wire
-from decentnode.communication.base import ProcessDirectory
-from decentnode.communication.exchange.handle import Key, Message
-from decentnode.communication.exchange.mailbox import Mailbox
+from decentnode.communication.exchange.handle import Key
 from decentnode.communication.interceptor import Received
-from decentnode.communication.peers.edges import EdgeProtocol, farewell
-from decentnode.communication.peers.rejoin import SendControl
+from decentnode.communication.peers.edges import EdgeProtocol
+from decentnode.communication.peers.peers import Peers
+from decentnode.communication.routes import FramedMessage
 from decentnode.communication.security.curve import sender_of
-from decentnode.communication.shared_memory.attached import AttachedSegments, SharedMessage
+from decentnode.communication.shared_memory.attached import SharedMessage
 from decentnode.communication.wire import Kind
-from decentnode.core.payload import Layout, Payload
+from decentnode.communication.zeromq.sockets import Sockets
 
 MOST_ROUND = 1 << 30
 """No run has that many rounds; answers about later ones might not fit into a header."""
@@ -39,18 +42,6 @@ EDGE_KINDS = frozenset(
 )
 
 
-@dataclass(slots=True, eq=False)
-class FramedMessage(Message):
-    """A payload in the body frame, which belongs to this process: no sender can write it again."""
-
-    body: wire.Body
-
-    def _parse(self, layout: Layout) -> Payload:
-        body = self.body
-        buffer = torch.frombuffer(body, dtype=torch.uint8) if len(body) else torch.empty(0).byte()
-        return Payload.parse(layout, buffer)
-
-
 class GroupListener(Protocol):
     """What the socket thread reports to a process group."""
 
@@ -63,22 +54,14 @@ class GroupListener(Protocol):
 
 @dataclass
 class Receiver:
-    """Belongs to the socket thread; messages of exchanges, and a usual HELLO, may be processed in any."""
+    """Checks messages in the order of docs/message_format.md, and counts what it refuses."""
 
-    directory: ProcessDirectory
-    mailboxes: dict[int, Mailbox]
+    sockets: Sockets
     edges: EdgeProtocol
-    send_control: SendControl
     note_hello: Callable[[int], None]
     """Called with a process that sent HELLO."""
     restarted: Callable[[int], None]
     """Called with a process that was replaced by a new one."""
-    run_id: int = 0
-    incarnations: dict[int, int] = field(default_factory=dict)
-    """By process its incarnation, where that is not 0."""
-    segments: AttachedSegments = field(default_factory=AttachedSegments)
-    peers: dict[int, frozenset[int]] = field(default_factory=dict)
-    """By local rank the ranks that may ever send to it, where known: other payloads would never be read."""
     models: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
     """Bytes of requested models by (local rank, peer); None until they arrive."""
     listener: "GroupListener | None" = None
@@ -103,13 +86,13 @@ class Receiver:
 
     def refuse(self, reason: str) -> None:
         """Counts a message with an unknown receiver for the first node of this process."""
-        self.mailboxes[self.directory.process.ranks[0]].refuse(reason)
+        self.sockets.peers_by_rank[self.sockets.directory.process.ranks[0]].mailbox.refuse(reason)
 
     def forget(self, process: int) -> None:
         """Drops the shared memory of a process that is lost."""
-        ranks = self.directory.processes[process].ranks
+        ranks = self.sockets.directory.processes[process].ranks
         for rank in ranks:
-            self.segments.forget(rank)
+            self.sockets.segments.forget(rank)
         if self.listener is not None:
             self.listener.note_lost(ranks)
 
@@ -117,47 +100,53 @@ class Receiver:
         """Counts a message for its receiver, if the header is readable."""
         with contextlib.suppress(wire.WireError):
             receiver = wire.Header.unpack(head).receiver
-            if receiver in self.mailboxes:
-                self.mailboxes[receiver].refuse(reason)
+            if receiver in self.sockets.peers_by_rank:
+                self.sockets.peers_by_rank[receiver].mailbox.refuse(reason)
                 return
         self.refuse(reason)
 
     def _accept(self, head: bytes, body: wire.Body, guard: zmq.Frame | None) -> None:
-        """The checks, in the order of docs/message_format.md."""
-        header = wire.Header.unpack(head)
+        sockets, header = self.sockets, wire.Header.unpack(head)
         # A process of an earlier run may still be alive on the same port.
-        if header.run_id != self.run_id:
+        if header.run_id != sockets.run_id:
             raise wire.WireError("run id")
-        mailbox = self.mailboxes.get(header.receiver)
-        process = self.directory.home.get(header.sender)
-        if mailbox is None or process is None or process == self.directory.own:
+        peers = sockets.peers_by_rank.get(header.receiver)
+        process = sockets.directory.home.get(header.sender)
+        if peers is None or process is None or process == sockets.directory.own:
             raise wire.WireError("rank")
         # The key proves the machine; all nodes of a machine trust each other.
-        if guard is not None and sender_of(guard) != self.directory.processes[process].machine:
+        if guard is not None and sender_of(guard) != sockets.directory.processes[process].machine:
             raise wire.WireError("identity")
         if len(body) != (wire.REFERENCE.size if header.kind == wire.NOTICE else header.length):
             raise wire.WireError("body length")
         if len(body) > wire.MOST_CONTROL_BYTES and header.kind not in BULK_KINDS:
             raise wire.WireError("control length")
         # Before any effect: a late message of a dead process must not count for its successor.
-        known, is_hello = self.incarnations.get(process, 0), header.kind == wire.HELLO
-        knows_us = is_hello or header.knows == self.directory.incarnation & wire.LOW_8_BITS
+        known, is_hello = sockets.incarnations.get(process, 0), header.kind == wire.HELLO
+        knows_us = is_hello or header.knows == sockets.directory.incarnation & wire.LOW_8_BITS
         if is_hello and known < header.incarnation <= wire.LOW_8_BITS:
-            self._replace(process, header.incarnation)
+            # All traces of the old process go before the first message of the new one is used.
+            sockets.incarnations[process] = header.incarnation
+            self.forget(process)
+            self.restarted(process)
         elif header.incarnation != known or not knows_us:
             raise wire.WireError("incarnation")
         if max(header.round, header.seq if header.kind in EDGE_KINDS else 0) > MOST_ROUND:
             raise wire.WireError("round")
         # The digest of the body is checked last because it is the only check that reads the whole body.
         if len(body) and header.body_digest != wire.digest(body):
-            if header.kind != Kind.MESSAGE:  # those are repeated, or not, by the scheme
-                self._request_again(mailbox, header)
+            # Requested at once; damaged again, it is requested when the node waits. Single messages are
+            # repeated, or not, by the scheme.
+            edge = peers.rank, header.sender
+            if header.kind != Kind.MESSAGE and self._requested_again.get(edge) != header.key:
+                self._requested_again[edge] = header.key
+                sockets.send_control(Kind.RESEND, *edge, header.key, 0)
             raise wire.WireError("checksum")
         # An acknowledgement may travel on any message, so it is processed before the message itself.
         if header.ack:
-            mailbox.acknowledged(header.sender, header.ack)
+            peers.mailbox.acknowledged(header.sender, header.ack)
         if header.kind != wire.ACKNOWLEDGE:
-            self._give(mailbox, process, header, body)
+            self._give(peers, process, header, body)
 
     def is_usual_hello(self, head: bytes) -> bool:
         """Whether a packed header is a HELLO of a process as it is known."""
@@ -165,29 +154,18 @@ class Receiver:
             return False
         with contextlib.suppress(wire.WireError):
             header = wire.Header.unpack(head)
-            return header.incarnation == self.incarnations.get(self.directory.home.get(header.sender, -1), 0)
+            return header.incarnation == self.sockets.incarnations.get(
+                self.sockets.directory.home.get(header.sender, -1), 0
+            )
         return True
 
-    def _replace(self, process: int, incarnation: int) -> None:
-        # All traces of the old process go before the first message of the new one is used.
-        self.incarnations[process] = incarnation
-        self.forget(process)
-        self.restarted(process)
-
-    def _request_again(self, mailbox: Mailbox, header: wire.Header) -> None:
-        """Requests a damaged payload at once; damaged again, it is requested when the node waits."""
-        edge = mailbox.rank, header.sender
-        if self._requested_again.get(edge) != header.key:
-            self._requested_again[edge] = header.key
-            self.send_control(Kind.RESEND, *edge, header.key, 0)
-
-    def _give(self, mailbox: Mailbox, process: int, header: wire.Header, body: wire.Body) -> None:
-        sender, kind = header.sender, header.kind
-        if kind in PAYLOAD_KINDS and sender not in self.peers.get(mailbox.rank, (sender,)):
+    def _give(self, peers: Peers, process: int, header: wire.Header, body: wire.Body) -> None:
+        mailbox, sender, kind = peers.mailbox, header.sender, header.kind
+        if kind in PAYLOAD_KINDS and sender not in self.sockets.senders.get(mailbox.rank, (sender,)):
             raise wire.WireError("unexpected source")
         identity = sender, header.seq, header.layout
         if kind == wire.NOTICE:
-            (offset,), segment = wire.REFERENCE.unpack(body), self.segments.of(sender)
+            (offset,), segment = wire.REFERENCE.unpack(body), self.sockets.segments.of(sender)
             message = SharedMessage(*identity, mailbox.rank, segment, offset, header.length)
             mailbox.deliver(sender, header.key, message)
         elif kind == Kind.PAYLOAD:
@@ -203,36 +181,26 @@ class Receiver:
                 raise wire.WireError("kind")
             self.listener.receive(header, bytes(body))
         else:
-            self.receive(mailbox, header)
+            self.receive(peers, header)
 
-    def receive(self, mailbox: Mailbox, header: wire.Header) -> None:
+    def receive(self, peers: Peers, header: wire.Header) -> None:
         """Passes a control message of a peer to the edge protocol or the mailbox."""
         if header.kind in EDGE_KINDS:
-            self.edges.receive(mailbox, header.kind, header)
+            self.edges.receive(peers, header.kind, header)
         elif header.kind in (Kind.WAITING, Kind.RESEND):
-            mailbox.note_waiting(header.sender, header.key, header.kind == Kind.RESEND)
+            peers.note_waiting(header.sender, header.key, header.kind == Kind.RESEND)
             # A process that seeks a round to rejoin in has sent nothing and has no position.
             if header.kind == Kind.RESEND and not self.edges.is_seeking:
-                self._answer_missing(mailbox, header.sender, header.key)
-
-    def _answer_missing(self, mailbox: Mailbox, peer: int, key: Key) -> None:
-        # The peer waits for an edge that this end does not use: it must drop it, too.
-        if mailbox.has_dropped(peer, key[0]):
-            self.send_control(Kind.DROP_EDGE, mailbox.rank, peer, key, 0)
-        elif mailbox.transport.resend(peer, key):
-            return
-        elif mailbox.ended:
-            self.send_control(Kind.LEAVE, mailbox.rank, peer, *farewell(mailbox))
-        else:
-            # Not sent yet: the position shows that this node is behind and extends its deadline there.
-            self.send_control(Kind.POSITION, mailbox.rank, peer, mailbox.position, mailbox.upcoming)
+                self.edges.answer_request(peers, header.sender, header.key)
 
     def _receive_hello(self, process: int, hello: wire.Hello, is_doorbell: int) -> None:
-        ranks = self.directory.processes[process].ranks
-        if not {*hello.ranks} <= {*ranks} or (hello.segments and not self.directory.co_located(process)):
+        ranks = self.sockets.directory.processes[process].ranks
+        if not {*hello.ranks} <= {*ranks} or (
+            hello.segments and not self.sockets.directory.co_located(process)
+        ):
             raise wire.WireError("hello")
         # First: a process whose memory cannot be attached does not count as met.
-        self.segments.learn(hello.segments, ranks)
+        self.sockets.segments.learn(hello.segments, ranks)
         if not is_doorbell:
             self.note_hello(process)
 

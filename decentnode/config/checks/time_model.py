@@ -52,7 +52,7 @@ def _asynchronous(
     """Yields settings that have no meaning without rounds."""
     if not time_model.is_asynchronous:
         return
-    if not communication.has_messages:
+    if not communication.plan.has_messages:
         what = f"{name_of(communication)} carries no single messages, as time_model asynchronous needs them"
         yield Defect(("communication",), f"{what}; use zeromq or inproc")
     if overlap:

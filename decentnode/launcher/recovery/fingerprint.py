@@ -22,7 +22,7 @@ def fingerprint(settings: Settings, graph: Graph) -> str:
 
 def neutral(settings: Settings) -> Settings:
     """The settings without what changes no result: names, places, ports, limits of time, writers."""
-    ports = settings.communication.make().ports(1, True)
+    ports = settings.communication.make().plan.ports(1, True)
     return replace(
         settings, name="run", run_dir=None, machine=None, security="none",
         failures=replace(FailureSettings(), on_loss=settings.failures.on_loss),

@@ -127,12 +127,12 @@ class MessageFault(Fault, ABC):
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
     ) -> Iterator[Defect]:
         yield from super().defects(communication, mapping, nodes, rounds=rounds)
-        fullest = max(communication.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
-        if communication.has_group:
+        fullest = max(communication.plan.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
+        if communication.plan.has_group:
             yield Defect(
                 (), f"{name_of(self)} acts on ZeroMQ messages, and a process group has none; use zeromq"
             )
-        elif communication.one_process or fullest > 1:
+        elif communication.plan.one_process or fullest > 1:
             limit = f"{name_of(self)} acts on messages between processes; give each node a process of its own"
             yield Defect((), f"{limit} (zeromq with nodes_per_process: 1)")
 

@@ -59,5 +59,5 @@ def submit(text: str) -> str:
 
 def _processes(settings: Settings) -> int:
     nodes: int = settings.mapping.make().machines[0].nodes
-    together: int = settings.communication.make().nodes_in_one_process(nodes)
-    return -(-nodes // together)
+    processes: int = settings.communication.make().plan.processes(nodes)
+    return processes
