@@ -33,9 +33,8 @@ class PeerRecord(Protocol):
     requested: Key
     """The latest exchange whose payload was requested: it may arrive twice."""
 
-    @property
-    def reads(self) -> bool:
-        """Whether it will read a payload of the next exchange, and acknowledge it."""
+    reads: bool
+    """Whether it will read a payload of the next exchange, and acknowledge it."""
 
     def reach(self, round: int, now: float) -> bool:
         """Records that it was seen in a round."""
@@ -118,8 +117,9 @@ class Mailbox(ExchangeOwner):
         with self.lock:
             self.sent_last = key
             self._last, self._sent = max(self._last, key), max(self._sent, seq)
-            # The order matters: what was sent before a loss is settled first. Late messages then find their
-            # source missing, and are not mixed.
+            # The opening is one step for other threads: a peer that was lost before is missed here, and a
+            # later loss finds the exchange open. The order matters, too: what was sent before a loss is
+            # settled first. Late messages then find their source missing, and are not mixed.
             early, skipped = self._early.take(key)
             for source, (message, is_late) in early.items():
                 if not is_late:

@@ -104,8 +104,8 @@ class Peer:
 
     __slots__ = (
         "_excluded_until", "_highest", "_last_wait", "_rejoined_in", "_timed_out_at", "_timeouts", "error",
-        "failed", "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "requested", "round",
-        "state", "wants_model",
+        "failed", "fresh_from", "last", "margin", "model_requests", "proposals", "rank", "reads", "requested",
+        "round", "state", "wants_model",
     )  # fmt: skip
 
     def __init__(self, rank: int) -> None:
@@ -113,6 +113,8 @@ class Peer:
         self.state = PeerState.LIVE
         self.error: PeerError | None = None
         """Why it exchanges nothing; None while it does."""
+        self.reads = True
+        """Whether it will read a payload of the next exchange, and acknowledge it."""
         self.round = -1
         """The round of the last agreement to rejoin; in state REJOINING that agreement holds."""
         self.last = BEFORE_ALL
@@ -141,11 +143,6 @@ class Peer:
         return self.state in SETTLED_STATES and self.fresh_from is None and not self.wants_model
 
     @property
-    def reads(self) -> bool:
-        """Whether it will read a payload of the next exchange, and acknowledge it."""
-        return self.error is None and self.state is not PeerState.LEAVING
-
-    @property
     def is_forgettable(self) -> bool:
         """Whether nothing is known of it that a peer never heard of does not have."""
         counted = self._timeouts or self.model_requests or self.margin
@@ -159,6 +156,7 @@ class Peer:
         in this state.
         """
         self.state = TRANSITIONS[self.state, event]
+        self.reads = self.state in CONNECTED
         self.error = None if self.state in EXCHANGING else self.error or error
 
     # Progress: a correct peer stays in one round for about one deadline, until the stopped node times out, at

@@ -133,10 +133,11 @@ class Peers(dict[int, Peer]):
 
     def finish_leaving(self, key: Key) -> None:
         """Ends the exchanges with all whose last one was before `key`."""
-        for peer in self.unsettled():
+        for rank in tuple(self._unsettled):
+            peer = self[rank]
             if peer.state is PeerState.LEAVING and peer.last < key:
-                left = PeerLeft(peer.rank, peer.last[0], peer.failed)
-                self._stop_exchanging(peer.rank, PeerEvent.FINISH, left)
+                left = PeerLeft(rank, peer.last[0], peer.failed)
+                self._stop_exchanging(rank, PeerEvent.FINISH, left)
 
     def lost(self) -> list[int]:
         """Lost peers that have neither left nor agreed to rejoin."""

@@ -68,9 +68,12 @@ class DoorbellReader:
         """Readable when records are waiting."""
         return self._fd
 
+    # Two locks. One thread at a time reads the pipe, so records of one peer are processed in their order. One
+    # thread at a time waits at it; another that waits for another part sleeps, and is woken by what the first
+    # one receives. The socket thread does not wait here: it reads when the pipe is readable.
+
     def receive(self) -> None:
         """Processes all waiting records; waits only for another thread that does the same."""
-        # One thread at a time, so records of one peer are processed in their order.
         with self._receiving:
             try:
                 content = os.read(self._fd, self._read_bytes)

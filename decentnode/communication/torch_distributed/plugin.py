@@ -60,8 +60,8 @@ class TorchDistributed(ProcessCommunication):
     """Whether the network between the machines is private; payloads are not encrypted there."""
 
     _most_bytes: int = field(default=0, init=False, repr=False)
-    _buffer_spec: BufferSpec = field(init=False, repr=False)
-    _capabilities: Capabilities = field(init=False, repr=False)
+    _buffer_spec: BufferSpec = field(init=False, repr=False, compare=False)
+    _capabilities: Capabilities = field(init=False, repr=False, compare=False)
     _route: GroupRoute | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:

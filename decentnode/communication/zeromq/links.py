@@ -107,6 +107,11 @@ class PeerLinks:
         """Readable when the state of some link has changed: time for `watch`."""
         return self._epoll.fileno()
 
+    # Sending. The lock orders messages to one process, keeps HELLO first, and lets a ZeroMQ socket change
+    # threads. A thread that holds it takes no other lock: what was opened or not sent is collected, and
+    # reported when the lock is free (`_report`), because a report takes the lock of a mailbox, with which
+    # other threads send.
+
     def send(self, messages: Collection[wire.Outgoing], opens: bool = True) -> list[wire.Outgoing]:
         """Sends (process, header, body) triples, and skips lost processes.
 
@@ -139,9 +144,7 @@ class PeerLinks:
             self._unsent.append(header)
 
     def _report(self) -> None:
-        """Reports unsent messages and opened links without the lock: this takes the lock of a mailbox, which
-        other threads hold while they send.
-        """
+        """Reports unsent messages and opened links, without the lock."""
         while self._unsent or self._opened:
             with self._sending:
                 unsent, self._unsent = self._unsent, []

@@ -160,12 +160,14 @@ class SharedMemoryRoute(Route):
     def __init__(self, segment: Segment, frame_route: FrameRoute, sockets: Sockets) -> None:
         self._segment = segment
         self._frame_route = frame_route
-        self._sockets = sockets
+        directory = sockets.directory
+        self._readers = {
+            rank for process in directory.neighbors for rank in directory.processes[process].ranks
+        }
+        """The ranks of this machine."""
 
     def carried(self, payload: Payload, targets: list[int]) -> list[int]:
-        directory = self._sockets.directory
-        home, neighbors = directory.home, directory.neighbors
-        return [target for target in targets if home[target] in neighbors]
+        return targets if self._readers.issuperset(targets) else [j for j in targets if j in self._readers]
 
     def send(self, payload: Payload, targets: list[int], key: Key, seq: int) -> None:
         reference = wire.REFERENCE.pack(self._segment.offset(payload.buffer, seq, key[2]))
