@@ -14,7 +14,7 @@ from decentnode.core.registry import TRANSFORMS
 from tests.integration.spawner import ROOT, Spawner
 
 SHORT = ("exchange", "mix", "private_step", "robust", "transforms", "wrapper")
-LONG = ("data", "evaluation", "experiment", "idle", "scale", "startup", "sweep", "wrapper_memory")
+LONG = ("data", "evaluation", "experiment", "idle", "launcher", "scale", "startup", "sweep", "wrapper_memory")
 LIMIT = 120.0
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
@@ -94,6 +94,10 @@ def check_experiment(figures: dict) -> None:
     # The start ends when the last node begins, the rounds count from the start signal: they overlap.
     parts = figures["startup_seconds"], figures["wall_seconds"]
     assert max(parts) < figures["command_seconds"] < LIMIT
+
+
+def check_launcher(figures: dict) -> None:
+    assert 0.0 < figures["launcher_cpu_seconds"] < figures["nodes_cpu_seconds"]
 
 
 def check_scale(figures: dict) -> None:
@@ -181,6 +185,7 @@ CHECKS = {
     "exchange": check_exchange,
     "experiment": check_experiment,
     "idle": check_idle,
+    "launcher": check_launcher,
     "mix": check_mix,
     "scale": check_scale,
     "startup": check_startup,

@@ -200,10 +200,10 @@ def test_what_a_node_has_just_begun_takes_no_negative_time():
     monitor.watchdog = SimpleNamespace(
         is_stuck=lambda rank: False,
         activity_of=lambda rank: "",
-        waits_for=lambda rank: [],
+        waits_for=lambda rank, behind: [],
     )
-    assert repr(monitor._node_status(0, now=10.0).seconds) == "0.0"
-    assert monitor._node_status(0, now=12.52).seconds == 2.5
+    assert repr(monitor._node_status(0, now=10.0, behind={}).seconds) == "0.0"
+    assert monitor._node_status(0, now=12.52, behind={}).seconds == 2.5
 
 
 def test_a_run_that_is_under_way(tmp_path):

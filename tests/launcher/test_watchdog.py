@@ -5,7 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from decentnode.communication.launcher_link.heartbeats import UNDECIDED, Activity, HeartbeatBoard
+from decentnode.communication.launcher_link.heartbeats import (
+    UNDECIDED,
+    Activity,
+    HeartbeatBoard,
+    HeartbeatSlot,
+)
 from decentnode.communication.launcher_link.reports import RoundProgress, Stuck, Waiting
 from decentnode.config.settings import FailureSettings
 from decentnode.launcher.monitoring import watchdog as module
@@ -414,3 +419,20 @@ def test_a_wait_continues_until_its_round_is_done_and_counts_to_its_end():
     waits.end(3, 39, 132.0)
     assert waits.current(132.0) == {}
     assert waits.totals == {(3, 7): 44}
+
+
+def test_whom_hundreds_of_nodes_wait_for_is_found_in_one_pass(monkeypatch):
+    """Nodes that share a loop do not say for whom they wait; all that wait in a round wait for the same."""
+    n, reads, read = 500, [], HeartbeatSlot.read
+    heartbeats = HeartbeatBoard(range(n))
+    membership = MembershipTable(range(n), {0: tuple(range(n))}, heartbeats=heartbeats)
+    membership.start()
+    watchdog = Watchdog(heartbeats, membership, FailureSettings().timeouts)
+    for rank in range(n - 1):
+        heartbeats.of(rank).mark(5, RECEIVE)
+    heartbeats.of(n - 1).mark(4, TRAIN)
+    watchdog.check(time.monotonic())
+    monkeypatch.setattr(HeartbeatSlot, "read", lambda slot: (reads.append(slot), read(slot))[1])
+    behind = {}
+    assert all(watchdog.waits_for(rank, behind) == [n - 1] for rank in range(n - 1))
+    assert len(reads) < 3 * n

@@ -15,7 +15,7 @@ from decentnode.core.text import counted
 from decentnode.launcher.monitoring.control_socket import ControlServer, NodeStatus, Requests, Status
 from decentnode.launcher.monitoring.memory_estimate import MemoryEstimate
 from decentnode.launcher.monitoring.stragglers import StragglerTracker
-from decentnode.launcher.monitoring.watchdog import DOING, Watchdog
+from decentnode.launcher.monitoring.watchdog import DOING, Behind, Watchdog
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.evaluation_log import EvaluationLog
 from decentnode.launcher.state.event_log import EventLog
@@ -122,18 +122,18 @@ class RunMonitor:
 
     def _status(self) -> Status:
         now, settings = time.monotonic(), self._settings
-        longest = self.stragglers.totals.most_common(MOST_WAITED)
+        longest, behind = self.stragglers.totals.most_common(MOST_WAITED), Behind()
         return Status(
             name=settings.name,
             machine=self._machine,
             machines=self._machines,
             rounds=settings.rounds,
             seconds=round(now - self._began, 1) if self._began else 0.0,
-            nodes=[self._node_status(rank, now) for rank in sorted(self._membership.members)],
+            nodes=[self._node_status(rank, now, behind) for rank in sorted(self._membership.members)],
             waited=[(rank, peer, seconds) for (rank, peer), seconds in longest],
         )
 
-    def _node_status(self, rank: int, now: float) -> NodeStatus:
+    def _node_status(self, rank: int, now: float, behind: Behind) -> NodeStatus:
         member, beat = self._membership.members[rank], self._membership.heartbeats.get(rank)
         # A node of another machine is known only from reports; a local one also from its heartbeat.
         if beat is None or not member.is_active:
@@ -161,6 +161,6 @@ class RunMonitor:
             round=seen.round,
             doing=doing,
             seconds=seconds,
-            waits_for=self.watchdog.waits_for(rank),
+            waits_for=self.watchdog.waits_for(rank, behind),
             loss=member.loss,
         )

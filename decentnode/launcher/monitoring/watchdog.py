@@ -36,6 +36,9 @@ DOING = {
     Activity.END: "ended",
 }
 
+Behind = dict[int, list[int]]
+"""By round the nodes that have not done what one that waits in it needs."""
+
 
 @dataclass
 class _Watched:
@@ -193,17 +196,22 @@ class Watchdog:
         stopped = self._watched[self._local[rank]].stopped
         return "suspended" if stopped else DOING[self._beats[rank].read().activity]
 
-    def waits_for(self, rank: int) -> list[int]:
-        """The peers that a local node waits for now, those first that are behind it.
+    def waits_for(self, rank: int, behind: Behind | None = None) -> list[int]:
+        """The peers that a local node waits for now, those first that are behind it; empty if it does not.
 
-        If it does not say for whom: all that are behind. Empty if it does not wait.
+        If it does not say for whom: all that are behind. `behind` has the answers of one pass over many
+        nodes: all that wait in one round wait for the same ones.
         """
         seen = self._beats[rank].read()
         if seen.activity is not Activity.RECEIVE:
             return []
-        peers = seen.awaited or sorted(self._active - {rank})
-        behind = [peer for peer in peers if self._is_behind(peer, seen.round)]
-        return [*behind, *(peer for peer in seen.awaited if peer not in behind)]
+        if seen.awaited:
+            late = [peer for peer in seen.awaited if self._is_behind(peer, seen.round)]
+            return [*late, *(peer for peer in seen.awaited if peer not in late)]
+        behind = {} if behind is None else behind
+        if seen.round not in behind:
+            behind[seen.round] = [p for p in sorted(self._active) if self._is_behind(p, seen.round)]
+        return behind[seen.round]
 
     def _has_moved(self, watched: _Watched, before: float, now: float) -> bool:
         """Whether one of its nodes has made a mark since the check `before`; resets its silence."""
@@ -248,11 +256,12 @@ class Watchdog:
         """Whether all its nodes wait, and another node is behind one of them."""
         if any(seen.activity is not Activity.RECEIVE for seen in self._sightings(watched)):
             return False
+        behind: Behind = {}
         # In a circle of waiting nodes nobody is behind: that is no excuse for a silence without end.
         return any(
             self._is_behind(peer, self._beats[rank].read().round)
             for rank in self._active.intersection(watched.ranks)
-            for peer in self.waits_for(rank)[:1]
+            for peer in self.waits_for(rank, behind)[:1]
         )
 
     def _limit(self, watched: _Watched) -> float:
@@ -283,9 +292,10 @@ class Watchdog:
         # Short waits are part of every round; only unusual ones are reported.
         if not any(self._is_unusual(rank, beat, now) for rank, beat in waiting.items()):
             return
+        behind: Behind = {}
         for rank, beat in waiting.items():
             if now - beat.since > Timeouts.notice / 2:
-                peers = self.waits_for(rank)
+                peers = self.waits_for(rank, behind)
                 if peers and self._has_a_turn(peers[0]):
                     continue
                 why = self.doing(peers[0], now) if peers else ""
