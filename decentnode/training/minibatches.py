@@ -1,6 +1,7 @@
 """The samples of one rank, in minibatches of a number of samples or of tokens."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -74,12 +75,15 @@ class Minibatches:
         self._size = batch_size or 1
         self._tokens = batch_tokens
         self._epoch = -1
-        self._upcoming: list[Tensor] = []
+        self._order = torch.empty(0, dtype=torch.int64)
+        """The samples of the epoch, batch after batch."""
+        self._upcoming: list[slice] = []
+        """Where the batches that are still to come are in that order, the next one last."""
 
     @cached_property
     def per_epoch(self) -> int:
         """The number of minibatches of an epoch; 0 without samples."""
-        return len(self._split(self._shard.indices[: self._shard.size]))
+        return len(self._split(self._shard.indices[: self._shard.size])[1])
 
     def steps_per_epoch(self, accumulate: int) -> int:
         """The number of steps of an epoch, of so many minibatches each; the last may have fewer."""
@@ -94,7 +98,7 @@ class Minibatches:
         """The next minibatch."""
         if not self._upcoming:
             self._begin(self._epoch + 1)
-        return self._shard.samples.batch(self._upcoming.pop())
+        return self._shard.samples.batch(self._order[self._upcoming.pop()])
 
     def several(self, count: int) -> list[Batch]:
         """The next minibatches, as many as `count` or as the epoch still has, at least one."""
@@ -103,34 +107,41 @@ class Minibatches:
 
     def trial(self) -> Batch:
         """A minibatch to try a step with, the longest of them; `next` still gives its samples."""
-        batches = self._split(self._shard.indices)
-        return self._shard.samples.batch(batches[0 if self._tokens is None else -1])
+        order, batches = self._split(self._shard.indices)
+        return self._shard.samples.batch(order[batches[0 if self._tokens is None else -1]])
 
     def trials(self) -> list[Batch]:
         """A minibatch of each shape that an epoch has; `next` still gives their samples."""
-        batches = self._split(self._shard.indices[: self._shard.size])
+        order, places = self._split(self._shard.indices[: self._shard.size])
+        batches = [order[place] for place in places]
         longest = None if self._tokens is None else self._shard.samples.tokens
         shapes = {(len(b), 0 if longest is None else int(longest[b].max())): b for b in batches}
         return [self._shard.samples.batch(indices) for indices in shapes.values()]
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch
-        batches = self._split(self._shard.order(epoch))
+        self._order, batches = self._split(self._shard.order(epoch))
         if self._tokens is not None:
             rng = generator(self._shard.seed, "batches", self._shard.rank, epoch)
             batches = [batches[place] for place in rng.permutation(len(batches))]
         self._upcoming = batches[::-1]
 
-    def _split(self, indices: Tensor) -> list[Tensor]:
-        """Splits these samples into minibatches."""
+    def _split(self, indices: Tensor) -> tuple[Tensor, list[slice]]:
+        """Splits these samples into minibatches: returns them in order, and the place of each batch.
+
+        No tensor is made for a batch that may never be used: where rounds reshuffle, that is most of them.
+        """
         if self._whole_steps is not None and len(indices) > self._whole_steps:
             indices = indices[: len(indices) // self._whole_steps * self._whole_steps]
         if not len(indices):
-            return []
+            return indices, []
         if self._tokens is None:
-            return list(indices.tensor_split(list(self._shard.starts(len(indices), self._size)[1:])))
-        lengths, order = self._shard.samples.tokens[indices].sort(stable=True)
-        return list(torch.split(indices[order], token_batches(lengths, self._tokens)))
+            starts: Sequence[int] = self._shard.starts(len(indices), self._size)
+        else:
+            lengths, order = self._shard.samples.tokens[indices].sort(stable=True)
+            indices = indices[order]
+            starts = [0, *itertools.accumulate(token_batches(lengths, self._tokens))][:-1]
+        return indices, list(map(slice, starts, [*starts[1:], len(indices)]))
 
     def state_dict(self) -> dict[str, int]:
         """The position in the samples."""

@@ -1,18 +1,17 @@
 """How fast nodes exchange and mix models: 4 nodes, a complete graph, no training.
 
-    python eval/benchmarks/exchange.py [SIZE ...] [--small] [--local TRANSPORT ...] [--repeats N]
+    python eval/benchmarks/exchange.py [SIZE ...] [--small] [--local TRANSPORT ...] [--source FOLDER]
 
 SIZE is how many numbers a model has, such as 1e5. TRANSPORT is shared_memory, ipc, tcp, tcp_keys or gloo.
 
 Each node is a real `Node` without samples, in a process of its own. In every repetition the raw loops run
 right after it, over the same bytes. tcp_keys is tcp with guarded links, as they are between machines; its raw
-loop encrypts as well. gloo is torch_distributed; its raw loop is torch's batch_isend_irecv.
+loop encrypts as well. gloo is torch_distributed; its raw loop is torch's batch_isend_irecv. With --source,
+nodes of decentralizepy run in turn with them: full sharing over its TCP class, without training.
 """
 
 import asyncio
 import multiprocessing
-import random
-import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,18 +19,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _decentralizepy import Case as NodesCase
+from _decentralizepy import add_source, run_nodes
 from _forked import run_forked
+from _ports import free_ports
 from _raw_exchange import RawCase, RawLoop, batch_loop, eventfd_loop, frames_loop, shared_memory_loop
 from _report import Target, conclude, median, median_ratio, parser, show
 from _untrained_node import RUN_ID, TIMEOUT, NodeCase, build_node, open_communication, run_rounds
 
 from decentnode.communication.security.curve import Credentials, KeyPair
+from decentnode.graph.families import FullyConnected
 
 NODES = 4
 SIZES = (100_000, 1_000_000, 10_000_000)
-PREDECESSOR = dict(zip(SIZES, (1.4, 1.4, 0.4), strict=True))
-"""Payload GB/s of decentralizepy on 2 cores."""
 FASTER = dict(zip(SIZES, (6, 10, 30), strict=True))
+"""How many times the rate of decentralizepy's nodes in the same run, where they take part."""
 OF_SHARED_MEMORY = dict(zip(SIZES, (0.75, 0.8, 0.75), strict=True))
 OF_FRAMES = {1_000_000: 0.9, 10_000_000: 0.9}
 OF_BATCHES = {1_000_000: 0.95, 10_000_000: 0.95}
@@ -42,6 +44,8 @@ BYTES_PER_RUN = {"shared_memory": 12e9, "ipc": 4e9, "tcp": 4e9, "tcp_keys": 1e9,
 """Enough for about a second."""
 SMALL_SIZE, SMALL_ROUNDS = 10_000, 20
 FEWEST_ROUNDS, MOST_ROUNDS = 12, 2000
+MOST_ROUNDS_OF_DECENTRALIZEPY = 200
+"""Its nodes write all their results anew in every round."""
 
 
 @dataclass(frozen=True)
@@ -109,20 +113,6 @@ def raw_run(case: Case, directory: Path, loop: RawLoop) -> list[dict[str, float]
         raw.close()
 
 
-def free_ports(count: int) -> int:
-    """The first of `count` free TCP ports in a row, below those that the kernel gives out by itself."""
-    for _ in range(100):
-        first = random.randrange(20_000, 32_000)
-        try:
-            for port in range(first, first + count):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-        except OSError:
-            continue
-        return first
-    raise RuntimeError(f"no {count} free TCP ports in a row")
-
-
 @dataclass(frozen=True)
 class Speed:
     """What one run reached."""
@@ -145,8 +135,20 @@ def speed(case: Case, run: Callable[[Path], list[dict[str, float]]]) -> Speed:
     return Speed(case.payload_bytes / seconds / 1e9, cpu * 1e6)
 
 
-def measure(case: Case, repeats: int) -> dict[str, Any]:
-    """One line of the table: the product and the raw loops, in turn."""
+def decentralizepy_speed(case: Case, source: Path) -> Speed:
+    """Runs its nodes once; raises RuntimeError when a node's model is not the mean of all."""
+    rounds = min(case.rounds, MOST_ROUNDS_OF_DECENTRALIZEPY)
+    run = run_nodes(NodesCase(source, FullyConnected(NODES), rounds, 0, {"elements": case.elements}))
+    mean = (NODES - 1) / 2
+    if any(value != mean for value in run.first_values):
+        raise RuntimeError(f"the models are not {mean}: {run.first_values}")
+    return Speed(
+        NODES * (NODES - 1) * 4 * case.elements / run.round_seconds / 1e9, run.round_cpu_seconds * 1e6
+    )
+
+
+def measure(case: Case, repeats: int, source: Path | None = None) -> dict[str, Any]:
+    """One line of the table: the product, the raw loops, and from `source` decentralizepy, in turn."""
     contestants: dict[str, Callable[[Path], list[dict[str, float]]]] = {"ours": lambda d: node_run(case, d)}
     loops = {"raw": frames_loop}
     if case.local == "gloo":
@@ -159,11 +161,15 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     for _ in range(repeats):
         for name, run in contestants.items():
             speeds[name].append(speed(case, run))
+        if source is not None:
+            speeds.setdefault("decentralizepy", []).append(decentralizepy_speed(case, source))
     rates = {name: [s.rate for s in times] for name, times in speeds.items()}
     figures: dict[str, Any] = {"local": case.local, "elements": case.elements}
     figures |= {f"{name}_gb_per_s": median(values) for name, values in rates.items()}
     figures |= {f"{name}_cpu_us": median([s.cpu for s in times]) for name, times in speeds.items()}
     figures |= {f"of_{name}": median_ratio(rates["ours"], rates[name]) for name in loops}
+    if source is not None:
+        figures["times_decentralizepy"] = median_ratio(rates["ours"], rates["decentralizepy"])
     return figures
 
 
@@ -172,8 +178,8 @@ def targets_of(figures: dict[str, Any]) -> list[Target]:
     local, elements = figures["local"], figures["elements"]
     name = f"{local} d={elements:g}"
     targets = []
-    if local == "shared_memory" and elements in PREDECESSOR:
-        times = figures["ours_gb_per_s"] / PREDECESSOR[elements]
+    times = figures.get("times_decentralizepy")
+    if local == "shared_memory" and elements in FASTER and times is not None:
         targets.append(Target(f"{name}, times decentralizepy", times, "at least", FASTER[elements]))
     of_raw = OF_RAW.get(local, {}).get(elements)
     if of_raw:
@@ -211,11 +217,12 @@ def main() -> None:
         "--local", action="append", choices=list(BYTES_PER_RUN), help="default: shared_memory, tcp"
     )
     options.add_argument("--repeats", type=int, default=5)
+    add_source(options, "without it, they do not")
     arguments = options.parse_args()
     torch.set_num_threads(1)
     table = []
     for case in cases(arguments.local or ["shared_memory", "tcp"], arguments.sizes, arguments.small):
-        table.append(measure(case, 1 if arguments.small else arguments.repeats))
+        table.append(measure(case, 1 if arguments.small else arguments.repeats, arguments.source))
         show(table[-1])
     ratio = {f"{f['local']} d={f['elements']:g}": f["of_raw"] for f in table}
     targets = [target for figures in table for target in targets_of(figures)]

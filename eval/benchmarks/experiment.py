@@ -17,7 +17,7 @@ from _images import write_images
 from _report import Target, conclude, median, median_ratio, parser, show
 
 LIMIT = 35.0
-"""Seconds on 2 cores; decentralizepy takes 113."""
+"""Seconds on 2 cores."""
 STEPS_PER_ROUND = 3
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
 """The allocator's settings that nodes have, for the raw counterpart, too."""

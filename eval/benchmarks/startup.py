@@ -1,22 +1,27 @@
 """How fast nodes start and how much memory each takes: digits, a 4-regular graph.
 
-    python eval/benchmarks/startup.py [--small] [--nodes N ...] [--repeats N]
+    python eval/benchmarks/startup.py [--small] [--nodes N ...] [--repeats N] [--source FOLDER]
 
 The raw counterpart forks as many bare training loops from a process that has torch in memory.
+With --source, nodes of decentralizepy start in turn with them: the same graph, data and model.
 """
 
 import json
 import time
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from _command import ROOT, Run, call, regular_graph, run_decentnode
+from _decentralizepy import NodesRun, add_source, case_of, run_nodes
 from _report import Target, conclude, median, median_ratio, parser, show
 
+from decentnode.graph.random_graphs import Regular
+
 START_LIMITS = {64: 5.0}
-"""Seconds; decentralizepy takes 11 for 16 nodes and 45 for 64."""
+"""Seconds until the last node has begun its first round."""
 MEMORY_LIMIT = 15.0
-"""Private MB of each further node; decentralizepy takes about 200."""
+"""Private MB of each further node."""
 ROUNDS = 5
 
 
@@ -27,14 +32,25 @@ def bare_start(nodes: int) -> float:
     return float(json.loads(printed.output)["first"]) - began
 
 
-def measure(nodes: int, repeats: int) -> dict[str, Any]:
+def measure(nodes: int, repeats: int, source: Path | None = None) -> dict[str, Any]:
     """One line of the table."""
     runs: list[Run] = []
     bare = []
+    others: list[NodesRun] = []
     for _ in range(repeats):
         runs.append(run_decentnode("startup.yaml", regular_graph(nodes), f"rounds={ROUNDS}"))
         bare.append(bare_start(nodes))
+        if source is not None:
+            graph = Regular(nodes, seed=1, degree=4)
+            others.append(run_nodes(case_of("startup.yaml", source, graph, ROUNDS)))
     last = [max(run.first_round) for run in runs]
+    beside = {}
+    if others:
+        beside = {
+            "decentralizepy_first_round_seconds": median([run.first_round for run in others]),
+            "decentralizepy_private_mb_per_node": median([run.private_mb for run in others]),
+            "times_decentralizepy": median_ratio([run.first_round for run in others], last),
+        }
     return {
         "nodes": nodes,
         "startup_seconds": median([run.summary["startup_seconds"] for run in runs]),
@@ -44,6 +60,7 @@ def measure(nodes: int, repeats: int) -> dict[str, Any]:
         "private_mb_per_node": median([run.summary["peak_memory_mb_per_node"]["mean"] for run in runs]),
         "machine_mb": median([run.used_mb for run in runs]),
         "command_seconds": median([run.seconds for run in runs]),
+        **beside,
     }
 
 
@@ -64,11 +81,12 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--nodes", action="append", type=int, help="default: 16 and 64")
     options.add_argument("--repeats", type=int, default=3)
+    add_source(options, "without it, they do not")
     arguments = options.parse_args()
     counts = arguments.nodes or ([6] if arguments.small else [16, 64])
     table = []
     for nodes in counts:
-        table.append(measure(nodes, 1 if arguments.small else arguments.repeats))
+        table.append(measure(nodes, 1 if arguments.small else arguments.repeats, arguments.source))
         show(table[-1])
     ratio = {f"{figures['nodes']} nodes": figures["of_bare"] for figures in table}
     conclude("startup", arguments.small, table, ratio, targets_of(table))

@@ -19,8 +19,8 @@ import torch
 import torch._dynamo  # or every forked process would import it at its first optimizer
 import torch.distributed as dist
 from _forked import run_forked
+from _ports import free_ports
 from _report import Target, conclude, parser, show
-from exchange import free_ports
 from torch import nn
 
 from decentnode import DecentralizedDataParallel
