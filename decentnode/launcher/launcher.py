@@ -185,10 +185,7 @@ class Launcher:
         self._run_state.retention.register(self._report_dispatcher)
         self.evaluations.register(self._report_dispatcher, self.membership.local)
         self._evaluators.register(self._report_dispatcher)
-        retention = self._run_state.retention
-        self._message_dispatcher.register(
-            CheckpointsCommitted, lambda note: retention.settle(note.round, note.kept)
-        )
+        self._message_dispatcher.register(CheckpointsCommitted, self._run_state.retention.receive)
         self._message_dispatcher.register(StopRequest, self._graceful_stop.take)
         self._message_dispatcher.register(Pause, self._graceful_stop.take)
         self._next_progress = 0.0
