@@ -353,7 +353,10 @@ class Launcher:
         # All shared memory is written before the start signal, which the nodes wait for.
         self._run_state.identity.begin(self._began)
         self._run_monitor.begin(self._began)
-        self._restarts.begin(start, self.server, self._start_signal)
+        self._restarts.begin(start, self.server)
+        if not start.late:
+            # The start signal: each host process waits for one.
+            os.eventfd_write(self._start_signal, len(self.membership.here))
         self.console.began(self.experiment, self._startup)
         if self._run_state.news:
             self.console.line(self._run_state.news)

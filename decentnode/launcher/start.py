@@ -31,7 +31,7 @@ def run_here(
 ) -> ExitCode:  # fmt: skip
     """Runs this machine's part; returns its exit code, or raises what prevented the start.
 
-    `resume_plan`: the run to resume; `whole_dataset`: all samples, where they are loaded; `config` and
+    `resume_plan`: the run to resume; `dataset`: all samples, where they are loaded; `config` and
     `overrides`: where the settings are from, for errors.
     """
     check_kernel()

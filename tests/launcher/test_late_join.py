@@ -1,6 +1,5 @@
 """What a launcher answers to machines that come after the start, and to who wants a node back."""
 
-import os
 import time
 from dataclasses import replace
 
@@ -94,7 +93,7 @@ def idle(experiment, tmp_path):
 
 
 def test_a_machine_that_was_absent_comes_and_all_learn_it(idle):
-    idle.restarts.begin(Start(7, absent=[2]), idle.recorded, os_eventfd())
+    idle.restarts.begin(Start(7, absent=[2]), idle.recorded)
     assert idle.identity.absent == {3, 4, 5}
     idle.take(*(Failed(rank, "has not come yet") for rank in (3, 4, 5)))
     reports = idle.late.answer(join(2))
@@ -147,11 +146,8 @@ def test_who_cannot_take_part_any_more_learns_why(idle, experiment, tmp_path):
 
 def test_a_late_machine_begins_as_nodes_do_that_were_restarted(experiment, tmp_path):
     idle = IdleLauncher(experiment, tmp_path, machine=2)
-    signal = os_eventfd()
-    idle.restarts.begin(Start(7, absent=[1], late=3), idle.recorded, signal)
+    idle.restarts.begin(Start(7, absent=[1], late=3), idle.recorded)
     assert idle.recorded.started == [(3, 48), (4, 48), (5, 48)]
-    with pytest.raises(BlockingIOError):
-        os.eventfd_read(signal)
     idle.take(Exited(4, -9))
     assert idle.restarts.restart("4") == "rank 4: started again"
     assert idle.recorded.started[-1] == (4, 49)
@@ -174,10 +170,6 @@ def test_a_node_is_only_restarted_where_that_makes_sense(idle):
 
 def join(machine):
     return Join(machine, "", "", "")
-
-
-def os_eventfd():
-    return os.eventfd(0, os.EFD_NONBLOCK)
 
 
 def other_scheme(plugin):

@@ -30,7 +30,7 @@ from decentnode.launcher.cluster.rendezvous import Rendezvous
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.messages import (
     DECODER,
-    INCARNATIONS,
+    RUN_STARTS,
     CheckpointsCommitted,
     Join,
     PartialDistance,
@@ -386,14 +386,14 @@ class TestRendezvous:
         assert (agreed[0].round, agreed[0].starts) == (round, [20, 4, round])
 
     def test_a_run_that_was_started_as_often_as_can_be_written_is_refused(self):
-        alone = one_machine(join_of(0, run_id="1", incarnation=INCARNATIONS[-1], offers=FIVE))
+        alone = one_machine(join_of(0, run_id="1", incarnation=RUN_STARTS[-1], offers=FIVE))
         with pytest.raises(StartError, match=r"started again 2147483647 times, the limit"):
             alone.meet({}, 0.0, lambda: False)
-        alone = one_machine(join_of(0, run_id="1", incarnation=INCARNATIONS[-2], offers=FIVE))
-        assert alone.meet({}, 0.0, lambda: False).incarnation == INCARNATIONS[-1]
+        alone = one_machine(join_of(0, run_id="1", incarnation=RUN_STARTS[-2], offers=FIVE))
+        assert alone.meet({}, 0.0, lambda: False).incarnation == RUN_STARTS[-1]
 
     def test_no_number_of_starts_travels_that_cannot_be_written(self):
-        for number, is_read in ((INCARNATIONS[-1], True), (INCARNATIONS.stop, False), (-1, False)):
+        for number, is_read in ((RUN_STARTS[-1], True), (RUN_STARTS.stop, False), (-1, False)):
             for note in (join_of(1, incarnation=number), Start(1, incarnation=number)):
                 content = msgspec.msgpack.encode(note)
                 if is_read:

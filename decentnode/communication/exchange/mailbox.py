@@ -6,8 +6,9 @@ all of this holds for each part separately. Every node opens and releases exchan
 keys.
 
 Threads: the node's thread opens exchanges and waits for their handles. Any thread delivers and acknowledges:
-that of another node in the same process, the socket thread, or the node's own while it reads its doorbell.
-One lock guards all of it, with the records of the peers. `peers/` decides who exchanges; a mailbox asks.
+that of another node in the same process, the socket thread, or the node's own, from its doorbell or from a
+process group. One lock guards all of it, with the records of the peers. `peers/` decides who exchanges; a
+mailbox asks.
 """
 
 import math

@@ -177,7 +177,7 @@ class Peer:
 
     def advance(self, key: Key, now: float) -> None:
         """Records its exchange if that is later than the last one it reported."""
-        # Only progress extends the deadline: the I/O thread of a hung node answers, too.
+        # Only progress extends the deadline: the socket thread of a hung node answers, too.
         if key > (self._last_wait[1] if self._last_wait else BEFORE_ALL):
             self.note_waiting(key, now)
 

@@ -59,11 +59,11 @@ class Sockets:
         """By local rank the peers of its coming rounds, on a graph that changes."""
 
     def post(self, command: Callable[[], object]) -> None:
-        """Makes this thread run a command soon, in the order of the posts."""
+        """Makes the socket thread run a command soon, in the order of the posts."""
         self.commands.post(command)
 
     def dispatch(self, messages: list[wire.Outgoing]) -> None:
-        """Sends at once, without waking this thread unless it has to open a link first."""
+        """Sends at once, without waking the socket thread unless it has to open a link first."""
         if left := self.links.send(messages, opens=False):
             self.post(lambda: self.links.send(left))
 

@@ -1,1 +1,1 @@
-"""Launchers among themselves: rendezvous, messages, late join."""
+"""Launchers among themselves: agreement, rendezvous, relayed reports, late join, graceful stop."""

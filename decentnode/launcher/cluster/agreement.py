@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from decentnode.errors import StartError
-from decentnode.launcher.state.messages import INCARNATIONS, Join, Start
+from decentnode.launcher.state.messages import RUN_STARTS, Join, Start
 from decentnode.mapping.base import Mapping
 
 MOST_NAMED = 5
@@ -28,7 +28,7 @@ def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start
     if not resumed:
         return start
     incarnation = max(join.incarnation for join in joins.values())
-    if incarnation == INCARNATIONS[-1]:
+    if incarnation == RUN_STARTS[-1]:
         raise StartError(f"the run was started again {incarnation} times, the limit")
     # The machine with the longest list took part in every start.
     starts = max((join.starts for join in joins.values()), key=len)

@@ -1,6 +1,6 @@
 """The machines of a run as one launcher sees them.
 
-`OneMachine` has no others: a start on one machine opens no port, sends nothing, and is read without the rest
+`OneMachine` has no others: a start on one machine opens no port, sends nothing, and needs only `agreement.py`
 of this package. `SeveralMachines` (`several_machines.py`) has the rendezvous and the messages after it.
 """
 

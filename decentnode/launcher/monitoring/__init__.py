@@ -1,1 +1,1 @@
-"""What the launcher knows of the nodes: membership, watchdog, stragglers, events."""
+"""What a launcher watches: hanging nodes, stragglers, incidents, memory; and who asks for it."""

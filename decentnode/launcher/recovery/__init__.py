@@ -1,1 +1,1 @@
-"""Resuming a run: which checkpoints, which settings."""
+"""What outlives a launcher or a process: resume, run state, checkpoint retention, restarts."""

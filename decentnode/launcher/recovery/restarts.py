@@ -1,6 +1,5 @@
 """Host processes that are started again: on request, after a failure, or on a machine that joins late."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -47,14 +46,12 @@ class Restarts:
         """Registers for processes that are started again, on any machine."""
         dispatcher.register(Restarted, self._note)
 
-    def begin(self, start: Start, server: ForkServer, signal: int) -> None:
-        """Starts the local nodes: with the start signal, or as restarted nodes if the run is in progress."""
+    def begin(self, start: Start, server: ForkServer) -> None:
+        """Records who is absent; on a machine that joins late, starts its nodes as restarted ones."""
         self.server = server
         absent = (rank for machine in start.absent for rank in self.mapping.ranks_of(machine))
         self.identity.absent = set(absent)
         positions = [i for i, process in enumerate(self.processes) if process.machine == self.machine]
-        if not start.late:
-            os.eventfd_write(signal, len(positions))
         for position in positions if start.late else ():
             self._incarnations[position] = INCARNATIONS * start.late
             # The processes wait for a start signal that never comes here; rejoining ones replace them.

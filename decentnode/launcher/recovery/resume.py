@@ -25,7 +25,7 @@ from decentnode.config.type_check import show
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.streams import print_line
 from decentnode.errors import UNDECODABLE, BadInput
-from decentnode.launcher.state.messages import INCARNATIONS, Join, Start
+from decentnode.launcher.state.messages import RUN_STARTS, Join, Start
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.mapping.base import Consecutive
 from decentnode.node.checkpoint import store as checkpoint
@@ -232,9 +232,9 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
     if not isinstance(run_id, str) or len(run_id) != 16:
         raise BadInput(f"{path}: has no run id")
     # True is an int, too.
-    if type(incarnation) is not int or incarnation not in INCARNATIONS:
+    if type(incarnation) is not int or incarnation not in RUN_STARTS:
         raise BadInput(
-            f"{path}: incarnation must be a whole number, 0..{INCARNATIONS[-1]}, not {show(incarnation)}"
+            f"{path}: incarnation must be a whole number, 0..{RUN_STARTS[-1]}, not {show(incarnation)}"
         )
     threads = content.get("threads", 1)
     if type(threads) is not int or threads not in THREADS:

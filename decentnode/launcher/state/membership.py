@@ -111,7 +111,7 @@ class MembershipTable:
         """Positions of host processes that have exited, usually after their nodes."""
         self._board = heartbeats
         self._progress: dict[int, NodeProgress] = {}
-        """NodeProgress that was read and not recorded yet."""
+        """Progress that was read and not recorded yet."""
         self._ranks = {state: set[int]() for state in MemberState}
         self._ranks[MemberState.STARTING] |= self.active
         self._position = {rank: position for position, ranks in self.here.items() for rank in ranks}
@@ -215,7 +215,7 @@ class MembershipTable:
             if member.state is MemberState.STARTING:
                 self.set_state(rank, MemberState.RUNNING)
 
-    # NodeProgress.
+    # Progress.
 
     def read_progress(self) -> None:
         """Reads the progress of the nodes here, before the reports that are there by now.

@@ -11,9 +11,9 @@ from decentnode.errors import BadInput, StartError
 
 Round = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
 """-1: none."""
-INCARNATIONS = range(1 << 31)
+RUN_STARTS = range(1 << 31)
 """How often a run may be started."""
-Incarnation = Annotated[int, msgspec.Meta(ge=INCARNATIONS.start, lt=INCARNATIONS.stop)]
+Incarnation = Annotated[int, msgspec.Meta(ge=RUN_STARTS.start, lt=RUN_STARTS.stop)]
 
 
 class Join(msgspec.Struct, frozen=True, tag="join"):
