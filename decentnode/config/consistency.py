@@ -39,7 +39,7 @@ class InjectedFault(Protocol):
     def defects(
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
     ) -> Iterator[Defect]:
-        """What is wrong with it in such a run."""
+        """Yields the defects that the fault has in such a run."""
 
 
 class CheckedAdversary(Protocol):
@@ -49,11 +49,11 @@ class CheckedAdversary(Protocol):
     ranks: tuple[int, ...]
 
     def defects(self, graph: Graph, sharing: Sharing) -> Iterator[Defect]:
-        """What is wrong with it in such a run."""
+        """Yields the defects that the adversary has in such a run."""
 
 
 def defects(made: dict[str, Any]) -> Iterator[Defect]:
-    """The defects of all checks whose inputs were read."""
+    """Yields the defects of all checks whose inputs were read."""
     for check in CHECKS:
         needed = list(signature(check).parameters)
         if all(made.get(name) is not None for name in needed):
@@ -120,7 +120,7 @@ def _order(sharing: Sharing, transforms: Sequence[Transform], training: Training
 
 
 def _defects_of_chain(sharing: Sharing, error: BadInput) -> Iterator[Defect]:
-    """Each defect at the key of its transform; the scheme's own transforms come first in its chain."""
+    """Yields each defect at the key of its transform; the scheme's own transforms come first in its chain."""
     first = sharing.first_transforms()
     begun = f"; {name_of(sharing)} itself begins with {', '.join(map(name_of, first))}" if first else ""
     for defect in error.defects:
@@ -275,7 +275,7 @@ def _of_rejoin(failures: FailureSettings, why: str) -> Iterator[Defect]:
 
 
 def why_not_taken_back(sharing: Sharing, gradient_sync: GradientSync | None = None) -> str:
-    """Why a lost node cannot rejoin under this scheme; empty when it can."""
+    """Returns why a lost node cannot rejoin under this scheme; an empty text when it can."""
     if gradient_sync is not None and gradient_sync.one_model:
         return f"{name_of(gradient_sync)} cannot continue without a node"
     taken = sharing.promises.tolerates_loss and sharing.promises.allows_rejoin
@@ -326,7 +326,7 @@ def _one_model(
 def _same_steps(
     gradient_sync: GradientSync, training: TrainingSettings, graph: Graph
 ) -> Iterator[Defect]:  # fmt: skip
-    """Nodes that step together need the same number of steps, and of evaluations in each."""
+    """Checks that nodes that step together make the same number of steps, and of evaluations in each."""
     if not gradient_sync.one_model:
         return
     name = name_of(gradient_sync)
@@ -417,7 +417,7 @@ def _members(communication: Communication, graph: Graph) -> Iterator[Defect]:
 
 
 def _trust(communication: Communication, gradient_sync: GradientSync, mapping: Mapping) -> Iterator[Defect]:
-    """Payloads in a process group are neither encrypted nor authenticated."""
+    """Checks the trust in networks: process groups neither encrypt nor authenticate payloads."""
     addresses = [machine.address for machine in mapping.machines]
     listening = [i for i, machine in enumerate(mapping.machines) if machine.listen]
     if listening and (communication.plan.has_group or gradient_sync.port is not None):

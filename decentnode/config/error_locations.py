@@ -60,7 +60,7 @@ def with_locations(path: Path, overrides: Sequence[str]) -> Iterator[None]:
 
 
 def located(error: BadInput, path: Path, overrides: Sequence[str]) -> BadInput:
-    """The defects of `error`, with places if they name a key; unchanged if the file is unreadable by now."""
+    """Returns the defects of `error`, with places where they have a key and the file can still be read."""
     try:
         document = extends.read(path)
         for override in overrides:
@@ -102,7 +102,7 @@ def defect_of(error: BaseException) -> Defect:
 
 
 def _key_of(owner: object, error: BaseException) -> str:
-    """The key in the configuration of the plug-in that an object belongs to; empty for other objects."""
+    """Returns the key in the configuration of the plug-in that an object belongs to; empty for others."""
     if isinstance(owner, nn.Module):
         frames = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
         losses = [objective.loss for objective in frames if isinstance(objective, Objective)]

@@ -40,7 +40,7 @@ DEFAULT_NAMES: dict[Key, str] = {
 
 
 def read(path: str | Path) -> Document:
-    """The values of a YAML file and of all that it extends; raises ConfigError where one cannot be read."""
+    """Returns the values of a YAML file and all that it extends; raises ConfigError if it cannot be read."""
     chain = [yaml_source.read(path)]
     while base := _base_of(chain[-1]):
         _check_circle(chain, base)
@@ -52,7 +52,7 @@ def read(path: str | Path) -> Document:
 
 
 def _base_of(document: Document) -> Path | None:
-    """The file that a document extends, as a path like its own; takes the key out of the values."""
+    """Returns the file that a document extends, as a path like its own; takes the key out of the values."""
     key, given = (EXTENDS,), document.value.pop(EXTENDS, None)
     if given is None:
         return None
@@ -77,7 +77,7 @@ def _check_circle(documents: Sequence[Document], base: Path) -> None:
 
 
 def merge(document: Document, base_document: Document) -> Document:
-    """The document with all that it leaves out from its base."""
+    """Returns the document with all that it leaves out from its base."""
     places = {
         key: replace(place, file=place.file or base_document.file)
         for key, place in base_document.locations.items()
@@ -117,7 +117,7 @@ def _change(
 
 
 def _continued(key: Key, below: Any, value: Any) -> dict[str, Any] | None:
-    """The base's section, if `value` changes some of its keys; None if it replaces the whole."""
+    """Returns the base's section, if `value` changes some of its keys; None if it replaces the whole."""
     if not isinstance(value, dict):
         return None
     default = DEFAULT_NAMES.get(key)

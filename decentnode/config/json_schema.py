@@ -19,7 +19,7 @@ REQUIRED_KEYS = ["rounds", "graph", "dataset", "model", "training"]
 
 
 def json_schema() -> Schema:
-    """The JSON schema of configurations, for editors, with the options of every registered plug-in."""
+    """Returns the JSON schema of configurations, for editors, with the options of registered plug-ins."""
     builder = SchemaBuilder()
     sections = {name: given for name, given in parameters_of(Settings).items() if not is_value(given[0])}
     top = builder.object(scalar_parameters(""), builder.fields(sections))
@@ -46,11 +46,11 @@ class SchemaBuilder:
         self.definitions: Schema = {}
 
     def fields(self, parameters: Parameters) -> Schema:
-        """The schemas of fields of the settings by their types."""
+        """Returns the schemas of fields of the settings by their types."""
         return {name: self.field(*parameter) for name, parameter in parameters.items()}
 
     def field(self, hint: Any, default: Any) -> Schema:
-        """The schema of one field: a plug-in, a list of them, a section or a value."""
+        """Returns the schema of one field: a plug-in, a list of them, a section or a value."""
         named, section = named_in(hint), bare(hint)
         if is_value(hint):
             return self.value(hint, default)
@@ -65,7 +65,7 @@ class SchemaBuilder:
         return {"anyOf": [found, {"type": "null"}]} if is_optional else found
 
     def section(self, cls: type) -> Schema:
-        """A section of its own; that of the time model may be its name alone."""
+        """Returns the schema of a section; that of the time model may be its name alone."""
         parameters = parameters_of(cls)
         plugins = self.fields({name: given for name, given in parameters.items() if named_in(given[0])})
         values = {name: given for name, given in parameters.items() if name not in plugins}
@@ -73,7 +73,7 @@ class SchemaBuilder:
         return {"anyOf": [{"type": "string"}, found]} if cls is TimeModelSettings else found
 
     def training(self) -> Schema:
-        """A mapping whose `name` selects some of its keys; the others are valid for every name."""
+        """Returns the schema of `training`: its `name` selects some of its keys; others are always valid."""
         parameters = parameters_of(TrainingSection)
         del parameters["task"], parameters["gradient_sync"]
         shared = self.fields(parameters)
@@ -82,7 +82,7 @@ class SchemaBuilder:
         return section
 
     def plugin(self, registry: Registry, default: str = "", generic: Schema | None = None) -> Schema:
-        """A plug-in by its name alone, or a mapping whose `name` selects the other keys."""
+        """Returns the schema of a plug-in: its name, or a mapping whose `name` selects the other keys."""
         classes = registry.classes()
         named = {"anyOf": [{"enum": list(classes)}, {"pattern": ":"}]}
         if registry.kind == "graph":
@@ -99,7 +99,7 @@ class SchemaBuilder:
         return {"anyOf": [{"type": "string"} | named, section]}
 
     def object(self, parameters: Parameters, more: Schema | None = None) -> Schema:
-        """A mapping with these parameters and no other keys than those in `more`."""
+        """Returns the schema of a mapping with these parameters, and no other keys than those in `more`."""
         properties = {name: self.value(*parameter) for name, parameter in parameters.items()} | (more or {})
         needed = [name for name, (_, default) in parameters.items() if default is REQUIRED]
         return {
@@ -110,7 +110,7 @@ class SchemaBuilder:
         }
 
     def value(self, hint: Any, default: Any) -> Schema:
-        """One value of a type, with its default where YAML can express it."""
+        """Returns the schema of one value of a type, with its default where YAML can express it."""
         if hint is Graph:
             return {"$ref": "#/properties/graph"}
         found = schema_of(hint, "#/$defs/{model}")

@@ -35,7 +35,7 @@ class Ports:
     machine: int = field(default=0, compare=False)
 
     def defects(self) -> Iterator[Defect]:
-        """The defect of the first port that cannot be bound."""
+        """Yields the defect of the first port that cannot be bound."""
         for port in range(self.first, self.first + self.count):
             error = bind_error(self.address, port)
             if error is not None:
@@ -57,7 +57,7 @@ class Ports:
 
 
 def ports_needed(settings: Settings, machine: int) -> list[Ports]:
-    """The TCP ports that `machine` will bind; none for a run on one machine over shared memory or ipc."""
+    """Returns the TCP ports that `machine` will bind; none on one machine over shared memory or ipc."""
     mapping: Mapping = settings.mapping.make()
     address, several = mapping.machines[machine].bound, len(mapping.machines) > 1
     gradient_sync: GradientSync = settings.training.gradient_sync.make()

@@ -32,12 +32,12 @@ MOST_SHOWN = 100
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
-    """The settings in a YAML file and its bases; one ConfigError has every defect, also of overrides."""
+    """Returns the settings in a YAML file and its bases; one ConfigError has all defects."""
     return understand(extends.read(path), overrides)
 
 
 def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) -> Settings:
-    """The settings in a file that was read; raises the same errors as `load`."""
+    """Returns the settings in a file that was read; raises the same errors as `load`."""
     folder, *others = [Path(file).resolve().parent for file in (document.file, *document.bases)]
     for override in overrides:
         command_line.apply(document, override)
@@ -58,7 +58,7 @@ def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) ->
 
 
 def per_rank(training: TrainingSection, mapping: RankMapping) -> TrainingSection:
-    """The settings with a list of one number per machine expanded to one per rank."""
+    """Returns the settings with a list of one number per machine expanded to one per rank."""
 
     def spelled_out(value: Any) -> Any:
         if not isinstance(value, tuple) or len(value) == mapping.num_nodes:
@@ -71,12 +71,12 @@ def per_rank(training: TrainingSection, mapping: RankMapping) -> TrainingSection
 
 
 def dump(settings: Settings) -> str:
-    """The resolved configuration as YAML, defaults filled in; loading it gives equal settings."""
+    """Returns the resolved configuration as YAML, defaults filled in; loading it gives equal settings."""
     return yaml_source.dump(resolved(settings))
 
 
 def resolved(settings: Settings) -> dict[str, Any]:
-    """The settings as plain values, in the shape of the YAML file."""
+    """Returns the settings as plain values, in the shape of the YAML file."""
     found: dict[str, Any] = plain(settings)
     del found["training"]["task"]
     found["training"] = found["training"].pop("gradient_sync") | found["training"]
@@ -100,7 +100,7 @@ def plain(value: Any) -> Any:
 
 
 def digest(settings: Settings, graph: Graph) -> str:
-    """A hash of what all machines of a run must agree on."""
+    """Returns a hash of what all machines of a run must agree on."""
     return hashlib.sha256(json.dumps(agreed(settings, graph), sort_keys=True).encode()).hexdigest()
 
 
@@ -133,7 +133,7 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
 
 
 def flattened(content: Mapping[str, Any], section: str = "") -> dict[str, str]:
-    """The values below all keys as short text, by dotted key; long ones end with a hash of the whole."""
+    """Returns the values of all keys as short text, by dotted key; long ones end with a hash of the whole."""
     found: dict[str, str] = {}
     for name, value in content.items():
         if isinstance(value, Mapping) and value:
@@ -147,14 +147,14 @@ def flattened(content: Mapping[str, Any], section: str = "") -> dict[str, str]:
 
 
 def agreed_keys(settings: Settings) -> str:
-    """A hash of all machines' public keys, or `none`."""
+    """Returns a hash of all machines' public keys, or `none`."""
     if not isinstance(settings.security, KeyFolder):
         return "none"
     return load_manifest(settings.security.keys, len(settings.mapping.make().machines)).digest
 
 
 def without_paths(plugin: P) -> P:
-    """The plug-in without the options that name files, nor those of a plug-in inside."""
+    """Returns the plug-in without the options that name files, nor those of a plug-in inside."""
     paths = path_options(plugin)
     kept = {name: value for name, value in plugin.options.items() if name not in paths}
     inner = {name: without_paths(value) for name, value in kept.items() if isinstance(value, Plugin)}
@@ -162,7 +162,7 @@ def without_paths(plugin: P) -> P:
 
 
 def file_hashes(plugin: Plugin) -> dict[str, str]:
-    """A hash of the content of every file that an option names."""
+    """Returns a hash of the content of every file that an option names."""
     return {
         name: hashlib.sha256(Path(plugin.options[name]).read_bytes()).hexdigest()
         for name in path_options(plugin)
@@ -170,7 +170,7 @@ def file_hashes(plugin: Plugin) -> dict[str, str]:
 
 
 def path_options(plugin: Plugin) -> list[str]:
-    """The names of the options that name a file or directory."""
+    """Returns the names of the options that name a file or directory."""
     parameters = parameters_of(plugin.cls)
     return [
         name

@@ -13,7 +13,7 @@ from decentnode.options import Port
 
 
 def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Any:
-    """The plug-in of that name; `usual` are options for plug-ins that have them.
+    """Makes the plug-in of that name; `usual` are options for plug-ins that have them.
 
     Raises BadInput with a defect for each wrong option, whose key it is.
     """

@@ -60,7 +60,7 @@ def _forget(document: Document, key: Key) -> None:
 
 
 def _reach(document: Document, words: Sequence[str], source: SourceLocation) -> tuple[Any, Key]:
-    """The container of the last word's entry, and that entry's key; creates missing containers."""
+    """Returns the container of the last word's entry, and that entry's key; creates missing containers."""
     container, key = document.value, cast(Key, ())
     for word in words[:-1]:
         part = _part(container, word, key)

@@ -8,7 +8,7 @@ VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
 def expanded(text: str | Path) -> Path:
-    """The path with home directories and environment variables filled in; raises ValueError with the reason.
+    """Returns the path with home directories and variables filled in; raises ValueError with the reason.
 
     A file whose name has such a `$` is found, too.
     """

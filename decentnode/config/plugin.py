@@ -61,7 +61,7 @@ class Plugin(Factory):
         return self.options.get("seed", 0) is None and takes_run_seed(self.kind, self.cls)
 
     def make(self, *args: object) -> Any:
-        """A new instance that shares nothing; raises BadInput when the class refuses its options."""
+        """Makes a new instance that shares nothing; raises BadInput when the class refuses its options."""
         # A model may also be any torch.nn.Module from outside the package, which is wrapped.
         is_model = self.kind == "model"
         maker = (lambda **options: model_of(cast(type, self.cls), options)) if is_model else self.cls
@@ -75,12 +75,12 @@ class Plugin(Factory):
 
 
 def named_in(hint: Any) -> Named | None:
-    """How a field of the settings names plug-ins; None for a field without any."""
+    """Returns how a field of the settings names plug-ins; None for a field without any."""
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((mark for mark in marks if isinstance(mark, Named)), None)
 
 
 def keys_of_kind(cls: type[Plugin]) -> Parameters:
-    """The keys of a section that are valid for every plug-in of its kind, with types and defaults."""
+    """Returns the keys of a section that are valid for every plug-in of its kind, with types and defaults."""
     own = {field.name for field in fields(Plugin)}
     return {name: parameter for name, parameter in parameters_of(cls).items() if name not in own}

@@ -51,7 +51,7 @@ class PluginParser:
         """Whether torchrun or srun, if there is one, says which machines take part."""
 
     def get(self, key: Key) -> Any:
-        """The value at `key`; None when it is null or missing."""
+        """Returns the value at `key`; None when it is null or missing."""
         value = self.document.value
         for part in key:
             if isinstance(value, list) and isinstance(part, int):
@@ -67,14 +67,14 @@ class PluginParser:
         return seed if isinstance(seed, int) and not isinstance(seed, bool) else Settings.seed
 
     def folder_of(self, key: Key) -> Path:
-        """The folder of the file in which the value stands: the document's, or that of one of its bases."""
+        """Returns the folder of the file that has the value: the document's, or that of one of its bases."""
         base = self.document.location(key).file
         return Path(base).resolve().parent if base else self.folder
 
     def plugin(
         self, key: Key, registry: Registry, default: str = "", generic: Iterable[str] = ()
     ) -> Plugin | None:
-        """The plug-in at `key`, with checked options; `generic` keys are valid for its whole kind."""
+        """Returns the plug-in at `key`, with checked options; `generic` keys are valid for its whole kind."""
         name, section = self._named(key, registry, default)
         cls = self._find(key, registry, name) if name else None
         if cls is None:
@@ -93,7 +93,7 @@ class PluginParser:
         return Plugin(cls=cls, options=options, kind=registry.kind, name=name, run_seed=self._run_seed)
 
     def attempt(self, key: Key, make: Callable[[], T]) -> T | None:
-        """The result of `make`; None when it raises BadInput: its lines become defects at `key`."""
+        """Returns the result of `make`; None when it raises BadInput: its lines become defects at `key`."""
         try:
             return make()
         except BadInput as error:
@@ -132,7 +132,7 @@ class PluginParser:
         return self._path((*key, name), hint, value) if value is not None and is_path(name, hint) else value
 
     def _path(self, key: Key, hint: Any, value: Any) -> Any:
-        """The absolute path; relative to the file, else to the current folder (overrides: vice versa)."""
+        """Makes a path absolute, from the file's folder or else the current one (overrides: vice versa)."""
         folders, place = [self.folder, Path.cwd()], self.document.location(key)
         if place.override:
             folders.reverse()
@@ -153,7 +153,7 @@ class PluginParser:
         return type(value)(found or candidates[0])
 
     def _named(self, key: Key, registry: Registry, default: str) -> tuple[str, Mapping[str, Any]]:
-        """Name and options of the plug-in at `key`; an empty name when there is none."""
+        """Returns name and options of the plug-in at `key`; an empty name when there is none."""
         section = self.get(key)
         if isinstance(section, str):
             section = {"name": section}
@@ -191,19 +191,19 @@ class PluginParser:
         return cls
 
     def _whole(self, section: Key, defect: Defect) -> Defect:
-        """A defect of a section with its key from the top, where a class has given it from the section on."""
+        """Returns a section's defect with its key from the top, also if a class gave it from the section."""
         own = (*section, *defect.key)
         is_whole = defect.key[:1] == section[:1] and own not in self.document.locations
         return defect if is_whole else replace(defect, key=own)
 
 
 def _tupled(value: Any) -> Any:
-    """Lists as tuples, like the defaults of such options."""
+    """Returns lists as tuples, like the defaults of such options."""
     return tuple(map(_tupled, value)) if isinstance(value, list) else value
 
 
 def parameters_for(registry: Registry, cls: type) -> Parameters:
-    """The options of a class of that kind.
+    """Returns the options of a class of that kind.
 
     What is wrapped, because it does not derive from the kind's own base, has the options of that base, too.
     """

@@ -39,7 +39,7 @@ def is_value(hint: Any) -> bool:
 
 
 def scalar_parameters(name: str) -> Parameters:
-    """Types and defaults of the keys that are no sections; `name` is the run's default name."""
+    """Returns types and defaults of the keys that are no sections; `name` is the run's default name."""
     found = {key: given for key, given in parameters_of(Settings).items() if is_value(given[0])}
     return found | {"name": (found["name"][0], name)}
 
@@ -57,7 +57,7 @@ class SectionParser:
         return self.parser.document
 
     def read(self) -> dict[str, Any]:
-        """The arguments of Settings by name; those with a defect are None or missing."""
+        """Returns the arguments of Settings by name; those with a defect are None or missing."""
         for name in [name for name in self.document.value if name not in SECTIONS]:
             self.document.report(unknown_key((name,), "key", SECTIONS))
         if EXTENDS in self.document.value:  # what a file extends has been merged into it
@@ -88,7 +88,7 @@ class SectionParser:
         return found
 
     def _field(self, key: Key, hint: Any) -> Any:
-        """The value of a field that is a plug-in, a list of them, or a section of its own."""
+        """Returns the value of a field that is a plug-in, a list of them, or a section of its own."""
         named, section = named_in(hint), bare(hint)
         is_optional = type(None) in get_args(get_args(hint)[0] if named else hint)
         if get_origin(section) is tuple and named:
@@ -106,7 +106,7 @@ class SectionParser:
         return self._plugin(key, named.registry, self._default_name(key) or named.default, cls=section)
 
     def _default_name(self, key: Key) -> str:
-        """The plug-in's name where the file has none and another section decides."""
+        """Returns the plug-in's name where the file has none and another section decides."""
         graph: Graph | None = self.made.get("graph")
         task: Task | None = self.made.get("task")
         if key == ("sharing", "weights"):
@@ -118,7 +118,7 @@ class SectionParser:
         return ""
 
     def _settings(self, key: Key, cls: type) -> Any:
-        """The settings of a section; `time_model` may be its name alone."""
+        """Returns the settings of a section; `time_model` may be its name alone."""
         section, parameters = self.parser.get(key), parameters_of(cls)
         if key == ("time_model",) and isinstance(section, str):
             section = self.document.value["time_model"] = {"name": section}
@@ -136,7 +136,7 @@ class SectionParser:
     def _plugin(
         self, key: Key, registry: Registry, default: str = "", cls: type[Plugin] = Plugin
     ) -> Plugin | None:
-        """A plug-in that was also instantiated: an error of its constructor is a defect of its section.
+        """Returns a plug-in after a trial instance: an error of its constructor is a defect of its section.
 
         `cls` may have more keys, for every plug-in of the kind.
         """
@@ -153,7 +153,7 @@ class SectionParser:
         return plugin and cls(**vars(plugin), **found)
 
     def _plugins(self, key: Key, registry: Registry) -> tuple[Plugin | None, ...]:
-        """A list of plug-ins, by default empty; `made` gets all or none, under the key's last word."""
+        """Returns a list of plug-ins, by default empty; `made` gets all or none, by the key's last word."""
         given = self.parser.get(key) or []
         if not isinstance(given, list):
             self.document.add(key, f"must be a list of {key[-1]}, not {show(given)}")
@@ -197,7 +197,7 @@ class SectionParser:
         return made
 
     def _classes(self, parameters: Parameters) -> dict[str, Any]:
-        """The plug-ins of `training` and its section `pace`; those of torch are tried, to get its errors."""
+        """Returns the plug-ins of `training` and its section `pace`; tries torch's own to get its errors."""
         key = ("training",)
         found = {name: self._field((*key, name), hint) for name, (hint, _) in parameters.items()}
         optimizer, loss, scheduler = found["optimizer"], found["loss"], found["scheduler"]
@@ -225,14 +225,14 @@ class SectionParser:
 
 
 def default_mapping(graph: Graph) -> dict[str, Any]:
-    """Equal shares of the machines that torchrun or srun has started; otherwise all nodes on this one."""
+    """Returns equal shares of the machines of torchrun or srun; otherwise all nodes on this one."""
     if (machines := started_machines()) > 1:
         return {"name": "environment", "nodes_per_machine": max(1, graph.num_nodes // machines)}
     return {"name": "linear", "machines": [{"address": "127.0.0.1", "nodes": graph.num_nodes}]}
 
 
 def _tried(plugin: Plugin) -> Any:
-    """An instance; for a graph also its neighbors, because they are what reads a file.
+    """Makes an instance; for a graph also its neighbors, because they are what reads a file.
 
     A graph from outside the package is compared with its declaration.
     """

@@ -65,7 +65,7 @@ class EvaluationSettings:
             raise BadInput.at("nodes", "no node is given; give a number or ranks, or leave it out for all")
 
     def tested(self, num_nodes: int) -> frozenset[int] | None:
-        """The ranks whose models are tested before the last round; None: all."""
+        """Returns the ranks whose models are tested before the last round; None: all."""
         if isinstance(self.nodes, int):
             return frozenset(i * num_nodes // self.nodes for i in range(self.nodes))
         return None if self.nodes is None else frozenset(self.nodes)

@@ -61,12 +61,12 @@ class TorchClasses(Registry):
         return public and isinstance(cls, type) and issubclass(cls, self._base) and cls is not self._base
 
     def hint(self, name: str, known: list[str]) -> str:
-        """The class that differs in upper and lower case alone, else the nearest one."""
+        """Returns the class that differs in upper and lower case alone, else the nearest one."""
         same = [other for other in known if other.lower() == name.lower()]
         return f"; did you mean '{same[0]}'?" if same else guess(name, known)
 
     def parameters(self, cls: type) -> dict[str, tuple[Any, Any]]:
-        """The options of a class; types follow the defaults, because torch's hints are too loose."""
+        """Returns the options of a class; types follow the defaults, because torch's hints are too loose."""
         found = parameters_of(cls, skip=self._given)
         return {name: (_type_of(default), default) for name, (_, default) in found.items()}
 
@@ -85,7 +85,7 @@ def _type_of(default: Any) -> Any:
 
 
 def plain_defaults(parameters: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
-    """The defaults that YAML can express and that have a meaning there."""
+    """Returns the defaults that YAML can express and that have a meaning there."""
     return {name: value for name, (_, value) in parameters.items() if _is_plain(value)}
 
 
@@ -96,7 +96,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def try_optimizer(optimizer: Plugin) -> Optimizer:
-    """An optimizer of one small layer, to get torch's errors; raises BadInput with their text."""
+    """Makes an optimizer of one small layer, to get torch's errors; raises BadInput with their text."""
     quick = replace(optimizer, cls=uncompiled(optimizer.cls))
     made: Optimizer = quick.make(list(torch.nn.Linear(1, 1).parameters()))
     return made

@@ -51,7 +51,7 @@ class TypeMismatch(Exception):
 
 
 def parameters_of(cls: Callable[..., Any], skip: int = 0) -> dict[str, tuple[Any, Any]]:
-    """Type and default (or REQUIRED) of each constructor argument by name, without the first `skip`."""
+    """Returns type and default (or REQUIRED) of constructor arguments by name, without the first `skip`."""
     given = fields(cls) if is_dataclass(cls) else ()
     made = {f.name: f.default_factory() for f in given if f.default_factory is not MISSING}
     return {name: (hint, made.get(name, default)) for name, hint, default in _arguments(cls)[skip:]}
@@ -59,7 +59,7 @@ def parameters_of(cls: Callable[..., Any], skip: int = 0) -> dict[str, tuple[Any
 
 @cache
 def _arguments(cls: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
-    """Name, type and default of each constructor argument; defaults of factories are placeholders."""
+    """Returns name, type and default of constructor arguments; defaults of factories are placeholders."""
     hints = _hints(cls if is_dataclass(cls) else cls.__init__)
     return [
         (p.name, hints.get(p.name, Any), p.default)
@@ -76,7 +76,7 @@ def _hints(source: Callable[..., Any]) -> dict[str, Any]:
 
 
 def typed(hint: Any, value: Any) -> Any:
-    """The value converted to its type; raises TypeMismatch."""
+    """Returns the value converted to its type; raises TypeMismatch."""
     try:
         return _adapter(hint).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
@@ -91,7 +91,7 @@ def typed(hint: Any, value: Any) -> Any:
 
 
 def schema_of(hint: Any, ref_template: str) -> dict[str, Any]:
-    """The JSON schema of one value of that type, its definitions under `$defs`."""
+    """Returns the JSON schema of one value of that type, its definitions under `$defs`."""
     try:
         schema = _adapter(hint).json_schema(ref_template=ref_template)
     except PydanticInvalidForJsonSchema:  # a class without a JSON schema
@@ -128,7 +128,7 @@ def _defect(hint: Any, value: Any, error: Mapping[str, Any]) -> Defect:
 
 
 def unknown_key(key: Key, what: str, known: Sequence[str]) -> Defect:
-    """The defect of a key whose last word is none of the known ones; `what` it is."""
+    """Returns the defect of a key whose last word is none of the known ones; `what` it is."""
     name = str(key[-1])
     return Defect(key, unknown(what, name, known), meant=nearest(name, known))
 
@@ -185,7 +185,7 @@ def _inside(hint: Any, part: str | int) -> Any:
 
 
 def bare(hint: Any) -> Any:
-    """The type without its ranges, and without null where there is one other choice."""
+    """Returns the type without its ranges, and without null where there is one other choice."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in UNIONS:
@@ -206,7 +206,7 @@ def is_path(name: str, hint: Any) -> bool:
 
 
 def show(value: Any) -> str:
-    """A value as messages show it."""
+    """Returns a value as messages show it."""
     if isinstance(value, list | tuple | dict):
         return "a mapping" if isinstance(value, dict) else f"a list of {len(value)}"
     if isinstance(value, str):
@@ -215,7 +215,7 @@ def show(value: Any) -> str:
 
 
 def describe(hint: Any, many: bool = False) -> str:
-    """The values that a type allows, as text: `a whole number > 0`, `a list of numbers or null`."""
+    """Returns the values that a type allows, as text: `a whole number > 0`, `a list of numbers or null`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return " ".join([describe(arguments[0], many), *_bounds(arguments[1:])]).rstrip()

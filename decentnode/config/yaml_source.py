@@ -108,7 +108,7 @@ class Document:
     """The files that it extends, the nearest first."""
 
     def location(self, key: Key) -> SourceLocation:
-        """The place of the value; for a missing one, the start of the section around it."""
+        """Returns the place of the value; for a missing one, the start of the section around it."""
         while key and key not in self.locations:
             key = key[:-1]
         return self.locations.get(key, SourceLocation(1))
@@ -126,7 +126,7 @@ class Document:
         ]
 
     def lines(self) -> list[str]:
-        """All defects in the file's order, then those of its bases, those of the command line last.
+        """Returns all defects in the file's order, then those of its bases, those of the command line last.
 
         What is missing because its name is misspelt is told once, where that is.
         """
@@ -153,12 +153,12 @@ class Document:
 
 
 def shown_key(key: Key) -> str:
-    """A key that a user has typed in dotted form, with its words shortened."""
+    """Returns a key that a user has typed in dotted form, with its words shortened."""
     return key_text(tuple(part if isinstance(part, int) else shortened(part) for part in key))
 
 
 def read(path: str | Path) -> Document:
-    """The values of a YAML file; raises ConfigError when it cannot be read at all."""
+    """Returns the values of a YAML file; raises ConfigError when it cannot be read at all."""
     document = Document(str(path))
     try:
         node = _compose(_text(path))
@@ -172,7 +172,7 @@ def read(path: str | Path) -> Document:
 
 
 def read_value(text: str, document: Document, key: Key) -> Any:
-    """The value of an override `key=text`; its defects and places go to `document`."""
+    """Returns the value of an override `key=text`; its defects and places go to `document`."""
     try:
         node = _compose(text)
         return _Builder(document, override=key).value(node, key)
@@ -184,7 +184,7 @@ def read_value(text: str, document: Document, key: Key) -> Any:
 
 
 def dump(values: dict[str, Any]) -> str:
-    """YAML text from which `read` returns the same values."""
+    """Returns YAML text from which `read` returns the same values."""
     return yaml.dump(values, Dumper=Dumper, sort_keys=False, width=110)
 
 
@@ -198,7 +198,7 @@ class _Unreadable(Exception):
 
 
 def _instead(path: str) -> str:
-    """The remedy for a path without a file."""
+    """Returns the remedy for a path without a file."""
     if "=" in path and not Path(path).exists():
         return "; the configuration comes first, then what it changes"
     return near_file(path)
@@ -258,7 +258,7 @@ _START = yaml.Mark("", 0, 0, 0, "", 0)
 
 
 def _syntax(error: yaml.MarkedYAMLError) -> tuple[str, yaml.Mark | None]:
-    """The defect with its remedy, and its place."""
+    """Returns the defect with its remedy, and its place."""
     problem, mark = error.problem or "incomplete", error.problem_mark or error.context_mark
     if "'\\t'" in problem:
         return "a tab; YAML is indented with spaces", mark
@@ -286,7 +286,7 @@ class _Builder:
     values: int = 0
 
     def value(self, node: yaml.Node, key: Key, line: int = 0) -> Any:
-        """The plain value of a node that was written at `line` (default: the start of the node)."""
+        """Returns the plain value of a node that was written at `line` (default: the start of the node)."""
         self.values += 1
         if self.values > MOST_VALUES:
             raise _Unreadable(_line(node), f"aliases make this too large; at most {MOST_VALUES} values")

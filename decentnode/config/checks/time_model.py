@@ -22,7 +22,7 @@ def _paces(training: TrainingSettings, mapping: Mapping) -> Iterator[Defect]:
 
 
 def _time_model(time_model: TimeModelSettings, sharing: SharingBase) -> Iterator[Defect]:
-    """A scheme belongs to one time model, and so do some keys."""
+    """Yields defects of a scheme, and of keys, that belong to the other time model."""
     name, key = name_of(sharing), ("time_model",)
     if time_model.is_asynchronous != sharing.asynchronous:
         known = [n for n, cls in SHARINGS.classes().items() if getattr(cls, "asynchronous", False)]
