@@ -43,7 +43,7 @@ class Conversion:
         self.document = Document(str(self.ini.path), {"name": name})
 
     def section(self, name: str) -> dict[str, IniEntry]:
-        """The entries of a section by key."""
+        """Returns the entries of a section by key."""
         return self.ini.sections.get(name, {})
 
     def replaces(self, key: str) -> bool:
@@ -96,7 +96,7 @@ class Conversion:
         return f"{self.ini.path.name}:{entry.line} {entry}"
 
     def class_of(self, entries: Mapping[str, IniEntry], kind: str, known: Sequence[str], key: str) -> str:
-        """The class of decentralizepy that an entry names, or `module:Class` of another package.
+        """Returns the class of decentralizepy that an entry names, or `module:Class` of another package.
 
         Empty if it has no counterpart among `known`, which is a defect unless an override replaces our `key`.
         """

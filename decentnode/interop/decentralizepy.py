@@ -337,7 +337,7 @@ def _basis(conversion: Conversion, section: Section, scheme: Scheme) -> None:
 
 
 def _change(conversion: Conversion, section: Section, scheme: Scheme) -> None:
-    """Ranks by all change since a value was last sent, by that of training, or by that of the round."""
+    """Sets by which change values are ranked: since they were last sent, in training, or in the round."""
     if scheme.by is None:
         return
     options: Any = conversion.document.value["sharing"]
@@ -352,7 +352,7 @@ def _change(conversion: Conversion, section: Section, scheme: Scheme) -> None:
 
 
 def _coding(conversion: Conversion, section: Section, scheme: Scheme) -> None:
-    """The transforms of `compress`."""
+    """Adds the transforms of `compress`."""
     compress, named = section.get("compress"), section.get("compression_class")
     asked = compress is not None and compress.value is True
     if scheme.codes_itself or not asked or named is None:

@@ -51,6 +51,6 @@ def _results(run: Run, rank: int) -> dict[str, dict[int, float | None]]:
 
 
 def _totals(records: Sequence[RoundRecord], field: str) -> dict[int, int]:
-    """The sum of a field up to each round, by round from 1."""
+    """Returns the sum of a field up to each round, by round from 1."""
     sums = accumulate(getattr(record, field) for record in records)
     return {record.round + 1: total for record, total in zip(records, sums, strict=True)}

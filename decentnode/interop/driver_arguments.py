@@ -122,7 +122,7 @@ def _add_machines(conversion: Conversion, arguments: Arguments) -> None:
 
 
 def read_addresses(path: Path) -> list[str]:
-    """The addresses in a file {"0": "10.0.0.1", ...}, in the order of the machines; raises ConfigError."""
+    """Returns the addresses in a file {"0": "10.0.0.1", ...}, in the machines' order; raises ConfigError."""
     try:
         found = json.loads(path.read_text("utf-8-sig"))
     except OSError as error:

@@ -22,7 +22,7 @@ from decentnode.interop.driver_arguments import Arguments
 def converted(
     config: Path, arguments: Arguments, overrides: Sequence[str], out: Path | None
 ) -> tuple[Conversion, str]:
-    """A conversion and its text, which our loader accepts; errors have the lines of the INI file."""
+    """Returns a conversion and its text, which our loader accepts; errors have the lines of the INI file."""
     made = convert(config, arguments, [override.partition("=")[0] for override in overrides])
     for override in overrides:
         command_line.apply(made.document, override)
@@ -48,7 +48,7 @@ def write_relative(values: dict[str, Any], key: Sequence[str | int], path: Path,
 
 
 def comments(conversion: Conversion, config: Path) -> list[str]:
-    """The comment lines of the result: its source, and what is missing or different in it."""
+    """Returns the comment lines of the result: its source, and what is missing or different in it."""
     lines = [f"From {config.name} of decentralizepy, by decentnode import."]
     for head, texts in (
         ("Without a counterpart:", conversion.missing),

@@ -55,7 +55,7 @@ class IniFile:
 
 
 def read(path: Path) -> IniFile:
-    """The entries of an INI file; raises ConfigError with the line of what is none.
+    """Returns the entries of an INI file; raises ConfigError with the line of what is none.
 
     Unlike in decentralizepy, a comment may stand behind a value, and a key may be indented: there the one
     would be part of the value, and the other part of the value before.
