@@ -39,7 +39,7 @@ class AwakeClock:
         self._suspended = 0.0
 
     def now(self) -> float:
-        """Seconds since an arbitrary start, without gaps between two calls."""
+        """Returns seconds since an arbitrary start, without gaps between two calls."""
         now = time.monotonic()
         gap, self._last_read = now - self._last_read, now
         if gap > self._interval + Timeouts.standstill:
@@ -48,7 +48,7 @@ class AwakeClock:
 
 
 def seconds_since_process_start() -> float:
-    """The age of this process in seconds, without the setup time of `run.sh`."""
+    """Returns the age of this process in seconds, without the setup time of `run.sh`."""
     ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return age - float(os.environ.get("DECENTNODE_SETUP_SECONDS", "0"))

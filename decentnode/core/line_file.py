@@ -84,7 +84,7 @@ class LineFile:
         return gap
 
     def _gap(self, error: OSError | None) -> str:
-        """What is missing in the file, in one line; `error`: why waiting lines could not be written now."""
+        """Returns in one line what the file lacks; `error`: why waiting lines could not be written now."""
         missing, doubt = self.lost + self._pending.count(b"\n"), self._doubt
         if not missing:
             return f"{self.path}: lines may not have reached the disk: {doubt.strerror}" if doubt else ""

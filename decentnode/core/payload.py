@@ -99,7 +99,7 @@ class Layout:
         return self.spans({f.name: f.elements for f in self.fields})[1]
 
     def spans(self, counts: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
-        """Offset and length in bytes of each field, and the total size, for given element counts."""
+        """Returns offset and length in bytes of each field, and the total size, for given element counts."""
         return self._spans(counts) if self.variable else self._fixed_spans
 
     @cached_property
@@ -134,7 +134,7 @@ class Payload:
 
     @classmethod
     def empty(cls, layout: Layout, device: torch.device = HOST, /, **counts: int) -> "Payload":
-        """An unfilled payload in a device's memory; `counts` gives the lengths of the variable fields."""
+        """Returns an unfilled payload in a device's memory; `counts`: the lengths of the variable fields."""
         for f in layout.variable:
             if not 0 <= counts[f.name] <= f.elements:
                 raise PayloadError(f"field '{f.name}' takes 0..{f.elements} elements, got {counts[f.name]}")
@@ -153,7 +153,7 @@ class Payload:
 
     @classmethod
     def of(cls, layout: Layout, fields: Mapping[str, Tensor]) -> "Payload":
-        """A payload with copies of these 1-D tensors, each of its field's dtype.
+        """Returns a payload with copies of these 1-D tensors, each of its field's dtype.
 
         It is on their device; in host memory if they are on several.
         """
@@ -185,7 +185,7 @@ class Payload:
         return cls(layout, buffer, counts)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The field's elements as a 1-D tensor; a view wherever the buffer's alignment allows it."""
+        """Returns the field's elements as a 1-D tensor; a view wherever the buffer's alignment allows it."""
         known = self._views.get(name)
         if known is not None:
             return known
@@ -199,7 +199,7 @@ class Payload:
         return self._views[name]
 
     def to(self, device: torch.device) -> "Payload":
-        """The payload in that device's memory; itself if it is there already."""
+        """Returns the payload in that device's memory; itself if it is there already."""
         if self.buffer.device == device:
             return self
         return Payload(self.layout, self.buffer.to(device), self.counts)
@@ -219,10 +219,10 @@ class Payload:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous 1-D tensor; also of an empty one from numpy, which torch cannot view."""
+    """Returns the memory of a contiguous 1-D tensor, also of empty ones of numpy, which torch cannot view."""
     return tensor.view(torch.uint8) if tensor.numel() else tensor.new_empty(0, dtype=torch.uint8)
 
 
 def dense_layout(elements: int, dtype: torch.dtype = torch.float32, name: str = "vector") -> Layout:
-    """The layout of a plain vector."""
+    """Returns the layout of a plain vector."""
     return Layout((Field(name, dtype, elements),))

@@ -88,7 +88,7 @@ def reset_inherited_signals() -> None:
 
 
 def signals_that_stop() -> list[signal.Signals]:
-    """The signals that this process handles: SIGTERM, and those of the others that are not set to be ignored.
+    """Returns the signals that this process handles: SIGTERM, and others that are not set to be ignored.
 
     `nohup` makes it ignore the end of the terminal; a shell makes background jobs of a script ignore Ctrl-C.
     """
@@ -141,7 +141,7 @@ def close_connections_in_children(endpoint: str) -> None:
 
 
 def _place_of(endpoint: str) -> str:
-    """The path of an ipc endpoint; the port of a tcp endpoint, because a name has several addresses."""
+    """Returns the path of an ipc endpoint, or the port of a tcp one, because a name has several addresses."""
     return endpoint.removeprefix("ipc://") if endpoint.startswith("ipc") else endpoint.rpartition(":")[2]
 
 

@@ -22,7 +22,7 @@ MOST_LETTERS = 220
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that resembles `word` most, or an empty string."""
+    """Returns the known word that resembles `word` most, or an empty string."""
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), "")
 
 
@@ -79,7 +79,7 @@ class Registry:
         return add
 
     def classes(self) -> dict[str, type]:
-        """All registered classes by name, sorted."""
+        """Returns all registered classes by name, sorted."""
         importlib.import_module(self._home)
         return dict(sorted(self._classes.items()))
 
@@ -92,7 +92,7 @@ class Registry:
         return f"{text[:MOST_LETTERS].rpartition(',')[0]}, ...; all: decentnode list {self.kind}"
 
     def find(self, name: str) -> type:
-        """The class called `name`, or the one at `module:Class`; raises UnknownPlugin."""
+        """Returns the class called `name`, or the one at `module:Class`; raises UnknownPlugin."""
         if ":" in name:
             return import_class(name, self.functions)
         known = self.classes()
@@ -102,12 +102,12 @@ class Registry:
         return known[name]
 
     def hint(self, name: str, known: list[str]) -> str:
-        """The known name nearest to an unknown one, as `guess` has it."""
+        """Returns the known name nearest to an unknown one, as `guess` has it."""
         return guess(name, known)
 
 
 def name_of(plugin: object) -> str:
-    """A plug-in's name in YAML; the name of its class if it comes from outside."""
+    """Returns a plug-in's name in YAML; the name of its class if it comes from outside."""
     cls = type(plugin)
     # Not an inherited name: a plug-in from outside may derive from a registered one.
     named = vars(cls) | getattr(plugin, "__dict__", {})
@@ -132,7 +132,7 @@ def is_third_party(plugin: object) -> bool:
 
 
 def import_class(path: str, functions: bool = False) -> type:
-    """The class at `module:Class`; raises UnknownPlugin if the module or the class is missing.
+    """Returns the class at `module:Class`; raises UnknownPlugin if the module or the class is missing.
 
     With `functions` also a function, which then stands for the class of what it returns.
     """

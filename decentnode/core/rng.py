@@ -35,13 +35,13 @@ MANTISSA = 53
 
 
 def key(seed: int, purpose: str, *counters: int) -> int:
-    """A 63-bit number that depends on every argument; usable as a seed of any generator."""
+    """Returns a 63-bit number that depends on every argument; usable as a seed of any generator."""
     words = f"{seed}/{purpose}/" + "/".join(map(str, counters))
     return xxhash.xxh3_64_intdigest(words.encode()) >> 1
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    """A Philox generator for one purpose, for instance `generator(seed, "shuffle", rank, epoch)`."""
+    """Returns a Philox generator for one purpose, for instance `generator(seed, "shuffle", rank, epoch)`."""
     return np.random.Generator(np.random.Philox(key=key(seed, purpose, *counters)))
 
 
@@ -59,7 +59,7 @@ def seed_generators(number: int, on_cpu: bool = True) -> None:
 
 @contextmanager
 def seeded(seed: int, purpose: str, *counters: int) -> Iterator[None]:
-    """A context in which the global generators of the CPU are seeded for one purpose; restores them."""
+    """Seeds the global generators of the CPU for one purpose within the block, and restores them."""
     import torch
 
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -83,7 +83,7 @@ class RandomSource(Stateful, ABC):
         """Returns `count` uniform bytes."""
 
     def whole(self, count: int) -> "Tensor":
-        """Uniform whole numbers from 0 to 2^53 - 1, shape (count,), int64."""
+        """Returns uniform whole numbers from 0 to 2^53 - 1, shape (count,), int64."""
         import torch
 
         if not count:
@@ -91,12 +91,12 @@ class RandomSource(Stateful, ABC):
         return torch.frombuffer(self.bytes(8 * count), dtype=torch.int64).bitwise_and_(2**MANTISSA - 1)
 
     def chosen(self, count: int, probability: float) -> "Tensor":
-        """The indices below `count` that are chosen, each with this probability by itself."""
+        """Returns the indices below `count` that are chosen, each with this probability by itself."""
         below: Tensor = self.whole(count) < math.floor(probability * 2**MANTISSA)
         return below.nonzero().flatten()
 
     def normal(self, count: int) -> "Tensor":
-        """Standard normal numbers, shape (count,), float64 (Box and Muller, 1958)."""
+        """Returns standard normal numbers, shape (count,), float64 (Box and Muller, 1958)."""
         import torch
 
         pairs = SUMMED * count // 2

@@ -14,7 +14,7 @@ class Stateful:
     state: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changed since the start and that the next round depends on."""
+        """Returns everything that changed since the start and that the next round depends on."""
         changed = {name: getattr(self, name) for name in self.state}
         return {n: v.state_dict() if isinstance(v, Stateful) else v for n, v in changed.items()}
 

@@ -87,7 +87,7 @@ def silence(output: TextIO) -> None:
 
 
 def log_name(first_rank: int) -> str:
-    """The log of a host process in the run directory, by its first rank."""
+    """Returns the log of a host process in the run directory, by its first rank."""
     return f"logs/{first_rank:05d}.log"
 
 

@@ -10,7 +10,7 @@ UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def readable_bytes(count: float) -> str:
-    """Three or four digits and a decimal unit: `49.4 MB`."""
+    """Returns three or four digits and a decimal unit: `49.4 MB`."""
     if count < 1000:
         return f"{count:.0f} B"
     for unit in UNITS:
@@ -21,7 +21,7 @@ def readable_bytes(count: float) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
-    """`4.9 s`, `3 min 20 s` or `2 h 05 min`."""
+    """Returns `4.9 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds < 99.95:
         return f"{seconds:.1f} s"
     minutes, seconds_left = divmod(round(seconds), 60)
@@ -30,19 +30,19 @@ def readable_seconds(seconds: float) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """`0:07`, `12:40` or `2:05:09`, for a running clock."""
+    """Returns `0:07`, `12:40` or `2:05:09`, for a running clock."""
     minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
 
 
 def percent(fraction: float | None) -> str:
-    """`97.00`, or a dash if unknown."""
+    """Returns `97.00` for 0.97, or a dash if unknown."""
     return "-" if fraction is None else f"{100 * fraction:.2f}"
 
 
 def decimal(value: float | None) -> str:
-    """Four decimals (three from 100 on), or scientific notation outside that range; a dash if unknown."""
+    """Returns 4 decimals (3 from 100 on), scientific notation outside that range, a dash if unknown."""
     if value is None or not isfinite(value):
         return "-"
     if value != 0 and not 1e-3 <= abs(value) < LARGE:
@@ -51,32 +51,32 @@ def decimal(value: float | None) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """`1 node`, `2 nodes`."""
+    """Returns `1 node`, `2 nodes`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def shortened(text: str) -> str:
-    """The text, or its start and three dots."""
+    """Returns the text, or its start and three dots."""
     return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
 
 
 def quoted(text: str) -> str:
-    """The text in quotes, shortened, with unprintable characters as escapes."""
+    """Returns the text in quotes, shortened, with unprintable characters as escapes."""
     return f"'{printable(text[:MOST_QUOTED])}{'...' if len(text) > MOST_QUOTED else ''}'"
 
 
 def printable(text: str) -> str:
-    """The text with line breaks and control characters as escapes, so it stays in one line."""
+    """Returns the text with line breaks and control characters as escapes, so it stays in one line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def first_line(error: BaseException) -> str:
-    """The message of an error in one line."""
+    """Returns the message of an error in one line."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def ranks_in_words(ranks: Sequence[int], most: int) -> str:
-    """`rank 3`, `ranks 3 and 5`, `ranks 3, 5, 9 and 2 others`; names at most `most`."""
+    """Returns `rank 3`, `ranks 3 and 5`, `ranks 3, 5, 9 and 2 others`; names at most `most`."""
     named = list(map(str, ranks[:most]))
     more = len(ranks) - len(named)
     if more:
@@ -86,7 +86,7 @@ def ranks_in_words(ranks: Sequence[int], most: int) -> str:
 
 
 def how_it_ended(status: int) -> str:
-    """A process's end as text; `status` is its exit code, or minus the signal that killed it."""
+    """Returns a process's end as text; `status` is its exit code, or minus the signal that killed it."""
     if status < 0:
         return f"killed by signal {-status}"
     return f"its process ended with exit code {status}"

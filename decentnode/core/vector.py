@@ -51,7 +51,7 @@ class Entry:
     def of(
         cls, name: str, tensor: Tensor, offset: int, is_buffer: bool = False, channels_last: bool = False
     ) -> "Entry":
-        """The entry of a tensor; `channels_last`: of a real one of four dimensions, in that memory order."""
+        """Returns the entry of a tensor; `channels_last`: real 4-D tensors have that memory order."""
         is_complex = tensor.is_complex()
         shape = torch.Size((*tensor.shape, 2)) if is_complex else tensor.shape
         permuted = channels_last and tensor.dim() == 4 and not is_complex
@@ -86,7 +86,7 @@ class ParameterLayout:
         return any(entry.channels_last for entry in self.entries)
 
     def name_at(self, index: int) -> str:
-        """The module's name of the tensor that an element of the vector belongs to."""
+        """Returns the module's name of the tensor that an element of the vector belongs to."""
         ends = [entry.offset + entry.shape.numel() for entry in self.entries]
         return next(
             (e.name for e, end in zip(self.entries, ends, strict=True) if index < end), f"element {index}"
@@ -97,7 +97,7 @@ class ParameterLayout:
         cls, module: nn.Module, mix_buffers: bool = False, channels_last: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> "ParameterLayout":  # fmt: skip
-        """The layout of a module's parameters and, if `mix_buffers`, its float buffers (running statistics).
+        """Returns the layout of a module's parameters and, if `mix_buffers`, of running statistics.
 
         It never contains integer buffers (batch counters), whose average has no meaning; sparse or complex
         ones, and masks with infinities; or frozen parameters, equal on all nodes. `channels_last` stores
@@ -245,11 +245,11 @@ class Vector:
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype for sums of that dtype, also kept between rounds: float32 at least."""
+    """Returns the dtype for sums of that dtype, also kept between rounds: float32 at least."""
     return torch.float32 if dtype in HALVES else dtype
 
 
 def needs_float32(dtype: torch.dtype) -> str:
-    """The message about a part that does not work in a 16-bit format."""
+    """Returns the message about a part that does not work in a 16-bit format."""
     name = str(dtype).removeprefix("torch.")
     return f"needs the precision of float32, not {name}; set training.dtype: float32, and cast for the wire"
