@@ -24,7 +24,7 @@ NICENESS = 19
 
 
 def scene_of(experiment: Experiment, run: Path) -> Scene:
-    """What attacks know of a run, with the truth; raises BadInput where payloads cannot be read."""
+    """Returns what attacks know of a run, with the truth; raises BadInput where payloads cannot be read."""
     settings, samples, first = experiment.settings, experiment.samples, experiment.sharing()
     if isinstance(first, BuffersBeside) or not isinstance(first, Sharing):
         raise BadInput.at("adversaries", "passive attacks and training.mix_buffers do not go together")
@@ -46,13 +46,13 @@ def scene_of(experiment: Experiment, run: Path) -> Scene:
 
 
 def passive(experiment: Experiment) -> list[PassiveAttack]:
-    """The passive adversaries of a run."""
+    """Returns the passive adversaries of a run."""
     made = (plugin.make() for plugin in experiment.settings.adversaries)
     return [adversary for adversary in made if isinstance(adversary, PassiveAttack)]
 
 
 def attacked(experiment: Experiment, run: Path, attacks: Sequence[PassiveAttack]) -> Iterator[AttackResult]:
-    """The results of attacks on the transcripts of a run that has ended; raises BadInput."""
+    """Yields the results of attacks on the transcripts of a run that has ended; raises BadInput."""
     scene = scene_of(experiment, run)
     attackers = [Attacker(scene, attack, run) for attack in attacks]
     for attacker in attackers:

@@ -19,7 +19,7 @@ class DatasetCache:
         self._datasets: dict[str, LoadedDataset] = {}
 
     def of(self, settings: Settings) -> LoadedDataset:
-        """The samples of a run, read if they are not here; raises BadInput."""
+        """Returns the samples of a run, read if they are not here; raises BadInput."""
         key = key_of(settings)
         if key not in self._datasets:
             dataset: Dataset = settings.dataset.make()
@@ -33,7 +33,7 @@ class DatasetCache:
 
 
 def key_of(settings: Settings) -> str:
-    """Equal for runs with the same samples."""
+    """Returns a key that is equal for runs with the same samples."""
     options = {name: value for name, value in settings.dataset.options.items() if name not in SIZES}
     # A class of one's own that derives from one of ours may use the seed.
     seed = settings.seed if vars(settings.dataset.cls).get("uses_seed", True) else None

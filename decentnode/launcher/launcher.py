@@ -282,7 +282,7 @@ class Launcher:
         self._run_monitor.open(self._socket_dir, {RESTART: self._restarts.restart})
 
     def _interrupt(self, signum: signal.Signals) -> None:
-        """The first signal asks the nodes to stop; a second one, or one before the start, kills them."""
+        """Asks the nodes to stop at the first signal; kills them at a second one, or before the start."""
         self._run_monitor.wake()
         # A closed terminal may send SIGHUP twice, and a session that ends sends it after SIGTERM.
         self._signals += not (self._signals and signum is signal.SIGHUP)

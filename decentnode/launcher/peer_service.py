@@ -33,7 +33,7 @@ def start_service(
 
 
 def by_hand(settings: Settings) -> SamplingService:
-    """The service for the nodes of these settings, started beside the run; raises BadInput."""
+    """Makes the service for the nodes of these settings, started beside the run; raises BadInput."""
     graph: Graph = settings.graph.make()
     if not (isinstance(graph, PeerSampler) and graph.address):
         raise BadInput.at("graph", "must be peer_sampler with the address of this service; see graph.address")

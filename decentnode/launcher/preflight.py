@@ -41,7 +41,7 @@ def check_writers(settings: Settings, machine: int) -> None:
 
 
 def files_needed(graph: Graph, ranks: Sequence[int], plan: TransportPlan) -> int:
-    """Approximate number of files that the largest host process of a machine with these ranks opens."""
+    """Estimates how many files the largest host process of a machine with these ranks opens."""
     here, size, most = {*ranks}, plan.nodes_in_one_process(len(ranks)), graph.num_nodes**2
     if not graph.static:
         # Links to peers that no coming round needs are closed.
@@ -67,7 +67,7 @@ def raise_file_limit() -> int:
 
 
 def file_shortage(settings: Settings, machine: int) -> str:
-    """A line if this machine's limit of open files is too low for its nodes; otherwise empty."""
+    """Returns a line if this machine's limit of open files is too low for its nodes; otherwise empty."""
     plan: TransportPlan = settings.communication.make().plan
     if plan.one_process:
         return ""
@@ -95,7 +95,7 @@ def check_processes(settings: Settings, machine: int) -> None:
 
 
 def credentials(settings: Settings, machine: int) -> Credentials | None:
-    """The credentials for the links of `machine`; None if they are plain. Raises BadInput, in one line."""
+    """Returns credentials for the links of `machine`, None if they are plain; raises BadInput in one line."""
     if isinstance(settings.security, KeyFolder):
         # Refused instead of a plain link: the user asked for authentication.
         if zmq.zmq_version_info() < OLDEST_LIBZMQ or not zmq.has("curve"):

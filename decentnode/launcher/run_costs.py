@@ -55,7 +55,7 @@ def measure(experiment: Experiment) -> Costs:
 
 
 def steps(experiment: Experiment, rank: int, round: int) -> int:
-    """The local steps of a node in a round."""
+    """Returns the local steps of a node in a round."""
     training = experiment.settings.training
     per_epoch = training.make_minibatches(experiment.shard(rank)).steps_per_epoch(training.accumulate)
     return training.steps(rank, round, per_epoch)

@@ -72,14 +72,14 @@ def run_here(
 
 
 def plugin_threads() -> int | None:
-    """The number of threads that the code of a plug-in has set; None: none. This process is back at one."""
+    """Returns the threads that a plug-in's code has set, None for none; sets this process back to one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     return threads if threads > 1 else None
 
 
 def sample_notice(settings: Settings) -> str:
-    """The line that says that nodes train on a generated sample; empty where they do not."""
+    """Returns the line that says that nodes train on a generated sample; empty where they do not."""
     dataset: Dataset = settings.dataset.make()
     if not dataset.is_sample:
         return ""

@@ -13,7 +13,7 @@ MOST_NAMED = 5
 
 
 def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start:
-    """The start of a new run; or after the newest round that all ranks of an earlier one can continue after.
+    """Returns the start of a new run, or of one that resumes after the newest round that all ranks have.
 
     `joins`: what each machine that is here has said; those of machine 0 decide whether a run is resumed.
     Raises StartError where no round suits all.
@@ -44,7 +44,7 @@ def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start
 
 
 def newest_of_all(offers: dict[int, list[int]], ranks: Iterable[int]) -> int:
-    """The newest round that all ranks have a checkpoint of; raises StartError that names what is missing."""
+    """Returns the newest round with checkpoints of all ranks; raises StartError that names missing ones."""
     have = {rank: sorted(set(offers.get(rank, ()))) for rank in ranks}
     shared = set.intersection(*map(set, have.values()))
     if shared:

@@ -27,7 +27,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def meet(self, handshakes: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
-        """The agreement of all machines, `handshakes` being those of this machine.
+        """Agrees with all machines on the start; `handshakes` are those of this machine.
 
         Raises StartError that names missing or different machines, and BadInput if one has other code.
         """
@@ -73,7 +73,7 @@ class Cluster(ABC):
         return None
 
     def present(self) -> set[int]:
-        """The machines that take part: this one, and those with nodes that may still report."""
+        """Returns the machines that take part: this one, and those with nodes that may still report."""
         return {0}
 
     @property

@@ -115,7 +115,7 @@ class LauncherChannel:
                 return False
 
     def receive(self) -> Arrival | None:
-        """The next message, if one is here."""
+        """Returns the next message, if one is here."""
         while has_input(self._socket):
             *routes, frame = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             if len(routes) == self._hosts:

@@ -64,7 +64,7 @@ class LateJoin:
         return [*gone, *back]
 
     def _objection(self, machine: int, times: int) -> str:
-        """Why a machine cannot take part any more; empty if it can."""
+        """Returns why a machine cannot take part any more; an empty text if it can."""
         ended = (MemberState.FINISHED, MemberState.STOPPED)
         states = {self.membership.members[rank].state for rank in self.mapping.ranks_of(machine)}
         objections = {

@@ -71,7 +71,7 @@ class Rendezvous:
         self._endpoint = tcp_endpoint(host, mapping.rendezvous_port)
 
     def meet(self, handshakes: dict[int, bytes], deadline: float, is_stopped: Callable[[], bool]) -> Start:
-        """The agreement of all machines; raises StartError that names missing or different ones.
+        """Agrees with all machines on the start; raises StartError that names missing or different ones.
 
         Raises BadInput if a machine has other code. `handshakes`: the handshakes of this machine.
         """
@@ -126,7 +126,7 @@ class Rendezvous:
         return nodes - sum(len(self._mapping.ranks_of(machine)) for machine in missing) >= least
 
     def _missing(self) -> set[int]:
-        """Machines that have not joined, or have left again; the messages of the latter are dropped."""
+        """Returns machines that have not joined, or have left again; drops the messages of the latter."""
         before, self._checked = self._checked, time.monotonic()
         # If this process was suspended, messages that arrived meanwhile are not read yet.
         timeout = Timeouts.machine_left(self._checked - before)
@@ -208,7 +208,7 @@ class Rendezvous:
         return self._channel is not None and self._channel.has_messages
 
     def receive(self, timeout: float = 0.0) -> list[Note]:
-        """Messages of the other machines; waits at most `timeout` seconds for the first."""
+        """Returns messages of the other machines; waits at most `timeout` seconds for the first."""
         notes: list[Note] = []
         channel, room = self._channel, MOST_AT_ONCE * MOST_BYTES
         if channel is None or not channel.wait(timeout):
@@ -221,7 +221,7 @@ class Rendezvous:
         return notes
 
     def _read(self, channel: LauncherChannel, arrival: Arrival) -> Note | None:
-        """The decoded message; None if it is refused."""
+        """Returns the decoded message; None if it is refused."""
         try:
             note: Note = DECODER.decode(arrival.content)
         except UNDECODABLE:
@@ -268,7 +268,7 @@ class Rendezvous:
             self._channel = None
 
     def _difference(self, join: Join) -> Refuse | None:
-        """The first difference to machine 0 for which a machine is refused, causes before consequences."""
+        """Returns the first difference to machine 0 that refuses a machine, causes before consequences."""
         name, own_join = self._name({join.machine}), self._join
         if own_join.version != join.version:
             return Refuse(f"{name} has another version: {join.version[:12]}; machine 0: {own_join.version}")
@@ -286,7 +286,7 @@ class Rendezvous:
         return None
 
     def _other_code(self, join: Join) -> str:
-        """How a machine's code differs from that of this one, as text; empty if it does not."""
+        """Returns how a machine's code differs from that of this one, as text; empty if it does not."""
         here = self._join
         if here.torch != join.torch:
             return f"another version of torch: {printable(join.torch[:40])}; machine 0: {here.torch}"
@@ -297,7 +297,7 @@ class Rendezvous:
         return f"other code than machine 0: {files}" if (files := difference(here.code, join.code)) else ""
 
     def _objection(self, start: Start) -> str:
-        """Why this machine does not accept the start; empty if it does."""
+        """Returns why this machine does not accept the start; an empty text if it does."""
         # A handshake of an absent node could only be forged.
         here = set(self.machines) - set(start.absent)
         ranks = {rank for machine in here for rank in self._mapping.ranks_of(machine)}
@@ -311,7 +311,7 @@ class Rendezvous:
         return self._unsigned(start)
 
     def _unsigned(self, start: Start) -> str:
-        """A machine whose handshakes have no valid signature; empty if there is none."""
+        """Returns a machine whose handshakes have no valid signature; empty if there is none."""
         if not self._credentials or not self._credentials.signers:
             return ""
         for machine in set(self.machines) - set(start.absent):
@@ -323,7 +323,7 @@ class Rendezvous:
         return ""
 
     def _agree(self, absent: list[int]) -> Start:
-        """The agreement of the machines that are here; all learn why there is none."""
+        """Returns the agreement of the machines that are here; informs all of the reason if there is none."""
         try:
             return agreed(self._joins, self._mapping, absent)
         except StartError as error:
@@ -345,7 +345,7 @@ class Rendezvous:
 
 
 def _other_values(here: dict[str, str], there: dict[str, str]) -> str:
-    """A line for each setting with different values on two machines, with both of them."""
+    """Returns a line for each setting with different values on two machines, with both of them."""
     keys = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
     lines = [
         f"\n  {printable(key[:100])}: {printable(there.get(key, 'none')[:MOST_VALUE])}; "

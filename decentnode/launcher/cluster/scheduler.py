@@ -16,13 +16,13 @@ from decentnode.mapping.job import SchedulerJob
 
 
 def job_of(settings: Settings) -> SchedulerJob | None:
-    """The job whose machines take part; None if the settings list them. Raises MappingError."""
+    """Returns the job whose machines take part; None if the settings list them. Raises MappingError."""
     mapping = settings.mapping.make()
     return mapping.job if isinstance(mapping, Environment) else None
 
 
 def settle(settings: Settings) -> Settings:
-    """The settings with the job's machines, and the index of this one; unchanged if they list machines.
+    """Returns the settings with the job's machines and the index of this one, unless they list machines.
 
     Machines may share a file system, so each has its own directory. Raises BadInput, and StartError if the
     others do not publish their addresses.
@@ -50,7 +50,7 @@ def settle(settings: Settings) -> Settings:
 
 
 def this_machine(settings: Settings) -> int:
-    """The index from the settings, or from this host's addresses."""
+    """Returns the index from the settings, or from this host's addresses."""
     if settings.machine is not None:
         return settings.machine
     return int(settings.mapping.make().find_machine())
@@ -64,7 +64,7 @@ def _run_dir(settings: Settings, job: SchedulerJob) -> str | None:
 
 
 def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[str] = ()) -> Path:
-    """This machine's part of a run's directory, if machines share it; otherwise the directory itself.
+    """Returns this machine's part of a run's directory, if machines share it; otherwise all of it.
 
     Raises BadInput where this machine is not found among several that share it.
     """

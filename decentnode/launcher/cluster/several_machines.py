@@ -73,7 +73,7 @@ class SeveralMachines(Cluster):
         is_stopping: Callable[[], bool],
         why_not_taken_back: str,
     ) -> None:
-        """`message_dispatcher` gets what other parts need; `vector_bytes`: of a sum of vectors.
+        """`message_dispatcher` gets messages for other parts; `vector_bytes`: the size of a sum of vectors.
 
         `run_seconds`: seconds since the start of the run; `why_not_taken_back`: why lost nodes cannot rejoin.
         """
@@ -221,7 +221,7 @@ class SeveralMachines(Cluster):
         return self._machine != 0 and time.monotonic() - self._last_received[0] > seconds
 
     def _lose_silent(self, now: float) -> None:
-        """On machine 0: marks the nodes of silent machines as lost."""
+        """Marks the nodes of silent machines as lost, on machine 0."""
         for machine in sorted(self.present() - {0}) if self._machine == 0 else ():
             if now - self._last_received[machine] > Timeouts.machine_silent:
                 why = f"no message from machine {machine} for {Timeouts.machine_silent:.0f} s"
@@ -273,7 +273,7 @@ class SeveralMachines(Cluster):
                 self._report_dispatcher.dispatch(report)
 
     def _objection(self, report: Report, machine: int) -> str:
-        """Why a report from this machine is refused; empty if it counts."""
+        """Returns why a report from this machine is refused; an empty text if it counts."""
         # These name a process instead of a rank.
         if isinstance(report, Restarted | Exited):
             about, carriers = report.process, self._carriers

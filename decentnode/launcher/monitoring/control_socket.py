@@ -153,7 +153,7 @@ class ControlServer:
             self._live.unlink(missing_ok=True)
 
     def _advance(self, client: _Client) -> bool:
-        """One step of a conversation; True when it is over."""
+        """Takes one step of a conversation; returns True when it is over."""
         if not client.answer:
             piece = client.connection.recv(MOST_REQUEST_BYTES)
             client.received += piece
@@ -180,7 +180,7 @@ class ControlServer:
 
 
 def query(path: str, request: Request) -> msgspec.Raw:
-    """The launcher's answer on the socket at `path`; raises RunFailed.
+    """Returns the launcher's answer on the socket at `path`; raises RunFailed.
 
     Without a launcher: raises one of `NOBODY_THERE`.
     """
@@ -194,7 +194,7 @@ def query(path: str, request: Request) -> msgspec.Raw:
 
 
 def _answered(path: str, request: Request, is_repeated: bool = False) -> bytes:
-    """The bytes of the answer, one line."""
+    """Returns the bytes of the answer, one line."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         # For each step; the launcher limits the whole conversation itself.
         connection.settimeout(Timeouts.control_answer)
@@ -217,7 +217,7 @@ def _answered(path: str, request: Request, is_repeated: bool = False) -> bytes:
 
 
 def live_of(run_dir: Path) -> Live | None:
-    """The control socket of the run; None if no launcher has published one. Raises BadInput if it is
+    """Returns the control socket of the run; None if no launcher has published one. Raises BadInput if it is
     no run.
     """
     if not os.path.exists(run_dir / "config.yaml"):  # noqa: PTH110 - too long, or not ours

@@ -27,7 +27,7 @@ SIGKILL_STATUS = -9
 
 
 def bytes_needed(experiment: Experiment, machine: int, evaluators: int = 0) -> int:
-    """Approximate bytes that a machine's nodes and evaluators need beyond what is loaded.
+    """Estimates the bytes that a machine's nodes and evaluators need beyond what is loaded.
 
     Activations are not counted.
     """
@@ -55,7 +55,7 @@ def bytes_needed(experiment: Experiment, machine: int, evaluators: int = 0) -> i
 
 
 def _optimizer_copies(experiment: Experiment) -> int:
-    """Numbers per parameter in the optimizer's state, from one step on four parameters."""
+    """Counts numbers per parameter in the optimizer's state, from one step on four parameters."""
     # A real step, because optimizers create their state at the first one.
     state = trial_step(experiment.settings.training.make_optimizer, experiment.layout.dtype)
     return _bytes_of(state) // (4 * experiment.layout.dtype.itemsize)
@@ -70,7 +70,7 @@ def _bytes_of(state: object) -> int:
 
 
 def _frames(experiment: Experiment, rank: int, machine: int) -> int:
-    """Payloads of neighbors in this node's memory; those in shared memory are read in place."""
+    """Counts payloads of neighbors in this node's memory; those in shared memory are read in place."""
     graph, mapping = experiment.graph.graph, experiment.mapping
     in_place = getattr(experiment.settings.communication.make(), "local", "shared_memory") == "shared_memory"
     sources = (graph.sources(rank, round) for round in graph.cycle)
@@ -108,7 +108,7 @@ class MemoryEstimate:
         return f"need about {needed} beside their activations, {available} are available"
 
     def explain(self, report: Report) -> list[Report]:
-        """The report, with the numbers if memory ran out."""
+        """Returns the report, with the numbers if memory ran out."""
         if isinstance(report, Failed) and report.out_of_memory:
             return [Failed(report.rank, f"{report.error}; all nodes here {self.figures}", out_of_memory=True)]
         # The kernel's kill looks like any other; only the counter of such kills tells them apart.
@@ -122,13 +122,13 @@ class MemoryEstimate:
 
 
 def available_bytes() -> int:
-    """Bytes that can be used without swapping, within the limits of control groups."""
+    """Returns the bytes that can be used without swapping, within the limits of control groups."""
     free = (_field(Path("/proc/meminfo"), "MemAvailable:") or 0) * 1024
     return max(0, int(min(free, room("memory.max", "memory.current"))))
 
 
 def times_run_out() -> int:
-    """Kills for lack of memory in this control group.
+    """Returns the number of kills for lack of memory in this control group.
 
     Without counters of groups: in the whole system.
     """
@@ -138,7 +138,7 @@ def times_run_out() -> int:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """The number after a name at the start of a line; None if there is none."""
+    """Returns the number after a name at the start of a line; None if there is none."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

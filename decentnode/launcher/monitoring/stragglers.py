@@ -65,7 +65,7 @@ class StragglerTracker:
             self.end(rank, membership.members[rank].round, now)
 
     def current(self, now: float) -> dict[int, Waiting]:
-        """The current waits, by waiting rank."""
+        """Returns the current waits, by waiting rank."""
         self._current = {r: (w, at) for r, (w, at) in self._current.items() if now - at <= w.lasts}
         return {rank: waiting for rank, (waiting, _) in self._current.items()}
 

@@ -94,7 +94,7 @@ class Watchdog:
         dispatcher.register(Restarted, lambda report: self.restart(report.process))
 
     def check(self, now: float) -> list[Report]:
-        """New reports; does nothing before `next_check`."""
+        """Returns new reports; does nothing before `next_check`."""
         if now < self.next_check:
             return []
         before = now - CHECK_INTERVAL if self._last_check is None else self._last_check
@@ -125,7 +125,7 @@ class Watchdog:
             self.next_check = min(self.next_check, time.monotonic() + CHECK_INTERVAL)
 
     def _next_pause(self) -> float:
-        """Longer while all wait, but at most until the next process would count as stuck."""
+        """Returns a longer pause while all wait, but at most until the next process would count as stuck."""
         if self._quiet < QUIET_INTERVAL:
             return CHECK_INTERVAL
         # Until a silent process counts as stuck, and until it is killed.
@@ -141,7 +141,7 @@ class Watchdog:
         return max(CHECK_INTERVAL, min([GROWTH * self._pause, LONGEST_INTERVAL, *left]))
 
     def hung(self, now: float) -> dict[int, list[Failed]]:
-        """By position of each process to be killed the reports about its active nodes.
+        """Returns the reports about the active nodes of processes to be killed, by position of the process.
 
         It has made no progress for too long, or has outlived its nodes.
         """
@@ -159,7 +159,7 @@ class Watchdog:
         }
 
     def exit_pause(self, now: float) -> float:
-        """Seconds until the next process without active nodes is overdue, or not waited for any more.
+        """Returns seconds until the next process without active nodes is overdue, or no longer waited for.
 
         Its last reports may still be on their way, or the fork server may restart it. NEVER: all such
         processes have exited, or have outlived a kill.
@@ -169,7 +169,7 @@ class Watchdog:
         return min((seconds for seconds in left if seconds > 0.0), default=NEVER)
 
     def _exits(self, now: float) -> dict[int, float]:
-        """By position the seconds for which a process without active nodes has been seen."""
+        """Returns for how many seconds each process without active nodes has been seen, by position."""
         now -= self._suspended
         self._idle_since = {p: self._idle_since.get(p, now) for p in sorted(self._membership.idle)}
         return {position: now - since for position, since in self._idle_since.items()}
@@ -185,19 +185,19 @@ class Watchdog:
         return rank in self._local and self._watched[self._local[rank]].stuck
 
     def doing(self, rank: int, now: float) -> str:
-        """What a node does, and for how long: `training for 12 s`; empty if unknown."""
+        """Returns what a node does, and for how long: `training for 12 s`; empty if unknown."""
         if rank not in self._beats:
             return ""
         # The node may have begun it after `now`.
         return f"{self.activity_of(rank)} for {max(0.0, now - self._beats[rank].read().since):.0f} s"
 
     def activity_of(self, rank: int) -> str:
-        """What a local node does, as text."""
+        """Returns what a local node does, as text."""
         stopped = self._watched[self._local[rank]].stopped
         return "suspended" if stopped else DOING[self._beats[rank].read().activity]
 
     def waits_for(self, rank: int, behind: Behind | None = None) -> list[int]:
-        """The peers that a local node waits for now, those first that are behind it; empty if it does not.
+        """Returns the peers that a local node waits for, those first that are behind it; empty without any.
 
         If it does not say for whom: all that are behind. `behind` has the answers of one pass over many
         nodes: all that wait in one round wait for the same ones.
@@ -232,7 +232,7 @@ class Watchdog:
         return True
 
     def _sightings(self, watched: _Watched) -> list[Heartbeat]:
-        """The heartbeats of its active nodes."""
+        """Returns the heartbeats of its active nodes."""
         return [self._beats[rank].read() for rank in watched.ranks if rank in self._active]
 
     def _observe(self, position: int, watched: _Watched, elapsed: float) -> None:
@@ -265,7 +265,7 @@ class Watchdog:
         )
 
     def _limit(self, watched: _Watched) -> float:
-        """Seconds of silence after which a process counts as stuck."""
+        """Returns the seconds of silence after which a process counts as stuck."""
         activities = {seen.activity for seen in self._sightings(watched)}
         if Activity.BEGIN in activities and self._heartbeats.last_round == UNDECIDED:
             return NEVER  # the nodes bound this wait themselves
@@ -282,7 +282,7 @@ class Watchdog:
                     yield Stuck(rank, max(seen.round, 0), self.activity_of(rank), watched.silent)
 
     def _waits(self, now: float) -> Iterable[Waiting]:
-        """All waits, if one of them is unusually long: a shorter one may show its cause."""
+        """Returns all waits, if one of them is unusually long: a shorter one may show its cause."""
         seen = {rank: self._beats[rank].read() for rank in sorted(self._active & self._local.keys())}
         waiting = {
             rank: beat
@@ -323,7 +323,7 @@ class Watchdog:
 
 
 def thread_state(pid: int | None) -> str:
-    """The kernel's state of a process's main thread (R, S, D, T, ...); empty if the process has ended."""
+    """Returns the kernel's state of a process's main thread (R, S, D, T, ...); empty if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         # The name before it may contain spaces and parentheses.

@@ -48,7 +48,7 @@ _TASK = struct.Struct("<II")
 
 
 def evaluators_wanted(experiment: Experiment, local: Collection[int]) -> int:
-    """The number of evaluators for these ranks of a machine; more than nodes are never busy."""
+    """Returns the number of evaluators for these ranks of a machine; more than nodes are never busy."""
     wanted = experiment.settings.evaluation.background
     if wanted is True:
         # Where nodes keep all processors busy, an evaluator gains nothing and costs them time.
@@ -153,7 +153,7 @@ class EvaluatorPool:
         self._distribute()
 
     def reports(self) -> list[Evaluated]:
-        """Finished evaluations; those that failed have no metrics."""
+        """Returns finished evaluations; those that failed have no metrics."""
         evaluated: list[Evaluated] = []
         now = self._clock.now()
         for evaluator in [*self._evaluators]:

@@ -162,7 +162,7 @@ class ModelObserver(threading.Thread):
                 self._advance(round, self._rounds[round])
 
     def _arrived(self) -> list[Event]:
-        """All waiting events; if there are none, the first that arrives, or none after POLL_INTERVAL."""
+        """Returns all waiting events; without any, the first that arrives, or none after POLL_INTERVAL."""
         events: list[Event] = []
         with contextlib.suppress(queue.Empty):
             events.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))

@@ -15,7 +15,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def control_group() -> Path:
-    """The folder of this process's control group; the root if it has none."""
+    """Returns the folder of this process's control group; the root if it has none."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -25,24 +25,24 @@ def control_group() -> Path:
 
 
 def with_parents(group: Path) -> list[Path]:
-    """The group and all groups around it."""
+    """Returns the group and all groups around it."""
     return [group, *(parent for parent in group.parents if parent.is_relative_to(GROUPS))]
 
 
 def room(limit: str, usage: str) -> float:
-    """The least that a group leaves, such as of `memory.max` and `memory.current`; infinity: no limit."""
+    """Returns the least that a group leaves, as of `memory.max` and `memory.current`; infinity: no limit."""
     return min((most - used for most, used in _numbers(limit, usage)), default=math.inf)
 
 
 def _numbers(*names: str) -> Iterator[list[int]]:
-    """The numbers in these files of each group that has them all; `max` is none."""
+    """Yields the numbers in these files of each group that has them all; `max` is none."""
     for group in with_parents(control_group()):
         with suppress(OSError, ValueError):
             yield [int((group / name).read_text()) for name in names]
 
 
 def processors() -> int:
-    """Processors that this process may keep busy: those it may run on, within the quotas of its groups."""
+    """Counts processors that this process may keep busy, within the quotas of its groups."""
     allowed = float(len(os.sched_getaffinity(0)))
     for group in with_parents(control_group()):
         with suppress(OSError, ValueError):
@@ -52,7 +52,7 @@ def processors() -> int:
 
 
 def room_for_processes() -> float:
-    """How many more processes and threads may start; infinity without a limit.
+    """Returns how many more processes and threads may start; infinity without a limit.
 
     The kernel counts those of a user (`ulimit -u`), but not for root, and those of each group (`pids.max`).
     """

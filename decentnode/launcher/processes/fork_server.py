@@ -256,5 +256,5 @@ def die_with(parent: int) -> None:
 
 
 def name_socket_directory() -> str:
-    """An unused name for a private directory of sockets."""
+    """Returns an unused name for a private directory of sockets."""
     return f"{folder_for_sockets()}/decentnode-{secrets.token_hex(4)}"

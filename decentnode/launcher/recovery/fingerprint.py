@@ -15,13 +15,13 @@ P = TypeVar("P", bound=Plugin)
 
 
 def fingerprint(settings: Settings, graph: Graph) -> str:
-    """A hash of all settings that change results, and of the graph and the files that they name."""
+    """Returns a hash of all settings that change results, and of the graph and the files that they name."""
     agreed = f"{settings.device} {config.digest(neutral(settings), graph)}"
     return hashlib.sha256(agreed.encode()).hexdigest()
 
 
 def neutral(settings: Settings) -> Settings:
-    """The settings without what changes no result: names, places, ports, limits of time, writers."""
+    """Returns the settings without what changes no result: names, places, ports, limits of time, writers."""
     ports = settings.communication.make().plan.ports(1, True)
     return replace(
         settings, name="run", run_dir=None, machine=None, security="none",
@@ -38,12 +38,12 @@ def neutral(settings: Settings) -> Settings:
 
 
 def _without(plugin: P, *options: str) -> P:
-    """The plug-in, with these options unset if it has them."""
+    """Returns the plug-in, with these options unset if it has them."""
     return replace(plugin, options={k: None if k in options else v for k, v in plugin.options.items()})
 
 
 def difference(old_settings: Settings, new_settings: Settings) -> str:
-    """The first key whose value differs, with both values, as text; empty where none does."""
+    """Returns the first key whose value differs, with both values, as text; empty where none does."""
     old, new = (config.resolved(neutral(settings)) for settings in (old_settings, new_settings))
     for key, (was, now) in differences(old, new):
         return f"{key} was {_shown(was)}, not {_shown(now)}"

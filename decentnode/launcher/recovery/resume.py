@@ -98,7 +98,7 @@ class ResumePlan:
             )
 
     def with_checkpoints(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
-        """The Join with this machine's checkpoints; raises BadInput that names a rank without any.
+        """Returns the Join with this machine's checkpoints; raises BadInput that names a rank without any.
 
         Also raises it for another dataset or code, and where `begin` would fail: by then the others have the
         start signal and would continue alone. `settings`: the hash in valid checkpoints.
@@ -246,7 +246,7 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
 
 
 def settings_digest(experiment: Experiment) -> str:
-    """A hash of all settings that affect the models; keys that may change at a resume are left out."""
+    """Returns a hash of all settings that affect the models, without keys that may change at a resume."""
     settings, nothing = experiment.settings, dict[str, object]()
     gradient_sync = settings.training.gradient_sync
     lasting_sync = replace(gradient_sync, options={**gradient_sync.options, **UNIMPORTANT})
@@ -279,7 +279,7 @@ def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
 
 
 def _comparable(settings: Settings) -> dict[str, Any]:
-    """The settings as plain values; machines are reduced to their number of nodes."""
+    """Returns the settings as plain values; machines are reduced to their number of nodes."""
     values = config.resolved(settings)
     mapping = settings.mapping.make()
     if isinstance(mapping, Consecutive):
@@ -290,7 +290,7 @@ def _comparable(settings: Settings) -> dict[str, Any]:
 
 
 def differences(before: Any, after: Any, key: str = "") -> Iterable[tuple[str, tuple[Any, Any]]]:
-    """Each key whose value differs, with both values; None for a missing one."""
+    """Yields each key whose value differs, with both values; None for a missing one."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in (*before, *(name for name in after if name not in before)):
             inner = f"{key}.{name}" if key else str(name)

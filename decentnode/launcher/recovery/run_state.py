@@ -48,7 +48,7 @@ class RunState:
         self._limiter = RateLimiter()
 
     def join_message(self) -> Join:
-        """What this machine joins with; its checkpoints only to resume a run. Raises BadInput."""
+        """Returns the message with which this machine joins; checkpoints only to resume. Raises BadInput."""
         experiment = self._experiment
         settings, graph = experiment.settings, experiment.graph.graph
         join = Join(
@@ -79,7 +79,7 @@ class RunState:
         write_state(self._run_dir, start, experiment, versions, settings, self._threads)
 
     def _versions(self, round: int) -> list[CodeVersion]:
-        """Versions of the code up to this start, with a copy of the last; raises BadInput."""
+        """Returns versions of the code up to this start, with a copy of the last; raises BadInput."""
         versions, sources = self.resume_plan.versions if self.resume_plan else [], self._experiment.sources
         if versions and versions[-1].is_same(sources.version):
             return versions

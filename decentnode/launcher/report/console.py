@@ -43,7 +43,7 @@ class LiveConsole:
         self._metrics: Sequence[Metric] = CLASSIFICATION
 
     def began(self, experiment: Experiment, startup: float) -> None:
-        """The first round has started, `startup` seconds after the command."""
+        """Shows the start of the first round, `startup` seconds after the command."""
         settings, self._metrics = experiment.settings, experiment.metrics
         nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
         hosts = counted(len(experiment.processes), "process", "processes")
@@ -51,10 +51,10 @@ class LiveConsole:
         self.line(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
 
     def progress(self, membership: MembershipTable) -> None:
-        """Called after reports of nodes, and at every `interval`."""
+        """Shows how far the nodes are; called after their reports, and at every `interval`."""
 
     def evaluated(self, row: EvaluationRow) -> None:
-        """All nodes were evaluated after a round."""
+        """Shows an evaluation of all nodes after a round."""
         if self._evaluations % HEADING_EVERY == 0:
             self.line(heading(self._metrics), "bold")
         self._evaluations += 1
@@ -112,14 +112,14 @@ class LiveConsole:
 
 
 def heading(metrics: Sequence[Metric]) -> str:
-    """The names above the columns of `evaluation_line`."""
+    """Returns the names above the columns of `evaluation_line`."""
     first = f"{metrics[0].name}{metrics[0].unit}"
     loss = "    loss" if LOSS in metrics[1:] else ""
     return f" round {first:>11}  lowest highest average{loss} distance     sent        time"
 
 
 def evaluation_line(row: EvaluationRow, metrics: Sequence[Metric]) -> str:
-    """The columns of one evaluation: the headline metric of the nodes, the mean of their loss, the cost."""
+    """Returns columns of one evaluation: the nodes' headline metric, the mean of their loss, the cost."""
     first, *others = metrics
     scores, loss = (spread(row.metrics.get(name, {})) or {} for name in (first.name, LOSS.name))
     columns = (

@@ -28,7 +28,7 @@ Lines = Iterator[tuple[str, str]]
 def exit_code(
     membership: MembershipTable, stop_signal: signal.Signals | None, lost_results: Sequence[str] = ()
 ) -> ExitCode:
-    """The exit code of a launcher; `stop_signal`: the signal that stopped the run.
+    """Returns the exit code of a launcher; `stop_signal`: the signal that stopped the run.
 
     A signal after all known nodes have finished, while processes exit, has no effect.
     """
@@ -48,7 +48,7 @@ def exit_code(
 
 
 def headline(summary: dict[str, Any], code: ExitCode) -> str:
-    """How the run ended, as text with its exit code."""
+    """Returns how the run ended, as text with its exit code."""
     return f"{summary['name']}: {_how(summary, code)} (exit code {int(code)})"
 
 
@@ -78,7 +78,7 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
 
 
 def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictures: Pictures) -> Lines:
-    """Name and value of each line below the headline; a line without a name continues the one above."""
+    """Returns the lines below the headline, as name and value; without a name a line continues the last."""
     yield from _quality(summary)
     yield from _privacy(summary)
     yield from _cost(summary)
@@ -129,7 +129,7 @@ def _quality(summary: dict[str, Any]) -> Lines:
 
 
 def _privacy(summary: dict[str, Any]) -> Lines:
-    """What the private steps have spent, or why nothing is claimed."""
+    """Returns lines about what the private steps have spent, or why nothing is claimed."""
     privacy = summary.get("privacy")
     if privacy is None or not summary["finished_nodes"]:
         return

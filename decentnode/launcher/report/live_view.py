@@ -32,7 +32,7 @@ RATE_SECONDS = 5.0
 
 
 def screen_for(output: TextIO) -> LiveConsole:
-    """The live view if the terminal supports it, otherwise plain lines."""
+    """Returns the live view if the terminal supports it, otherwise plain lines."""
     return LiveScreen(output) if is_capable(output) else LiveConsole(output)
 
 
@@ -106,12 +106,12 @@ class Dashboard:
         return (after - before) / (last - first) if last > first else 0.0
 
     def seconds_left(self, now: float) -> float | None:
-        """The time of the remaining rounds at the mean speed since the start."""
+        """Returns the time of the remaining rounds at the mean speed since the start."""
         done = self.standing.done - self.done_before
         return (now - self.began) * (self.rounds - self.standing.done) / done if done > 0.0 else None
 
     def panel(self, now: float) -> Panel:
-        """The panel, seven lines high."""
+        """Returns the panel, seven lines high."""
         left = self.seconds_left(now)
         times = clock_time(now - self.began) + ("" if left is None else f", about {clock_time(left)} left")
         return Panel(

@@ -34,7 +34,7 @@ def summarize(
     threads: int = 1,
     beside_mb: float = 0.0,
 ) -> dict[str, Any]:
-    """The summary of a run as this machine knows it; `resumable`: the round after which all were saved.
+    """Returns the summary of a run as this machine knows it; `resumable`: the last round saved by all.
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
@@ -97,7 +97,7 @@ def summarize(
 def _privacy(
     experiment: Experiment, finished: Mapping[int, Finished], lost: Sequence[int]
 ) -> dict[str, Any] | None:
-    """What the finished nodes have spent, and why others claim nothing; None where steps are not private."""
+    """Returns what finished nodes have spent, and why others claim nothing; None if steps are not private."""
     plugin = experiment.settings.training.privacy
     if plugin is None:
         return None
@@ -117,7 +117,7 @@ def _privacy(
 def _last_tests(
     last_row: EvaluationRow | None, finished: Mapping[int, Finished], rounds: int
 ) -> dict[str, dict[int, float | None]]:
-    """The metrics of the finished nodes after the last round, by name and rank."""
+    """Returns the metrics of the finished nodes after the last round, by name and rank."""
     # The report of an evaluation may be lost with a connection; a node repeats its own at its end.
     tests = by_name({rank: f.metrics for rank, f in finished.items()})
     for name, of in last_row.metrics.items() if last_row and last_row.round + 1 == rounds else ():
@@ -126,7 +126,7 @@ def _last_tests(
 
 
 def spread(values: Mapping[int, float | None]) -> dict[str, float] | None:
-    """Mean, standard deviation, minimum and maximum; None without values, or if one is not finite."""
+    """Returns mean, standard deviation, minimum and maximum; None without values, or if one is not finite."""
     known = [value for value in values.values() if value is not None]
     if not known or len(known) < len(values):
         return None
@@ -134,6 +134,6 @@ def spread(values: Mapping[int, float | None]) -> dict[str, float] | None:
 
 
 def model_hash(digests: dict[int, str]) -> str:
-    """One hash of all finished models: SHA-256 over their ranks and digests in rank order."""
+    """Returns one hash of all finished models: SHA-256 over their ranks and digests in rank order."""
     text = "".join(f"{rank}:{digest}\n" for rank, digest in sorted(digests.items()))
     return hashlib.sha256(text.encode()).hexdigest()

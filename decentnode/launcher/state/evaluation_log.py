@@ -142,7 +142,7 @@ class EvaluationLog:
         )
 
     def _row(self, round: int) -> EvaluationRow | None:
-        """The row of a round; None if no model was evaluated."""
+        """Returns the row of a round; None if no model was evaluated."""
         metrics = {rank: of for rank, of in sorted(self.metrics.pop(round, {}).items()) if of}
         published = sorted(self.reports.pop(round).items())
         reports = {r: report for r, report in published if report.evaluation == "none" or r in metrics}
@@ -164,6 +164,6 @@ class EvaluationLog:
 
 
 def by_name(metrics: Mapping[int, Values]) -> dict[str, dict[int, float | None]]:
-    """The nodes' metrics, by name and rank instead of rank and name."""
+    """Returns the nodes' metrics, by name and rank instead of rank and name."""
     names = dict.fromkeys(name for values in metrics.values() for name in values)
     return {name: {rank: v[name] for rank, v in metrics.items() if name in v} for name in names}

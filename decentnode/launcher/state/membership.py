@@ -153,7 +153,7 @@ class MembershipTable:
             (self._without_active.add if is_idle else self._without_active.discard)(position)
 
     def ranks(self, *states: MemberState) -> list[int]:
-        """The ranks in any of these states, in order."""
+        """Returns the ranks in any of these states, in order."""
         return sorted(set[int]().union(*(self._ranks[state] for state in states)))
 
     @property
@@ -200,7 +200,7 @@ class MembershipTable:
             self.members[rank].restarts += 1
 
     def silent(self, seconds: float = inf) -> set[int]:
-        """Nodes that are lost only because their machine has been silent, for at most `seconds`."""
+        """Returns nodes that are lost only because their machine has been silent, for at most `seconds`."""
         now = time.monotonic()
         lost = [(rank, self.members[rank].silent_since) for rank in self.lost]
         return {rank for rank, since in lost if since is not None and now - since <= seconds}
@@ -237,14 +237,15 @@ class MembershipTable:
         return [*progress]
 
     def progress_of(self, rank: int) -> reports.RoundProgress:
-        """The progress of a node as it is reported to machine 0."""
+        """Returns the progress of a node as it is reported to machine 0."""
         member = self.members[rank]
         return reports.RoundProgress(rank, member.round, member.loss, member.bytes_sent, member.epsilon)
 
     def reporting(self, among: Iterable[int] | None = None) -> dict[int, int]:
-        """By rank the last round done of nodes whose evaluations are awaited: running, and missed by no peer.
+        """Returns the last round done, by rank, of nodes whose evaluations are awaited.
 
-        A node that has ended has sent all its reports. `among`: by default all nodes. Any thread may ask.
+        These nodes run, and no peer misses them; a node that has ended has sent all its reports. `among`: by
+        default all nodes. Any thread may ask.
         """
         # Copies, which are made at once, because the launcher may change the table meanwhile.
         running, missed = set(self._ranks[MemberState.RUNNING]), {peer for _, peer in [*self.missing_edges]}
@@ -298,7 +299,7 @@ class MembershipTable:
     # The end.
 
     def last_words(self) -> list[Report]:
-        """The last reports of the nodes here that finished or stopped."""
+        """Returns the last reports of the nodes here that finished or stopped."""
         members = [(rank, self.members[rank]) for rank in sorted(self.local)]
         last_reports = (
             Stopped(rank, member.round + 1) if member.state is MemberState.STOPPED else member.finished
@@ -307,6 +308,6 @@ class MembershipTable:
         return [report for report in last_reports if report is not None]
 
     def broken_edges(self) -> list[PeerMissing]:
-        """Edges that were dropped although both ends finished."""
+        """Returns edges that were dropped although both ends finished."""
         finished = self._ranks[MemberState.FINISHED]
         return [edge for edge in self.missing_edges.values() if {edge.rank, edge.peer} <= finished]

@@ -85,7 +85,7 @@ class Refuse(msgspec.Struct, frozen=True, tag="refuse"):
     """Whether the user must correct a file first."""
 
     def error(self, teller: str = "") -> BadInput | StartError:
-        """The error that ends the command of the refused machine."""
+        """Returns the error that ends the command of the refused machine."""
         kind = BadInput if self.is_bad_input else StartError
         return kind(f"{teller}{self.reason}")
 

@@ -58,7 +58,7 @@ class RunLock:
             os.pwrite(self._fd, FINISHING, 0)
 
     def fileno(self) -> int:
-        """The descriptor of its file."""
+        """Returns the descriptor of its file."""
         return self._fd
 
     def release(self) -> None:
@@ -67,14 +67,14 @@ class RunLock:
 
 
 def unused_directory(name: str) -> Path:
-    """A new path under `runs` with the name of the run and the time."""
+    """Returns a new path under `runs` with the name of the run and the time."""
     first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     later = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return next(path for path in chain([first], later) if not os.path.lexists(path))
 
 
 def machine_directory(run_dir: Path, machine: int) -> Path:
-    """A machine's part of a directory that has the same name on all machines."""
+    """Returns a machine's part of a directory that has the same name on all machines."""
     name = f"machine-{machine}"
     return run_dir if run_dir.name == name else run_dir / name
 
