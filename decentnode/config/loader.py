@@ -18,6 +18,7 @@ from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SectionParser
 from decentnode.config.settings import KeyFolder, Settings, TrainingSection
 from decentnode.config.type_check import is_path, parameters_of
+from decentnode.core.registry import MODELS
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
 from decentnode.graph.base import Graph, StaticGraph
@@ -34,6 +35,15 @@ MOST_SHOWN = 100
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     """Returns the settings in a YAML file and its bases; one ConfigError has all defects."""
     return understand(extends.read(path), overrides)
+
+
+def load_model(path: str | Path) -> Plugin:
+    """Returns the model in a configuration, whatever files the other sections name; raises ConfigError."""
+    document = extends.read(path)
+    model = PluginParser(document, Path(document.file).resolve().parent).plugin(("model",), MODELS)
+    document.raise_any()
+    assert model is not None, "without a model there is a defect"
+    return model
 
 
 def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) -> Settings:
