@@ -27,7 +27,7 @@ def card(title: str, state: str, line: str, body: str, picture: bytes = b"") -> 
     dot = f'<span style="color: {STATE_COLORS[state]};">&#9679;</span> {escape(state)}' if state else ""
     encoded = b64encode(picture).decode()
     image = (
-        f'<img alt="" style="width: 317px; max-width: 100%; margin: 0; background: none;" '
+        f'<img alt="curve by round" style="width: 317px; max-width: 100%; margin: 0; background: none;" '
         f'src="data:image/png;base64,{encoded}">'
         if picture
         else ""

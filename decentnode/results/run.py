@@ -92,18 +92,18 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Returns a card for notebooks: state, settings, result, cost and the headline curve."""
-        return Run(self.directory)._card()  # of a run in progress as it is now
+        try:
+            return Run(self.directory)._card()  # of a run in progress as it is now
+        except (BadInput, OSError) as error:  # a notebook shows a card even where files are damaged
+            return cards.card(str(self.directory), "", "", cards.notes([first_line(error)]))
 
     def _card(self) -> str:
-        try:
-            body, picture = cards.pairs([*self._facts()]), b""
-            if self.rows:
-                from decentnode.results.figures import plots  # loads matplotlib
+        picture = b""
+        if self.rows:
+            from decentnode.results.figures import plots  # loads matplotlib
 
-                picture = plots.thumbnail(read_runs([self.directory])[0])
-            return cards.card(self.name, self.state, self._outline(), body, picture)
-        except (BadInput, OSError) as error:  # a notebook shows a card even where files are damaged
-            return cards.card(str(self.directory), "", first_line(error), "")
+            picture = plots.thumbnail(read_runs([self.directory])[0])
+        return cards.card(self.name, self.state, self._outline(), cards.pairs([*self._facts()]), picture)
 
     def _outline(self) -> str:
         """Returns the main settings in one line."""
@@ -323,7 +323,7 @@ class Run:
 
         return kept_models.mean_model(
             self.directory, {int(rank) for rank in self.summary.get("lost_nodes") or ()}, round, network,
-            seed=self.seed, precision=self.settings["training"]["dtype"],
+            seed=self.seed, precision=(self.settings.get("training") or {}).get("dtype", "float32"),
         )  # fmt: skip
 
     def plot(self, metric: str | None = None, x: str = "rounds") -> "NotebookFigure":
@@ -340,7 +340,7 @@ class Run:
         run_curves = read_runs([self.directory])[0]
         chosen, axis = chosen_metric(run_curves.metrics, metric), chosen_axis(x)
         if not run_curves.rows:
-            raise BadInput(f"{self.directory}: has no evaluation, so there is nothing to draw")
+            raise BadInput(f"{self.directory}: holds no evaluation, so there is nothing to draw")
         return plots.run_figure(run_curves, chosen, bytes_axis([run_curves]) if axis is BYTES else axis)
 
 

@@ -300,19 +300,18 @@ class Study:
 
     def _repr_html_(self) -> str:
         """Returns a card for notebooks: the curves, and a row for each variant with 95 % intervals."""
-        return Study(*self.directories)._card()  # of a sweep in progress as it is now
+        try:
+            return Study(*self.directories)._card()  # of a sweep in progress as it is now
+        except (BadInput, OSError) as error:  # a notebook shows a card even where files are damaged
+            return cards.card(f"study {self.name}", "", "", cards.notes([first_line(error)]))
 
     def _card(self) -> str:
-        line = ", ".join([counted(len(self.variants), "variant"), counted(len(self.runs), "run")])
-        try:
-            picture = b""
-            if any(run.rows for run in self.runs):
-                from decentnode.results.figures import plots_study  # loads matplotlib
+        line, picture = f"{counted(len(self.variants), 'variant')}, {counted(len(self.runs), 'run')}", b""
+        if any(run.rows for run in self.runs):
+            from decentnode.results.figures import plots_study  # loads matplotlib
 
-                picture = plots_study.study_thumbnail(self._curves(self.headline, "rounds"))
-            return cards.card(f"study {self.name}", "", line, self._card_table(), picture)
-        except (BadInput, OSError) as error:  # a notebook shows a card even where files are damaged
-            return cards.card(f"study {self.name}", "", line, cards.notes([first_line(error)]))
+            picture = plots_study.study_thumbnail(self._curves(self.headline, "rounds"))
+        return cards.card(f"study {self.name}", "", line, self._card_table(), picture)
 
     def _card_table(self) -> str:
         headline, measures = self.headline, self.measures()

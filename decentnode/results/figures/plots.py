@@ -66,7 +66,7 @@ DPI = 130
 SCREEN_DPI = 72
 """Points of a figure that notebooks show as one pixel of the page."""
 THUMBNAIL_INCHES = (4.4, 2.2)
-MIDDLE = "#767676"
+MIDDLE = "#808080"
 """The gray with enough contrast to white and to black."""
 THUMBNAIL: dict[Any, Any] = {
     "font.size": 8, "lines.linewidth": 1.6, "lines.markersize": 3.0, "grid.color": "#80808040",
