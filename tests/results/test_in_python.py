@@ -129,6 +129,48 @@ def test_models_and_their_mean_are_those_of_a_round(kept):
     assert mean[1].num_batches_tracked.item() == 5, "that of the first node"
 
 
+PLUGIN = """
+from torch import nn
+
+class LazyNet(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.words = nn.Embedding(7, 3)
+        self.score = nn.LazyLinear(width)
+
+    def forward(self, ids, features):
+        return self.score(self.words(ids).mean(1) + features)
+"""
+
+
+def test_a_network_is_built_without_its_samples_and_from_the_copy_of_its_code(tmp_path):
+    path = make_run(tmp_path / "a", [])
+    settings = {
+        "name": "own", "graph": {"name": "file", "path": "/gone.edges"}, "dataset": "gone",
+        "model": {"name": "lazy_network_of_a_run:LazyNet", "width": 5}, "training": {"dtype": "bfloat16"},
+    }  # fmt: skip
+    (path / "config.yaml").write_text(json.dumps(settings))
+    (path / "code" / ("ab" * 6)).mkdir(parents=True)
+    (path / "code" / ("ab" * 6) / "lazy_network_of_a_run.py").write_text(PLUGIN)
+    arguments = [{"shape": [4], "ids": True}, {"shape": [3], "ids": False}]
+    started = {
+        "schema": SCHEMA, "samples": {"shape": [4], "num_classes": 5, "arguments": arguments},
+        "code": [{"round": 0, "digest": "ab" * 32, "files": {"lazy_network_of_a_run.py": "cd" * 32}}],
+    }  # fmt: skip
+    write_atomically(path / "run.json", started)
+    wanted = {"words.weight": torch.ones(7, 3), "score.weight": torch.ones(5, 3), "score.bias": torch.ones(5)}
+    for rank in (0, 1):
+        module = nn.ParameterDict()
+        module.state_dict = lambda factor=1 + rank: {k: v.bfloat16() * factor for k, v in wanted.items()}
+        records = ModelRecords(path, rank, module, lambda _: True)
+        records.after(0)
+        assert records.close() == ""
+    mean = Run(path).mean_model()
+    assert type(mean).__name__ == "LazyNet" and type(mean.score) is nn.Linear
+    assert all(torch.equal(value, 1.5 * wanted[name]) for name, value in mean.state_dict().items())
+    assert mean.score.weight.dtype == torch.bfloat16
+
+
 def test_models_that_are_not_there_are_refused_in_one_line(kept, tmp_path):
     path, _ = kept
     run, without = Run(path), Run(make_run(tmp_path / "none", []))
@@ -221,7 +263,7 @@ def test_a_run_is_a_card_in_a_notebook(tmp_path):
     page = Page(html)
     text = "|".join(page.texts)
     assert ODD in page.texts and "script" not in page.tags and "finished" in text
-    assert "2 nodes, 30 rounds, graph regular_16_4, sharing choco (top_k, auto), model mlp, data" in text
+    assert "2 nodes, 30 rounds, seed 1, graph regular_16_4, sharing choco (top_k, auto), model mlp, " in text
     assert "test accuracy|85.00 % after round 20, mean of the nodes|worst, best node|80.00 %" in text
     assert "sent per node|4.0 kB|time|2.0 s|model hash|0123456789abcdef|directory" in text
     (picture,) = page.pictures

@@ -201,13 +201,12 @@ def write_state(
     `versions`: the versions of the code it used, the newest last; `settings`: their `fingerprint`;
     `threads`: of torch in each process of this machine.
     """
-    dataset = experiment.samples.dataset
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
         "starts": start.starts, "dataset": experiment.samples.digest,
         "metrics": msgspec.to_builtins(experiment.metrics), "code": msgspec.to_builtins(versions),
         "settings": settings, "threads": threads,
-        "samples": {"shape": dataset.shape, "num_classes": dataset.num_classes},
+        "samples": experiment.samples.form,
     }  # fmt: skip
     path = run_dir / "run.json"
     try:
