@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from decentnode.config import loader as config
+from decentnode.config.overrides import Override
+from decentnode.config.python_source import objects_in
 from decentnode.config.settings import (
     CheckpointSettings,
     EvaluationSettings,
@@ -55,9 +57,11 @@ class ResumePlan:
     """A run on this machine that is resumed."""
 
     def __init__(
-        self, run_dir: Path, overrides: Sequence[str] = (), accepts_other_code: bool = False
+        self, run_dir: Path, overrides: Sequence[Override] = (), accepts_other_code: bool = False
     ) -> None:
         """Raises BadInput if there is no run to resume, or if an override would change the models.
+
+        Objects that Python passes are taken for those that the run began with.
 
         `accepts_other_code`: whether plug-ins may have been edited since the start of the run.
         """
@@ -67,7 +71,7 @@ class ResumePlan:
             raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
         # Before anything is read: another start could change it meanwhile.
         self.lock = RunLock(self.run_dir)
-        before = config.load(self.config)
+        before = config.load(self.config, [objects_in(o) for o in overrides if not isinstance(o, str)])
         self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
         refuse_changes(before, self.settings)
         self._state = _read_state(self.run_dir)
