@@ -19,7 +19,7 @@ from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SectionParser
 from decentnode.config.settings import KeyFolder, Settings, TrainingSection
 from decentnode.config.type_check import is_path, parameters_of
-from decentnode.core.registry import PASSED
+from decentnode.core.registry import MODELS, PASSED
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
 from decentnode.errors import Key, key_text
@@ -37,6 +37,15 @@ MOST_SHOWN = 100
 def load(source: extends.ConfigSource, overrides: Sequence[Override] = ()) -> Settings:
     """Returns the settings in a configuration and its bases; one ConfigError has all defects."""
     return understand(extends.read(source), overrides)
+
+
+def load_model(path: str | Path) -> Plugin:
+    """Returns the model in a configuration, whatever files the other sections name; raises ConfigError."""
+    document = extends.read(path)
+    model = PluginParser(document, Path(document.file).resolve().parent).plugin(("model",), MODELS)
+    document.raise_any()
+    assert model is not None, "without a model there is a defect"
+    return model
 
 
 def understand(document: yaml_source.Document, overrides: Sequence[Override] = ()) -> Settings:

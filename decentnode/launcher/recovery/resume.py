@@ -200,16 +200,18 @@ def write_state(
     run_dir: Path, start: Start, experiment: Experiment, versions: Sequence[CodeVersion] = (),
     settings: str = "", threads: int = 1,
 ) -> None:  # fmt: skip
-    """Writes `run.json`: the run, its dataset, its metrics and its starts; raises BadInput.
+    """Writes `run.json`: the run, its samples, its metrics and its starts; raises BadInput.
 
     `versions`: the versions of the code it used, the newest last; `settings`: their `fingerprint`;
     `threads`: of torch in each process of this machine.
     """
+    dataset = experiment.samples.dataset
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
         "starts": start.starts, "dataset": experiment.samples.digest,
         "metrics": msgspec.to_builtins(experiment.metrics), "code": msgspec.to_builtins(versions),
         "settings": settings, "threads": threads,
+        "samples": {"shape": dataset.shape, "num_classes": dataset.num_classes},
     }  # fmt: skip
     path = run_dir / "run.json"
     try:
