@@ -42,7 +42,9 @@ restart run -1
     | decentnode: Invalid value for 'RANK': Input should be greater than or equal to 0 (see decentnode --help)
 run x.yaml --no-load | decentnode: No such option: --no-load (see decentnode --help)
 run | decentnode: Missing argument 'config' (see decentnode --help)
-run a b | a: cannot be read: No such file or directory
+run a b | a: cannot be read: No such file or directory; decentnode list configs shows those that ship
+run quikstart
+    | quikstart: cannot be read: No such file or directory; did you mean 'quickstart'? ...
 run x.yml | x.yml: cannot be read: No such file or directory; did you mean 'x.yaml'?
 run ring.edges | ring.edges:1: this is not a mapping; a configuration has lines such as 'seed: 1'
 run . | .: cannot be read: Is a directory
