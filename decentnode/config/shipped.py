@@ -70,6 +70,16 @@ def near_config(given: str, folder: Path = Path()) -> str:
     return f"; did you mean '{near}'? {all_names}" if near else f"; {all_names}"
 
 
+def description(config: Path) -> str:
+    """Returns the first sentence of the comment that a configuration begins with; empty without one."""
+    comment: list[str] = []
+    for line in config.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.removeprefix("#").strip())
+    return re.split(r"(?<=\.) (?=[A-Z0-9`])", " ".join(comment))[0]
+
+
 def portable_text(config: Path) -> str:
     """Returns the text of a shipped configuration, in which paths of shipped files are names.
 

@@ -63,6 +63,10 @@ def test_the_installed_package_works_in_an_empty_folder(distributions, tmp_path)
             command, cwd=folder, env=environment, check=True, capture_output=True, text=True, timeout=100
         ).stdout
 
+    listed = call("list", "configs").splitlines()
+    assert len(listed) == len([*ROOT.glob("configs/**/*.yaml")])
+    (folder / "mine.yaml").write_text(call("show", "quickstart") + "task: classification\n")
+    assert call("validate", "mine.yaml", "--no-load") == "mine.yaml: ok, 16 nodes, graph file, model mlp\n"
     assert call("validate", "quickstart").startswith("quickstart: ok, 16 nodes, graph file")
     assert "graph file" not in call("graph", "ring_16.edges")
     assert "all 16 nodes finished 2 rounds" in call(
