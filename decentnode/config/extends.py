@@ -1,4 +1,4 @@
-"""`extends: base.yaml`: a configuration that says only what differs from another one.
+"""`extends: base.yaml`: a configuration that says only what differs from another one, or from a shipped one.
 
 Mappings merge key by key; a list, a text or a number replaces. A plug-in under another name replaces the
 whole section, because the options of the other plug-in are not its own. Every value keeps the place where it
@@ -13,6 +13,7 @@ from typing import Any
 
 from decentnode.config import yaml_source
 from decentnode.config.paths import expanded
+from decentnode.config.shipped import find_config, near_config
 from decentnode.config.type_check import show
 from decentnode.config.yaml_source import Document, is_object
 from decentnode.core.registry import near_file
@@ -61,12 +62,15 @@ def _base_of(document: Document) -> Path | None:
     if given is None:
         return None
     if not isinstance(given, str) or not given:
-        document.add(key, f"must be the path of one configuration, not {show(given)}")
+        document.add(key, f"must be the path or the name of one configuration, not {show(given)}")
         document.raise_any()
     try:
         found = (Path(document.file).resolve().parent / expanded(given)).resolve()
         if not found.exists():
-            document.add(key, f"no such file: {found}{near_file(str(found))}")
+            if shipped := find_config(given):
+                return shipped
+            near = near_config(given, Path(document.file).resolve().parent) or near_file(str(found))
+            document.add(key, f"no such file: {found}{near}")
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not expanded
         document.add(key, f"no usable path: {quoted(given)}: {error}")
     document.raise_any()

@@ -18,6 +18,7 @@ from decentnode.config.plugin import Plugin, keys_of_kind
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SectionParser
 from decentnode.config.settings import KeyFolder, Settings, TrainingSection
+from decentnode.config.shipped import CONFIGS
 from decentnode.config.type_check import is_path, parameters_of
 from decentnode.core.registry import MODELS, PASSED
 from decentnode.core.version import __version__
@@ -61,7 +62,9 @@ def understand(document: yaml_source.Document, overrides: Sequence[Override] = (
     mapping = sections.made["mapping"]
     settings = Settings(**arguments)
     settings = replace(settings, training=per_rank(settings.training, mapping))
-    settings = replace(settings, security=keys_beside(settings, [folder, *others]))
+    # `decentnode keys quickstart` writes here: a shipped configuration may be where nobody can write.
+    here = [Path.cwd()] if folder.is_relative_to(CONFIGS) else []
+    settings = replace(settings, security=keys_beside(settings, [folder, *others, *here]))
     if found := path_beside(sections.made["dataset"], parser.folder_of(("dataset", "name"))):
         # The resolved configuration names the place, so that a resume from another directory finds it.
         options = {**settings.dataset.options, "path": found}

@@ -12,6 +12,7 @@ from decentnode.config.plugin import Plugin, takes_run_seed
 from decentnode.config.python_source import is_object_class, passed_plugin
 from decentnode.config.removed import removed
 from decentnode.config.settings import Settings
+from decentnode.config.shipped import find_config, find_graph, near_config
 from decentnode.config.torch_classes import TorchClasses, plain_defaults
 from decentnode.config.type_check import (
     REQUIRED,
@@ -33,6 +34,8 @@ from decentnode.mapping.job import job_port
 from decentnode.options import Port
 
 T = TypeVar("T")
+_SHIPPED: Mapping[str | int, Callable[[str | Path], Path | None]] = {"graph": find_graph, "base": find_config}
+"""What finds a shipped file by its name, for the keys whose files are shipped; `base` is a study's."""
 
 
 @dataclass
@@ -149,6 +152,8 @@ class PluginParser:
         try:
             candidates = [(folder / expanded(value)).resolve() for folder in folders]
             found = next((path for path in candidates if path.exists()), None)
+            if found is None and key[0] in _SHIPPED:
+                found = _SHIPPED[key[0]](value)
         except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not expanded
             reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
             self.document.add(key, f"no usable path: {quoted(str(value))}: {reason}")
@@ -157,6 +162,8 @@ class PluginParser:
         if found is None and key[0] not in ("dataset", "security"):
             places = list(dict.fromkeys(map(str, candidates)))
             meant = next(filter(None, map(near_file, places)), "")
+            if key == ("base",):
+                meant = near_config(str(value), self.folder) or meant
             self.document.add(key, f"no such file: {' or '.join(places)}{meant}")
         return type(value)(found or candidates[0])
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from decentnode.config.shipped import config_path, near_config
 from decentnode.core.registry import near_file
 from decentnode.core.text import printable, shortened
 from decentnode.errors import MISSING_KEY, ConfigError, Defect, Key, key_text
@@ -166,7 +167,11 @@ def shown_key(key: Key) -> str:
 
 
 def read(path: str | Path) -> Document:
-    """Returns the values of a YAML file; raises ConfigError when it cannot be read at all."""
+    """Returns the values of a YAML file; raises ConfigError when it cannot be read at all.
+
+    `path` may also be the name of a configuration that is shipped, such as `quickstart`.
+    """
+    path = config_path(path)
     document = Document(str(path))
     try:
         node = _compose(_text(path))
@@ -205,11 +210,11 @@ class _Unreadable(Exception):
         self.what = what
 
 
-def _instead(path: str) -> str:
-    """Returns the remedy for a path without a file."""
+def _instead(path: str, error: OSError) -> str:
+    """Returns the remedy for a path that cannot be opened."""
     if "=" in path and not Path(path).exists():
         return "; the configuration comes first, then what it changes"
-    return near_file(path)
+    return (near_config(path) if isinstance(error, FileNotFoundError) else "") or near_file(path)
 
 
 def _text(path: str | Path) -> str:
@@ -217,7 +222,7 @@ def _text(path: str | Path) -> str:
         with Path(path).open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}{_instead(str(path))}") from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{_instead(str(path), error)}") from error
     if len(content) > MOST_BYTES:
         raise ConfigError(f"{path}: too large for a configuration; at most {MOST_BYTES} bytes are read")
     try:
