@@ -163,9 +163,10 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
     # Left out where it is off, as in the hashes of runs that started before it existed.
     if not settings.failures.allow_different_code:
         del content["failures"]["allow_different_code"]
-    # Runs of versions without this key had what it says by default.
-    if content["training"]["threads"] == "auto":
-        del content["training"]["threads"]
+    # Runs of versions without these keys had what they say by default, or no such thing.
+    for section, key, default in (("training", "threads", "auto"), ("checkpoint", "final", True)):
+        if content[section][key] == default:
+            del content[section][key]
     content["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
     # A graph of labels is the same wherever the samples are.
     static = graph if isinstance(graph, StaticGraph) and not graph.needs_labels else None

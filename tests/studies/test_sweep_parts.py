@@ -80,9 +80,11 @@ def test_what_is_done_and_what_is_to_do(study):
     done, broken = make(first), make(second, finished=2)
     assert (done.status, broken.status) == (RunStatus.DONE, RunStatus.BROKEN)
     refuse_changes([done], False)
-    checkpoint = broken.path / "checkpoints" / "00000" / "00000001.json"
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.write_text("{}")
+    for rank in range(3):
+        assert broken.status is RunStatus.BROKEN, "a node that was lost has no state to continue from"
+        checkpoint = broken.path / "checkpoints" / f"{rank:05d}" / "00000001.json"
+        checkpoint.parent.mkdir(parents=True)
+        checkpoint.write_text("{}")
     assert broken.status is RunStatus.RESUMABLE
     broken.log.write_text("log\n")
     broken.move_aside("interrupted")

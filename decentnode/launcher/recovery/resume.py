@@ -98,7 +98,7 @@ class ResumePlan:
         if finished >= nodes and self.settings.rounds <= rounds:
             raise BadInput(
                 f"{self.run_dir}: this run has finished all its {rounds} rounds; "
-                "to continue, set more (rounds=N)"
+                f"to continue, set more (for instance rounds={2 * rounds})"
             )
 
     def with_checkpoints(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
@@ -147,7 +147,8 @@ class ResumePlan:
             except BadCheckpoint as error:
                 defects.append(str(error))
         if not good:
-            reason = [f"there is none in {directory / f'{rank:05d}'}", *defects][-1]
+            remedy = "begin a new run, which checkpoint.final or checkpoint.every lets continue"
+            reason = [f"there is none in {directory / f'{rank:05d}'}; {remedy}", *defects][-1]
             raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to resume from: {reason}")
         for defect in defects:
             print_line(f"{defect}; it is not used")
@@ -194,6 +195,8 @@ class ResumePlan:
                 if round > last:
                     checkpoint.delete(directory, rank, round)
         cut_back(self.run_dir / "evaluations.jsonl", last)
+        # That of an earlier end: a run that continues has not finished.
+        (self.run_dir / "summary.json").unlink(missing_ok=True)
 
 
 def write_state(
@@ -270,7 +273,8 @@ def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
     """Raises BadInput with a line for each changed key that would make it another run."""
     if new_settings.rounds < old_settings.rounds:
         raise BadInput(
-            f"resume: rounds can only grow; this run has {old_settings.rounds}, not {new_settings.rounds}"
+            f"resume: rounds can only grow; this run has {old_settings.rounds}, not {new_settings.rounds} "
+            f"(for instance rounds={2 * old_settings.rounds})"
         )
     # Compared as resolved values, so a different spelling in YAML is no change.
     changed = dict(differences(_comparable(old_settings), _comparable(new_settings)))
