@@ -238,6 +238,7 @@ MAY_IMPORT = {
     "launcher": GROUND
     | {"node", "config", "communication", "mapping", "results", "training", "datasets", "graph"}
     | {"attacks", "sharing"},
+    "api": GROUND | {"config", "launcher", "mapping", "node", "results", "studies"},
     "interop": GROUND | {"config", "graph", "results"},
     "studies": GROUND | {"results", "launcher", "node", "config", "graph"},
     "testing": GROUND | RESEARCH | {"config", "node", "parallel", "results"},

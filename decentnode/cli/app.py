@@ -98,7 +98,8 @@ def launch(
     """Runs this machine's part and exits with its exit code; `resume_plan`: the run to resume."""
     from decentnode.launcher.start import run_here
 
-    raise typer.Exit(run_here(settings, config, overrides, resume_plan=resume_plan))
+    code, _ = run_here(settings, config, overrides, resume_plan=resume_plan)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -308,14 +309,36 @@ def tune(config: ConfigPath, overrides: Overrides = None) -> None:
 @app.command("list")
 def list_plugins(
     word: Annotated[
-        str | None, typer.Argument(metavar="KIND|NAME", help="With options: sharing, or gossip.")
+        str | None,
+        typer.Argument(metavar="KIND|NAME|configs", help="sharing, choco; configs: what ships to run."),
     ] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of that kind, with its options: choco.")
+    ] = None,
+    options: Annotated[
+        bool, typer.Option("--options", help="Also the options of all that are shown.")
+    ] = False,
 ) -> None:
-    """Show the plug-ins that a configuration can name, and the options of a kind or of one."""
-    import_torch()
-    from decentnode.cli.list_plugins import describe_all
+    """Show the plug-ins that a configuration can name, or one with its options, or shipped configurations."""
+    if word in ("config", "configs"):
+        from decentnode.cli.shipped import list_configs
 
-    print_lines(describe_all(word))
+        print_lines(list_configs())
+        return
+    import_torch()
+    from decentnode.cli.list_plugins import plugin_lines
+
+    print_lines(plugin_lines(word, name, options))
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="quickstart, studies/quick, ring_16.edges.")],
+) -> None:
+    """Print a shipped configuration or graph for a copy of your own, which works in any folder."""
+    from decentnode.cli.shipped import text_of
+
+    print_lines(text_of(name).splitlines())
 
 
 for command in (plot, compare, report, frontier, watch, export, download):

@@ -40,7 +40,7 @@ machine: node1 | 2 machine | must be a whole number >= 0 or null, not 'node1'
 Seed: 1 | 2 Seed | unknown key; did you mean 'seed'?
 batch_size: 3 | 2 batch_size | unknown key (known: ...)
 checkpoint: {every: -1} | 2 checkpoint.every | must be a whole number >= 0, not -1
-checkpoint: 10 | 2 checkpoint | must be a mapping with every, not 10
+checkpoint: 10 | 2 checkpoint | must be a mapping with every, final, not 10
 checkpoint: {evry: 10} | 2 checkpoint.evry | unknown key; did you mean 'every'?
 seed:1 | 2 | not valid YAML: could not find expected ':'; write 'key: value', with a blank after the colon
 seed: & 1
@@ -999,8 +999,8 @@ name: "\\UFFFFFFFF"\n | 1 | not valid YAML: \\U is followed by a character's num
 a:\n-\tb\n\t- c\n | 2 | a tab; YAML is indented with spaces
 extends: nope.yaml | 1 extends | no such file: {here}/nope.yaml
 extends: xx.yaml | 1 extends | no such file: {here}/xx.yaml; did you mean 'x.yaml'?
-seed: 1\nextends: [a, b] | 2 extends | must be the path of one configuration, not a list of 2
-extends: '' | 1 extends | must be the path of one configuration, not ''
+seed: 1\nextends: [a, b] | 2 extends | must be the path or the name of one configuration, not a list of 2
+extends: '' | 1 extends | must be the path or the name of one configuration, not ''
 extends: x.yaml | 1 extends | a circle: x.yaml extends x.yaml; one of them must not extend another
 extends: ~nobody-here/x.yaml | 1 extends | no usable path: '~nobody-here/x.yaml': there is no such user
 extends: full | full | cannot be read: Is a directory

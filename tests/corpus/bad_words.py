@@ -18,7 +18,8 @@ resume coded
     | {here}/coded: the code is not that of this run: corpus_nets.py; restore it from
     + {here}/coded/code/abababababab, or continue with --accept-code-change
 resume coded --accept-code-change
-    | {here}/coded: rank 0 has no checkpoint to resume from: there is none in {here}/coded/checkpoints/00000
+    | {here}/coded: rank 0 has no checkpoint to resume from: there is none in {here}/coded/checkpoints/00000;
+    + begin a new run, which checkpoint.final or checkpoint.every lets continue
 resume undecoded | {here}/undecoded/run.json: not written by this version of decentnode: 'code': ...
 status | decentnode: Missing argument 'RUN' (see decentnode --help)
 status nowhere | nowhere: not the directory of a run; name one that holds a config.yaml
@@ -35,6 +36,9 @@ run x.yaml machine=0 'mapping={machines: [{address: 203.0.113.7, nodes: 2}, {add
 sweep | decentnode: Missing argument 'study' (see decentnode --help)
 sweep y.yaml | y.yaml: cannot be read: No such file or directory
 sweep x.yaml | x.yaml:1: this is a configuration; a study names it (base: x.yaml)
+show quikstart
+    | quikstart: no such configuration or graph is shipped; did you mean 'quickstart'? ...
+list choco beer | 'choco' is a plug-in, not a kind; the kind comes first: graph, mapping, weights, ...
 rnu x.yaml | decentnode: No such command 'rnu'. Did you mean 'run'? (see decentnode --help)
 --nope | decentnode: No such option: --nope (see decentnode --help)
 nope | decentnode: No such command 'nope' (see decentnode --help)
@@ -42,7 +46,9 @@ restart run -1
     | decentnode: Invalid value for 'RANK': Input should be greater than or equal to 0 (see decentnode --help)
 run x.yaml --no-load | decentnode: No such option: --no-load (see decentnode --help)
 run | decentnode: Missing argument 'config' (see decentnode --help)
-run a b | a: cannot be read: No such file or directory
+run a b | a: cannot be read: No such file or directory; decentnode list configs shows those that ship
+run quikstart
+    | quikstart: cannot be read: No such file or directory; did you mean 'quickstart'? ...
 run x.yml | x.yml: cannot be read: No such file or directory; did you mean 'x.yaml'?
 run ring.edges | ring.edges:1: this is not a mapping; a configuration has lines such as 'seed: 1'
 run . | .: cannot be read: Is a directory
@@ -120,7 +126,7 @@ tune x.yaml sharing=choco 'graph={name: ring, nodes: 1}' mapping=null
 tune x.yaml rounds=x | command line: rounds: must be a whole number > 0, not 'x'
 list sharng | unknown kind or plug-in 'sharng'; did you mean 'sharing'? (known: ...)
 list optimizer | unknown kind or plug-in 'optimizer' (known: ...)
-list sharing graph | decentnode: Got unexpected extra argument(s) (graph) (see decentnode --help)
+list sharing graph | unknown sharing 'graph' (known: ad_psgd, all_reduce, ...
 plot | decentnode: Missing argument 'RUN...' (see decentnode --help)
 plot nowhere | nowhere/evaluations.jsonl: No such file or directory; name the directory of a run
 plot ring.edges | ring.edges/evaluations.jsonl: Not a directory; name the directory of a run
