@@ -21,9 +21,15 @@ import decentnode.results
 from decentnode.errors import BadInput
 from decentnode.node.recording.model_records import ModelRecords
 from decentnode.results import Run, Study
+from decentnode.results.attack_results import read_results
+from decentnode.results.figures.curves import read_runs
+from decentnode.results.figures.plots import plot
 from decentnode.results.reader import SCHEMA
 from decentnode.results.records import RoundRecord, write_atomically
+from decentnode.results.run import read_entry
 from decentnode.results.statistics import interval
+from decentnode.results.study import read_variants
+from decentnode.results.transcript import Transcript
 from tests.results.test_study import make_run, recorded
 
 ODD = "<script>alert('&')</script>"
@@ -312,3 +318,13 @@ def test_a_study_is_a_table_with_intervals_in_a_notebook(tmp_path, monkeypatch):
     assert page.tags.isdisjoint({"style", "link", "script"})
     monkeypatch.setitem(sys.modules, "scipy.stats", None)
     assert "scipy" in "".join(Page(Study(tmp_path)._repr_html_()).texts), "one line instead of the table"
+
+
+def test_paths_may_be_texts(tmp_path):
+    path = make_run(tmp_path / "a", [(0.5, 0.7)], entry=recorded("gossip", 0))
+    text = str(path)
+    assert read_entry(text) == read_entry(path) is not None
+    assert read_runs([text])[0].rows == read_runs([path])[0].rows != []
+    assert [each.name for each in read_variants([text])] == ["trial"]
+    assert not Transcript(text, 0).exists and read_results(text) == []
+    assert plot([text], str(tmp_path / "out"))[0] == tmp_path / "out" / "overview.png"
