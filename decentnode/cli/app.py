@@ -98,7 +98,8 @@ def launch(
     """Runs this machine's part and exits with its exit code; `resume_plan`: the run to resume."""
     from decentnode.launcher.start import run_here
 
-    raise typer.Exit(run_here(settings, config, overrides, resume_plan=resume_plan))
+    code, _ = run_here(settings, config, overrides, resume_plan=resume_plan)
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -133,7 +133,12 @@ class CheckpointSettings:
     """How often whole nodes are saved, so that the run or a node can resume."""
 
     every: NonNegative = 0
-    """Rounds between checkpoints; 0: only at a graceful stop."""
+    """Rounds between checkpoints; 0: only at the end."""
+    final: bool = True
+    """Whether the end of a run keeps the state of its nodes, so that it can be continued with more rounds.
+
+    A graceful stop always keeps it.
+    """
 
 
 @dataclass(frozen=True)

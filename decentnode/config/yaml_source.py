@@ -70,12 +70,14 @@ class Dumper(ScalarRules, yaml.SafeDumper):
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """The place of a value in the input: a line of a file, or an override of the command line."""
+    """The place of a value in the input: a line of a file, or an override of the command line or Python."""
 
     line: int
     override: Key | None = None
     file: str = ""
     """The file that changes the value; empty: the one that is read."""
+    typed_in: str = "command line"
+    """Where an override is from."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class LocatedDefect:
             where = f"{self.location.file or file}:{self.location.line}"
             where += f" {shown_key(key)}" if key else ""
         else:
-            where = f"command line: {shown_key(max(key, self.location.override, key=len))}"
+            shown = shown_key(max(key, self.location.override, key=len))
+            where = f"{self.location.typed_in}: {shown}" if shown else self.location.typed_in
         return printable(f"{where}: {self.defect.what}")
 
 
@@ -151,6 +154,11 @@ class Document:
         """Raises one ConfigError with all defects, if there are any."""
         if self.defects:
             raise ConfigError(*self.lines())
+
+
+def is_object(value: object) -> bool:
+    """Whether it is none of the values that YAML has, but an object that Python passes, such as a plug-in."""
+    return not isinstance(value, str | int | float | None | dict | list)
 
 
 def shown_key(key: Key) -> str:

@@ -9,10 +9,13 @@ TEMPORARY = ".tmp"
 """Suffix of files that are being written; after a crash they have no meaning."""
 
 
-def write_durably(path: Path, pieces: Iterable[bytes | memoryview], mode: int = 0o666) -> None:
+def write_durably(
+    path: Path, pieces: Iterable[bytes | memoryview], mode: int = 0o666, syncs: bool = True
+) -> None:
     """Writes beside the path, syncs, then renames; raises OSError and never leaves a partial file.
 
-    `mode`: what the umask leaves of it; nobody has more access at any time.
+    `mode`: what the umask leaves of it; nobody has more access at any time. `syncs`: False where nobody is to
+    wait for the disk; a loss of power may then leave a part, which a hash must show to its reader.
     """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
@@ -22,7 +25,8 @@ def write_durably(path: Path, pieces: Iterable[bytes | memoryview], mode: int = 
             for piece in pieces:
                 write_whole(file.fileno(), piece)
             # Before the rename: otherwise a loss of power may leave the new name with empty content.
-            os.fsync(file.fileno())
+            if syncs:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -50,11 +54,12 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def make_folder(folder: Path) -> None:
-    """Makes a folder below an existing one, and syncs that."""
+def make_folder(folder: Path, syncs: bool = True) -> None:
+    """Makes a folder below an existing one, and syncs that if `syncs`."""
     if not folder.is_dir():
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        if syncs:
+            sync_folder(folder.parent)
 
 
 def remove_temporaries(folder: Path) -> None:

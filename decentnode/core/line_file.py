@@ -55,6 +55,13 @@ class LineFile:
         if (error := self._write()) is not None:
             self._complain(f"cannot be written: {error.strerror}; its lines wait in memory")
 
+    def flush(self) -> str:
+        """Writes what is left; returns in one line what is missing of all lines so far. Never raises OSError.
+
+        The operating system has the rest, which a loss of power would lose.
+        """
+        return self._gap(self._write())
+
     def sync(self) -> str:
         """Writes what is left and syncs it, so that it survives a loss of power.
 

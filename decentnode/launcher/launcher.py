@@ -537,6 +537,7 @@ class Launcher:
             startup=startup,
             wall=wall,
             resumable=saved,
+            kept_bytes=self._run_state.kept_bytes,
             refused=self._cluster.refused,
             threads=self.threads,
             beside_mb=self._evaluators.memory_mb,

@@ -387,6 +387,7 @@ class Experiment:
         checkpoints = NodeCheckpoints(
             resources.identity,
             settings.checkpoint.every,
+            settings.checkpoint.final,
             reporter,
             rank=rank,
             scheduler=scheduler,

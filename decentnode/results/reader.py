@@ -9,7 +9,7 @@ import msgspec
 
 from decentnode.core.text import counted
 from decentnode.errors import UNDECODABLE, BadInput
-from decentnode.results.metrics import CLASSIFICATION, Metric
+from decentnode.results.metrics import CLASSIFICATION, TRAIN_LOSS, Metric
 
 SCHEMA = 3
 """The version of all files of a run directory; a change of meaning or a removal raises it."""
@@ -44,8 +44,9 @@ class EvaluationRow(msgspec.Struct):
         return [*next(iter(self.metrics.values()), {})]
 
     def values(self, metric: str) -> list[float | None]:
-        """Returns one number for each node that was evaluated."""
-        return [*self.metrics.get(metric, {}).values()]
+        """Returns one number for each node that was evaluated; `train_loss`: for each that trains."""
+        of_metric = self.train_loss if metric == TRAIN_LOSS.name else {}
+        return [*self.metrics.get(metric, of_metric).values()]
 
     def of_average(self, metric: str) -> float | None:
         """The number of that name for the mean model; None where it is not known."""

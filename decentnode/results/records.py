@@ -112,9 +112,13 @@ class Records:
         for kept in self._beside:
             kept.cut_back(round)
 
-    def sync(self) -> str:
-        """Syncs the records so far to disk; returns in one line what is missing, empty where nothing is."""
-        return first_problem([self._file.sync(), *(kept.sync() for kept in self._beside)])
+    def sync(self, waits: bool = True) -> str:
+        """Syncs the records so far to disk; returns in one line what is missing, empty where nothing is.
+
+        `waits`: whether for the disk, and not only until the operating system has their lines.
+        """
+        lines = self._file.sync() if waits else self._file.flush()
+        return first_problem([lines, *(kept.sync() for kept in self._beside)])
 
     def close(self) -> str:
         """Closes the file; returns in one line what could not be written, empty where all was."""

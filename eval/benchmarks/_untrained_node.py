@@ -105,7 +105,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[TIMEOUT] * 4))
     records = Records(case.directory, rank)
     evaluation = NodeEvaluation(never, training, endpoint.counters, resources, clock, records)
-    checkpoints = NodeCheckpoints(identity, 0, reporter, rank, course, records)
+    checkpoints = NodeCheckpoints(identity, 0, False, reporter, rank, course, records)
     adaptation = AdaptThenCombine(training, course.heartbeat, clock)
     return Node(
         rank,

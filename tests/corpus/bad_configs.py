@@ -40,7 +40,7 @@ machine: node1 | 2 machine | must be a whole number >= 0 or null, not 'node1'
 Seed: 1 | 2 Seed | unknown key; did you mean 'seed'?
 batch_size: 3 | 2 batch_size | unknown key (known: ...)
 checkpoint: {every: -1} | 2 checkpoint.every | must be a whole number >= 0, not -1
-checkpoint: 10 | 2 checkpoint | must be a mapping with every, not 10
+checkpoint: 10 | 2 checkpoint | must be a mapping with every, final, not 10
 checkpoint: {evry: 10} | 2 checkpoint.evry | unknown key; did you mean 'every'?
 seed:1 | 2 | not valid YAML: could not find expected ':'; write 'key: value', with a blank after the colon
 seed: & 1

@@ -18,7 +18,8 @@ resume coded
     | {here}/coded: the code is not that of this run: corpus_nets.py; restore it from
     + {here}/coded/code/abababababab, or continue with --accept-code-change
 resume coded --accept-code-change
-    | {here}/coded: rank 0 has no checkpoint to resume from: there is none in {here}/coded/checkpoints/00000
+    | {here}/coded: rank 0 has no checkpoint to resume from: there is none in {here}/coded/checkpoints/00000;
+    + begin a new run, which checkpoint.final or checkpoint.every lets continue
 resume undecoded | {here}/undecoded/run.json: not written by this version of decentnode: 'code': ...
 status | decentnode: Missing argument 'RUN' (see decentnode --help)
 status nowhere | nowhere: not the directory of a run; name one that holds a config.yaml

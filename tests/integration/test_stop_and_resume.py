@@ -233,25 +233,35 @@ def test_a_signal_to_one_machine_stops_all_after_the_same_round(tmp_path, config
     assert_same(resumed, straight)
 
 
-def test_a_signal_before_a_run_has_gone_on_leaves_its_summary_as_it_was(tmp_path, config):
-    """It waits for another machine, which does not come."""
+def test_a_finished_run_continues_with_more_rounds_as_if_it_had_had_them_from_the_start(
+    tmp_path, config, straight
+):
+    """On two machines. A signal while it still waits for one of them leaves its summary as it was."""
     folder = tmp_path / "machine0"
     runs = [
         Run(
             tmp_path / f"machine{m}",
-            [*two_machines(30360), f"machine={m}", "rounds=10", "checkpoint.every=5"],
+            [*two_machines(30360), f"machine={m}", f"rounds={ROUNDS // 2}"],
             config=config,
         )
         for m in range(2)
     ]
     assert [run.wait(TIMEOUT) for run in runs] == [0, 0]
     before = (folder / "summary.json").read_bytes()
-    again = Run(folder, ["rounds=20"], verb="resume")
+    assert json.loads(before)["checkpoint_bytes"] == sum(
+        path.stat().st_size for path in (folder / "checkpoints").glob("*/*")
+    )
+    assert f"decentnode resume {folder} rounds=N (" in runs[0].text
+    again = Run(folder, [f"rounds={ROUNDS}"], verb="resume")
     wait_until(lambda: (folder / "live.json").exists(), 60, lambda: again.story)
     time.sleep(0.3)
     os.kill(again.process.pid, signal.SIGTERM)
     assert again.wait(TIMEOUT) == 143
     assert (folder / "summary.json").read_bytes() == before
+    whole = [Run(run.run_dir, [f"rounds={ROUNDS}"], verb="resume") for run in runs]
+    assert [run.wait(TIMEOUT) for run in whole] == [0, 0], whole[0].text + whole[1].text
+    assert f"continues after round {ROUNDS // 2}\n" in whole[0].text
+    assert_same(whole, straight)
 
 
 @pytest.fixture
@@ -289,7 +299,7 @@ def test_what_cannot_continue_is_refused_in_one_line(tmp_path, config, one_line)
     assert code == 2
     assert "resume: training.optimizer.lr cannot change from 0.01 to 0.5" in line
     code, line = one_line(run.run_dir, "rounds=10")
-    assert code == 2 and "rounds can only grow" in line
+    assert code == 2 and "rounds can only grow; this run has 100000, not 10 (for instance" in line
     for path in (run.run_dir / "checkpoints" / "00002").glob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:-1])
     code, line = one_line(run.run_dir)

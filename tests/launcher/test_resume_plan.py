@@ -76,7 +76,8 @@ def begun(run_dir, **state):
 
 def loaded(digest: str) -> SimpleNamespace:
     """An experiment whose samples have this hash."""
-    return SimpleNamespace(samples=SimpleNamespace(digest=digest), metrics=CLASSIFICATION)
+    dataset = SimpleNamespace(shape=(1, 8, 8), num_classes=10)
+    return SimpleNamespace(samples=SimpleNamespace(digest=digest, dataset=dataset), metrics=CLASSIFICATION)
 
 
 def digest(path, *overrides):

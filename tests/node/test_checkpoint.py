@@ -347,10 +347,10 @@ def test_a_full_disk_tears_nothing(tmp_path, monkeypatch):
 def test_tensors_for_whose_manifest_there_is_no_room_do_not_stay(tmp_path, monkeypatch, step):
     store(tmp_path, STATE, round=4)
 
-    def write(path, pieces):
+    def write(path, pieces, syncs):
         if step == "manifest" and path.suffix == ".json":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return durable.write_durably(path, pieces)
+        return durable.write_durably(path, pieces, syncs=syncs)
 
     def sync(folder):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -368,7 +368,9 @@ def checkpoints_of(identity, records, said):
     """Those of rank 3 after every tenth round, in a run that is stopped."""
     scheduler = SimpleNamespace(heartbeat=HeartbeatBoard([3]).of(3), is_cut_short=True)
     reporter = SimpleNamespace(send=said.append)
-    return checkpointing.NodeCheckpoints(identity, 10, reporter, rank=3, scheduler=scheduler, records=records)
+    return checkpointing.NodeCheckpoints(
+        identity, 10, False, reporter, rank=3, scheduler=scheduler, records=records
+    )
 
 
 def test_what_was_undone_and_could_not_be_removed_is_written_again(tmp_path, monkeypatch):
@@ -413,6 +415,26 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_
     assert checkpoint.rounds(tmp_path / "saved", 3) == [9]
 
 
+@pytest.mark.parametrize("is_cut_short", [True, False])
+def test_a_finished_run_keeps_its_state_without_waiting_for_the_disk(tmp_path, monkeypatch, is_cut_short):
+    """Thousands of nodes in a process would wait for it one by one; a stop waits, and all is kept once."""
+    synced = []
+    for sync in ("fsync", "fdatasync"):
+        monkeypatch.setattr(durable.os, sync, synced.append)
+    identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
+    saved = checkpoints_of(identity, Records(tmp_path, 3), lines := [])
+    saved.scheduler.is_cut_short = is_cut_short
+    saved.at_the_end(11, dict)
+    kept = [11] if is_cut_short else []
+    assert (checkpoint.rounds(tmp_path / "saved", 3), bool(synced)) == (kept, is_cut_short)
+    saved.final = True
+    synced.clear()
+    saved.at_the_end(12, dict)
+    saved.at_the_end(12, dict)
+    assert checkpoint.read(tmp_path / "saved", 3, 12).state == {}
+    assert (bool(synced), [report.round for report in lines]) == (is_cut_short, [*kept, 12])
+
+
 def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
     """Who goes on from the checkpoint would not make them again."""
     lines, write, is_full = [], os.write, True
@@ -423,7 +445,9 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
         return write(fd, content)
 
     monkeypatch.setattr(line_file.os, "write", write_if_there_is_room)
-    monkeypatch.setattr(checkpoint, "write_durably", lambda path, pieces: path.write_bytes(b"".join(pieces)))
+    monkeypatch.setattr(
+        checkpoint, "write_durably", lambda path, pieces, syncs: path.write_bytes(b"".join(pieces))
+    )
     records = Records(tmp_path, 3)
     records.write(RoundRecord(3, 9), ByteCounters())
     identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)

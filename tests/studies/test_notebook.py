@@ -1,5 +1,6 @@
 """docs/studies.ipynb: its code runs from top to bottom, on a study of the shape that its own sweep makes."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -10,6 +11,26 @@ from tests.results.test_study import make_run, recorded
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "studies.ipynb"
 SCHEMES = {"gossip": (3000, 0.9), "choco": (1000, 0.8), "exact_diffusion": (3000, 0.85)}
+
+
+SHOW = """
+def show(value):
+    # What a notebook asks the last value of a cell for.
+    assert value._repr_html_() or value._repr_png_()
+    shown.append(type(value).__name__)
+
+shown = []
+"""
+
+
+def as_shown(cell: str) -> str:
+    """The cell with its last line shown as a notebook does, if that is a value."""
+    tree = ast.parse(cell)
+    last = tree.body[-1]
+    is_value = isinstance(last, ast.Expr) and not ast.unparse(last).startswith("print(")
+    if is_value:
+        last.value = ast.Call(ast.Name("show"), [last.value], [])
+    return ast.unparse(tree)
 
 
 def test_the_notebook_runs_from_top_to_bottom(tmp_path):
@@ -25,7 +46,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
                 made, [(0.5, 0.6), (last, last + seed / 50)], seed, scheme, sent, True, recorded(scheme, seed)
             )
     # Its sweep takes most of a minute; tests/studies/test_sweep_runs.py covers the command.
-    text = "\n".join(part for part in code if part is not sweep)
+    text = "\n".join([SHOW, *(as_shown(part) for part in code if part is not sweep), "print(shown)"])
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     done = subprocess.run(
         [sys.executable, "-"], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=120
@@ -34,4 +55,5 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0] == "finished [10, 20] [2000.0, 4000.0]"
     assert lines[1] == "0.004 MB per node"
-    assert len(lines) == 5 and lines[2].startswith("choco - exact_diffusion: -5.00 points, p = ")
+    assert len(lines) == 6 and lines[2].startswith("choco - exact_diffusion: -5.00 points, p = ")
+    assert lines[5] == str(["Run", "DataFrame", "Study", "DataFrame", "NotebookFigure", "DataFrame"])

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import socket
 from dataclasses import replace
 from math import nan
@@ -15,6 +16,7 @@ from decentnode.config import loader as config
 from decentnode.errors import BadInput
 from decentnode.graph.random_graphs import Regular
 from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.launcher.processes.launcher_process import RunProgress
 from decentnode.launcher.recovery.fingerprint import difference, fingerprint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import PluginSources
@@ -27,7 +29,6 @@ from decentnode.studies.sweep.admission import Admission
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus, refuse_changes
 from decentnode.studies.sweep.forecast import Forecast, forecasts
 from decentnode.studies.sweep.forked_run import (
-    Progress,
     RunOutcome,
     free_ports,
     idle_seconds,
@@ -79,9 +80,11 @@ def test_what_is_done_and_what_is_to_do(study):
     done, broken = make(first), make(second, finished=2)
     assert (done.status, broken.status) == (RunStatus.DONE, RunStatus.BROKEN)
     refuse_changes([done], False)
-    checkpoint = broken.path / "checkpoints" / "00000" / "00000001.json"
-    checkpoint.parent.mkdir(parents=True)
-    checkpoint.write_text("{}")
+    for rank in range(3):
+        assert broken.status is RunStatus.BROKEN, "a node that was lost has no state to continue from"
+        checkpoint = broken.path / "checkpoints" / f"{rank:05d}" / "00000001.json"
+        checkpoint.parent.mkdir(parents=True)
+        checkpoint.write_text("{}")
     assert broken.status is RunStatus.RESUMABLE
     broken.log.write_text("log\n")
     broken.move_aside("interrupted")
@@ -265,9 +268,12 @@ def test_idle_time_is_that_of_our_processors():
 
 
 def test_progress_and_entries_come_back_as_they_were(tmp_path):
-    progress = Progress()
-    progress.put(5.0, 2.5)
-    assert progress.get() == (5.0, 2.5)
+    progress = RunProgress()
+    progress.put(5.0, 2.5, planned=7)
+    taken_over = RunProgress(os.dup(progress.fd))
+    assert progress.get() == taken_over.get() == (5.0, 2.5, 7)
+    taken_over.close()
+    progress.close()
     entry = RunEntry("s", "v", {"a": "b"}, 3, True, 1.5, 2.5, 0)
     entry.save(tmp_path)
     assert read_entry(tmp_path) == entry

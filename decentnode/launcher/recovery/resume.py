@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from decentnode.config import loader as config
+from decentnode.config.overrides import Override
+from decentnode.config.python_source import objects_in
 from decentnode.config.settings import (
     CheckpointSettings,
     EvaluationSettings,
@@ -55,9 +57,11 @@ class ResumePlan:
     """A run on this machine that is resumed."""
 
     def __init__(
-        self, run_dir: Path, overrides: Sequence[str] = (), accepts_other_code: bool = False
+        self, run_dir: Path, overrides: Sequence[Override] = (), accepts_other_code: bool = False
     ) -> None:
         """Raises BadInput if there is no run to resume, or if an override would change the models.
+
+        Objects that Python passes are taken for those that the run began with.
 
         `accepts_other_code`: whether plug-ins may have been edited since the start of the run.
         """
@@ -67,7 +71,7 @@ class ResumePlan:
             raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
         # Before anything is read: another start could change it meanwhile.
         self.lock = RunLock(self.run_dir)
-        before = config.load(self.config)
+        before = config.load(self.config, [objects_in(o) for o in overrides if not isinstance(o, str)])
         self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
         refuse_changes(before, self.settings)
         self._state = _read_state(self.run_dir)
@@ -94,7 +98,7 @@ class ResumePlan:
         if finished >= nodes and self.settings.rounds <= rounds:
             raise BadInput(
                 f"{self.run_dir}: this run has finished all its {rounds} rounds; "
-                "to continue, set more (rounds=N)"
+                f"to continue, set more (for instance rounds={2 * rounds})"
             )
 
     def with_checkpoints(self, join: Join, ranks: Sequence[int], settings: str) -> Join:
@@ -143,7 +147,8 @@ class ResumePlan:
             except BadCheckpoint as error:
                 defects.append(str(error))
         if not good:
-            reason = [f"there is none in {directory / f'{rank:05d}'}", *defects][-1]
+            remedy = "begin a new run, which checkpoint.final or checkpoint.every lets continue"
+            reason = [f"there is none in {directory / f'{rank:05d}'}; {remedy}", *defects][-1]
             raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to resume from: {reason}")
         for defect in defects:
             print_line(f"{defect}; it is not used")
@@ -190,22 +195,26 @@ class ResumePlan:
                 if round > last:
                     checkpoint.delete(directory, rank, round)
         cut_back(self.run_dir / "evaluations.jsonl", last)
+        # That of an earlier end: a run that continues has not finished.
+        (self.run_dir / "summary.json").unlink(missing_ok=True)
 
 
 def write_state(
     run_dir: Path, start: Start, experiment: Experiment, versions: Sequence[CodeVersion] = (),
     settings: str = "", threads: int = 1,
 ) -> None:  # fmt: skip
-    """Writes `run.json`: the run, its dataset, its metrics and its starts; raises BadInput.
+    """Writes `run.json`: the run, its samples, its metrics and its starts; raises BadInput.
 
     `versions`: the versions of the code it used, the newest last; `settings`: their `fingerprint`;
     `threads`: of torch in each process of this machine.
     """
+    dataset = experiment.samples.dataset
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
         "starts": start.starts, "dataset": experiment.samples.digest,
         "metrics": msgspec.to_builtins(experiment.metrics), "code": msgspec.to_builtins(versions),
         "settings": settings, "threads": threads,
+        "samples": {"shape": dataset.shape, "num_classes": dataset.num_classes},
     }  # fmt: skip
     path = run_dir / "run.json"
     try:
@@ -264,7 +273,8 @@ def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
     """Raises BadInput with a line for each changed key that would make it another run."""
     if new_settings.rounds < old_settings.rounds:
         raise BadInput(
-            f"resume: rounds can only grow; this run has {old_settings.rounds}, not {new_settings.rounds}"
+            f"resume: rounds can only grow; this run has {old_settings.rounds}, not {new_settings.rounds} "
+            f"(for instance rounds={2 * old_settings.rounds})"
         )
     # Compared as resolved values, so a different spelling in YAML is no change.
     changed = dict(differences(_comparable(old_settings), _comparable(new_settings)))

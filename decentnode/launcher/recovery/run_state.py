@@ -105,6 +105,12 @@ class RunState:
         known = max(self.retention.kept, self.identity.round)
         return known if known != FROM_THE_START else None
 
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes on this machine's disk from which its nodes can resume."""
+        folders = (self._run_dir / FOLDER / f"{rank:05d}" for rank in self._local)
+        return sum(path.stat().st_size for folder in folders for path in folder.glob("*.*"))
+
     def tend(self, lost: Iterable[int], is_alone: bool, send: Callable[[Note], object]) -> str:
         """Deletes unneeded checkpoints; returns a line about those that could not be written or deleted.
 

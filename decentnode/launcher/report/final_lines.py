@@ -109,6 +109,8 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
         yield "pictures", f"none: {pictures.problem}"
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
         yield "resume with", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
+    elif (size := summary.get("checkpoint_bytes")) and code is ExitCode.OK:
+        yield "resume with", f"decentnode resume {run_dir} rounds=N ({readable_bytes(size)} of checkpoints)"
     yield "results", str(run_dir)
 
 

@@ -30,11 +30,14 @@ def summarize(
     startup: float,
     wall: float,
     resumable: int | None = None,
+    kept_bytes: int = 0,
     refused: Counter[str] = NOTHING,
     threads: int = 1,
     beside_mb: float = 0.0,
 ) -> dict[str, Any]:
     """Returns the summary of a run as this machine knows it; `resumable`: the last round saved by all.
+
+    `kept_bytes`: the size of the checkpoints of this machine's nodes.
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
@@ -66,6 +69,7 @@ def summarize(
         "finished_nodes": len(finished),
         "stopped_nodes": len(membership.ranks(MemberState.STOPPED)),
         "resumable_round": resumable,
+        "checkpoint_bytes": kept_bytes,
         "lost_nodes": {str(r): membership.members[r].error for r in lost},
         "lost_logs": {str(r): log_name(experiment.processes[experiment.home[r]].ranks[0]) for r in lost},
         "components": components_without(experiment.graph.graph, lost) if lost else [],

@@ -80,7 +80,9 @@ class NodeCheckpoints:
 
     identity: RunIdentity
     every: int
-    """Rounds between checkpoints; 0: only at a graceful stop."""
+    """Rounds between checkpoints; 0: only at the end."""
+    final: bool
+    """Whether the node is saved after the last round of the run, and not only at a graceful stop."""
     reporter: Reporter
     rank: int
     scheduler: RoundScheduler
@@ -97,9 +99,11 @@ class NodeCheckpoints:
             self._save(round, snapshot)
 
     def at_the_end(self, round: int, snapshot: Snapshot) -> None:
-        """Saves the node if the run stops before its last round."""
-        if self.scheduler.is_cut_short and round > self.last:
-            self._save(round, snapshot)
+        """Saves the node after its last round, if that is wanted or the run stops before its own last one."""
+        is_cut_short = self.scheduler.is_cut_short
+        if (self.final or is_cut_short) and round > self.last:
+            # A finished run has its results: thousands of nodes in a process need not wait for the disk.
+            self._save(round, snapshot, syncs=is_cut_short)
 
     def undo(self, round: int) -> None:
         """Deletes checkpoints of `round` and later ones, because the node takes part from `round` on.
@@ -123,17 +127,17 @@ class NodeCheckpoints:
         if failed is not None:
             raise failed
 
-    def _save(self, round: int, snapshot: Snapshot) -> None:
+    def _save(self, round: int, snapshot: Snapshot, syncs: bool = True) -> None:
         self.scheduler.heartbeat.mark(round, Activity.CHECKPOINT)
         # A resume from this checkpoint does not repeat the records up to its round, so they must be on disk.
         # A resume from an earlier one repeats them.
-        if gap := self.records.sync():
+        if gap := self.records.sync(syncs):
             self._complain(round, gap)
             return
         directory, stamp = self.identity.directory, self.identity.stamp
         try:
             is_undone = self._undone is not None and round >= self._undone
-            checkpoint.save(directory, self.rank, round, state=snapshot(), stamp=stamp, overwrite=is_undone)
+            checkpoint.save(directory, self.rank, round, snapshot(), stamp, overwrite=is_undone, syncs=syncs)
         except (OSError, UnknownKind, BadTensors) as error:
             reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             self._complain(round, reason)

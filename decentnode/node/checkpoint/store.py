@@ -81,12 +81,14 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def save(
-    directory: Path, rank: int, round: int, state: Any, stamp: RunStamp, overwrite: bool = False
-) -> None:
+    directory: Path, rank: int, round: int, state: Any, stamp: RunStamp, overwrite: bool = False,
+    syncs: bool = True,
+) -> None:  # fmt: skip
     """Writes a checkpoint below `directory`; raises OSError, UnknownKind or BadTensors, and leaves no part.
 
     A valid one of that round of the run is kept: it has the same content, and a rewrite could lose it.
-    `overwrite` replaces it, because the round was discarded.
+    `overwrite` replaces it, because the round was discarded. `syncs`: whether it survives a loss of power
+    right after the return; otherwise its hashes show what did not.
     """
     if not overwrite:
         with contextlib.suppress(BadCheckpoint):
@@ -97,8 +99,8 @@ def save(
     tensors: dict[str, Tensor] = {}
     tree = encoded(state, tensors)
     folder = directory / f"{rank:05d}"
-    make_folder(directory)
-    make_folder(folder)
+    make_folder(directory, syncs)
+    make_folder(folder, syncs)
     # The old manifest goes first; otherwise it would stand beside new tensors.
     delete(directory, rank, round)
     # Hashed while written: each piece is read from memory once.
@@ -110,7 +112,7 @@ def save(
             yield piece
 
     try:
-        write_durably(path, hashed_pieces())
+        write_durably(path, hashed_pieces(), syncs=syncs)
         manifest = _Manifest(
             schema=SCHEMA,
             version=__version__,
@@ -123,11 +125,11 @@ def save(
             sha256=digest.hexdigest(),
             state=tree,
         )
-        write_durably(
-            _path(directory, rank, round, ending=_MANIFEST), [_sealed(msgspec.json.encode(manifest))]
-        )
+        path = _path(directory, rank, round, ending=_MANIFEST)
+        write_durably(path, [_sealed(msgspec.json.encode(manifest))], syncs=syncs)
         # A rename survives a loss of power only after its folder is synced.
-        sync_folder(folder)
+        if syncs:
+            sync_folder(folder)
     except Exception:
         with contextlib.suppress(OSError):
             delete(directory, rank, round)

@@ -15,6 +15,7 @@ from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.launcher.recovery.fingerprint import difference, fingerprint
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.node import plugin_sources
+from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import FOLDER
 from decentnode.node.plugin_sources import PluginSources
 from decentnode.results.reader import CodeVersion, read_object, read_value
@@ -54,8 +55,7 @@ class RunDirectory:
             return RunStatus.NEW
         if self._is_done:
             return RunStatus.DONE
-        has_state = (self.path / "run.json").exists() and any((self.path / FOLDER).glob("*/*.json"))
-        if has_state and not self.settings_change and not self.code_change:
+        if self._has_state and not self.settings_change and not self.code_change:
             return RunStatus.RESUMABLE
         return RunStatus.BROKEN
 
@@ -69,6 +69,14 @@ class RunDirectory:
             read_value(summary, key, int) for key in ("finished_nodes", "nodes", "stopped_nodes")
         )
         return finished >= nodes or bool(self.planned.settings.faults and finished and not stopped)
+
+    @property
+    def _has_state(self) -> bool:
+        """Whether all nodes were saved after one round; a node that was lost may not have been."""
+        if not (self.path / "run.json").exists():
+            return False
+        nodes = self.planned.settings.graph.make().num_nodes
+        return bool(set.intersection(*({*checkpoint.rounds(self.path / FOLDER, r)} for r in range(nodes))))
 
     @property
     def settings_change(self) -> str:
