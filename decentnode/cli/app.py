@@ -332,6 +332,20 @@ def list_plugins(
 
 
 @app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder; its name is the experiment's.")],
+    parts: Annotated[
+        str,
+        typer.Option("--with", metavar="PARTS", help="Own plug-ins, too: scheme, dataset, model, graph."),
+    ] = "",
+) -> None:
+    """Make a folder with an experiment to start from, and plug-ins of your own; never overwrites anything."""
+    from decentnode.cli.new import make_folder, parts_of
+
+    print_lines(make_folder(folder, parts_of(parts)))
+
+
+@app.command()
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="quickstart, studies/quick, ring_16.edges.")],
 ) -> None:

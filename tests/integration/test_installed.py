@@ -12,7 +12,7 @@ import pytest
 from tests.support.pages import ROOT
 
 pytest.importorskip("hatchling", reason="pip install 'decentnode[test]'")
-FOLDERS = ("configs", "graphs")
+FOLDERS = ("configs", "graphs", "templates")
 IN_WHEEL = PurePosixPath("decentnode/shipped")
 
 
@@ -39,7 +39,7 @@ def test_wheel_and_source_distribution_have_what_is_shipped_and_make_the_same_wh
     names = set(zipfile.ZipFile(wheel).namelist())
     shipped = {name for name in names if PurePosixPath(name).is_relative_to(IN_WHEEL)}
     assert {str(PurePosixPath(name).relative_to(IN_WHEEL)) for name in shipped} == shipped_files()
-    assert not [name for name in names if name.startswith(("configs", "graphs", "tests", "eval"))]
+    assert not [name for name in names if name.startswith((*FOLDERS, "tests", "eval"))]
     with tarfile.open(source) as archive:
         archive.extractall(tmp_path, filter="data")
     (unpacked,) = tmp_path.iterdir()
