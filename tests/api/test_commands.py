@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -24,6 +26,7 @@ from decentnode.core.registry import MODELS, SHARINGS
 from decentnode.errors import BadInput, ConfigError
 from decentnode.results import read_model
 from decentnode.sharing import Gossip
+from tests.support.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
@@ -269,3 +272,18 @@ def test_errors_of_a_run_are_exceptions_with_the_same_text(tmp_path, monkeypatch
         run = decentnode.run(QUICKSTART, progress=False, rounds=4, faults=crash, evaluation=QUIET)
     assert run.summary["lost_nodes"]
     assert "1 nodes were lost" in str(caught[-1].message)
+
+
+@pytest.mark.slow
+def test_the_page_runs(tmp_path, monkeypatch):
+    """The code of docs/python.md, with fewer rounds."""
+    monkeypatch.chdir(tmp_path)
+    first, _, own = blocks("docs/python.md", "python")
+    (tmp_path / "page.py").write_text(
+        f"{first}{own}".replace("rounds=20", "rounds=2, evaluation={'every': 1}")
+    )
+    words = [sys.executable, "page.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "choco.png").stat().st_size
+    assert "run: all 4 nodes finished 10 rounds" in done.stdout
