@@ -24,7 +24,6 @@ from decentnode.config import loader
 from decentnode.config.python_source import document_of, passed_plugin
 from decentnode.core.registry import MODELS, SHARINGS
 from decentnode.errors import BadInput, ConfigError
-from decentnode.results import read_model
 from decentnode.sharing import Gossip
 from tests.support.pages import blocks
 
@@ -69,7 +68,6 @@ def values(tmp_path, monkeypatch):
         "model": network,
         "training": {"optimizer": partial(torch.optim.SGD, lr=0.0), "batch_size": 8, "steps_per_round": 1},
         "sharing": Boosted(2.0),
-        "records": {"models": {}},
         "evaluation": QUIET,
     }
 
@@ -79,9 +77,9 @@ def test_objects_run_and_the_caller_stays_as_it_was(values):
     handlers = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     run = decentnode.run(values, progress=False)
     # Without a learning rate all nodes keep the weights of the model that was passed.
-    kept = read_model(run.directory, 2, 2)
+    kept = run.model(2)
     for name, tensor in values["model"].state_dict().items():
-        assert torch.allclose(torch.as_tensor(kept[name]), tensor, atol=1e-6)
+        assert torch.allclose(kept[name], tensor, atol=1e-6)
     saved = (run.directory / "config.yaml").read_text()
     comment = (
         "# Passed as objects from Python, so this file lacks them: dataset (InMemory), model (Sequential)"
