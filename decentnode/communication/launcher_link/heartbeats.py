@@ -143,7 +143,7 @@ class HeartbeatBoard:
     """The slots of all nodes of a machine."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        self._last_round = shared_array((1,))
+        self._last_round = shared_array((2,))
         self._last_round[0] = NO_LAST_ROUND
         self._ranks = tuple(ranks)
         self._words = shared_array((len(ranks), WORDS))
@@ -163,6 +163,18 @@ class HeartbeatBoard:
     @last_round.setter
     def last_round(self, round: int) -> None:
         self._last_round[0] = round
+
+    @property
+    def completes(self) -> bool:
+        """Whether nodes that end after `last_round` have finished, because the run has reached its target.
+
+        The launcher writes it before `last_round`.
+        """
+        return bool(self._last_round[1])
+
+    @completes.setter
+    def completes(self, completes: bool) -> None:
+        self._last_round[1] = completes
 
     @property
     def highest_round(self) -> int:

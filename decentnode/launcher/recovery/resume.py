@@ -95,7 +95,16 @@ class ResumePlan:
         if not path.exists():
             return
         finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
-        if finished >= nodes and self.settings.rounds <= rounds:
+        target: dict[str, Any] = read_object(path).get("target") or {}
+        reached, last = target.get("reached_round"), target.get("last_round")
+        wanted = {target.get("metric"): target.get("value")}
+        if finished >= nodes and isinstance(reached, int) and wanted == self.settings.evaluation.target:
+            raise BadInput(
+                f"{self.run_dir}: this run has reached its target in round {reached + 1}; "
+                "to continue, set another one, or none (evaluation.target=null)"
+            )
+        done = last + 1 if isinstance(last, int) else rounds
+        if finished >= nodes and self.settings.rounds <= done:
             raise BadInput(
                 f"{self.run_dir}: this run has finished all its {rounds} rounds; "
                 f"to continue, set more (for instance rounds={2 * rounds})"
