@@ -49,6 +49,15 @@ def test_wheel_and_source_distribution_have_what_is_shipped_and_make_the_same_wh
     assert set(zipfile.ZipFile(again).namelist()) == names
 
 
+def test_an_editable_install_leads_to_the_checkout(tmp_path):
+    """As `eval/run.sh` makes it: hatchling refuses it where folders are mapped and no folder is named."""
+    words = ["-c", "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"]
+    subprocess.run([sys.executable, *words, str(tmp_path)], cwd=ROOT, check=True, timeout=100)
+    archive = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
+    (path,) = (name for name in archive.namelist() if name.endswith(".pth"))
+    assert archive.read(path).decode().strip() == str(ROOT)
+
+
 @pytest.mark.slow
 def test_the_installed_package_works_in_an_empty_folder(distributions, tmp_path):
     site, folder = tmp_path / "site", tmp_path / "empty"
