@@ -21,6 +21,8 @@ PARTS = (
 )  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 RUN = re.compile(r"^(\./eval/run\.sh|decentnode run) \S+", re.MULTILINE)
+NUMBER = re.compile(r"\d(?:[\d,]|\\\.)*")
+"""In a text that `re.escape` has passed: its dots have a backslash."""
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
@@ -89,6 +91,22 @@ def test_tutorial(checkout):
     for run in ("regular", "ring", "bridge", "two-0", "two-1"):
         assert (checkout / "runs" / run / "summary.json").exists()
     assert "4 of 8 nodes finished, those of this machine" in (checkout / "machine1.txt").read_text()
+    shown = [line for block in blocks("docs/tutorial.md", "text") for line in block.splitlines() if line]
+    assert len(shown) > 60
+    # Pictures are not drawn here.
+    assert [line for line in shown if "  pictures " not in line and not is_printed(line, printed)] == []
+
+
+def is_printed(line: str, printed: str) -> bool:
+    """Whether a line is printed with any numbers and hash: seconds and last digits are a machine's."""
+    words = (
+        r"\S+"
+        if "/home/you/" in word or len(word) == 64
+        else NUMBER.sub(lambda _: r"[\d.,]+", re.escape(word))
+        for word in line.replace("kB", "MB").split()
+    )
+    pattern = r"^\s*" + r"\s+".join(words) + "$"
+    return re.search(pattern, printed.replace("kB", "MB"), re.MULTILINE) is not None
 
 
 def test_the_graph_of_ones_own_trains_and_continues_where_it_was_stopped(tmp_path):
