@@ -27,7 +27,8 @@ def run(config: Configuration, /, *, progress: bool = True, **overrides: Any) ->
     plug-in of another name replaces the section. A plug-in may be an object: a class, a function, or an
     instance, of which each node gets a copy; a model's weights are the start of all nodes, and a dataset may
     be `(train, test)`. In a notebook all nodes are in one process (`communication: inproc`), unless
-    `communication` is given here or has options in the file. `progress`: whether the progress is shown.
+    `communication` is given here or has options in the file. The models after the last round are kept
+    (`records.models`). `progress`: whether the progress is shown.
 
     Raises BadInput for what is wrong in the configuration, StartError, RunFailed, and KeyboardInterrupt after
     a Ctrl-C, which stops the nodes gracefully; a second one kills them.

@@ -36,6 +36,8 @@ from decentnode.studies.study_file import read_study
 from decentnode.studies.sweep import command as sweep_command
 
 Screen = Callable[[TextIO], LiveConsole]
+KEEP_MODELS: Override = {"records": {"models": {}}}
+"""What a caller can do with a run is done with its models, so the last ones are kept."""
 DEFAULT_TRANSPORTS = (None, "zeromq", {"name": "zeromq"})
 
 
@@ -115,14 +117,14 @@ def _forget_caller() -> None:
 
 def _run(request: CommandRequest, screen: Screen) -> CommandAnswer:
     job_of_one_task()
-    settings, overrides = _settings(request)
+    settings, overrides = _settings(request, KEEP_MODELS)
     code, directory = run_here(settings, request.source, overrides, screen=screen)
     return CommandAnswer(code, str(directory))
 
 
-def _settings(request: CommandRequest) -> tuple[Settings, Sequence[Override]]:
-    """Returns the settings, and what has changed the configuration."""
-    overrides: list[Override] = [request.overrides]
+def _settings(request: CommandRequest, *first: Override) -> tuple[Settings, Sequence[Override]]:
+    """Returns the settings, and what has changed the configuration; `first`: changes before the caller's."""
+    overrides: list[Override] = [*first, request.overrides]
     with plugin_errors_as_bad_input():
         document = extends.read(request.source)
         transport = document.value.get("communication")

@@ -31,6 +31,12 @@ P = TypeVar("P", bound=Plugin)
 
 PER_HOST = ("run_dir", "machine", "device")
 """Keys that may differ between the machines of one run."""
+LATER = (
+    ("training", "threads", "auto"),
+    ("checkpoint", "final", True),
+    ("evaluation", "target", None),
+)
+"""Sections, keys and defaults of what is left out of hashes by default, because earlier versions lack it."""
 MOST_SHOWN = 100
 """Letters of a value in a message about machines that differ."""
 
@@ -164,7 +170,7 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
     if not settings.failures.allow_different_code:
         del content["failures"]["allow_different_code"]
     # Runs of versions without these keys had what they say by default, or no such thing.
-    for section, key, default in (("training", "threads", "auto"), ("checkpoint", "final", True)):
+    for section, key, default in LATER:
         if content[section][key] == default:
             del content[section][key]
     content["sharing"]["weights"] |= file_hashes(settings.sharing.weights)

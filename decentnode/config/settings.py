@@ -1,6 +1,7 @@
 """The settings of a run, typed and checked; `config.load` reads them from YAML."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -59,8 +60,14 @@ class EvaluationSettings:
     """Whether the mean of all models is tested too."""
     figures: bool = True
     """Whether pictures are drawn after the nodes have ended."""
+    target: Mapping[str, float] | None = None
+    """A metric and its value; the run ends when the mean over nodes has reached it in an evaluation."""
 
     def __post_init__(self) -> None:
+        if self.target is not None and len(self.target) != 1:
+            raise BadInput.at("target", f"must be one metric and its value, not {len(self.target)}")
+        if self.target is not None and not self.every:
+            raise BadInput.at("target", "nothing is tested before the end; give every (evaluation.every)")
         if self.nodes == ():
             raise BadInput.at("nodes", "no node is given; give a number or ranks, or leave it out for all")
 

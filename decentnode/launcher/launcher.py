@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -54,9 +54,11 @@ from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.messages import CheckpointsCommitted, ClusterMessage, Pause, StopRequest
 from decentnode.launcher.state.run_directory import make_run_directory
+from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment, average_model_test
 from decentnode.node.host_process import ForkContext
 from decentnode.results.figures.plot_process import Pictures, make_figures
+from decentnode.results.reader import EvaluationRow
 
 POLL_INTERVAL = 0.1
 PROGRESS_INTERVAL = 0.25
@@ -137,7 +139,7 @@ class Launcher:
                 rounds=settings.rounds,
                 vector_bytes=8 * experiment.layout.numel,
                 run_seconds=lambda: self._run_state.identity.seconds,
-                is_stopping=self._is_stopping,
+                is_stopping=self._is_ending,
                 why_not_taken_back=reason,
             )
         )
@@ -167,7 +169,7 @@ class Launcher:
             identity=self._run_state.identity,
             attempts=settings.failures.restart.attempts,
             why_not_taken_back=reason,
-            is_stopping=self._is_stopping,
+            is_stopping=self._is_ending,
         )
         self._incidents = Incidents(
             membership=self.membership,
@@ -177,6 +179,9 @@ class Launcher:
             show_log=console.show_log,
             is_stopping=self._is_stopping,
         )
+        self._target = Target(*experiment.target) if experiment.target else None
+        self._end_is_logged = False
+        """Whether an event says after which round all nodes end at the target."""
         self.evaluations = EvaluationLog(self.run_dir / "evaluations.jsonl", log_event=self._event_log.log)
         self.membership.register(self._report_dispatcher)
         self._restarts.register(self._report_dispatcher)
@@ -293,6 +298,10 @@ class Launcher:
     def _is_stopping(self) -> bool:
         return self._graceful_stop.signal is not None
 
+    def _is_ending(self) -> bool:
+        """Whether nodes are to end before their last round, by a signal or at the target."""
+        return self._graceful_stop.is_requested
+
     def _end_at_once(self) -> None:
         self._graceful_stop.is_urgent = True
         self.server.kill()
@@ -357,6 +366,7 @@ class Launcher:
         if not start.late:
             # The start signal: each host process waits for one.
             os.eventfd_write(self._start_signal, len(self.membership.here))
+        self._look_at_target(self.evaluations.rows.values())
         self.console.began(self.experiment, self._startup)
         if self._run_state.news:
             self.console.line(self._run_state.news)
@@ -398,6 +408,7 @@ class Launcher:
         if self.run_id:
             self._exchange_with_machines()
             self._graceful_stop.advance()
+            self._log_end_at_target()
             is_alone = self._cluster.is_left_alone(Timeouts.machine_gone)
             if problem := self._run_state.tend(self._cluster.lost, is_alone, self._cluster.send):
                 self._event_log.log("checkpoint", problem)
@@ -468,6 +479,30 @@ class Launcher:
             self.console.evaluated(row)
         if rows:
             self._writers.more_rows()
+            self._look_at_target(rows)
+
+    def _look_at_target(self, rows: Collection[EvaluationRow]) -> None:
+        """Ends the run if one of these evaluations has reached its target; machine 0 decides for all."""
+        target = self._target
+        if target is None or self.machine or not target.take(rows) or target.reached is None:
+            return
+        mean, goal = target.metric.text(target.means[target.reached]), target.metric.text(target.value)
+        text = f"{target.metric.words} {mean} after round {target.reached + 1} has reached its target, {goal}"
+        self._event_log.log("target", text, round=target.reached)
+        # In the last round there is nothing to end.
+        if self.membership.active:
+            self._graceful_stop.finish(target.reached)
+
+    def _log_end_at_target(self) -> None:
+        """Records once, on each machine, after which round all nodes end at the target."""
+        reached, last = self._graceful_stop.reached, self._heartbeats.last_round
+        if reached is None or self._end_is_logged or not self._heartbeats.completes:
+            return
+        self._end_is_logged = True
+        if self._target is not None and self._target.reached is None:
+            self._target.reached = reached
+        text = f"all nodes end after round {last + 1}, because round {reached + 1} has reached the target"
+        self._event_log.log("target", text, round=reached)
 
     # After the last round.
 
@@ -541,6 +576,7 @@ class Launcher:
             refused=self._cluster.refused,
             threads=self.threads,
             beside_mb=self._evaluators.memory_mb,
+            target=self._target,
         )
         summary["attacks"] = self._attacks.close()
         # A resumed run that did not start keeps its earlier summary.

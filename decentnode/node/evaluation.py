@@ -52,15 +52,22 @@ class EvaluationPlan:
         """Whether models are evaluated after this round (from 0)."""
         return is_due(round, self.every, self.rounds, final=self.final)
 
+    def is_last(self, round: int) -> bool:
+        """Whether the evaluation after this round is that of the end.
+
+        A run that has reached its target ends with one that `every` does not ask for.
+        """
+        return round + 1 == self.rounds or not is_due(round, self.every, self.rounds, final=False)
+
     def includes(self, rank: int, round: int) -> bool:
         """Whether the model of this node is evaluated after this round, where that is due."""
         if rank in self.adversaries:
             return False
-        return self.ranks is None or rank in self.ranks or round + 1 == self.rounds
+        return self.ranks is None or rank in self.ranks or self.is_last(round)
 
     def samples_after(self, round: int) -> Samples:
         """The samples of the evaluation after this round."""
-        return self.samples if self.drawn is None or round + 1 == self.rounds else self.drawn
+        return self.samples if self.drawn is None or self.is_last(round) else self.drawn
 
     def measured(self, round: int, test: Callable[[Samples], dict[str, float]]) -> dict[str, float]:
         """The metrics after this round by name, those on the validation samples with `validation_` before it.
@@ -105,7 +112,7 @@ class NodeEvaluation:
     clock: Clock
     records: Records
     scores: dict[str, float] = field(default_factory=dict, init=False)
-    """The scores of the last evaluation in this process, by metric."""
+    """The scores of the last evaluation, by metric; empty where other processes made it."""
     round: int = field(default=-1, init=False)
     """The round of the last evaluation since this process began, here or in the background."""
     peak_memory_mb: float = field(default=0.0, init=False)
@@ -115,9 +122,16 @@ class NodeEvaluation:
 
         Fills in the record.
         """
-        if not self.plan.is_due(record.round):
-            return
-        self.round = record.round
+        if self.plan.is_due(record.round):
+            await self._evaluate(record)
+
+    async def at_the_end(self, record: RoundRecord) -> None:
+        """Evaluates the model after the last round of a run, if that is wanted; as `after` does."""
+        if self.plan.final or self.plan.is_due(record.round):
+            await self._evaluate(record)
+
+    async def _evaluate(self, record: RoundRecord) -> None:
+        self.round, self.scores = record.round, {}
         began, elapsed, resources = self.clock.now(), self.records.seconds, self.resources
         # May wait for the observer, but at most for its timeout.
         published = await resources.snapshots.publish(
@@ -158,7 +172,7 @@ class NodeEvaluation:
         to do, so it leaves to them only what they begin at once.
         """
         evaluators, training = self.resources.evaluators, self.training
-        is_last = record.round + 1 == self.plan.rounds
+        is_last = self.plan.is_last(record.round)
         if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
             return False
         try:

@@ -21,6 +21,7 @@ from decentnode.communication.device.staging import DeviceStaging, check_device,
 from decentnode.communication.launcher_link.reports import MOST_BYTES
 from decentnode.config import loader as config
 from decentnode.config.settings import Settings
+from decentnode.config.type_check import unknown
 from decentnode.core.clock import Clock
 from decentnode.core.registry import name_of
 from decentnode.core.rng import key, seed_generators
@@ -147,6 +148,7 @@ class Experiment:
             augmentation.make().check(dataset)
         settings.training.check(dataset.train, self.least_batch, self.gradient_sync.one_model)
         self._check_parts()
+        _ = self.target
         needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in self.metrics)
         if needed > MOST_BYTES:
             raise BadInput.at(
@@ -183,6 +185,19 @@ class Experiment:
         metrics = tuple(Metric(*metric) for metric in task.metrics(self.samples.dataset.num_classes))
         held_out = self.samples.dataset.validation is not None
         return metrics + tuple(metric.of_validation for metric in metrics if held_out)
+
+    @property
+    def target(self) -> tuple[Metric, float] | None:
+        """The metric and the value at which the run ends, None without a target; raises BadInput."""
+        known = {metric.name: metric for metric in self.metrics}
+        for name, value in (self.settings.evaluation.target or {}).items():
+            if name not in known:
+                raise BadInput.at(f"evaluation.target.{name}", unknown("metric", name, [*known]))
+            if known[name].is_fraction and not 0 < value <= 1:
+                reason = f"must be a number > 0 and <= 1, a fraction, not {value:g}"
+                raise BadInput.at(f"evaluation.target.{name}", reason)
+            return known[name], value
+        return None
 
     @cached_property
     def processes(self) -> tuple[HostProcess, ...]:

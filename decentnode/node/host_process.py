@@ -232,7 +232,7 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
             if problem := node.records.close():
                 reporter.send(reports.DiskProblem(node.rank, problem[:500], lost=True))
         rounds = node.round + 1
-        is_whole = rounds == node.scheduler.rounds
+        is_whole = node.scheduler.is_last(node.round)
         reporter.send(_finished(node, rounds) if is_whole else reports.Stopped(node.rank, rounds))
         return ExitCode.OK
     except Exception as error:
@@ -248,7 +248,7 @@ async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
 def _finished(node: Node, rounds: int) -> reports.Finished:
     values = node.training.vector.values
     counters, evaluation, private = node.exchange.endpoint.counters, node.evaluation, node.training.private
-    scores = evaluation.scores if evaluation.plan.is_due(node.round) else {}
+    scores = evaluation.scores if evaluation.round == node.round else {}
     return reports.Finished(
         rank=node.rank,
         rounds=rounds,

@@ -103,13 +103,17 @@ class Node:
         self.checkpoints.after(round, self.snapshot)
 
     async def _make_up(self) -> None:
-        """Repeats the last evaluation in a node that was saved after its last round and resumes from there.
+        """Evaluates a node that has finished, unless its last round did, as in a run at its target.
 
-        The record of that round exists; the launcher knows whether the evaluation's row does.
+        Repeats the last evaluation in a node that was saved after its last round and resumes from there: the
+        record of that round exists; the launcher knows whether the evaluation's row does.
         """
-        if self.evaluation.round < self.round and self.round + 1 == self.scheduler.rounds:
+        if not self.scheduler.is_last(self.round):
+            return
+        self.records.at_the_end(self.round)
+        if self.evaluation.round < self.round:
             self.scheduler.heartbeat.mark(self.round, Activity.EVALUATE)
-            await self.evaluation.after(RoundRecord(self.rank, self.round, loss=self.training.loss))
+            await self.evaluation.at_the_end(RoundRecord(self.rank, self.round, loss=self.training.loss))
 
     def snapshot(self) -> dict[str, Any]:
         """The content of a checkpoint: everything that a resumed node needs; tensors are references."""

@@ -32,8 +32,13 @@ class RoundScheduler:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the run stops before its last round."""
-        return self._heartbeats.last_round < self.rounds - 1
+        """Whether the run stops before its last round, and not because it has reached its target."""
+        return self._heartbeats.last_round < self.rounds - 1 and not self._heartbeats.completes
+
+    def is_last(self, round: int) -> bool:
+        """Whether a node that ends after this round has finished."""
+        ends_here = self._heartbeats.completes and round >= self._heartbeats.last_round
+        return round + 1 == self.rounds or ends_here
 
     def start_at(self, round: int) -> None:
         """Starts no round before this one."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -16,8 +17,27 @@ from decentnode.core.vector import DTYPES, Precision
 from decentnode.errors import BadInput
 from decentnode.models.base import Model, initial_model
 from decentnode.models.pretrained import content_of
-from decentnode.results.model_files import model_rounds, path_of
+from decentnode.results.model_files import model_rounds, names_in, path_of
 from decentnode.results.reader import CodeVersion, read_object, read_value
+
+
+class ArgumentForm(msgspec.Struct):
+    """One argument of the network."""
+
+    shape: tuple[int, ...]
+    """Without the batch."""
+    ids: bool
+    """Whether it takes ids, in int64; otherwise floating-point numbers."""
+
+
+class SamplesForm(msgspec.Struct):
+    """What the network of a run is built for; `samples` in `run.json`."""
+
+    shape: tuple[int, ...]
+    """The shape of one input."""
+    num_classes: int
+    arguments: tuple[ArgumentForm, ...]
+
 
 KEEPS = "records.models"
 """The option that keeps models."""
@@ -81,10 +101,10 @@ def mean_model(
 def built_network(run_dir: Path, seed: int, precision: Precision) -> nn.Module:
     """The network that the configuration of a run names, for its samples; raises BadInput."""
     path = run_dir / "run.json"
-    samples: dict[str, Any] | None = read_object(path).get("samples")
     instead = "give a module of the same architecture: mean_model(network=...)"
-    if not samples:
+    if "samples" not in read_object(path):
         raise BadInput(f"{path}: an earlier release did not record the shape of the samples; {instead}")
+    form = read_value(path, "samples", SamplesForm)
     # The run's own copy of a model from outside comes after the folders of the configuration.
     versions = read_value(path, "code", list[CodeVersion])
     import_from(*(run_dir / "code" / version.digest[:12] for version in versions[-1:] if version.files))
@@ -92,14 +112,17 @@ def built_network(run_dir: Path, seed: int, precision: Precision) -> nn.Module:
         model: Model = replace(load_model(run_dir / "config.yaml").make(), pretrained=None)
     except BadInput as error:
         raise BadInput(f"{first_line(error)}; to do without it, {instead}") from error
-    return initial_model(
-        model, tuple(samples["shape"]), samples["num_classes"], seed=seed, dtype=DTYPES[precision]
+    zeros = tuple(
+        torch.zeros(2, *argument.shape, dtype=torch.int64 if argument.ids else torch.float32)
+        for argument in form.arguments
     )
+    return initial_model(model, form.shape, form.num_classes, seed=seed, dtype=DTYPES[precision], zeros=zeros)
 
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        return content_of(path)
+        state = content_of(path)
+        return {name: state[name] for name in names_in(path.read_bytes()) if name in state} | state
     except BadInput as error:  # here the file is no option of the configuration
         raise BadInput(*(defect.what for defect in error.defects)) from error
 

@@ -23,6 +23,9 @@ class KeptBeside:
     def after(self, round: int) -> None:
         """Keeps what is due after this round."""
 
+    def at_the_end(self, round: int) -> None:
+        """Keeps what is only kept of the last round, which this one turned out to be."""
+
     def sync(self) -> str:
         """Waits until all so far is on disk; returns what is missing in one line, or an empty text."""
         return ""
@@ -92,6 +95,11 @@ class Records:
         self._file.append(msgspec.json.encode(record))
         for kept in self._beside:
             kept.after(record.round)
+
+    def at_the_end(self, round: int) -> None:
+        """Keeps what is only kept of the last round, unless it is kept already."""
+        for kept in self._beside:
+            kept.at_the_end(round)
 
     @property
     def seconds(self) -> float:

@@ -110,6 +110,7 @@ class Run:
         settings, nodes, rounds = self.settings, self._nodes, self.settings.get("rounds")
         sizes = [counted(nodes, "node")] if nodes else []
         sizes += [counted(rounds, "round")] if isinstance(rounds, int) else []
+        sizes += [f"seed {self.seed}"]
         sharing = settings.get("sharing")
         transforms = sharing.get("transforms") or [] if isinstance(sharing, dict) else []
         parts = {key: _named(settings.get(key)) for key in ("graph", "sharing", "model", "dataset")}

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -22,8 +24,8 @@ from decentnode.config import loader
 from decentnode.config.python_source import document_of, passed_plugin
 from decentnode.core.registry import MODELS, SHARINGS
 from decentnode.errors import BadInput, ConfigError
-from decentnode.results import read_model
 from decentnode.sharing import Gossip
+from tests.support.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
@@ -66,7 +68,6 @@ def values(tmp_path, monkeypatch):
         "model": network,
         "training": {"optimizer": partial(torch.optim.SGD, lr=0.0), "batch_size": 8, "steps_per_round": 1},
         "sharing": Boosted(2.0),
-        "records": {"models": {}},
         "evaluation": QUIET,
     }
 
@@ -76,9 +77,9 @@ def test_objects_run_and_the_caller_stays_as_it_was(values):
     handlers = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     run = decentnode.run(values, progress=False)
     # Without a learning rate all nodes keep the weights of the model that was passed.
-    kept = read_model(run.directory, 2, 2)
+    kept = run.model(2)
     for name, tensor in values["model"].state_dict().items():
-        assert torch.allclose(torch.as_tensor(kept[name]), tensor, atol=1e-6)
+        assert torch.allclose(kept[name], tensor, atol=1e-6)
     saved = (run.directory / "config.yaml").read_text()
     comment = (
         "# Passed as objects from Python, so this file lacks them: dataset (InMemory), model (Sequential)"
@@ -269,3 +270,18 @@ def test_errors_of_a_run_are_exceptions_with_the_same_text(tmp_path, monkeypatch
         run = decentnode.run(QUICKSTART, progress=False, rounds=4, faults=crash, evaluation=QUIET)
     assert run.summary["lost_nodes"]
     assert "1 nodes were lost" in str(caught[-1].message)
+
+
+@pytest.mark.slow
+def test_the_page_runs(tmp_path, monkeypatch):
+    """The code of docs/python.md, with fewer rounds."""
+    monkeypatch.chdir(tmp_path)
+    first, _, own = blocks("docs/python.md", "python")
+    (tmp_path / "page.py").write_text(
+        f"{first}{own}".replace("rounds=20", "rounds=2, evaluation={'every': 1}")
+    )
+    words = [sys.executable, "page.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "choco.png").stat().st_size
+    assert "run: all 4 nodes finished 10 rounds" in done.stdout

@@ -758,6 +758,11 @@ communication: inproc\nfaults: [drop]
 {base_port: 70000} | 15 communication.base_port | must be a whole number > 0 and < 65536, not 70000
 
 = evaluation: {every: 10}
+evaluation: {target: 0.9} | 16 evaluation.target | must be a mapping to numbers or null, not 0.9
+evaluation: {target: {accuracy: .9, loss: 1}}
+    | 16 evaluation.target | must be one metric and its value, not 2
+evaluation: {every: 0, target: {loss: 1}}
+    | 16 evaluation.target | nothing is tested before the end; give every (evaluation.every)
 evaluation: {average_model: yes} | 16 evaluation.average_model | must be true or false, not 'yes'
 evaluation: 10
     | 16 evaluation | must be a mapping with every, final, background, nodes, samples, batch_size, ... not 10
@@ -768,7 +773,7 @@ evaluation: &e {every: 10}\ncheckpoint: *e\nfaults: *e | 18 faults | must be a l
 = {every: 10}
 [10]
     | 16 evaluation | must be a mapping with every, final, background, nodes, samples, batch_size,
-    + average_model, figures, not a list of 1
+    + average_model, figures, target, not a list of 1
 
 = every: 10
 every: -1 | 16 evaluation.every | must be a whole number >= 0, not -1
@@ -894,6 +899,10 @@ quadratic | 9 model | quadratic takes the samples of dataset quadratic, and no o
 
 = every: 10
 samples: 361 | 16 evaluation.samples | 361 samples asked for, the test set has 360
+every: 10, target: {acuracy: .9} | 16 evaluation.target.acuracy | unknown metric; did you mean 'accuracy'?
+every: 10, target: {speed: .9} | 16 evaluation.target.speed | unknown metric (known: accuracy, loss)
+every: 10, target: {accuracy: 95}
+    | 16 evaluation.target.accuracy | must be a number > 0 and <= 1, a fraction, not 95
 
 = mlp, hidden: [8]}\ntraining:\n  optimizer: {name: SGD, lr: 0.1, momentum: 0.9}\n  batch_size: 16\n
     +  steps_per_round: 5\nsharing: {name: gossip, weights: metropolis_hastings}

@@ -112,6 +112,7 @@ EDITS: dict[str, tuple[str, str]] = {
     "evaluation at the end": ("every: 10", "every: 0"),
     "no evaluation": ("every: 10", "every: 0, final: false"),
     "evaluation of a part": ("every: 10", "every: 1, nodes: [3, 0], samples: 100, background: true"),
+    "evaluation up to a target": ("every: 10", "every: 10, target: {accuracy: .95}"),
     "models as results": ("evaluation: {every: 10}", "records: {models: {every: 10}}"),
     "the last models": ("evaluation: {every: 10}", "records: {models: {}}"),
     "no pictures": ("every: 10", "figures: false, average_model: false"),

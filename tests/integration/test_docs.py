@@ -68,7 +68,7 @@ def shell(checkout: Path, commands: str, python: str = "warm") -> str:
 
 @pytest.mark.slow
 def test_readme(checkout):
-    (checkout / "my_scheme.py").write_text(blocks("README.md", "python")[0])
+    (checkout / "my_scheme.py").write_text(blocks("README.md", "python")[-1])
     quickstart, *others, last = blocks("README.md", "sh")
     shell(checkout, quickstart, "bin")
     for commands in others:
@@ -117,7 +117,7 @@ def test_the_pages_are_built_without_a_warning(checkout):
 
 
 def test_the_scheme_in_the_readme_is_short():
-    assert len(blocks("README.md", "python")[0].splitlines()) <= 36
+    assert len(blocks("README.md", "python")[-1].splitlines()) <= 36
 
 
 def test_links_of_the_readme_hold_on_the_page_of_the_package():

@@ -64,6 +64,9 @@ SUMMARY = {
 }  # fmt: skip
 
 
+TARGET = {"metric": "accuracy", "value": 0.95, "reached_round": 20, "reached_value": 0.953, "best": 0.96}
+
+
 @pytest.fixture
 def output() -> io.StringIO:
     return io.StringIO()
@@ -214,6 +217,11 @@ def test_the_end_of_a_run_without_any_result(output) -> None:
             "16 of 16 nodes finished, 2 with a test loss that is not finite",
         ),
         (0, {"finished_nodes": 8}, "8 of 16 nodes finished, those of this machine"),
+        (
+            0, {"target": TARGET | {"last_round": 24}},
+            "all 16 nodes finished at the target, after 25 of 40 rounds",
+        ),
+        (0, {"target": TARGET | {"last_round": 39}}, "all 16 nodes finished 40 rounds"),
         (130, {"finished_nodes": 2}, "ended by Ctrl-C; 2 of 16 nodes finished"),
         (143, {"finished_nodes": 2}, "ended by SIGTERM; 2 of 16 nodes finished"),
         (129, {"finished_nodes": 2}, "ended by the end of its terminal; 2 of 16 nodes finished"),

@@ -157,6 +157,32 @@ def test_a_word_from_elsewhere_names_the_signal():
     assert two.signal is signal.SIGHUP
 
 
+@pytest.mark.parametrize("signaled", [None, 0, 1])
+def test_at_the_target_nodes_have_finished_unless_a_signal_came_before_the_decision(clock, signaled):
+    machines = Machines([[4, 5], [7, 3], [6]])
+    zero, *others = machines.all
+    zero.finish(3)
+    if signaled is not None:
+        machines.all[signaled].request(signal.SIGTERM)
+    for _ in range(8):
+        clock[0] += 0.1
+        machines.advance()
+    assert machines.last_rounds == [7, 7, 7]
+    assert {beats.completes for beats in machines.heartbeats} == {signaled is None}
+    if signaled is None:
+        assert [(stop.signal, stop.reached, stop.is_requested) for stop in others] == [(None, 3, True)] * 2
+        # What is decided stays: a signal only limits the time of the nodes from here on.
+        clock[0] += 2 * DEADLINE
+        zero.request(signal.SIGINT)
+        assert (machines.last_rounds[0], zero.is_overdue, machines.heartbeats[0].completes) == (
+            7,
+            False,
+            True,
+        )
+        others[0].send(StopRequest(1, 0, 7), None)
+        assert machines.heartbeats[1].completes
+
+
 def test_nobody_is_overdue_before_somebody_asks():
     assert not Machines([[4]]).all[0].is_overdue
 

@@ -6,10 +6,11 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
 from decentnode.communication.torch_distributed.process_group import GlooGroup
 from decentnode.parallel.topology import averages_all, weighted_graph
-from tests.support.wrapper_ranks import Run, flat, in_rank_processes
+from tests.support.wrapper_ranks import Run, flat, in_rank_processes, in_rank_threads
 
 SIZE = 3
 A_TENSOR = 1e-6
@@ -116,6 +117,24 @@ def test_halves_are_no_part_of_an_all_reduce(started):
 
     halves = 2
     assert set(in_rank_processes(SIZE, work).values()) == {BUCKETS - halves}
+
+
+def test_averages_beside_mixed_buffers_and_uneven_batches():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)).double()
+    run = means_run(buffers="mix")
+    run.network = network
+
+    def trained(rank, rendezvous=None, **more):
+        model = run.wrap(rendezvous, **more)
+        with model.join():
+            run.train(model, rank, 0, run.steps - rank)
+        model.close()
+        return torch.cat([flat(model), model.module[1].running_var]).tolist()
+
+    by_edges = in_rank_threads(SIZE, lambda rank, rendezvous: trained(rank, rendezvous, communication="auto"))
+    results = in_rank_processes(SIZE, lambda rank: (trained(rank),))
+    assert_near(results, torch.tensor(by_edges, dtype=torch.float64))
 
 
 def test_weights_that_average_all_ranks_in_every_round():

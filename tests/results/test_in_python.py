@@ -21,9 +21,15 @@ import decentnode.results
 from decentnode.errors import BadInput
 from decentnode.node.recording.model_records import ModelRecords
 from decentnode.results import Run, Study
+from decentnode.results.attack_results import read_results
+from decentnode.results.figures.curves import read_runs
+from decentnode.results.figures.plots import plot
 from decentnode.results.reader import SCHEMA
 from decentnode.results.records import RoundRecord, write_atomically
+from decentnode.results.run import read_entry
 from decentnode.results.statistics import interval
+from decentnode.results.study import read_variants
+from decentnode.results.transcript import Transcript
 from tests.results.test_study import make_run, recorded
 
 ODD = "<script>alert('&')</script>"
@@ -129,6 +135,48 @@ def test_models_and_their_mean_are_those_of_a_round(kept):
     assert mean[1].num_batches_tracked.item() == 5, "that of the first node"
 
 
+PLUGIN = """
+from torch import nn
+
+class LazyNet(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.words = nn.Embedding(7, 3)
+        self.score = nn.LazyLinear(width)
+
+    def forward(self, ids, features):
+        return self.score(self.words(ids).mean(1) + features)
+"""
+
+
+def test_a_network_is_built_without_its_samples_and_from_the_copy_of_its_code(tmp_path):
+    path = make_run(tmp_path / "a", [])
+    settings = {
+        "name": "own", "graph": {"name": "file", "path": "/gone.edges"}, "dataset": "gone",
+        "model": {"name": "lazy_network_of_a_run:LazyNet", "width": 5}, "training": {"dtype": "bfloat16"},
+    }  # fmt: skip
+    (path / "config.yaml").write_text(json.dumps(settings))
+    (path / "code" / ("ab" * 6)).mkdir(parents=True)
+    (path / "code" / ("ab" * 6) / "lazy_network_of_a_run.py").write_text(PLUGIN)
+    arguments = [{"shape": [4], "ids": True}, {"shape": [3], "ids": False}]
+    started = {
+        "schema": SCHEMA, "samples": {"shape": [4], "num_classes": 5, "arguments": arguments},
+        "code": [{"round": 0, "digest": "ab" * 32, "files": {"lazy_network_of_a_run.py": "cd" * 32}}],
+    }  # fmt: skip
+    write_atomically(path / "run.json", started)
+    wanted = {"words.weight": torch.ones(7, 3), "score.weight": torch.ones(5, 3), "score.bias": torch.ones(5)}
+    for rank in (0, 1):
+        module = nn.ParameterDict()
+        module.state_dict = lambda factor=1 + rank: {k: v.bfloat16() * factor for k, v in wanted.items()}
+        records = ModelRecords(path, rank, module, lambda _: True)
+        records.after(0)
+        assert records.close() == ""
+    mean = Run(path).mean_model()
+    assert type(mean).__name__ == "LazyNet" and type(mean.score) is nn.Linear
+    assert all(torch.equal(value, 1.5 * wanted[name]) for name, value in mean.state_dict().items())
+    assert mean.score.weight.dtype == torch.bfloat16
+
+
 def test_models_that_are_not_there_are_refused_in_one_line(kept, tmp_path):
     path, _ = kept
     run, without = Run(path), Run(make_run(tmp_path / "none", []))
@@ -221,7 +269,7 @@ def test_a_run_is_a_card_in_a_notebook(tmp_path):
     page = Page(html)
     text = "|".join(page.texts)
     assert ODD in page.texts and "script" not in page.tags and "finished" in text
-    assert "2 nodes, 30 rounds, graph regular_16_4, sharing choco (top_k, auto), model mlp, data" in text
+    assert "2 nodes, 30 rounds, seed 1, graph regular_16_4, sharing choco (top_k, auto), model mlp, " in text
     assert "test accuracy|85.00 % after round 20, mean of the nodes|worst, best node|80.00 %" in text
     assert "sent per node|4.0 kB|time|2.0 s|model hash|0123456789abcdef|directory" in text
     (picture,) = page.pictures
@@ -270,3 +318,13 @@ def test_a_study_is_a_table_with_intervals_in_a_notebook(tmp_path, monkeypatch):
     assert page.tags.isdisjoint({"style", "link", "script"})
     monkeypatch.setitem(sys.modules, "scipy.stats", None)
     assert "scipy" in "".join(Page(Study(tmp_path)._repr_html_()).texts), "one line instead of the table"
+
+
+def test_paths_may_be_texts(tmp_path):
+    path = make_run(tmp_path / "a", [(0.5, 0.7)], entry=recorded("gossip", 0))
+    text = str(path)
+    assert read_entry(text) == read_entry(path) is not None
+    assert read_runs([text])[0].rows == read_runs([path])[0].rows != []
+    assert [each.name for each in read_variants([text])] == ["trial"]
+    assert not Transcript(text, 0).exists and read_results(text) == []
+    assert plot([text], str(tmp_path / "out"))[0] == tmp_path / "out" / "overview.png"

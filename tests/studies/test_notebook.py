@@ -1,10 +1,12 @@
-"""docs/studies.ipynb: its code runs from top to bottom, on a study of the shape that its own sweep makes."""
+"""The notebooks of docs run from top to bottom; studies.ipynb on a study as its sweep makes it."""
 
 import ast
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.results.test_study import make_run, recorded
 
@@ -33,10 +35,31 @@ def as_shown(cell: str) -> str:
     return ast.unparse(tree)
 
 
-def test_the_notebook_runs_from_top_to_bottom(tmp_path):
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+def code_of(notebook: Path) -> list[str]:
+    """The code cells of a notebook, which has no results."""
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "results are not kept"
-    code = ["".join(cell["source"]) for cell in cells]
+    return ["".join(cell["source"]) for cell in cells]
+
+
+@pytest.mark.slow
+def test_the_first_notebook_runs_with_fewer_rounds(tmp_path):
+    text = "\n".join([SHOW, *map(as_shown, code_of(ROOT / "docs" / "quickstart.ipynb")), "print(shown)"])
+    few = ', rounds=2, evaluation={"every": 1, "figures": False}'
+    text = text.replace("rounds=40, ", "").replace("'rounds': 20", "'rounds': 2, 'evaluation.every': 1")
+    for name in ("quickstart", "choco"):
+        text = text.replace(f"decentnode.run('{name}'", f"decentnode.run('{name}'{few}")
+    done = subprocess.run(
+        [sys.executable, "-"], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "finished 2 rounds" in done.stdout
+    shown = ["Run", "DataFrame", "NotebookFigure", "Study", "NotebookFigure"]
+    assert done.stdout.splitlines()[-1] == str(shown)
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    code = code_of(NOTEBOOK)
     (sweep,) = (text for text in code if '"sweep"' in text)
     assert "configs/studies/quick.yaml" in sweep
     for scheme, (sent, last) in SCHEMES.items():

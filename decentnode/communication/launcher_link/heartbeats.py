@@ -3,6 +3,9 @@
 A node marks each part of its rounds there, which takes less than a microsecond, and what it has done after
 each round. A reader of the memory detects a training thread that is stuck although other threads of its
 process answer. It reads the progress when it needs it, so no report says it.
+
+Threads: the node's thread writes its slot. The main threads of the launcher and of the fork server read all
+slots, without a lock; fault injection in the socket thread reads, too.
 """
 
 import math
@@ -140,7 +143,7 @@ class HeartbeatBoard:
     """The slots of all nodes of a machine."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        self._last_round = shared_array((1,))
+        self._last_round = shared_array((2,))
         self._last_round[0] = NO_LAST_ROUND
         self._ranks = tuple(ranks)
         self._words = shared_array((len(ranks), WORDS))
@@ -160,6 +163,18 @@ class HeartbeatBoard:
     @last_round.setter
     def last_round(self, round: int) -> None:
         self._last_round[0] = round
+
+    @property
+    def completes(self) -> bool:
+        """Whether nodes that end after `last_round` have finished, because the run has reached its target.
+
+        The launcher writes it before `last_round`.
+        """
+        return bool(self._last_round[1])
+
+    @completes.setter
+    def completes(self, completes: bool) -> None:
+        self._last_round[1] = completes
 
     @property
     def highest_round(self) -> int:

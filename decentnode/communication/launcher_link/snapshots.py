@@ -2,6 +2,9 @@
 
 The observer reads vectors here, whatever transport carries the models. Where models are evaluated in the
 background, the evaluators have buffers of their own.
+
+Threads: the node's thread publishes. The observer's thread, or the main thread of an evaluator, reads and
+releases; the launcher's main thread releases what an evaluator leaves when it ends. Two flags order them.
 """
 
 from collections.abc import Sequence

@@ -3,6 +3,9 @@
 The launcher that receives a signal makes its nodes wait and informs machine 0, which makes all machines wait.
 Each reports the highest round that its nodes have announced; the highest of these is the last round. Nodes
 that take longer than `failures.stop_deadline` are killed by their launcher.
+
+A run that has reached its target ends in the same way, at the request of machine 0. Its nodes have finished,
+and are not killed.
 """
 
 from collections.abc import Callable
@@ -33,6 +36,8 @@ class GracefulStop:
     """Seconds for the nodes to end."""
     signal: Signals | None = None
     """The signal that stopped the run, here or on another machine."""
+    reached: int | None = None
+    """The round whose evaluation has reached the target of the run; None: none has."""
     is_urgent: bool = False
     """Whether all is killed without waiting."""
     _clock: AwakeClock = field(default_factory=lambda: AwakeClock(CHECK_INTERVAL))
@@ -47,8 +52,27 @@ class GracefulStop:
         if self.signal is None:
             self._requested_at = self._clock.now()
             # Before `signal` is set, so the nodes wait by the time the main loop sees the request.
-            self.heartbeats.last_round = UNDECIDED
+            if not self.is_decided:
+                self.heartbeats.last_round = UNDECIDED
             self.signal = signum
+
+    def finish(self, round: int) -> None:
+        """Ends the run after a common round, because the evaluation after `round` has reached its target."""
+        if self.is_requested:
+            return
+        self._requested_at = self._clock.now()
+        self.heartbeats.last_round = UNDECIDED
+        self.reached = round
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether nodes are to end before their last round, by a signal or at the target."""
+        return self.signal is not None or self.reached is not None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the last round is known."""
+        return self.heartbeats.last_round not in (NO_LAST_ROUND, UNDECIDED)
 
     @property
     def is_overdue(self) -> bool:
@@ -59,46 +83,60 @@ class GracefulStop:
     def _waited(self) -> float:
         """Seconds since the request; 0 without one."""
         # Not read before the request: its signal handler reads the clock, too, and must not interrupt that.
-        return 0.0 if self.signal is None else self._clock.now() - self._requested_at
+        return self._clock.now() - self._requested_at if self.is_requested else 0.0
 
     def take(self, note: Note) -> None:
         """Processes a message of another machine."""
         if not isinstance(note, StopRequest | Pause):
             return
-        # Of an unknown number only that it stops is known.
-        self.request(Signals(note.signal) if note.signal in STOPPED_BY else Signals.SIGTERM)
+        if isinstance(note, Pause) and note.reached is not None:
+            self.finish(note.reached)
+        elif note.signal or not self.is_requested:
+            # Of an unknown number only that it stops is known.
+            self.request(Signals(note.signal) if note.signal in STOPPED_BY else Signals.SIGTERM)
         if isinstance(note, StopRequest):
             self._announced[note.machine] = note.round
             # The decision may have been lost, or dropped on a full connection.
-            if self._is_decided:
-                self.send(Pause(note.signal, self.heartbeats.last_round), note.machine)
+            if self.is_decided:
+                self.send(self._pause(self.heartbeats.last_round), note.machine)
         elif note.last is not None:
             # Also after a decision of this machine alone: that of machine 0 replaces it.
-            self.heartbeats.last_round = note.last
+            self._decide(note.last, note.reached is not None)
 
     def advance(self) -> None:
         """Does what is due; called repeatedly after a request."""
         waited = self._waited
-        if self.signal is None or self._is_decided or waited < Timeouts.announced_round:
+        if not self.is_requested or self.is_decided or waited < Timeouts.announced_round:
             return
         # After `Timeouts.announced_round` no local node can announce a higher round.
         announced = self._announced[self.machine] = self.heartbeats.highest_round
         if self.machine == 0:
             if self.present() <= self._announced.keys() or waited > Timeouts.announcements:
-                last = self.heartbeats.last_round = max(self._announced.values())
+                last = max(self._announced.values())
+                self._decide(last, self._completes)
                 # A machine that had no part in the decision may learn of the stop only now.
-                self.send(Pause(self.signal, last), None)
+                self.send(self._pause(last), None)
             else:
-                self._send_repeatedly(Pause(self.signal))
+                self._send_repeatedly(self._pause())
         elif waited > Timeouts.decision:
             # Machine 0 does not answer, so this machine stops by itself.
-            self.heartbeats.last_round = announced
+            self._decide(announced, self._completes)
         else:
-            self._send_repeatedly(StopRequest(self.machine, self.signal, announced))
+            self._send_repeatedly(StopRequest(self.machine, self.signal or 0, announced))
 
     @property
-    def _is_decided(self) -> bool:
-        return self.heartbeats.last_round not in (NO_LAST_ROUND, UNDECIDED)
+    def _completes(self) -> bool:
+        """Whether nodes that end have finished: by the decision, before it as it would be now."""
+        return self.heartbeats.completes if self.is_decided else self.signal is None
+
+    def _decide(self, last: int, completes: bool) -> None:
+        # In this order: a node reads the last round first.
+        self.heartbeats.completes = completes
+        self.heartbeats.last_round = last
+
+    def _pause(self, last: int | None = None) -> Pause:
+        completes = self._completes
+        return Pause(0 if completes else self.signal or 0, last, self.reached if completes else None)
 
     def _send_repeatedly(self, note: Note) -> None:
         """Sends to machine 0, or from there to all; repeated, because a launcher may not receive yet."""

@@ -253,7 +253,7 @@ class SeveralMachines(Cluster):
     def _admits(self, note: Note) -> bool:
         """Whether a message fits this run; rounds or sizes that the run does not have are counted."""
         machine = getattr(note, "machine", 0)
-        rounds = (getattr(note, name, None) for name in ("round", "last", "kept"))
+        rounds = (getattr(note, name, None) for name in ("round", "last", "kept", "reached"))
         fits = isinstance(note, Start) or all(-1 <= r < self._rounds for r in rounds if r is not None)
         if isinstance(note, PartialSum | PartialDistance | VectorPiece):
             fits = fits and note.round >= 0 and 0 <= note.count <= len(self._mapping.ranks_of(machine))

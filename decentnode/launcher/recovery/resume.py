@@ -93,7 +93,16 @@ class ResumePlan:
         if not path.exists():
             return
         finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
-        if finished >= nodes and self.settings.rounds <= rounds:
+        target: dict[str, Any] = read_object(path).get("target") or {}
+        reached, last = target.get("reached_round"), target.get("last_round")
+        wanted = {target.get("metric"): target.get("value")}
+        if finished >= nodes and isinstance(reached, int) and wanted == self.settings.evaluation.target:
+            raise BadInput(
+                f"{self.run_dir}: this run has reached its target in round {reached + 1}; "
+                "to continue, set another one, or none (evaluation.target=null)"
+            )
+        done = last + 1 if isinstance(last, int) else rounds
+        if finished >= nodes and self.settings.rounds <= done:
             raise BadInput(
                 f"{self.run_dir}: this run has finished all its {rounds} rounds; "
                 f"to continue, set more (for instance rounds={2 * rounds})"
@@ -206,13 +215,12 @@ def write_state(
     `versions`: the versions of the code it used, the newest last; `settings`: their `fingerprint`;
     `threads`: of torch in each process of this machine.
     """
-    dataset = experiment.samples.dataset
     content = {
         "schema": SCHEMA, "run_id": f"{start.run_id:016x}", "incarnation": start.incarnation,
         "starts": start.starts, "dataset": experiment.samples.digest,
         "metrics": msgspec.to_builtins(experiment.metrics), "code": msgspec.to_builtins(versions),
         "settings": settings, "threads": threads,
-        "samples": {"shape": dataset.shape, "num_classes": dataset.num_classes},
+        "samples": experiment.samples.form,
     }  # fmt: skip
     path = run_dir / "run.json"
     try:

@@ -74,12 +74,17 @@ def _how(summary: dict[str, Any], code: ExitCode) -> str:
         return some if summary["not_finite"] else f"{some}; some links were lost"
     if finished < nodes:
         return f"{some}, those of this machine"
+    target = summary.get("target")
+    if target and target["last_round"] + 1 < summary["rounds"]:
+        rounds = f"{target['last_round'] + 1} of {counted(summary['rounds'], 'round')}"
+        return f"all {counted(nodes, 'node')} finished at the target, after {rounds}"
     return f"all {counted(nodes, 'node')} finished {counted(summary['rounds'], 'round')}"
 
 
 def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictures: Pictures) -> Lines:
     """Returns the lines below the headline, as name and value; without a name a line continues the last."""
     yield from _quality(summary)
+    yield from _target(summary)
     yield from _privacy(summary)
     yield from _cost(summary)
     if summary["finished_nodes"]:
@@ -110,7 +115,9 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
         yield "resume with", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
     elif (size := summary.get("checkpoint_bytes")) and code is ExitCode.OK:
-        yield "resume with", f"decentnode resume {run_dir} rounds=N ({readable_bytes(size)} of checkpoints)"
+        is_at_target = summary.get("target") and summary["target"]["reached_round"] is not None
+        more = "evaluation.target=null" if is_at_target else "rounds=N"
+        yield "resume with", f"decentnode resume {run_dir} {more} ({readable_bytes(size)} of checkpoints)"
     yield "results", str(run_dir)
 
 
@@ -128,6 +135,22 @@ def _quality(summary: dict[str, Any]) -> Lines:
         yield "average model", metrics[0].text(average.get(metrics[0].name)) + "".join(others)
     if summary["consensus_distance"] is not None:
         yield "consensus distance", decimal(summary["consensus_distance"])
+
+
+def _target(summary: dict[str, Any]) -> Lines:
+    """Returns the line about the target: the round that reached it and that of the end, or the best mean."""
+    target = summary.get("target")
+    if target is None:
+        return
+    metrics = {metric.name: metric for metric in msgspec.convert(summary["metrics"], list[Metric])}
+    metric, reached, last = metrics[target["metric"]], target["reached_round"], target["last_round"]
+    goal = f"{metric.words} {metric.text(target['value'])}"
+    if reached is None:
+        yield "target", f"{goal} was not reached; the best mean was {metric.text(target['best'])}"
+        return
+    mean = "" if target["reached_value"] is None else f" ({metric.text(target['reached_value'])})"
+    end = "" if last is None else f", the nodes ended after round {last + 1}"
+    yield "target", f"{goal} was reached in round {reached + 1}{mean}{end}"
 
 
 def _privacy(summary: dict[str, Any]) -> Lines:

@@ -15,6 +15,7 @@ from decentnode.core.version import __version__
 from decentnode.graph.connectivity import components_without
 from decentnode.launcher.state.evaluation_log import EvaluationLog, by_name
 from decentnode.launcher.state.membership import MembershipTable, MemberState
+from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment
 from decentnode.results.metrics import VALIDATION
 from decentnode.results.reader import SCHEMA, EvaluationRow
@@ -34,6 +35,7 @@ def summarize(
     refused: Counter[str] = NOTHING,
     threads: int = 1,
     beside_mb: float = 0.0,
+    target: Target | None = None,
 ) -> dict[str, Any]:
     """Returns the summary of a run as this machine knows it; `resumable`: the last round saved by all.
 
@@ -48,7 +50,9 @@ def summarize(
     finished = {r: m.finished for r, m in sorted(membership.members.items()) if m.finished is not None}
     lost = membership.ranks(MemberState.LOST)
     last = evaluations.rows[max(evaluations.rows)] if evaluations.rows else None
-    tests = _last_tests(last, finished, settings.rounds)
+    # At its target a run ends before.
+    ended = max((report.rounds for report in finished.values()), default=settings.rounds)
+    tests = _last_tests(last, finished, ended)
     # Each node reports its whole process.
     by_process: dict[int, float] = {}
     for rank, report in finished.items():
@@ -66,6 +70,7 @@ def summarize(
         "threads": threads,
         "rounds": settings.rounds,
         "parameters": experiment.layout.numel,
+        "target": target.described(ended - 1 if finished else None) if target else None,
         "finished_nodes": len(finished),
         "stopped_nodes": len(membership.ranks(MemberState.STOPPED)),
         "resumable_round": resumable,

@@ -152,7 +152,7 @@ Contribution = PartialSum | MeanVector | PartialDistance
 
 
 class StopRequest(msgspec.Struct, frozen=True, tag="stop-asked"):
-    """A machine's launcher received this signal, or was asked to pause."""
+    """A machine's launcher received this signal, or was asked to pause; 0: for the target of the run."""
 
     machine: int
     signal: int
@@ -166,6 +166,8 @@ class Pause(msgspec.Struct, frozen=True, tag="pause"):
     signal: int
     last: Round | None = None
     """All nodes end after this round; None: it is not known yet."""
+    reached: Round | None = None
+    """The round whose evaluation has reached the target: nodes that end have finished, and `signal` is 0."""
 
 
 class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):

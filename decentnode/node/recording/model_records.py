@@ -45,8 +45,16 @@ class ModelRecords(KeptBeside):
 
     def after(self, round: int) -> None:
         """Copies the model after the round, if that is due, and starts to write it."""
-        if not self.is_due(round):
-            return
+        if self.is_due(round):
+            self._keep(round)
+
+    def at_the_end(self, round: int) -> None:
+        # A model that waits for the disk has no file yet, and is of the last round that was kept.
+        is_waiting = self._waiting is not None and self._waiting[0] == round
+        if not is_waiting and round not in rounds_of(self.run, self.rank):
+            self._keep(round)
+
+    def _keep(self, round: int) -> None:
         self._finish()
         # The disk has refused the model before; only one is kept in memory.
         self._lost += self._waiting is not None

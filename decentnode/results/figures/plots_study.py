@@ -22,6 +22,8 @@ from decentnode.results.figures.plots import (
 from decentnode.results.figures.styles import PATTERNS, CurveStyle
 
 BAND_ALPHA = 0.2
+WIDTH, HEIGHT, LEGEND_LINE = 7, 4.4, 0.2
+"""Inches; the height is that without the legend."""
 LETTERS_PER_INCH, HANDLE_LETTERS = 14, 8
 """Letters of the legend's size, and what the piece of line before a name takes."""
 
@@ -45,12 +47,14 @@ def study_figure(curves: StudyCurves) -> NotebookFigure:
     """Returns the figure with a legend below."""
     with drawing_style():
         names = [*curves.bands, *curves.others]
-        figure = NotebookFigure(figsize=(7, 4.6), layout="constrained")
+        columns = int(LETTERS_PER_INCH * WIDTH) // (max(map(len, names)) + HANDLE_LETTERS)
+        columns = max(1, min(len(names), columns))
+        height = HEIGHT + LEGEND_LINE * -(-len(names) // columns)
+        figure = NotebookFigure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
         _draw(axes, curves)
         axes.set_title(curves.title)
-        columns = int(LETTERS_PER_INCH * 7) // (max(map(len, names)) + HANDLE_LETTERS)
-        figure.legend(loc="outside lower center", ncols=max(1, min(len(names), columns)), handlelength=2.6)
+        figure.legend(loc="outside lower center", ncols=columns, handlelength=2.6)
         return figure
 
 
