@@ -476,7 +476,7 @@ def test_the_docs_list_every_limit_that_a_configuration_changes():
         for limit, other in pairs
         if limit.seconds != other.seconds
     ]
-    assert "\n".join(rows) in (ROOT / "docs" / "reliability.md").read_text()
+    assert "\n".join(rows) in (ROOT / "docs" / "reliability_limits.md").read_text()
 
 
 # Other people's checkers.

@@ -1,4 +1,4 @@
-"""One JSON line per node and round (docs/results.md)."""
+"""One JSON line per node and round (docs/results_records.md)."""
 
 import os
 import time
