@@ -231,9 +231,10 @@ MAY_IMPORT = {
     "sharing": GROUND | {"graph", "transforms"},
     "attacks": GROUND | {"sharing", "transforms", "graph", "training", "models", "datasets", "results"},
     "mapping": GROUND,
-    "communication": GROUND | {"mapping"},
+    "communication": GROUND | {"mapping", "simulation"},
+    "simulation": GROUND,
     "config": GROUND | RESEARCH,
-    "node": GROUND | RESEARCH | {"config", "results"},
+    "node": GROUND | RESEARCH | {"config", "results", "simulation"},
     "parallel": GROUND | {"config", "communication", "mapping", "sharing", "graph", "models"},
     "launcher": GROUND
     | {"node", "config", "communication", "mapping", "results", "training", "datasets", "graph"}
@@ -303,6 +304,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
         "device": {"base", "exchange", "launcher_link", "shared_memory"},
         "routes": {"base", "device", "exchange", "peers"},
         "inproc": {"base", "exchange", "peers", "routes"},
+        "simulated": {"base", "exchange", "inproc", "peers", "routes"},
         "zeromq": {
             "base", "exchange", "inproc", "interceptor", "peers", "routes", "security", "shared_memory",
             "wire", "zmq_poll",

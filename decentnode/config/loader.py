@@ -87,7 +87,9 @@ def per_rank(training: TrainingSection, mapping: RankMapping) -> TrainingSection
         return tuple(value[mapping.machine_of(rank)] for rank in range(mapping.num_nodes))
 
     steps, epochs = spelled_out(training.steps_per_round), spelled_out(training.epochs_per_round)
-    pace = training.pace and replace(training.pace, slowdown=spelled_out(training.pace.slowdown))
+    pace: Any = training.pace
+    if training.slowed is not None:
+        pace = replace(training.slowed, slowdown=spelled_out(training.slowed.slowdown))
     return replace(training, steps_per_round=steps, epochs_per_round=epochs, pace=pace)
 
 

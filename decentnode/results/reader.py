@@ -220,8 +220,15 @@ def read_object(path: StrPath) -> dict[str, Any]:
     return content
 
 
+def check_run(run_dir: StrPath, more: str = "") -> None:
+    """Raises BadInput if that is not the directory of a run; `more` is what else it could have been."""
+    if not os.path.isfile(Path(run_dir) / "config.yaml"):  # noqa: PTH113 - a path may also be too long, or not ours
+        raise BadInput(f"{run_dir}: not the directory of a run (it has no config.yaml){more}")
+
+
 def _read(path: StrPath) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}; name the directory of a run") from error
+        check_run(Path(path).parent)
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from error

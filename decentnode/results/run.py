@@ -23,6 +23,7 @@ from decentnode.results.reader import (
     SCHEMA,
     EvaluationRow,
     StrPath,
+    check_run,
     read_evaluations,
     read_metrics,
     read_object,
@@ -84,8 +85,7 @@ class Run:
     def __init__(self, directory: str | Path) -> None:
         """Raises BadInput if that is not the directory of a run."""
         self.directory = Path(directory)
-        if not (self.directory / "config.yaml").exists():
-            raise BadInput(f"{self.directory}: not the directory of a run (it has no config.yaml)")
+        check_run(self.directory)
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"

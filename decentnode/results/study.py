@@ -27,7 +27,7 @@ from decentnode.results.figures.curves import (
 )
 from decentnode.results.figures.styles import style_at
 from decentnode.results.metrics import Metric, chosen_metric
-from decentnode.results.reader import NOT_OURS, StrPath
+from decentnode.results.reader import NOT_OURS, StrPath, check_run
 from decentnode.results.run import FINISHED, Run
 from decentnode.results.statistics import (
     Comparison,
@@ -420,7 +420,7 @@ def _runs_in(directory: Path) -> Iterator[Run]:
     """The runs in a directory and below; raises BadInput if there is none."""
     directories = _directories_in(directory)
     if not directories:
-        raise BadInput(f"{directory}: holds no run; name the directory of a run or of a study")
+        check_run(directory, ", nor of a study")
     yield from map(Run, directories)
 
 

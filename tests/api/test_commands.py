@@ -262,7 +262,7 @@ def test_errors_of_a_run_are_exceptions_with_the_same_text(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"^nowhere.yaml: cannot be read: No such file or directory"):
         decentnode.run("nowhere.yaml", progress=False)
-    with pytest.raises(BadInput, match=r"^nowhere: is not the directory of a run"):
+    with pytest.raises(BadInput, match=r"^nowhere: not the directory of a run"):
         decentnode.resume("nowhere", progress=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -298,7 +298,7 @@ def test_a_card_never_raises(tmp_path):
             Page(results._repr_html_()).texts
         )
     (path / "config.yaml").unlink()
-    assert "it has no config.yaml" in run._repr_html_() and "holds no run" in study._repr_html_()
+    assert "it has no config.yaml" in run._repr_html_() and "nor of a study" in study._repr_html_()
     assert repr(study) == f"Study({str(path)!r})"
 
 

@@ -176,7 +176,9 @@ def test_compare_puts_seeds_of_a_variant_together(tmp_path, call):
 
 
 def test_what_is_no_study_is_reported_in_one_line(tmp_path):
-    with pytest.raises(BadInput, match="holds no run; name the directory of a run or of a study"):
+    with pytest.raises(
+        BadInput, match=r"not the directory of a run \(it has no config.yaml\), nor of a study"
+    ):
         Study(tmp_path)
     with pytest.raises(BadInput, match=r"not the directory of a run \(it has no config.yaml\)"):
         Run(tmp_path)

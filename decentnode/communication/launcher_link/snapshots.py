@@ -57,7 +57,8 @@ class SnapshotBuffers:
             if awake.now() > deadline:
                 self._given_up.add(rank)
                 return False
-            await clock.sleep(POLL_INTERVAL)
+            with clock.outside():
+                await clock.look_again(POLL_INTERVAL)
         self._given_up.discard(rank)
         # The flags order both sides: the node writes here only after the reader released the last vector.
         self._vectors[row].copy_(vector)

@@ -5,7 +5,6 @@ of it lives.
 """
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import difference, folder_of
 from decentnode.node.recording import model_records
 from decentnode.results import transcript
-from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, read_object, read_value
+from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, check_run, read_object, read_value
 from decentnode.results.records import cut_back, read_records, write_atomically
 
 MAY_CHANGE = (
@@ -67,8 +66,7 @@ class ResumePlan:
         """
         self.run_dir = run_dir.absolute()
         self.config = self.run_dir / "config.yaml"
-        if not os.path.isfile(self.config):  # noqa: PTH113 - a path may also be too long, or not ours
-            raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
+        check_run(run_dir)
         # Before anything is read: another start could change it meanwhile.
         self.lock = RunLock(self.run_dir)
         before = config.load(self.config, [objects_in(o) for o in overrides if not isinstance(o, str)])

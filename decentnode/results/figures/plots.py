@@ -346,7 +346,7 @@ def number_decades(axes: Axes) -> None:
     axes.grid(visible=True, which="minor", axis="y")
 
 
-def check_picture(path: Path, option: str = "--figure") -> None:
+def check_picture(path: Path, option: str = "--draw") -> None:
     """Raises BadInput unless the ending of the path, given by an option, is that of a picture."""
     if path.suffix.lower() not in PICTURES:
         raise BadInput(f"{option}: {path}: must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
@@ -367,7 +367,7 @@ def draw_partition(table: PartitionTable, path: Path) -> None:
         try:
             figure.savefig(path, dpi=DPI)
         except OSError as error:
-            raise BadInput(f"--figure: {path}: cannot be written: {error.strerror}") from error
+            raise BadInput(f"--draw: {path}: cannot be written: {error.strerror}") from error
 
 
 def _draw_partition(axes: Axes, table: PartitionTable) -> None:
