@@ -271,6 +271,43 @@ def test_the_packages_are_those_of_the_table():
     assert modules == set(MAY_IMPORT)
 
 
+def drawn_imports() -> tuple[dict[str, int], dict[str, set[str]]]:
+    """The floor of each package in the drawing of docs/architecture.md, and what it may import there."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    drawing = text.split("### Who may import whom")[1].split("```")[1]
+    floors: dict[str, int] = {}
+    imports: dict[str, str] = {}
+    floor = 0
+    for line in drawing.splitlines()[3:]:
+        floor = int(line[:5]) if line[:5].strip().isdigit() else floor
+        names = line[5:].split()
+        if floor == 2:
+            imports |= dict.fromkeys(line[5:].split(":")[0].split(), "")
+        elif floor == 0:
+            imports |= dict.fromkeys(names, "")
+        elif names and set(line) != {"-", " "}:
+            imports[names[0]] = line[5:].split(maxsplit=1)[1]
+        floors |= dict.fromkeys(imports.keys() - floors.keys(), floor)
+    return floors, {name: imported_by(text, floors) for name, text in imports.items()}
+
+
+def imported_by(text: str, floors: dict[str, int]) -> set[str]:
+    """The packages of a text such as `node, floors 2 to 4, but not simulation`."""
+    named, _, excluded = text.partition("but not")
+    packages = set(re.findall(r"[a-z]+", re.sub(r"floors \d to \d", "", named)))
+    for lowest, highest in re.findall(r"floors (\d) to (\d)", named):
+        packages |= {name for name, floor in floors.items() if int(lowest) <= floor <= int(highest)}
+    return packages - set(re.findall(r"[a-z]+", excluded))
+
+
+def test_the_drawing_of_the_packages_is_the_table():
+    floors, imports = drawn_imports()
+    assert {name: drawn | GROUND for name, drawn in imports.items() if floors[name] > 1} == {
+        name: allowed | GROUND for name, allowed in MAY_IMPORT.items() if floors[name] > 1
+    }
+    assert [n for n, allowed in MAY_IMPORT.items() for a in allowed if floors[a] >= floors[n]] == []
+
+
 CORE = {
     "atomic_files", "byte_counters", "clock", "line_file", "payload", "polling", "process_setup", "registry",
     "rng", "state", "streams", "text", "timeouts", "vector", "version",
