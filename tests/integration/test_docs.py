@@ -200,6 +200,19 @@ def test_a_page_with_annexes_is_short_and_leads_to_all_of_them(page):
     assert len(annexes) >= 3
 
 
+def test_the_page_about_tests_names_every_folder_and_every_script():
+    text = (ROOT / "docs" / "what_is_tested.md").read_text()
+    folders = {
+        f"`{path.relative_to(ROOT / 'tests').parts[0]}/`" for path in ROOT.glob("tests/*/**/test_*.py")
+    }
+    scripts = (
+        path for path in (ROOT / "eval" / "reliability").glob("*.py") if "__main__" in path.read_text()
+    )
+    missing = {name for name in folders | {f"`{path.name}`" for path in scripts} if name not in text}
+    assert missing == set()
+    assert len(text.split()) <= 1000
+
+
 def cells(text: str) -> Iterator[str]:
     """The cells of all tables, indented ones too, outside of code blocks."""
     inside_code = False
