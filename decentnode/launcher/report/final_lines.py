@@ -183,6 +183,9 @@ def _cost(summary: dict[str, Any]) -> Lines:
         yield "sent, received", f"{sent}, {received}; {each} sent per node"
     startup, wall = (readable_seconds(summary[f"{part}_seconds"]) for part in ("startup", "wall"))
     yield "time", f"{wall}, after {startup} to start"
+    if (simulated := summary.get("simulated")) and simulated["seconds"] is not None:
+        times = simulated["seconds"] / summary["wall_seconds"] if summary["wall_seconds"] else 0.0
+        yield "simulated time", f"{readable_seconds(simulated['seconds'])}, {times:.3g} times the real time"
     memory, by_node = summary["peak_memory_mb"], summary["peak_memory_mb_per_node"]
     if memory and by_node:
         yield "memory", f"{memory:.1f} MB, at most {by_node['max']:.1f} MB in a node's process"

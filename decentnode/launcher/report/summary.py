@@ -36,10 +36,11 @@ def summarize(
     threads: int = 1,
     beside_mb: float = 0.0,
     target: Target | None = None,
+    simulation: str = "",
 ) -> dict[str, Any]:
     """Returns the summary of a run as this machine knows it; `resumable`: the last round saved by all.
 
-    `kept_bytes`: the size of the checkpoints of this machine's nodes.
+    `simulation`: the modelled network, where time is virtual. `kept_bytes`: the size of the checkpoints of this machine's nodes.
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
@@ -85,6 +86,7 @@ def summarize(
         },
         "startup_seconds": round(startup, 3),
         "wall_seconds": round(wall, 3),
+        "simulated": _simulated(experiment, finished, simulation) if simulation else None,
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),
@@ -146,3 +148,13 @@ def model_hash(digests: dict[int, str]) -> str:
     """Returns one hash of all finished models: SHA-256 over their ranks and digests in rank order."""
     text = "".join(f"{rank}:{digest}\n" for rank, digest in sorted(digests.items()))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _simulated(experiment: Experiment, finished: Mapping[int, Finished], network: str) -> dict[str, Any]:
+    """Returns the modelled network and pace, and the virtual seconds until the last node ended."""
+    ends = [report.virtual_seconds for report in finished.values() if report.virtual_seconds is not None]
+    return {
+        "network": network,
+        "pace": str(experiment.settings.training.pace),
+        "seconds": max(ends, default=None),
+    }

@@ -21,6 +21,7 @@ from decentnode.results.reader import (
     StrPath,
     read_evaluations,
     read_metrics,
+    read_object,
     read_value,
 )
 
@@ -52,6 +53,8 @@ class RunCurves:
     """Name and options of the data set, without the place of its files; empty where unknown."""
     metrics: Sequence[Metric] = CLASSIFICATION
     """The metrics of its evaluations; the first is the headline metric."""
+    is_simulated: bool = False
+    """Whether its seconds are virtual."""
 
     @property
     def headline(self) -> Metric:
@@ -105,6 +108,11 @@ def chosen_axis(name: str) -> Axis:
         known = guess(name, AXES) or f" (known: {', '.join(AXES)})"
         raise BadInput(f"unknown x axis {quoted(name)}{known}")
     return AXES[name]
+
+
+def seconds_axis(simulated: bool) -> Axis:
+    """The seconds of runs, which says so where they are those of a simulation."""
+    return replace(SECONDS, name="simulated time", label="simulated seconds") if simulated else SECONDS
 
 
 def bytes_axis(runs: Sequence[RunCurves]) -> Axis:
@@ -205,7 +213,11 @@ def _read(path: Path) -> RunCurves:
     name = read_value(summary, "name", str) if summary.exists() else path.resolve().name
     partition = read_partition(path)
     outcome, dataset = None if rows else _outcome(summary), _dataset(path / "config.yaml")
-    return RunCurves(name, rows, partition, outcome=outcome, dataset=dataset, metrics=read_metrics(path))
+    is_simulated = summary.exists() and bool(read_object(summary).get("simulated"))
+    return RunCurves(
+        name, rows, partition, outcome=outcome, dataset=dataset, metrics=read_metrics(path),
+        is_simulated=is_simulated,
+    )  # fmt: skip
 
 
 def _outcome(summary: Path) -> Outcome:

@@ -26,7 +26,6 @@ from numpy import linspace
 from decentnode.errors import BadInput, ExitCode
 from decentnode.results.figures.curves import (
     ROUNDS,
-    SECONDS,
     Axis,
     RunCurves,
     Spread,
@@ -34,6 +33,7 @@ from decentnode.results.figures.curves import (
     different_datasets,
     last_values,
     read_runs,
+    seconds_axis,
     spread_of,
 )
 from decentnode.results.figures.styles import MARKERS, PALETTE
@@ -127,7 +127,8 @@ def panels_of(runs: Sequence[RunCurves]) -> dict[str, Panel]:
     panels: dict[str, Panel] = {}
     tested = [run for run in runs if run.rows]
     for metric in (tested[0].headline, LOSS) if tested else ():
-        for axis in (ROUNDS, bytes_axis(tested), SECONDS):
+        time = seconds_axis(all(run.is_simulated for run in tested))
+        for axis in (ROUNDS, bytes_axis(tested), time):
             panels[f"{metric.name}_{axis.key}"] = _curves(runs, metric, axis)
     if any(run.distances for run in runs):
         panels["consensus_distance"] = _distances(runs, ROUNDS)
