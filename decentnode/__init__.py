@@ -6,15 +6,27 @@ from typing import TYPE_CHECKING, Any
 from decentnode.core.version import __version__
 
 if TYPE_CHECKING:
+    from decentnode.api.commands import resume, run, sweep, validate
     from decentnode.parallel.module import DecentralizedDataParallel
+    from decentnode.results.run import Run
+    from decentnode.results.study import Study
     from decentnode.training.optim import AccumAdam, AccumAdamW
 
-__all__ = ["AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "__version__"]
+__all__ = [
+    "AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Run", "Study", "__version__", "resume", "run",
+    "sweep", "validate",
+]  # fmt: skip
 
 _HOMES = {
     "AccumAdam": "decentnode.training.optim",
     "AccumAdamW": "decentnode.training.optim",
     "DecentralizedDataParallel": "decentnode.parallel.module",
+    "Run": "decentnode.results.run",
+    "Study": "decentnode.results.study",
+    "resume": "decentnode.api.commands",
+    "run": "decentnode.api.commands",
+    "sweep": "decentnode.api.commands",
+    "validate": "decentnode.api.commands",
 }
 """The module of each public name; imported on first use, because torch takes two seconds."""
 
@@ -23,3 +35,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'decentnode' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

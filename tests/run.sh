@@ -5,7 +5,7 @@
 # a long one.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../eval/setup.sh"
-prepare test dp_accounting pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec pandas scipy plotly pyarrow jinja2 starlette uvicorn httpx2 triton tensorboard PIL sacrebleu tokenizers mkdocs material mkdocstrings PIL
+prepare test dp_accounting pytest pytest_timeout xdist hypothesis ruff mypy pywt lz4 fpzip pcodec pandas scipy plotly pyarrow jinja2 starlette uvicorn httpx2 triton tensorboard PIL sacrebleu tokenizers hatchling hatch_fancy_pypi_readme mkdocs material mkdocstrings PIL
 cd "$root"
 # The type checker needs half a minute of a core; beside the tests it takes what they leave, and its own test
 # then finds everything in the cache.

@@ -15,6 +15,7 @@ from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
 from decentnode.cli.of_results import compare, export, frontier, plot, report, watch
+from decentnode.cli.words import ConfigPath, Overrides, RunPath, complete_config, examples
 from decentnode.core.process_setup import find_gpus_without_cuda, reset_inherited_signals
 from decentnode.core.streams import fill_standard_streams, print_line, print_lines
 from decentnode.errors import BadInput, ExitCode
@@ -32,17 +33,11 @@ EXIT_CODES = (
 BENCHMARKS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks"
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-ConfigPath = Annotated[Path, typer.Argument(help="The experiment's YAML file.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Change values of the file: training.optimizer.lr=0.05"),
-]
 
 
 def print_version(wanted: bool) -> None:
@@ -67,16 +62,16 @@ def decentnode(
 # Heavy modules are imported inside the commands, so that each loads only what it needs.
 
 
-@app.command()
+@app.command(epilog=examples("run"))
 def run(config: ConfigPath, overrides: Overrides = None) -> None:
     """Run this machine's part of an experiment."""
     job_of_one_task()
     launch(read(config, overrides), config, overrides or ())
 
 
-@app.command()
+@app.command(epilog=examples("resume"))
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the run, on this machine.")],
+    run: RunPath,
     overrides: Overrides = None,
     accept_code_change: Annotated[
         bool, typer.Option("--accept-code-change", help="Continue although plug-ins were edited.")
@@ -98,19 +93,31 @@ def launch(
     """Runs this machine's part and exits with its exit code; `resume_plan`: the run to resume."""
     from decentnode.launcher.start import run_here
 
-    raise typer.Exit(run_here(settings, config, overrides, resume_plan=resume_plan))
+    code, _ = run_here(settings, config, overrides, resume_plan=resume_plan)
+    raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog=examples("sweep"))
 def sweep(
-    study: Annotated[Path, typer.Argument(help="The study's YAML file.")],
+    study: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY",
+            help="The study: a YAML file, or a name from `decentnode list configs`.",
+            autocompletion=complete_config,
+        ),
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Change values of the file: seeds=3 jobs=1 out=runs/x"),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only show the plan.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Only this run; may be repeated.")] = None,
-    part: Annotated[str, typer.Option(help="i/n: on the i-th of n machines with a common directory.")] = "",
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this run; may be repeated.")
+    ] = None,
+    part: Annotated[
+        str, typer.Option(metavar="I/N", help="On the I-th of N machines with a common directory.")
+    ] = "",
     slurm: Annotated[bool, typer.Option("--slurm", help="Print a SLURM array of the missing runs.")] = False,
     submit: Annotated[bool, typer.Option("--submit", help="Submit that array.")] = False,
     accept_code_change: Annotated[
@@ -130,7 +137,7 @@ def sweep(
         raise typer.Exit(command.sweep(request))
 
 
-@app.command()
+@app.command(epilog=examples("validate"))
 def validate(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -165,12 +172,13 @@ def validate(
     print(text)
 
 
-@app.command()
+@app.command(epilog=examples("keys"))
 def keys(
     config: ConfigPath,
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the files go; default: where the experiment looks for them.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where they go; default: where the experiment looks for them."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace keys that are there.")] = False,
 ) -> None:
@@ -181,18 +189,23 @@ def keys(
     print_lines(key_report.make(settings, config, out, force))
 
 
-@app.command()
+@app.command(epilog=examples("graph"))
 def graph(
     graph: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|NAME", help="A graph file, a family, such as ring, or an experiment's YAML file."
+            metavar="FILE|NAME|CONFIG", help="A graph file, a family, such as ring, or an experiment."
         ),
     ],
     options: Annotated[
-        list[str] | None, typer.Argument(help="Options of the graph, or changes of the experiment: nodes=16")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Options of the graph, or changes of the experiment: nodes=16"
+        ),
     ] = None,
-    weights: Annotated[str, typer.Option(help="Rule or file of the mixing weights of a graph.")] = "",
+    weights: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Rule or file of the mixing weights of a graph.")
+    ] = "",
     draw: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw it, as .png, .svg or .pdf.")
     ] = None,
@@ -219,7 +232,7 @@ def graph(
         print_lines(report_config(settings, drawing))
 
 
-@app.command("peer-sampler")
+@app.command("peer-sampler", epilog=examples("peer-sampler"))
 def peer_sampler(config: ConfigPath, overrides: Overrides = None) -> None:
     """Answer the nodes of an experiment with their neighbors; needs `graph.address`."""
     settings = read(config, overrides)
@@ -234,7 +247,7 @@ def peer_sampler(config: ConfigPath, overrides: Overrides = None) -> None:
         service.serve()
 
 
-@app.command()
+@app.command(epilog=examples("privacy"))
 def privacy(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -258,9 +271,9 @@ def privacy(
         print_lines(report(settings, delta, colluders_of(colluders), draw))
 
 
-@app.command()
+@app.command(epilog=examples("attack"))
 def attack(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
+    run: RunPath,
     overrides: Overrides = None,
 ) -> None:
     """Attack what the passive adversaries of a run have recorded, and show what they learn."""
@@ -273,14 +286,15 @@ def attack(
     print_lines(report(run, overrides or ()))
 
 
-@app.command()
+@app.command(epilog=examples("partition"))
 def partition(
     config: ConfigPath,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all ranks.")] = False,
-    figure: Annotated[
+    draw: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw it, as .png, .svg or .pdf.")
     ] = None,
+    figure: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Show which training samples each rank has, without training."""
     settings = read(config, overrides)
@@ -288,10 +302,10 @@ def partition(
     from decentnode.config.error_locations import with_locations
 
     with with_locations(config, overrides or ()):
-        print_lines(report(settings, as_json, figure))
+        print_lines(report(settings, as_json, draw or figure))
 
 
-@app.command()
+@app.command(epilog=examples("tune"))
 def tune(config: ConfigPath, overrides: Overrides = None) -> None:
     """Find the gamma of a compressed scheme on an experiment's graph, by simulating consensus."""
     settings = read(config, overrides)
@@ -305,26 +319,62 @@ def tune(config: ConfigPath, overrides: Overrides = None) -> None:
         print_lines(report(settings))
 
 
-@app.command("list")
+@app.command("list", epilog=examples("list"))
 def list_plugins(
     word: Annotated[
-        str | None, typer.Argument(metavar="KIND|NAME", help="With options: sharing, or gossip.")
+        str | None,
+        typer.Argument(metavar="KIND|NAME", help="sharing, choco; configs: what is shipped to be run."),
     ] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of that kind, with its options: choco.")
+    ] = None,
+    options: Annotated[
+        bool, typer.Option("--options", help="Also the options of all that are shown.")
+    ] = False,
 ) -> None:
-    """Show the plug-ins that a configuration can name, and the options of a kind or of one."""
-    import_torch()
-    from decentnode.cli.list_plugins import describe_all
+    """Show the plug-ins that a configuration can name, or one with its options, or shipped configurations."""
+    if word in ("config", "configs"):
+        from decentnode.cli.shipped import list_configs
 
-    print_lines(describe_all(word))
+        print_lines(list_configs())
+        return
+    import_torch()
+    from decentnode.cli.list_plugins import plugin_lines
+
+    print_lines(plugin_lines(word, name, options))
+
+
+@app.command(epilog=examples("new"))
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Its name is that of the experiment.")],
+    parts: Annotated[
+        str,
+        typer.Option("--with", metavar="PARTS", help="Own plug-ins, too: scheme, dataset, model, graph."),
+    ] = "",
+) -> None:
+    """Make a folder with an experiment to start from, and plug-ins of your own; never overwrites anything."""
+    from decentnode.cli.new import make_folder, parts_of
+
+    print_lines(make_folder(folder, parts_of(parts)))
+
+
+@app.command(epilog=examples("show"))
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="quickstart, studies/quick, ring_16.edges.")],
+) -> None:
+    """Print a shipped configuration or graph for a copy of your own, which works in any folder."""
+    from decentnode.cli.shipped import text_of
+
+    print_lines(text_of(name).splitlines())
 
 
 for command in (plot, compare, report, frontier, watch, export, download):
-    app.command()(command)
+    app.command(epilog=examples(command.__name__))(command)
 
 
-@app.command()
+@app.command(epilog=examples("status"))
 def status(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
+    run: RunPath,
 ) -> None:
     """Show the state of a run, node by node, and which nodes wait for which; or how it ended."""
     from decentnode.cli.status import report
@@ -333,9 +383,9 @@ def status(
 
 
 # Unknown options are arguments then: -1 becomes a wrong rank, with an error for it.
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command(epilog=examples("restart"), context_settings={"ignore_unknown_options": True})
 def restart(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run on this machine.")],
+    run: RunPath,
     rank: Annotated[int, typer.Argument(metavar="RANK", min=0, help="A lost node of this machine.")],
 ) -> None:
     """Restart a node whose process died, in a running experiment."""
@@ -346,11 +396,14 @@ def restart(
 
 # Its own help option would replace that of every benchmark.
 @app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    epilog=examples("bench"),
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def bench(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="A benchmark; without it, they are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A benchmark; without it, they are listed.")
+    ] = None,
 ) -> None:
     """Run a benchmark of the checkout, with its own arguments; `bench NAME --help` shows them."""
     if name in ("-h", "--help"):
@@ -369,18 +422,34 @@ def bench(
     os.execv(sys.executable, [sys.executable, str(scripts[name]), *context.args])
 
 
-@app.command()
+@app.command(epilog=examples("doctor"))
 def doctor(
-    config: Annotated[Path | None, typer.Argument(help="Also check what this experiment needs.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="CONFIG",
+            help="Also check what this experiment needs.",
+            autocompletion=complete_config,
+        ),
+    ] = None,
     overrides: Overrides = None,
+    only_limits: Annotated[
+        bool,
+        typer.Option("--limits", help="Only print the time limits: those of CONFIG, or the defaults."),
+    ] = False,
 ) -> None:
     """Check whether this machine can run nodes, with a remedy for each problem."""
     settings = read(config, overrides) if config else None
     import_torch()
-    from decentnode.cli.doctor import examine, limits
+    from decentnode.cli.doctor import LIMITS_HEADING, examine, limits
     from decentnode.config.error_locations import with_locations
+    from decentnode.config.settings import FailureSettings
     from decentnode.launcher.cluster.scheduler import this_machine
 
+    if only_limits:
+        timeouts = settings.failures.timeouts if settings else FailureSettings().timeouts
+        print_lines([LIMITS_HEADING, *map(str, limits(timeouts))])
+        return
     failed, machine = False, 0
     if config and settings:
         with with_locations(config, overrides or ()):
@@ -389,12 +458,12 @@ def doctor(
         print_line(str(finding))
         failed = failed or finding.level == "fail"
     if settings:
-        print_line("\nlimit, seconds, formula, and what it bounds:")
+        print_lines(["", LIMITS_HEADING])
         print_lines(map(str, limits(settings.failures.timeouts)))
     raise typer.Exit(ExitCode.FAILED if failed else ExitCode.OK)
 
 
-@app.command()
+@app.command(epilog=examples("schema"))
 def schema() -> None:
     """Print the JSON schema of configurations, for editors."""
     import json
@@ -405,7 +474,7 @@ def schema() -> None:
     print_lines([json.dumps(json_schema(), indent=2)])
 
 
-app.command("import")(import_config)
+app.command("import", epilog=examples("import"))(import_config)
 
 
 def read(config: Path, overrides: Sequence[str] | None) -> "Settings":

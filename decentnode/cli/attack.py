@@ -13,6 +13,7 @@ from decentnode.errors import BadInput
 from decentnode.launcher.attackers import attacked, passive
 from decentnode.node.experiment import Experiment
 from decentnode.results.attack_results import AttackResult, read_results, write_results
+from decentnode.results.reader import check_run
 
 COLUMNS = ("auc", "tpr_at_1_percent", "epsilon_lower", "ssim", "psnr", "accuracy", "chance", "l1_error")
 TITLES = ("AUC", "TPR@1%", "eps >=", "SSIM", "PSNR", "accuracy", "chance", "L1")
@@ -24,8 +25,7 @@ def report(run: Path, overrides: Sequence[str]) -> Iterator[str]:
     Results replace those of the same attack by the same adversary in `attacks.jsonl`.
     """
     config = run / "config.yaml"
-    if not config.exists():
-        raise BadInput(f"{run}: no directory of a run; it has no config.yaml")
+    check_run(run)
     experiment = Experiment.from_settings(load(config, overrides))
     attacks = passive(experiment)
     if not attacks:

@@ -37,6 +37,7 @@ FEW_FILES = 256
 FEW_PROCESSES = 128
 LITTLE_MEMORY = 1 << 30
 FORMULA_WIDTH = 40
+LIMITS_HEADING = "limit, seconds, formula, and what it bounds:"
 # A child process asks, because a process that has used CUDA cannot fork nodes that use it.
 _TORCH_FACTS = (
     "import json, torch; gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]; "

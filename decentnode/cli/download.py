@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 
 def download(
-    name: Annotated[str, typer.Argument(help="A dataset, or one of the MNIST family such as kmnist.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A dataset, or one of the MNIST family such as kmnist.")
+    ],
     options: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its options: variant=kmnist")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="The folder of all datasets; default: $DECENTNODE_DATASETS, or data.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="That of all datasets; default: $DECENTNODE_DATASETS, or data."),
     ] = None,
 ) -> None:
     """Fetch the files of a dataset and verify them; may be repeated, and continues what was cut off."""

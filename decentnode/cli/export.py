@@ -34,7 +34,7 @@ def export(directory: Path, kind: str, out: Path | None, options: Sequence[str] 
         raise BadInput(f"{directory}: has no evaluation yet, so there is nothing to export")
     if out and kind not in (DECENTRALIZEPY, *TABLES):
         raise BadInput(
-            f"--out: {kind} writes no file elsewhere; see its options with: decentnode list writer"
+            f"--out: {kind} writes no file elsewhere; see its options with: decentnode list writer {kind}"
         )
     if options and kind == DECENTRALIZEPY:
         raise BadInput(f"{options[0]}: {DECENTRALIZEPY} has no options")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from decentnode.config import overrides
 from decentnode.config.maker import made
+from decentnode.config.shipped import find_config, find_graph
 from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from, name_of
 from decentnode.core.text import counted
@@ -51,8 +52,9 @@ def drawing_of(path: Path | None, rounds: int | None, color: str | None) -> Draw
 
 
 def is_config(name: str) -> bool:
-    """Whether this is the name of a configuration, not of a graph."""
-    return bool(_CONFIG.fullmatch(name))
+    """Whether this is a configuration, not a graph; a name that both have is the graph's."""
+    is_shipped = find_config(name) is not None and name not in GRAPHS.classes()
+    return bool(_CONFIG.fullmatch(name)) or is_shipped
 
 
 def report(
@@ -209,7 +211,9 @@ def make(registry: Registry, name: str, options: Sequence[str] = ()) -> Any:
     """The plug-in with options such as `nodes=16`; a file name selects the plug-in that reads files."""
     is_file = registry in (GRAPHS, MIXINGS) and bool(_FILE.fullmatch(name)) and ":" not in name
     import_from(Path.cwd())
-    document = Document(name, {"path": name} if is_file else {})
+    shipped = find_graph(name) if registry is GRAPHS else None
+    path = str(shipped) if shipped and not Path(name).exists() else name
+    document = Document(name, {"path": path} if is_file else {})
     for option in options:
         overrides.apply(document, option)
     document.raise_any()

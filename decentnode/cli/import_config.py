@@ -15,21 +15,25 @@ if TYPE_CHECKING:
 
 
 def import_config(
-    config: Annotated[
-        Path, typer.Argument(metavar="CONFIG.ini", help="The configuration of decentralizepy.")
-    ],
+    config: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration of decentralizepy.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Change values of the result: dataset=digits"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the result goes; default: standard output.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where the result goes; default: standard output.")
+    ] = None,
     iterations: Annotated[int | None, typer.Option("--iterations", "-is", help="Rounds.")] = None,
-    graph: Annotated[Path | None, typer.Option("--graph", "-gf", help="The graph file.")] = None,
+    graph: Annotated[
+        Path | None, typer.Option("--graph", "-gf", metavar="FILE", help="The graph file.")
+    ] = None,
     graph_type: Annotated[
         str | None, typer.Option("--graph-type", "-gt", help="edges or adjacency; default: by the file.")
     ] = None,
     test_after: Annotated[int, typer.Option("--test-after", "-ta", help="Rounds between evaluations.")] = 5,
-    ip: Annotated[Path | None, typer.Option("--ip", help="Addresses of the machines, in JSON.")] = None,
+    ip: Annotated[
+        Path | None, typer.Option("--ip", metavar="FILE", help="Addresses of the machines, in JSON.")
+    ] = None,
     machines: Annotated[int | None, typer.Option("--machines", "-ms", help="How many of them.")] = None,
     procs: Annotated[
         str, typer.Option("--procs-per-machine", "-ps", help="Nodes of each machine: 16, or 16,8.")

@@ -13,7 +13,8 @@ def make(settings: Settings, config: Path, out: Path | None, overwrite: bool) ->
     """Makes keys for all machines; one line for each file. Raises BadInput."""
     mapping: Mapping = settings.mapping.make()
     security = settings.security
-    folder = out or (security.keys if isinstance(security, KeyFolder) else config.parent / KEY_FOLDER)
+    beside = config.parent if config.exists() else Path()  # the name of a shipped one has no folder here
+    folder = out or (security.keys if isinstance(security, KeyFolder) else beside / KEY_FOLDER)
     manifest, *secrets = make_keys(folder, len(mapping.machines), overwrite)
     width = max(len(str(path)) for path in (manifest, *secrets))
     yield f"{manifest!s:<{width}}  for every machine; nothing in it is secret"

@@ -1,53 +1,70 @@
-"""The output of `decentnode list`: the registered plug-ins, and the options of a kind or of one."""
+"""The output of `decentnode list`: the registered plug-ins, and the options and the source of one."""
 
 import inspect
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from decentnode.config.plugin_parser import parameters_for
 from decentnode.config.type_check import REQUIRED, describe
-from decentnode.core.registry import REGISTRIES, Registry, guess
+from decentnode.core.registry import REGISTRIES, Registry, guess, import_from
 from decentnode.errors import UnknownPlugin
 from decentnode.sharing.base import SharingBase
 from decentnode.transforms.base import Transform
 
 
-def describe_all(word: str | None = None) -> Iterator[str]:
-    """Lines about plug-ins: all names; or the options of one kind, or of one plug-in.
+def plugin_lines(
+    word: str | None = None, name: str | None = None, with_options: bool = False
+) -> Iterator[str]:
+    """Yields lines about plug-ins: all of them, those of a kind, or one with its options and its source.
 
-    Raises UnknownPlugin.
+    `word`: a kind, or a plug-in's name; `name`: one of that kind, or `module:Class`. `with_options`: those of
+    several, too. Raises UnknownPlugin.
     """
-    kind, name = chosen(word) if word else (None, None)
+    kind, name = chosen(word, name) if word else (None, None)
+    import_from(Path.cwd())
     for registry in REGISTRIES:
-        classes = {key: cls for key, cls in registry.classes().items() if name in (None, key)}
-        if kind not in (None, registry.kind) or not classes:
+        if kind not in (None, registry.kind):
             continue
-        yield registry.kind
+        classes = registry.classes()
+        if name:
+            classes = {name: registry.find(name)} if kind or name in classes else {}
+        if classes:
+            yield registry.kind
         for key, cls in classes.items():
             yield f"  {key:<20} {first_line(cls)}"
-            if word:
-                yield from (f"      {line}" for line in (*properties(cls), *options(registry, cls)))
-    if not word:
-        yield "Options: decentnode list KIND, or decentnode list NAME"
+            more = [*further_lines(cls)] if name else []
+            more += [*properties(cls), *options(registry, cls)] if name or with_options else []
+            yield from (f"      {line}" for line in more)
+    if name is None and not with_options:
+        yield f"Options: decentnode list {kind or 'KIND'} NAME; those of all: --options"
 
 
-def chosen(word: str) -> tuple[str | None, str | None]:
-    """The kind, or the plug-in name, that the argument selects; raises UnknownPlugin."""
+def chosen(word: str, name: str | None = None) -> tuple[str | None, str | None]:
+    """Returns the kind and the plug-in name that the arguments select; raises UnknownPlugin."""
     kinds = [registry.kind for registry in REGISTRIES]
-    names = {name for registry in REGISTRIES for name in registry.classes()}
     kind = {f"{kind}s": kind for kind in kinds}.get(word, word)
     if kind in kinds:
-        return kind, None
-    if word in names:
+        return kind, name
+    names = {name for registry in REGISTRIES for name in registry.classes()}
+    if word in names and name is None:
         return None, word
-    known = f"(known: {', '.join(kinds)})"
-    raise UnknownPlugin(f"unknown kind or plug-in '{word}'{guess(word, [*kinds, *names])} {known}")
+    if word in names:
+        raise UnknownPlugin(f"'{word}' is a plug-in, not a kind; the kind comes first: {', '.join(kinds)}")
+    known = f"(known: {', '.join([*kinds, 'configs'])})"
+    near = guess(word, [*kinds, *names, "configs"])
+    raise UnknownPlugin(f"unknown kind or plug-in '{word}'{near} {known}")
 
 
 def first_line(cls: type) -> str:
     """The first line of a plug-in's docstring."""
     return (inspect.getdoc(cls) or "").split("\n", 1)[0]
+
+
+def further_lines(cls: type) -> list[str]:
+    """The lines of a plug-in's docstring after the first, without those that are empty."""
+    return [line for line in (inspect.getdoc(cls) or "").splitlines()[1:] if line]
 
 
 NEEDS = {

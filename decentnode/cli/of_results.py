@@ -15,7 +15,8 @@ from decentnode.errors import ExitCode
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories, shown together.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where the figures go; default: into a single run, or comparison.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where figures go; default: into a single run, or comparison."),
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="The metric to judge by: local_accuracy; default: the headline metric.")
@@ -38,7 +39,7 @@ def compare(
             help="Headline metric to count costs up to (accuracy: in percent); default: what all reach."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the figures go.")] = Path("comparison"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the figures go.")] = Path("comparison"),
     draw: Annotated[bool, typer.Option(help="Draw the figures, too.")] = True,
     metric: Annotated[str | None, typer.Option(help="As for plot.")] = None,
 ) -> None:
@@ -57,10 +58,11 @@ def compare(
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="STUDY|RUN...", help="The directory of a study, or runs.")
+        list[Path], typer.Argument(metavar="RUN|STUDY...", help="The directory of a study, or runs.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The page; default: report.html, in the directory of a study.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The page; default: report.html, in the directory of a study."),
     ] = None,
     paper: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Also write tables and figures for a paper there.")
@@ -83,13 +85,14 @@ def report(
 
 def frontier(
     study: Annotated[
-        Path, typer.Argument(metavar="STUDY", help="A study's YAML file, or the directory of its runs.")
+        Path, typer.Argument(metavar="STUDY", help="A study's file or name, or the directory of its runs.")
     ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="As for sweep: seeds=3 jobs=1 out=runs/x")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where table and figure go; default: the directory of the runs.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="For table and figure; default: the directory of the runs."),
     ] = None,
 ) -> None:
     """Show what protection costs: run what is missing of a study, attack its runs, compare its variants."""
@@ -109,7 +112,7 @@ def frontier(
 
 def watch(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="STUDY|RUN...", help="The directory of a study, or runs.")
+        list[Path], typer.Argument(metavar="RUN|STUDY...", help="The directory of a study, or runs.")
     ],
     host: Annotated[
         str, typer.Option(help="The address to serve at; others than this machine's need a token.")
@@ -127,12 +130,14 @@ def watch(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, on this machine.")],
     options: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of a writer: project=mixing")
     ] = None,
     kind: Annotated[str, typer.Option("--format", help="decentralizepy, or a writer: csv, wandb.")] = "csv",
-    out: Annotated[Path | None, typer.Option(help="A file or folder; default: in the run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE|FOLDER", help="Where it goes; default: in the run.")
+    ] = None,
 ) -> None:
     """Write the evaluations of a run for another tool, also of a run that was killed."""
     from decentnode.cli import export as exports

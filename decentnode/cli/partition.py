@@ -10,7 +10,7 @@ from decentnode.node.run_samples import RunSamples
 from decentnode.results.partition_table import PartitionTable
 
 MOST_ROWS = 100
-"""Ranks that the table on the screen has; the figure and --json have all."""
+"""Ranks that the table on the screen has; the picture and --json have all."""
 FEW_LABELS, MANY_LABELS = 12, 80
 """Up to so many labels, each has a column of numbers; up to so many, a letter; more are not shown."""
 SHADES = " .:-=+*#%@"
@@ -44,7 +44,7 @@ def lines(table: PartitionTable, name: str) -> Iterator[str]:
     for row in rows:
         yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     if len(table.samples) > MOST_ROWS:
-        yield f"... and {counted(len(table.samples) - MOST_ROWS, 'rank')} more; --json and --figure have all"
+        yield f"... and {counted(len(table.samples) - MOST_ROWS, 'rank')} more; --json and --draw have all"
     yield ""
     yield from _whole(table, name)
 

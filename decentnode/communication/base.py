@@ -29,7 +29,7 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.core.registry import refuse_old_hooks
-from decentnode.errors import Defect, PeerError, ProtocolError, StartError
+from decentnode.errors import DecentnodeError, Defect, PeerError, ProtocolError, StartError
 from decentnode.mapping.base import is_loopback
 
 FILES_PER_PEER = 7
@@ -190,6 +190,42 @@ class Inbox(dict[int, Payload]):
         return self._handle.release()
 
 
+class MeanOfAll(ABC):
+    """The mean of all ranks' vectors, while one all-reduce computes it."""
+
+    done: bool
+    """Whether a wait has found the mean or an error."""
+    error: DecentnodeError | None
+    """Why there is no mean: a PeerError where a rank is lost or has left."""
+
+    @abstractmethod
+    def finish_within(self, seconds: float) -> bool:
+        """Waits until it is done; returns False after `seconds` seconds."""
+
+    def release(self) -> None:  # noqa: B027 - it is the same for all
+        """Does nothing: there is no message to acknowledge, as `ExchangeHandle.release` does."""
+
+
+class Collectives(ABC):
+    """Collectives of all ranks, for transports whose group joins them all.
+
+    All ranks call them in the same order. No rank can go on without another one: what has failed is not
+    repeated by other routes.
+    """
+
+    @property
+    @abstractmethod
+    def are_open(self) -> bool:
+        """Whether this rank can take part."""
+
+    @abstractmethod
+    def mean(self, values: Tensor, out: Tensor) -> MeanOfAll:
+        """Starts to write the mean of all ranks' `values` to `out`, which nothing may use until it is done.
+
+        Both are flat, and `values` may change once this returns.
+        """
+
+
 class Endpoint(ABC):
     """One node's end of the transport."""
 
@@ -206,6 +242,8 @@ class Endpoint(ABC):
     """The single messages that have arrived, where the transport `has_messages`."""
     slots: Slots
     """Two tensors of `BufferSpec.vector_elements`; a payload that lies in one is sent without a copy."""
+    collectives: Collectives | None = None
+    """Collectives of all ranks; None: the transport has none."""
 
     @abstractmethod
     def exchange(
@@ -306,6 +344,8 @@ class TransportPlan:
     """Whether payloads go through a process group, where no message can be delayed."""
     group_ranks: tuple[int, ...] | None = None
     """The nodes in that group, if the options name them."""
+    is_simulated: bool = False
+    """Whether time is virtual, and the network a model."""
     is_plain: bool = False
     """Whether payloads travel unencrypted between machines without the user's permission."""
     local_files: int = FILES_PER_PEER

@@ -111,7 +111,7 @@ class RoutedEndpoint(Endpoint, PeerTransport):
         layout: Layout,
     ) -> ExchangeHandle:  # fmt: skip
         self._seq += 1
-        for route in self._beginning:
+        for route in self._routes_with["begin"]:
             route.begin(key, self._seq)
         # Opened before anything is sent: acknowledgements and answers may arrive at once. It also applies
         # pending losses, and lost targets receive nothing.
@@ -126,23 +126,20 @@ class RoutedEndpoint(Endpoint, PeerTransport):
                     if len(carried) == len(targets):
                         break
                     targets = [target for target in targets if target not in carried]
-        for route in self._completing:
+        for route in self._routes_with["complete"]:
             route.complete(handle, sources, deadline, layout)
         return handle
 
-    # A small model's round takes 60 microseconds: hooks that a route does not define are not called in it.
-
     @cached_property
-    def _beginning(self) -> list[Route]:
-        return [route for route in self.routes if type(route).begin is not Route.begin]
+    def _routes_with(self) -> dict[str, list[Route]]:
+        """By hook the routes that define it.
 
-    @cached_property
-    def _completing(self) -> list[Route]:
-        return [route for route in self.routes if type(route).complete is not Route.complete]
-
-    @cached_property
-    def _acknowledging(self) -> list[Route]:
-        return [route for route in self.routes if type(route).acknowledge is not Route.acknowledge]
+        A small model's round takes 60 microseconds, too short to call hooks that do nothing.
+        """
+        return {
+            hook: [route for route in self.routes if getattr(type(route), hook) is not getattr(Route, hook)]
+            for hook in ("begin", "complete", "acknowledge")
+        }
 
     def _in_host_memory(self, payload: Payload) -> Payload:
         """The payload where routes can send it; one that lies in a slot is copied into the host's slot.
@@ -167,7 +164,7 @@ class RoutedEndpoint(Endpoint, PeerTransport):
             return self.peers[peer].error
 
     def acknowledge(self, source: int, message: Message) -> None:
-        for route in self._acknowledging:
+        for route in self._routes_with["acknowledge"]:
             if route.acknowledge(source, message):
                 return
 

@@ -7,13 +7,14 @@ The file is read again only when there is an error.
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from torch import nn
 from torch.optim import Optimizer
 
 from decentnode.config import extends
 from decentnode.config import overrides as command_line
+from decentnode.config.extends import ConfigSource
+from decentnode.config.overrides import Override
 from decentnode.core.registry import REGISTRIES
 from decentnode.errors import (
     BadInput,
@@ -45,7 +46,7 @@ KEYS = {
 
 
 @contextmanager
-def with_locations(path: Path, overrides: Sequence[str]) -> Iterator[None]:
+def with_locations(source: ConfigSource, overrides: Sequence[Override]) -> Iterator[None]:
     """Turns every BadInput into a ConfigError with the file and line, or the override, of its key.
 
     Errors from the code of plug-ins from outside the package count as BadInput.
@@ -56,13 +57,13 @@ def with_locations(path: Path, overrides: Sequence[str]) -> Iterator[None]:
     except ConfigError:
         raise
     except BadInput as error:
-        raise located(error, path, overrides) from error
+        raise located(error, source, overrides) from error
 
 
-def located(error: BadInput, path: Path, overrides: Sequence[str]) -> BadInput:
+def located(error: BadInput, source: ConfigSource, overrides: Sequence[Override]) -> BadInput:
     """Returns the defects of `error`, with places where they have a key and the file can still be read."""
     try:
-        document = extends.read(path)
+        document = extends.read(source)
         for override in overrides:
             command_line.apply(document, override)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""`extends: base.yaml`: a configuration that says only what differs from another one.
+"""`extends: base.yaml`: a configuration that says only what differs from another one, or from a shipped one.
 
 Mappings merge key by key; a list, a text or a number replaces. A plug-in under another name replaces the
 whole section, because the options of the other plug-in are not its own. Every value keeps the place where it
@@ -6,15 +6,16 @@ stands, so that errors name that file and relative paths start at that file's fo
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from decentnode.config import yaml_source
 from decentnode.config.paths import expanded
+from decentnode.config.shipped import find_config, near_config
 from decentnode.config.type_check import show
-from decentnode.config.yaml_source import Document
+from decentnode.config.yaml_source import Document, is_object
 from decentnode.core.registry import near_file
 from decentnode.core.text import quoted
 from decentnode.errors import Key
@@ -39,9 +40,13 @@ DEFAULT_NAMES: dict[Key, str] = {
 """
 
 
-def read(path: str | Path) -> Document:
-    """Returns the values of a YAML file and all that it extends; raises ConfigError if it cannot be read."""
-    chain = [yaml_source.read(path)]
+ConfigSource = str | Path | Callable[[], Document]
+"""A configuration: its file, or a function that makes its document, for values from Python."""
+
+
+def read(source: ConfigSource) -> Document:
+    """Returns the values of a configuration and of all that it extends; raises ConfigError."""
+    chain = [source() if callable(source) else yaml_source.read(source)]
     while base := _base_of(chain[-1]):
         _check_circle(chain, base)
         chain.append(yaml_source.read(base))
@@ -57,12 +62,15 @@ def _base_of(document: Document) -> Path | None:
     if given is None:
         return None
     if not isinstance(given, str) or not given:
-        document.add(key, f"must be the path of one configuration, not {show(given)}")
+        document.add(key, f"must be the path or the name of one configuration, not {show(given)}")
         document.raise_any()
     try:
         found = (Path(document.file).resolve().parent / expanded(given)).resolve()
         if not found.exists():
-            document.add(key, f"no such file: {found}{near_file(str(found))}")
+            if shipped := find_config(given):
+                return shipped
+            near = near_config(given, Path(document.file).resolve().parent) or near_file(str(found))
+            document.add(key, f"no such file: {found}{near}")
     except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not expanded
         document.add(key, f"no usable path: {quoted(given)}: {error}")
     document.raise_any()
@@ -108,7 +116,7 @@ def _change(
             _replace(merged_document, document, place)
             below[name] = value
             continue
-        if isinstance(below[name], str):  # the short form of a plug-in: its place is that of the name
+        if not isinstance(below[name], dict):  # the short form of a plug-in: its place is that of the name
             merged_document.locations[(*place, "name")] = merged_document.locations[place]
         if "name" in value or "name" not in section:
             merged_document.locations[place] = document.locations[place]
@@ -122,10 +130,14 @@ def _continued(key: Key, below: Any, value: Any) -> dict[str, Any] | None:
         return None
     default = DEFAULT_NAMES.get(key)
     if default is not None:
-        below = {"name": below} if isinstance(below, str) else below
+        below = {"name": below} if isinstance(below, str) or is_object(below) else below
         if isinstance(below, dict) and "name" in value:
-            same = (value["name"] or default) == (below.get("name") or default)
-            return below if same else None
+            # An object from Python is the same as nothing but itself.
+            named, before = (
+                section["name"] if section.get("name") is not None else default for section in (value, below)
+            )
+            is_same = named is before if is_object(named) else named == before
+            return below if is_same else None
     return below if isinstance(below, dict) else None
 
 

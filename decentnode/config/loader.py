@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -13,13 +13,17 @@ from decentnode.config import extends, yaml_source
 from decentnode.config import overrides as command_line
 from decentnode.config.consistency import defects
 from decentnode.config.link_security import keys_beside
+from decentnode.config.overrides import Override
 from decentnode.config.plugin import Plugin, keys_of_kind
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SectionParser
 from decentnode.config.settings import KeyFolder, Settings, TrainingSection
+from decentnode.config.shipped import CONFIGS
 from decentnode.config.type_check import is_path, parameters_of
+from decentnode.core.registry import MODELS, PASSED
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
+from decentnode.errors import Key, key_text
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.mapping.base import Mapping as RankMapping
 
@@ -38,12 +42,21 @@ MOST_SHOWN = 100
 """Letters of a value in a message about machines that differ."""
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
-    """Returns the settings in a YAML file and its bases; one ConfigError has all defects."""
-    return understand(extends.read(path), overrides)
+def load(source: extends.ConfigSource, overrides: Sequence[Override] = ()) -> Settings:
+    """Returns the settings in a configuration and its bases; one ConfigError has all defects."""
+    return understand(extends.read(source), overrides)
 
 
-def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) -> Settings:
+def load_model(path: str | Path) -> Plugin:
+    """Returns the model in a configuration, whatever files the other sections name; raises ConfigError."""
+    document = extends.read(path)
+    model = PluginParser(document, Path(document.file).resolve().parent).plugin(("model",), MODELS)
+    document.raise_any()
+    assert model is not None, "without a model there is a defect"
+    return model
+
+
+def understand(document: yaml_source.Document, overrides: Sequence[Override] = ()) -> Settings:
     """Returns the settings in a file that was read; raises the same errors as `load`."""
     folder, *others = [Path(file).resolve().parent for file in (document.file, *document.bases)]
     for override in overrides:
@@ -56,7 +69,9 @@ def understand(document: yaml_source.Document, overrides: Sequence[str] = ()) ->
     mapping = sections.made["mapping"]
     settings = Settings(**arguments)
     settings = replace(settings, training=per_rank(settings.training, mapping))
-    settings = replace(settings, security=keys_beside(settings, [folder, *others]))
+    # `decentnode keys quickstart` writes here: a shipped configuration may be where nobody can write.
+    here = [Path.cwd()] if folder.is_relative_to(CONFIGS) else []
+    settings = replace(settings, security=keys_beside(settings, [folder, *others, *here]))
     if found := path_beside(sections.made["dataset"], parser.folder_of(("dataset", "name"))):
         # The resolved configuration names the place, so that a resume from another directory finds it.
         options = {**settings.dataset.options, "path": found}
@@ -73,37 +88,67 @@ def per_rank(training: TrainingSection, mapping: RankMapping) -> TrainingSection
         return tuple(value[mapping.machine_of(rank)] for rank in range(mapping.num_nodes))
 
     steps, epochs = spelled_out(training.steps_per_round), spelled_out(training.epochs_per_round)
-    pace = training.pace and replace(training.pace, slowdown=spelled_out(training.pace.slowdown))
+    pace: Any = training.pace
+    if training.slowed is not None:
+        pace = replace(training.slowed, slowdown=spelled_out(training.slowed.slowdown))
     return replace(training, steps_per_round=steps, epochs_per_round=epochs, pace=pace)
 
 
 def dump(settings: Settings) -> str:
-    """Returns the resolved configuration as YAML, defaults filled in; loading it gives equal settings."""
-    return yaml_source.dump(resolved(settings))
+    """Returns the resolved configuration as YAML, defaults filled in; loading it gives equal settings.
+
+    What no YAML can have is named in a comment: objects that Python has passed.
+    """
+    values = resolved(settings)
+    objects = [f"{key} ({name.partition(':')[2]})" for key, name in _passed(values)]
+    comment = (
+        f"# Passed as objects from Python, so this file lacks them: {', '.join(objects)}\n" if objects else ""
+    )
+    return comment + yaml_source.dump(values)
 
 
-def resolved(settings: Settings) -> dict[str, Any]:
-    """Returns the settings as plain values, in the shape of the YAML file."""
-    found: dict[str, Any] = plain(settings)
+def _passed(value: Any, key: Key = ()) -> Iterator[tuple[str, str]]:
+    """Yields key and name of each object that Python has passed."""
+    if isinstance(value, str) and value.startswith(f"{PASSED}:"):
+        yield key_text(key[:-1] if key[-1] == "name" else key), value
+    parts = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for name, inner in parts:
+        yield from _passed(inner, (*key, name))
+
+
+def resolved(settings: Settings, with_objects: bool = False) -> dict[str, Any]:
+    """Returns the settings as plain values, in the shape of the YAML file.
+
+    `with_objects`: what Python has passed is there itself, and not only its name.
+    """
+    found: dict[str, Any] = plain(settings, with_objects)
     del found["training"]["task"]
     found["training"] = found["training"].pop("gradient_sync") | found["training"]
     return found
 
 
-def plain(value: Any) -> Any:
-    """Returns `value` as dicts, lists, texts and numbers."""
+def plain(value: Any, with_objects: bool = False) -> Any:
+    """Returns `value` as dicts, lists, texts and numbers; objects from Python only if they are wanted."""
     if isinstance(value, Plugin):
         more = {name: getattr(value, name) for name in keys_of_kind(type(value))}
-        return {"name": value.name} | plain(value.options) | plain(more)
+        is_passed = with_objects and value.name.startswith(f"{PASSED}:")
+        name = {"name": value.cls if is_passed else value.name}
+        return name | plain(value.options, with_objects) | plain(more, with_objects)
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner, with_objects) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [plain(inner, with_objects) for inner in value]
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: plain(getattr(value, f.name), with_objects) for f in fields(value)}
     if isinstance(value, Enum):
         return value.value
-    return str(value) if isinstance(value, Path) else value
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    return value if with_objects else f"{PASSED}:{type(value).__name__}"
 
 
 def digest(settings: Settings, graph: Graph) -> str:

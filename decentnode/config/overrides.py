@@ -2,9 +2,10 @@
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from decentnode.config.python_source import apply_arguments
 from decentnode.config.type_check import show
 from decentnode.config.yaml_source import Document, LocatedDefect, SourceLocation, read_value, shown_key
 from decentnode.core.text import shortened
@@ -20,8 +21,15 @@ class _Misfit(Exception):
     """An override that does not fit the file."""
 
 
-def apply(document: Document, override: str) -> None:
-    """Writes the value of `key=value` into the document; a wrong key becomes a defect."""
+Override = str | Mapping[str, Any]
+"""`key=value` from the command line, or nested values from Python."""
+
+
+def apply(document: Document, override: Override) -> None:
+    """Writes the value of `key=value` into the document, or nested values; a wrong key becomes a defect."""
+    if isinstance(override, Mapping):
+        apply_arguments(document, override)
+        return
     name, sign, text = override.partition("=")
     typed: tuple[str, ...] = (override,)
     try:

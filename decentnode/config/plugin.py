@@ -10,7 +10,7 @@ from decentnode.core.registry import Registry
 from decentnode.models.base import model_of
 from decentnode.training.settings import Factory
 
-SEEDED_KINDS = ("graph", "attack")
+SEEDED_KINDS = ("graph", "attack", "communication")
 """Kinds whose option `seed` is the run's seed where it is null."""
 
 

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 from decentnode.config.paths import expanded
 from decentnode.config.plugin import Plugin, takes_run_seed
+from decentnode.config.python_source import is_object_class, passed_plugin
 from decentnode.config.removed import removed
 from decentnode.config.settings import Settings
+from decentnode.config.shipped import find_config, find_graph, near_config
 from decentnode.config.torch_classes import TorchClasses, plain_defaults
 from decentnode.config.type_check import (
     REQUIRED,
@@ -23,7 +25,7 @@ from decentnode.config.type_check import (
     typed,
     unknown_key,
 )
-from decentnode.config.yaml_source import Document
+from decentnode.config.yaml_source import Document, is_object
 from decentnode.core.registry import GRAPHS, Registry, import_from, near_file
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, BadInput, Defect, Key
@@ -32,6 +34,8 @@ from decentnode.mapping.job import job_port
 from decentnode.options import Port
 
 T = TypeVar("T")
+_SHIPPED: Mapping[str | int, Callable[[str | Path], Path | None]] = {"graph": find_graph, "base": find_config}
+"""What finds a shipped file by its name, for the keys whose files are shipped; `base` is a study's."""
 
 
 @dataclass
@@ -76,7 +80,14 @@ class PluginParser:
     ) -> Plugin | None:
         """Returns the plug-in at `key`, with checked options; `generic` keys are valid for its whole kind."""
         name, section = self._named(key, registry, default)
-        cls = self._find(key, registry, name) if name else None
+        cls: type | None = None
+        if is_object(name):
+            if passed := self.attempt(key, lambda: passed_plugin(registry, name)):
+                name, passed_class, given = passed
+                section = {**given, **section}
+                cls = passed_class if self._is_one(key, registry, name, passed_class) else None
+        elif name:
+            cls = self._find(key, registry, name)
         if cls is None:
             return None
         parameters = parameters_for(registry, cls)
@@ -141,6 +152,8 @@ class PluginParser:
         try:
             candidates = [(folder / expanded(value)).resolve() for folder in folders]
             found = next((path for path in candidates if path.exists()), None)
+            if found is None and key[0] in _SHIPPED:
+                found = _SHIPPED[key[0]](value)
         except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, or not expanded
             reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
             self.document.add(key, f"no usable path: {quoted(str(value))}: {reason}")
@@ -149,13 +162,18 @@ class PluginParser:
         if found is None and key[0] not in ("dataset", "security"):
             places = list(dict.fromkeys(map(str, candidates)))
             meant = next(filter(None, map(near_file, places)), "")
+            if key == ("base",):
+                meant = near_config(str(value), self.folder) or meant
             self.document.add(key, f"no such file: {' or '.join(places)}{meant}")
         return type(value)(found or candidates[0])
 
-    def _named(self, key: Key, registry: Registry, default: str) -> tuple[str, Mapping[str, Any]]:
-        """Returns name and options of the plug-in at `key`; an empty name when there is none."""
+    def _named(self, key: Key, registry: Registry, default: str) -> tuple[Any, Mapping[str, Any]]:
+        """Returns name and options of the plug-in at `key`; an empty name when there is none.
+
+        Instead of its name, the plug-in itself where Python passes it.
+        """
         section = self.get(key)
-        if isinstance(section, str):
+        if isinstance(section, str) or is_object(section):
             section = {"name": section}
         if section is None and not default:
             self.document.add(key, MISSING_KEY, f"name one of: {registry.names}")
@@ -164,7 +182,10 @@ class PluginParser:
             self.document.add(key, f"must be a name, or a mapping with its options, not {show(section)}")
             return "", {}
         options = dict(section or {})
-        name = options.pop("name", None) or default
+        name = options.pop("name", None)
+        if is_object(name):
+            return name, options
+        name = name or default
         if not isinstance(name, str) or not name:
             wrong = f"must be a name, not {show(name)}" if name else MISSING_KEY
             self.document.add((*key, "name"), wrong, f"name one of: {registry.names}")
@@ -184,11 +205,15 @@ class PluginParser:
             instead = removed(key, name)
             self.document.add(where, instead or str(error))
             return None
-        if ":" in name and isinstance(cls, type) and not issubclass(cls, registry.bases):
-            wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in registry.bases)
-            self.document.add(where, f"'{name}' is no {registry.kind}; it must be a subclass of {wanted}")
-            return None
-        return cls
+        return cls if self._is_one(where, registry, name, cls) else None
+
+    def _is_one(self, key: Key, registry: Registry, name: str, cls: Callable[..., Any]) -> bool:
+        """Whether a class from outside is of that kind; otherwise that is a defect."""
+        if ":" not in name or not isinstance(cls, type) or issubclass(cls, registry.bases):
+            return True
+        wanted = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in registry.bases)
+        self.document.add(key, f"'{name}' is no {registry.kind}; it must be a subclass of {wanted}")
+        return False
 
     def _whole(self, section: Key, defect: Defect) -> Defect:
         """Returns a section's defect with its key from the top, also if a class gave it from the section."""
@@ -207,6 +232,8 @@ def parameters_for(registry: Registry, cls: type) -> Parameters:
 
     What is wrapped, because it does not derive from the kind's own base, has the options of that base, too.
     """
+    if is_object_class(cls):
+        return {}
     if isinstance(registry, TorchClasses):
         return registry.parameters(cls)
     own, base = parameters_of(cls), registry.bases[0]

@@ -10,6 +10,7 @@ from decentnode.config.extends import EXTENDS
 from decentnode.config.paths import expanded
 from decentnode.config.plugin import Plugin, keys_of_kind, named_in
 from decentnode.config.plugin_parser import PluginParser
+from decentnode.config.python_source import ARGUMENTS, NAME_OF_RUN
 from decentnode.config.settings import KeyFolder, Settings, TrainingSection
 from decentnode.config.torch_classes import (
     MOST_TRIAL_STEPS,
@@ -71,7 +72,8 @@ class SectionParser:
         return found
 
     def _scalars(self) -> dict[str, Any]:
-        parameters = scalar_parameters(Path(self.document.file).stem)
+        file = self.document.file
+        parameters = scalar_parameters(NAME_OF_RUN if file == ARGUMENTS else Path(file).stem)
         # A null is the same as no entry, so that an override can remove an entry.
         given = {name: value for name in parameters if (value := self.parser.get((name,))) is not None}
         if isinstance(given.get("security"), dict):

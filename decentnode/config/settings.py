@@ -255,6 +255,7 @@ class Settings:
     def __post_init__(self) -> None:
         # So that `replace(settings, seed=...)` draws other graphs, too.
         object.__setattr__(self, "graph", self.graph.seeded(self.seed))
+        object.__setattr__(self, "communication", self.communication.seeded(self.seed))
         adversaries = tuple(attack.seeded(self.seed) for attack in self.adversaries)
         object.__setattr__(self, "adversaries", adversaries)
         if self.training.task != self.task:

@@ -76,9 +76,16 @@ def _hints(source: Callable[..., Any]) -> dict[str, Any]:
 
 
 def typed(hint: Any, value: Any) -> Any:
-    """Returns the value converted to its type; raises TypeMismatch."""
+    """Returns the value converted to its type; raises TypeMismatch.
+
+    An object from Python that no YAML can have fits where it has the class that is wanted.
+    """
     try:
-        return _adapter(hint).validate_json(json.dumps([value]))[0]
+        content = json.dumps([value])
+    except TypeError:
+        return _typed_object(hint, value)
+    try:
+        return _adapter(hint).validate_json(content)[0]
     except ValidationError as error:
         defects: dict[Key, Defect] = {}
         # What a class says itself is more precise than that no other choice of a union fits.
@@ -88,6 +95,13 @@ def typed(hint: Any, value: Any) -> Any:
         # A whole with a defect in one of its parts has another one only as a choice of a union.
         wholes = {key[:length] for key in defects for length in range(len(key))}
         raise TypeMismatch([defect for key, defect in defects.items() if key not in wholes]) from error
+
+
+def _typed_object(hint: Any, value: Any) -> Any:
+    try:
+        return _adapter(hint).validate_python((value,))[0]
+    except ValidationError as error:
+        raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")]) from error
 
 
 def schema_of(hint: Any, ref_template: str) -> dict[str, Any]:
@@ -211,7 +225,9 @@ def show(value: Any) -> str:
         return "a mapping" if isinstance(value, dict) else f"a list of {len(value)}"
     if isinstance(value, str):
         return quoted(value)
-    return json.dumps(value)
+    if isinstance(value, bool | int | float | None):
+        return json.dumps(value)
+    return f"an object of {type(value).__name__}"
 
 
 def describe(hint: Any, many: bool = False) -> str:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import yaml
 
+from decentnode.config.shipped import config_path, near_config
 from decentnode.core.registry import near_file
 from decentnode.core.text import printable, shortened
 from decentnode.errors import MISSING_KEY, ConfigError, Defect, Key, key_text
@@ -69,12 +70,14 @@ class Dumper(ScalarRules, yaml.SafeDumper):
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """The place of a value in the input: a line of a file, or an override of the command line."""
+    """The place of a value in the input: a line of a file, or an override of the command line or Python."""
 
     line: int
     override: Key | None = None
     file: str = ""
     """The file that changes the value; empty: the one that is read."""
+    typed_in: str = "command line"
+    """Where an override is from."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ class LocatedDefect:
             where = f"{self.location.file or file}:{self.location.line}"
             where += f" {shown_key(key)}" if key else ""
         else:
-            where = f"command line: {shown_key(max(key, self.location.override, key=len))}"
+            shown = shown_key(max(key, self.location.override, key=len))
+            where = f"{self.location.typed_in}: {shown}" if shown else self.location.typed_in
         return printable(f"{where}: {self.defect.what}")
 
 
@@ -152,13 +156,22 @@ class Document:
             raise ConfigError(*self.lines())
 
 
+def is_object(value: object) -> bool:
+    """Whether it is none of the values that YAML has, but an object that Python passes, such as a plug-in."""
+    return not isinstance(value, str | int | float | None | dict | list)
+
+
 def shown_key(key: Key) -> str:
     """Returns a key that a user has typed in dotted form, with its words shortened."""
     return key_text(tuple(part if isinstance(part, int) else shortened(part) for part in key))
 
 
 def read(path: str | Path) -> Document:
-    """Returns the values of a YAML file; raises ConfigError when it cannot be read at all."""
+    """Returns the values of a YAML file; raises ConfigError when it cannot be read at all.
+
+    `path` may also be the name of a configuration that is shipped, such as `quickstart`.
+    """
+    path = config_path(path)
     document = Document(str(path))
     try:
         node = _compose(_text(path))
@@ -197,11 +210,11 @@ class _Unreadable(Exception):
         self.what = what
 
 
-def _instead(path: str) -> str:
-    """Returns the remedy for a path without a file."""
+def _instead(path: str, error: OSError) -> str:
+    """Returns the remedy for a path that cannot be opened."""
     if "=" in path and not Path(path).exists():
         return "; the configuration comes first, then what it changes"
-    return near_file(path)
+    return (near_config(path) if isinstance(error, FileNotFoundError) else "") or near_file(path)
 
 
 def _text(path: str | Path) -> str:
@@ -209,7 +222,7 @@ def _text(path: str | Path) -> str:
         with Path(path).open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}{_instead(str(path))}") from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}{_instead(str(path), error)}") from error
     if len(content) > MOST_BYTES:
         raise ConfigError(f"{path}: too large for a configuration; at most {MOST_BYTES} bytes are read")
     try:

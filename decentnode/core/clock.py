@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from decentnode.core.timeouts import Timeouts
@@ -13,8 +13,18 @@ from decentnode.core.timeouts import Timeouts
 class Clock:
     """Real, monotonic time, which does not follow changes of the wall clock."""
 
+    is_virtual = False
+    """Whether it shows the time of a simulation."""
     now: Callable[[], float] = staticmethod(time.monotonic)
     """Seconds since an arbitrary start."""
+
+    def outside(self) -> AbstractContextManager[None]:
+        """Returns a context for a wait for another process, during which virtual time stands."""
+        return nullcontext()
+
+    async def look_again(self, seconds: float) -> None:
+        """Lets so many real seconds pass within `outside`, until the other process is looked at again."""
+        await asyncio.sleep(seconds)
 
     async def sleep(self, seconds: float) -> None:
         """Lets other coroutines run for at least `seconds`."""

@@ -17,6 +17,8 @@ from decentnode.errors import UnknownPlugin
 
 T = TypeVar("T", bound=type)
 
+PASSED = "object"
+"""Stands for the module in the name of a plug-in that only Python can pass: `object:Class`."""
 MOST_LETTERS = 220
 """Letters of the names in a message, at most; a message is one line."""
 
@@ -137,6 +139,11 @@ def import_class(path: str, functions: bool = False) -> type:
     With `functions` also a function, which then stands for the class of what it returns.
     """
     module_name, _, class_name = path.partition(":")
+    if module_name == PASSED:
+        raise UnknownPlugin(
+            f"{quoted(path)} was passed as an object from Python, and no file has it; pass it again "
+            "(decentnode.resume), or move it to a module and name it as module:Class"
+        )
     if not (module_name and class_name) or module_name.startswith("."):
         raise UnknownPlugin(f"{quoted(path)} names no class; write module:Class")
     try:
@@ -153,6 +160,14 @@ def import_class(path: str, functions: bool = False) -> type:
     if not (isinstance(plugin, type) or (functions and isfunction(plugin))):
         raise UnknownPlugin(f"module '{module_name}' has no class '{class_name}'")
     return cast(type, plugin)
+
+
+def class_named(module_name: str, path: str) -> object:
+    """Returns what an imported module has at a path such as `Class` or `Class.Inner`; None if nothing."""
+    found: object = sys.modules.get(module_name)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def import_from(*folders: Path) -> None:

@@ -97,6 +97,11 @@ def redirect_output(path: Path) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError:
         fd = os.open(os.devnull, os.O_WRONLY)
+    send_output_to(fd)
+
+
+def send_output_to(fd: int) -> None:
+    """Sends all output of this process to a descriptor, and closes that one."""
     for number in (1, 2):
         os.dup2(fd, number)
     os.close(fd)

@@ -120,6 +120,10 @@ class Timeouts:
     """The least wait for a transfer, also after its limit."""
     group_operation: ClassVar[float] = 3600.0
     """An operation of a process group that has no limit of its own."""
+    collective_rest: ClassVar[float] = 1.0
+    """The end of a collective after a rank has left or the group has failed: its reason may still arrive."""
+    collective_check: ClassVar[float] = 0.1
+    """A wait for a collective, until lost ranks are looked for again."""
     nccl_launch: ClassVar[float] = 1.0
     """A launch that waits for NCCL, until the group is aborted."""
     nccl_abort: ClassVar[float] = 5.0

@@ -8,6 +8,8 @@ from typing import TextIO
 import torch
 
 from decentnode.config.error_locations import with_locations
+from decentnode.config.extends import ConfigSource
+from decentnode.config.overrides import Override
 from decentnode.config.settings import Settings
 from decentnode.core.process_setup import check_kernel
 from decentnode.datasets.base import Dataset, LoadedDataset
@@ -26,10 +28,11 @@ from decentnode.node.late_imports import import_compiler, import_for_nodes
 
 
 def run_here(
-    settings: Settings, config: Path, overrides: Sequence[str], resume_plan: ResumePlan | None = None,
-    dataset: LoadedDataset | None = None, screen: Callable[[TextIO], LiveConsole] = screen_for,
-) -> ExitCode:  # fmt: skip
-    """Runs this machine's part; returns its exit code, or raises what prevented the start.
+    settings: Settings, config: ConfigSource, overrides: Sequence[Override],
+    resume_plan: ResumePlan | None = None, dataset: LoadedDataset | None = None,
+    screen: Callable[[TextIO], LiveConsole] = screen_for,
+) -> tuple[ExitCode, Path]:  # fmt: skip
+    """Runs this machine's part; returns its exit code and its directory, or raises what prevented the start.
 
     `resume_plan`: the run to resume; `dataset`: all samples, where they are loaded; `config` and
     `overrides`: where the settings are from, for errors.
@@ -68,7 +71,7 @@ def run_here(
         launcher = Launcher(
             experiment, machine, screen(sys.stdout), resume_plan, job=job.name if job else "", threads=threads
         )
-    return launcher.run()
+    return launcher.run(), launcher.run_dir
 
 
 def plugin_threads() -> int | None:

@@ -157,8 +157,8 @@ class Experiment:
                 f"which has {MOST_BYTES}; measure fewer, for instance with per_class: false",
             )
         self.bound(on_overlay(self._scheme(), self.graph), 0)
-        if settings.training.pace is not None:
-            settings.training.pace.check(self.graph.num_nodes)
+        if (pace := settings.training.slowed) is not None:
+            pace.check(self.graph.num_nodes)
         check_schedules(settings, self.graph.num_nodes)
 
     def _check_parts(self) -> None:
@@ -339,10 +339,14 @@ class Experiment:
         return {peer for rank in ranks for peer in graph.peers_in(rank, [0])}
 
     def build(
-        self, rank: int, resources: NodeResources, communication: Communication, shares_process: bool
-    ) -> Node:
-        """Builds one node, ready to run; `shares_process`: whether it is one of several in its process."""
-        settings, clock, run = self.settings, Clock(), resources.records.parent
+        self, rank: int, resources: NodeResources, communication: Communication, shares_process: bool,
+        clock: Clock | None = None,
+    ) -> Node:  # fmt: skip
+        """Builds one node, ready to run; `shares_process`: whether it is one of several in its process.
+
+        `clock`: that of the nodes of this process, by default the real one.
+        """
+        settings, clock, run = self.settings, clock or Clock(), resources.records.parent
         endpoint = self._endpoint(rank, communication)
         # A copy per node: the network itself is shared by all processes of the machine.
         network = copied(self.network).to(endpoint.device)
@@ -354,7 +358,7 @@ class Experiment:
         if self.injector is not None:
             scheduler.heartbeat = self.injector.heartbeat(rank, scheduler.heartbeat, resources.reporter)
         trains = partial(self.graph.graph.trains, rank)
-        slowed = settings.training.pace
+        slowed = settings.training.slowed
         pace = (
             None if slowed is None else slowed.of_rank(rank, self.graph.num_nodes, settings.seed, clock=clock)
         )
@@ -396,7 +400,7 @@ class Experiment:
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
             kept_beside.append(ModelRecords(run, rank, network, is_due=due, warn=warn))
-        records = Records(resources.records, rank, warn, beside=kept_beside)
+        records = Records(resources.records, rank, warn, beside=kept_beside, clock=clock)
         evaluation = NodeEvaluation(
             self.plan, training, endpoint.counters, resources=resources, clock=clock, records=records
         )

@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import torch
@@ -22,6 +23,7 @@ from decentnode.communication.peer_sampling.client import SamplingClient
 from decentnode.communication.peer_sampling.service import endpoint_of
 from decentnode.communication.security.curve import Credentials
 from decentnode.config.settings import FailureSettings
+from decentnode.core.clock import Clock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
@@ -35,6 +37,8 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.results.records import private_megabytes
+from decentnode.simulation.clock import VirtualClock
+from decentnode.simulation.loop import VirtualLoop
 from decentnode.training.gradient_sync import SyncContext
 
 PRINT_STACKS = signal.SIGUSR1
@@ -123,7 +127,10 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                     sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )
-        codes = asyncio.run(_run_nodes(nodes, fork_context))
+        clock = directory.clock
+        loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            codes = runner.run(_run_nodes(nodes, fork_context))
         if ExitCode.OK in codes:
             # A node that finished may still have slower readers; after a failure no peer counts on it.
             farewell_timeout = experiment.settings.failures.timeouts.farewell
@@ -181,6 +188,8 @@ def _build(
     """Builds this process, with its transport and its nodes."""
     experiment, heartbeats = fork_context.experiment, fork_context.heartbeats
     ranks, injector = experiment.processes[position].ranks, experiment.injector
+    communication: Communication = experiment.settings.communication.make()
+    clock = VirtualClock() if communication.plan.is_simulated else Clock()
     directory = ProcessDirectory(
         processes=experiment.processes,
         own=position,
@@ -189,15 +198,15 @@ def _build(
         incarnation=incarnation,
         credentials=fork_context.credentials,
         interceptor=injector.interceptor(ranks, heartbeats, fork_context.reporter) if injector else None,
+        clock=clock,
     )
-    communication: Communication = experiment.settings.communication.make()
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
     shares = len(ranks) > 1
     return (
         directory,
         communication,
-        [experiment.build(r, fork_context, communication, shares_process=shares) for r in ranks],
+        [experiment.build(r, fork_context, communication, shares_process=shares, clock=clock) for r in ranks],
     )
 
 
@@ -214,7 +223,8 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
         if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
             node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device=device).state)
-        node.set_elapsed(identity.seconds)
+        if not node.exchange.clock.is_virtual:
+            node.set_elapsed(identity.seconds)
 
 
 async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitCode]:

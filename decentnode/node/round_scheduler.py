@@ -58,7 +58,8 @@ class RoundScheduler:
             # Without a launcher no decision comes: the node ends here and is saved.
             if awake.now() > limit:
                 return None
-            await self._clock.sleep(POLL_INTERVAL)
+            with self._clock.outside():
+                await self._clock.look_again(POLL_INTERVAL)
         if upcoming > last:
             return None
         if upcoming > max(round + 1, self._first):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,6 +123,17 @@ class RunSamples:
         sharing: Sharing = settings.sharing.make()
         sharing.check(weighted)
         return weighted
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """What a network is built for, as `run.json` has it: `SamplesForm` of the results."""
+        arguments = [
+            {"shape": [*zero.shape[1:]], "ids": not zero.is_floating_point()}
+            for zero in self.dataset.train.zeros(1)
+        ]
+        return {
+            "shape": [*self.dataset.shape], "num_classes": self.dataset.num_classes, "arguments": arguments
+        }  # fmt: skip
 
     @property
     def sizes(self) -> str:

@@ -12,10 +12,8 @@ from decentnode.errors import BadInput
 from decentnode.parallel.buckets import ALIGNMENT, BucketMemory
 from decentnode.parallel.engine import MixingEngine
 from decentnode.parallel.exchange_queue import ExchangeQueue
-from decentnode.parallel.mixture import MixInput, first_not_finite, not_finite
-
-VERDICT = dense_layout(3, torch.float64)
-"""A rank's report before an average: block, element, and a value of its model that is not finite."""
+from decentnode.parallel.finite_check import check_finite
+from decentnode.parallel.mixture import MixInput
 
 
 def broadcast(tensors: Sequence[Tensor], area: Tensor, exchanges: ExchangeQueue) -> None:
@@ -84,28 +82,9 @@ def average_all(engine: MixingEngine) -> float:
     for block in blocks:
         average(block, exchanges, living)
     exchanges.settle([])
-    if launched:
+    if launched and not engine.has_means:  # which would need the spare slots; the next step starts them
         engine.launch_all()
     return distance(blocks)
-
-
-def check_finite(buckets: Sequence[BucketMemory], exchanges: ExchangeQueue, living: Sequence[int]) -> None:
-    """Raises RunFailed, with the name, on all ranks if the model of any live rank is not finite."""
-    verdict = torch.zeros(3, dtype=torch.float64)  # the block, the element, and its value if it is not finite
-    for number, block in enumerate(buckets):
-        if defect := first_not_finite(block.values):
-            verdict = torch.tensor([number, *defect], dtype=torch.float64)
-            break
-    verdict = verdict.to(exchanges.endpoint.device)
-    inbox = exchanges.with_all(exchanges.to_others(verdict), None, VERDICT)
-    verdicts = {j: payload["vector"].tolist() for j, payload in inbox.items()}
-    verdicts[exchanges.rank] = verdict.tolist()
-    inbox.release()
-    for j in living:
-        place, index, value = verdicts.get(j, (0.0, 0.0, 0.0))
-        if not math.isfinite(value):
-            name = buckets[int(place)].name_at(int(index))
-            raise exchanges.failure(ValueError(not_finite(j, value, name)))
 
 
 def average(bucket: BucketMemory, exchanges: ExchangeQueue, living: Sequence[int]) -> None:

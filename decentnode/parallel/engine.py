@@ -4,22 +4,30 @@ communicate_while_adapt: x(t) is sent as soon as it is ready, and mixed when its
 x(t) + d(x(t)). adapt_then_combine: the result of the step is sent, and mixed at the end: x(t+1) = W (x(t) +
 d(x(t))). Here d is the update of the optimizer; with mixing strength a, W is (1 - a) I + a W. The order of
 buckets is the same on all ranks.
+
+Where W = 11^T / n, one all-reduce computes the mix of all ranks, if the transport has one and all ranks have
+agreed on it. Otherwise every model travels along every edge.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from decentnode.communication.base import Inbox
+from decentnode.core.vector import accumulator
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
 from decentnode.parallel.bucket_optimizers import BucketOptimizer
-from decentnode.parallel.buckets import BucketMemory
+from decentnode.parallel.buckets import Bucket, BucketMemory
 from decentnode.parallel.exchange_queue import ExchangeQueue
+from decentnode.parallel.finite_check import check_finite
 from decentnode.parallel.mixture import MixInput
 from decentnode.parallel.options import Options
+from decentnode.parallel.topology import averages_all
+from decentnode.sharing.blocks.weighted_sum import is_finite
 
 
 class MixingEngine:
@@ -49,8 +57,28 @@ class MixingEngine:
         self.mixed = [i for i, b in enumerate(buckets) if not b.bucket.is_buffers or options.buffers == "mix"]
         """The blocks that are mixed in every step, in order."""
         self._graph = graph
+        self.has_means = self._agree_on_means()
+        """Whether all ranks mix by all-reduces, where a block allows it."""
         self._view = self._next_view = graph.view(exchanges.rank, 0)
         self._strength = 1.0
+
+    def _agree_on_means(self) -> bool:
+        """Whether all ranks can mix by all-reduces; asks the others if the common settings allow it.
+
+        Lost ranks cannot be left out of an all-reduce, and a hook reads each neighbor's model.
+        """
+        if self._graph.num_nodes == 1 or self.options.on_loss != "stop" or not averages_all(self._graph):
+            return False
+        collectives = self.exchanges.endpoint.collectives
+        is_able = collectives is not None and collectives.are_open and self.options.before_mixing is None
+        return self.exchanges.all_agree(is_able)
+
+    def _is_mean(self, bucket: Bucket) -> bool:
+        """Whether a block is mixed by an all-reduce, on all ranks alike.
+
+        An all-reduce would round every partial sum of halves, and buffers have the own weight (`mix_into`).
+        """
+        return self.has_means and not bucket.is_buffers and accumulator(bucket.dtype) == bucket.dtype
 
     @property
     def publishes_early(self) -> bool:
@@ -161,9 +189,17 @@ class MixingEngine:
         self.updated += 1
 
     def _launch(self, i: int, view: View) -> None:
-        self.exchanges.launch(i, self.buckets[i].payload, view.targets, view.sources)
+        block = self.buckets[i]
+        if self._is_mean(block.bucket):
+            # No rank reads the slots of such a block, so the spare one is free already.
+            self.exchanges.launch_mean(i, block.values, block.spare)
+        else:
+            self.exchanges.launch(i, block.payload, view.targets, view.sources)
 
     def _adapt_while_combining(self, bucket: BucketMemory, i: int, skip: bool) -> None:
+        if self._is_mean(bucket.bucket):
+            self._adapt_while_averaging(bucket, i, skip)
+            return
         with self._mixture(bucket, i) as mixture:
             if bucket.bucket.is_buffers:
                 # The own buffer, changed by the forward pass, has the own weight, so that a variance stays
@@ -183,10 +219,41 @@ class MixingEngine:
                 self._make_step(i, skip)
                 self._mix(mixture.add_change, bucket.values)
 
+    def _adapt_while_averaging(self, bucket: BucketMemory, i: int, skip: bool) -> None:
+        """As `_adapt_while_combining`, with the mean of all models in the spare slot."""
+        mean = self._mean(bucket, i)
+        if skip or self.optimizers[i].by_gradient_alone:
+            self._write_mix(bucket, mean)
+            self._make_step(i, skip)
+        else:
+            # No rank reads x(t), so it becomes x(t) + d(x(t)) in place.
+            change = mean.sub_(bucket.values)
+            self._make_step(i, skip)
+            bucket.values.add_(change, alpha=self._strength)
+            bucket.show()
+
+    def _mean(self, bucket: BucketMemory, i: int) -> Tensor:
+        """Waits for the mean of a block in its spare slot; raises RunFailed, also if it is not finite."""
+        self.exchanges.collect_mean(i)
+        if not is_finite(bucket.spare):
+            # All ranks have the same mean, so all of them search for the cause.
+            check_finite(self.buckets, self.exchanges, self.exchanges.living())
+            raise RunFailed(f"{self.exchanges.here}: the mean of all models is not finite")
+        return bucket.spare
+
+    def _write_mix(self, bucket: BucketMemory, mean: Tensor) -> None:
+        """Makes (1 - a) x + a mean, which replaces the mean, the current values."""
+        if self._strength != 1:
+            torch.lerp(bucket.values, mean, self._strength, out=mean)
+        bucket.flip()
+
     def _combine_next(self) -> None:
         # The first in flight, because a release acknowledges all exchanges before it.
         i = next(iter(self.exchanges.handles))
         block = self.buckets[i]
+        if self._is_mean(block.bucket):
+            self._write_mix(block, self._mean(block, i))
+            return
         with self._mixture(block, i) as mixture:
             self._mix(mixture.write, block.spare)
         block.flip()

@@ -1,23 +1,25 @@
 """One rank's exchanges: several in flight, in the order of their keys, each with a timeout."""
 
 import math
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from decentnode.communication.base import Endpoint, Inbox
+from decentnode.communication.base import Endpoint, Inbox, MeanOfAll
 from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.core.payload import Layout, Payload, dense_layout
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import PeerError, PeerLeft, ProtocolError, RunFailed
+from decentnode.errors import DecentnodeError, PeerLeft, ProtocolError, RunFailed
 
 FLAG = dense_layout(1, torch.uint8)
 """Whether a rank has a batch for a step."""
 UNEVEN = "where ranks have different numbers of batches, train inside join()"
-Launch = tuple[int, Payload, Sequence[int], Sequence[int]]
-"""The part, payload, targets and sources of an exchange that is not started yet."""
+Handle = ExchangeHandle | MeanOfAll
+Launch = tuple[int, Callable[[], Handle]]
+"""The part of an exchange or an average that is not started yet, and what starts it."""
 
 
 class ExchangeQueue:
@@ -43,8 +45,9 @@ class ExchangeQueue:
         self.rank = endpoint.rank
         self.step = 0
         """The step in messages."""
-        self.handles: dict[int, ExchangeHandle] = {}
-        """Exchanges that were started and not collected, by part, in their order."""
+        self.handles: dict[int, Handle] = {}
+        """Exchanges and averages that were started and not collected, by part, in their order."""
+        self.size = size
         self._others = [j for j in range(size) if j != self.rank]
         self._service = parts - 1
         self._deadline = deadline
@@ -57,6 +60,8 @@ class ExchangeQueue:
         """The exchange of all ranks' flags, until it is released."""
         self._flags_inbox: Inbox | None = None
         """The inbox of the exchange of flags, once it was read."""
+        self._gave_up = False
+        """Whether a wait has exceeded its limit, so further ones would, too."""
         self._before: frozenset[int] = frozenset()
         """The parts that were in flight when that exchange started: they are released first."""
 
@@ -68,19 +73,25 @@ class ExchangeQueue:
     @property
     def launched(self) -> set[int]:
         """The parts that were launched and not collected."""
-        return {*self.handles, *(part for part, *_ in self._waiting)}
+        return {*self.handles, *(part for part, _ in self._waiting)}
 
     def launch(self, part: int, payload: Payload, targets: Sequence[int], sources: Sequence[int]) -> None:
         """Starts the exchange of one part, now or as soon as earlier ones leave room."""
-        self._waiting.append((part, payload, targets, sources))
+        outgoing = dict.fromkeys(targets, payload)
+        self._waiting.append((part, lambda: self._exchange(outgoing, sources, part, layout=payload.layout)))
+        self._begin_waiting()
+
+    def launch_mean(self, part: int, values: Tensor, out: Tensor) -> None:
+        """Starts to write the mean of one part over all ranks to `out`, now or as soon as there is room."""
+        collectives = self.endpoint.collectives
+        assert collectives is not None, "all ranks have agreed on them"
+        self._waiting.append((part, lambda: collectives.mean(values, out)))
         self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         while self._waiting and not self.is_full:
-            part, payload, targets, sources = self._waiting.popleft()
-            self.handles[part] = self._exchange(
-                dict.fromkeys(targets, payload), sources, part, layout=payload.layout
-            )
+            part, start = self._waiting.popleft()
+            self.handles[part] = start()
 
     def collect(self, part: int, layout: Layout) -> Inbox:
         """Waits for a launched exchange and returns its payloads; pass them to `release` after reading.
@@ -89,9 +100,21 @@ class ExchangeQueue:
         """
         if part not in self._before:
             self.end_announcement()
-        inbox = self._opened(self.handles[part], layout)
+        handle = self.handles[part]
+        assert isinstance(handle, ExchangeHandle), "a part is always averaged or never"
+        inbox = self._opened(handle, layout)
         del self.handles[part]
         return inbox
+
+    def collect_mean(self, part: int) -> None:
+        """Waits for a launched mean; raises RunFailed."""
+        handle = self.handles[part]
+        assert isinstance(handle, MeanOfAll), "a part is always averaged or never"
+        self._wait(handle)
+        if handle.error is not None:
+            raise self.failure(handle.error)
+        del self.handles[part]
+        self._begin_waiting()
 
     def release(self, inbox: Inbox) -> bool:
         """Releases payloads as `Inbox.release` does, and starts waiting exchanges."""
@@ -146,8 +169,15 @@ class ExchangeQueue:
         self._before = frozenset()
         flags.release()
 
-    def release_arrived(self) -> None:
-        """Releases what has arrived, without waiting for anything; for the end."""
+    def release_arrived(self, seconds: float) -> None:
+        """Releases what has arrived; for the end. Waits for averages alone, so many seconds at most.
+
+        Other ranks need this one until the last average that it has started.
+        """
+        limit = time.monotonic() + seconds
+        for handle in self.handles.values():
+            if isinstance(handle, MeanOfAll) and not self._gave_up:
+                handle.finish_within(limit - time.monotonic())
         for part in list(self.handles):
             if self.handles[part].done:
                 self.handles.pop(part).release()
@@ -162,6 +192,14 @@ class ExchangeQueue:
     def to_others(self, content: Tensor) -> dict[int, Payload]:
         """Returns one flat tensor as the payload for each of the other ranks."""
         return dict.fromkeys(self._others, Payload.dense(content))
+
+    def all_agree(self, vote: bool) -> bool:
+        """Whether every rank votes for something; all ranks ask at the same place."""
+        flag = torch.full((1,), vote, dtype=torch.uint8, device=self.endpoint.device)
+        inbox = self.with_all(self.to_others(flag), None, FLAG)
+        votes = [bool(payload["vector"].item()) for payload in inbox.values()]
+        inbox.release()
+        return vote and all(votes)
 
     def living(self) -> list[int]:
         """The ranks that take part in collectives: those that no live rank has lost.
@@ -209,13 +247,19 @@ class ExchangeQueue:
             outgoing, sources, (self._round, 0, part), deadline=self._deadline, layout=layout
         )
 
-    def _wait(self, handle: ExchangeHandle) -> None:
-        seconds = Timeouts.exchange_queue(self._deadline)
+    def _wait(self, handle: Handle) -> None:
+        is_mean = isinstance(handle, MeanOfAll)
+        # The transport ends an exchange with a silent peer, but no average.
+        seconds = self._deadline if is_mean else Timeouts.exchange_queue(self._deadline)
         if not handle.finish_within(seconds):
-            awaited = (
-                ", ".join(f"rank {j}" for j in sorted(handle.awaited)) or "readers of an earlier exchange"
+            self._gave_up = True
+            if isinstance(handle, MeanOfAll):
+                awaited = "the average of all ranks: one of them is silent"
+            else:
+                awaited = ", ".join(f"rank {j}" for j in sorted(handle.awaited))
+            raise RunFailed(
+                f"{self.here}: waited {seconds:.0f} s for {awaited or 'readers of an earlier exchange'}"
             )
-            raise RunFailed(f"{self.here}: waited {seconds:.0f} s for {awaited}")
 
     def _opened(self, handle: ExchangeHandle, layout: Layout) -> Inbox:
         self._wait(handle)
@@ -224,7 +268,7 @@ class ExchangeQueue:
             raise self.failure(inbox.missing[min(inbox.missing)])
         return inbox
 
-    def failure(self, error: PeerError | ValueError) -> RunFailed:
+    def failure(self, error: DecentnodeError | ValueError) -> RunFailed:
         """The error as RunFailed with this rank and step."""
         is_uneven = isinstance(error, PeerLeft)
         is_uneven = is_uneven or (isinstance(error, ProtocolError) and error.counted_as == "layout")

@@ -26,6 +26,7 @@ from decentnode.parallel.bucket_optimizers import AllBuckets, BucketOptimizer, F
 from decentnode.parallel.buckets import BucketMemory, Plan
 from decentnode.parallel.engine import MixingEngine
 from decentnode.parallel.exchange_queue import ExchangeQueue
+from decentnode.parallel.finite_check import VERDICT
 from decentnode.parallel.options import Options
 from decentnode.parallel.rendezvous import Link, RankRendezvous, RankStoreRendezvous
 from decentnode.parallel.topology import Topology, digest, made, weighted_graph
@@ -459,7 +460,7 @@ def joined(
 ) -> tuple[Link, Endpoint]:
     """Connects this rank to all others; returns the link, and its endpoint on the module's device."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    most_bytes = max(averaging.VERDICT.max_bytes, rendezvous.size)  # or live ranks: ExchangeQueue.living
+    most_bytes = max(VERDICT.max_bytes, rendezvous.size)  # or live ranks: ExchangeQueue.living
     memory = BufferSpec(plan.nbytes, torch.uint8, most_bytes, parts=len(plan.buckets) + 1, device=device)
     parameters = xxhash.xxh3_64_hexdigest(plan.describe().encode())
     terms = {"version": __version__, "topology": digest(graph), "parameters": parameters}
@@ -493,5 +494,5 @@ def _dense_part(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _end(link: Link, exchanges: ExchangeQueue) -> None:
-    exchanges.release_arrived()
+    exchanges.release_arrived(link.farewell_timeout)
     link.close()

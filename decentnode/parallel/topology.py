@@ -70,6 +70,15 @@ def weighted_graph(
     return WeightedGraph(topology, rule if isinstance(rule, Mixing) else made(MIXINGS, rule))
 
 
+def averages_all(graph: WeightedGraph) -> bool:
+    """Whether W = 11^T / n in every round, within rounding: each rank's mix is the mean of all models."""
+    n, period = graph.num_nodes, graph.graph.period
+    if period is None or period > MOST_CHECKED_ROUNDS:
+        return False
+    rows = (graph.mixing.incoming(graph.graph, i, t) for t in range(period) for i in range(n))
+    return all(len(row) == n and np.allclose([*row.values()], 1 / n, rtol=1e-12, atol=0) for row in rows)
+
+
 def _per_machine() -> dict[str, int]:
     """The number of ranks of each machine, where torchrun sets it."""
     text = os.environ.get("LOCAL_WORLD_SIZE", "")

@@ -5,7 +5,9 @@ from math import ceil, floor, isfinite
 
 import msgspec
 
-from decentnode.core.text import decimal, percent
+from decentnode.core.registry import guess
+from decentnode.core.text import decimal, percent, quoted
+from decentnode.errors import BadInput
 
 Values = Mapping[str, float | None]
 """A number for each metric; None where it is not finite, because JSON has no such numbers."""
@@ -52,6 +54,8 @@ class Metric(msgspec.Struct, frozen=True):
     @property
     def title(self) -> str:
         """The name with the samples that it is measured on: `test loss`, `validation loss`, `local loss`."""
+        if self == TRAIN_LOSS:
+            return "training loss"
         return self.words if self.is_of_validation or self.is_of_local else f"test {self.name}"
 
     @property
@@ -95,3 +99,22 @@ class Metric(msgspec.Struct, frozen=True):
 ACCURACY = Metric("accuracy", higher_is_better=True, is_fraction=True)
 LOSS = Metric("loss", higher_is_better=False)
 CLASSIFICATION = (ACCURACY, LOSS)
+TRAIN_LOSS = Metric("train_loss", higher_is_better=False)
+"""The training loss of a round, which every evaluation has beside the metrics of the run."""
+DISTANCE = "consensus_distance"
+"""The name by which plots know the consensus distance, which is no metric of a model."""
+
+
+def chosen_metric(metrics: Sequence[Metric], name: str | None) -> Metric | None:
+    """The metric of that name, the headline metric by default; None for the consensus distance.
+
+    Raises BadInput for a name that no evaluation has.
+    """
+    known = {metric.name: metric for metric in (TRAIN_LOSS, *metrics)}
+    if name == DISTANCE:
+        return None
+    if name is not None and name not in known:
+        names = [*(metric.name for metric in metrics), TRAIN_LOSS.name, DISTANCE]
+        instead = guess(name, names) or f" (known: {', '.join(names)})"
+        raise BadInput(f"unknown metric {quoted(name)}{instead}")
+    return known[name] if name is not None else metrics[0]

@@ -54,17 +54,19 @@ def read_model(run: StrPath, rank: int, round: int) -> dict[str, NDArray[Any]]:
     try:
         content = path.read_bytes()
         tensors = dict(deserialize(content))  # type: ignore[no-untyped-call]
-        # The library returns them in any order.
-        names = msgspec.json.decode(
-            content[8 : 8 + int.from_bytes(content[:8], "little")], type=dict[str, Any]
-        )
-        plain = (name for name in names if name in tensors and not name.startswith(OTHERS))
+        plain = (name for name in names_in(content) if name in tensors and not name.startswith(OTHERS))
         return {name: _array(*map(tensors[name].get, PARTS)) for name in plain}
     except OSError as error:
         kept = counted(len(rounds_of(run, rank)), "other round")
         raise BadInput(f"{path}: {error.strerror}; of this rank there are models of {kept}") from error
     except (SafetensorError, ValueError) as error:
         raise BadInput(f"{path}: not in the safetensors format: {error}") from error
+
+
+def names_in(content: bytes) -> list[str]:
+    """The names in the order of the file: that of the module, wide types first. The library has any order."""
+    header = content[8 : 8 + int.from_bytes(content[:8], "little")]
+    return [*msgspec.json.decode(header, type=dict[str, Any])]
 
 
 def _array(dtype: str, shape: list[int], content: bytes) -> NDArray[Any]:

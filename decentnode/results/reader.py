@@ -9,7 +9,7 @@ import msgspec
 
 from decentnode.core.text import counted
 from decentnode.errors import UNDECODABLE, BadInput
-from decentnode.results.metrics import CLASSIFICATION, Metric
+from decentnode.results.metrics import CLASSIFICATION, TRAIN_LOSS, Metric
 
 SCHEMA = 3
 """The version of all files of a run directory; a change of meaning or a removal raises it."""
@@ -44,8 +44,9 @@ class EvaluationRow(msgspec.Struct):
         return [*next(iter(self.metrics.values()), {})]
 
     def values(self, metric: str) -> list[float | None]:
-        """Returns one number for each node that was evaluated."""
-        return [*self.metrics.get(metric, {}).values()]
+        """Returns one number for each node that was evaluated; `train_loss`: for each that trains."""
+        of_metric = self.train_loss if metric == TRAIN_LOSS.name else {}
+        return [*self.metrics.get(metric, of_metric).values()]
 
     def of_average(self, metric: str) -> float | None:
         """The number of that name for the mean model; None where it is not known."""
@@ -219,8 +220,15 @@ def read_object(path: StrPath) -> dict[str, Any]:
     return content
 
 
+def check_run(run_dir: StrPath, more: str = "") -> None:
+    """Raises BadInput if that is not the directory of a run; `more` is what else it could have been."""
+    if not os.path.isfile(Path(run_dir) / "config.yaml"):  # noqa: PTH113 - a path may also be too long, or not ours
+        raise BadInput(f"{run_dir}: not the directory of a run (it has no config.yaml){more}")
+
+
 def _read(path: StrPath) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}; name the directory of a run") from error
+        check_run(Path(path).parent)
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from error

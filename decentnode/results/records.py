@@ -1,4 +1,4 @@
-"""One JSON line per node and round (docs/results.md)."""
+"""One JSON line per node and round (docs/results_records.md)."""
 
 import os
 import time
@@ -11,6 +11,7 @@ import msgspec
 
 from decentnode.core.atomic_files import sync_folder, write_durably
 from decentnode.core.byte_counters import ByteCounters
+from decentnode.core.clock import Clock
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.results.metrics import Values
@@ -45,6 +46,8 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     round: int
     seconds: float = 0.0
     """Seconds since the start of the run, which is the same instant for all nodes of a machine."""
+    wall_seconds: float | None = None
+    """Real seconds since the start, where `seconds` are those of a simulation."""
     loss: float | None = None
     epsilon: float | None = None
     """What the node's private steps have spent so far, where that is a claim (docs/privacy.md)."""
@@ -78,17 +81,22 @@ class Records:
     """
 
     def __init__(
-        self, directory: Path, rank: int, warn: Warn = lambda _: None, beside: Sequence[KeptBeside] = ()
-    ) -> None:
+        self, directory: Path, rank: int, warn: Warn = lambda _: None, beside: Sequence[KeptBeside] = (),
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
         """`warn` gets one line when the disk refuses records; `beside`: what else is kept of rounds."""
+        self._clock = clock or Clock()
         self._file = LineFile(directory / f"{rank:05d}.jsonl", warn)
         self._beside = beside
         self._before: dict[str, int] = {}
-        self._began = time.monotonic()
+        self._began = self._clock.now()
+        self._began_in_reality = time.monotonic()
 
     def write(self, record: RoundRecord, counters: "ByteCounters") -> None:
         """Completes a record with time and bytes of its round, and appends it; keeps the model if due."""
         record.seconds = self.seconds
+        if self._clock.is_virtual:
+            record.wall_seconds = time.monotonic() - self._began_in_reality
         for name, total in vars(counters).items():
             setattr(record, name, total - self._before.get(name, 0))
         self._before = dict(vars(counters))
@@ -104,11 +112,11 @@ class Records:
     @property
     def seconds(self) -> float:
         """Seconds since the start of the run."""
-        return time.monotonic() - self._began
+        return self._clock.now() - self._began
 
     def resume(self, seconds: float, counters: "ByteCounters") -> None:
         """Continues a node that has run for so many seconds and counted so many bytes."""
-        self._began = time.monotonic() - seconds
+        self._began = self._clock.now() - seconds
         self._before = dict(vars(counters))
 
     def cut_back(self, round: int) -> None:

@@ -1,7 +1,7 @@
 """One run as a study sees it: settings, state, curves of the headline metric, a tidy table."""
 
 import fcntl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import isfinite, nan
 from pathlib import Path
@@ -11,22 +11,31 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
+from decentnode.core.text import counted, first_line, readable_bytes, readable_seconds
 from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.results import cards
 from decentnode.results.extra import need
-from decentnode.results.metrics import Metric
+from decentnode.results.figures.curves import BYTES, bytes_axis, chosen_axis, read_runs
+from decentnode.results.metrics import Metric, chosen_metric
+from decentnode.results.partition_table import read_partition
 from decentnode.results.reader import (
     NOT_OURS,
     SCHEMA,
     EvaluationRow,
+    StrPath,
+    check_run,
     read_evaluations,
     read_metrics,
     read_object,
 )
-from decentnode.results.records import write_atomically
-from decentnode.results.tidy import cells, columns
+from decentnode.results.records import read_records, write_atomically
+from decentnode.results.tidy import RECORD_COLUMNS, TEXTS, Cell, cells, columns, record_cells
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from torch import nn
+
+    from decentnode.results.figures.plots import NotebookFigure
 
 RUNNING, FINISHED, INCOMPLETE = "running", "finished", "incomplete"
 ENTRY = "study.json"
@@ -55,10 +64,10 @@ class RunEntry(msgspec.Struct):
         write_atomically(run_dir / ENTRY, {"schema": SCHEMA, **msgspec.to_builtins(self)})
 
 
-def read_entry(run_dir: Path) -> RunEntry | None:
+def read_entry(run_dir: StrPath) -> RunEntry | None:
     """The entry of a run; None where there is none, or it cannot be read."""
     try:
-        return msgspec.json.decode((run_dir / ENTRY).read_bytes(), type=RunEntry)
+        return msgspec.json.decode((Path(run_dir) / ENTRY).read_bytes(), type=RunEntry)
     except (OSError, *UNDECODABLE):
         return None
 
@@ -66,19 +75,76 @@ def read_entry(run_dir: Path) -> RunEntry | None:
 class Run:
     """A run, from the files in its directory; each is read when something first needs it.
 
-        frame = Run("runs/quickstart").to_frame()
+        run = Run("runs/quickstart")
+        run.plot("accuracy", x="bytes")
 
-    The properties raise BadInput for files that decentnode has not written.
+    It remembers what it has read; a new one shows what a run in progress has written since. The properties
+    raise BadInput for files that decentnode has not written. Rounds count from 1.
     """
 
     def __init__(self, directory: str | Path) -> None:
         """Raises BadInput if that is not the directory of a run."""
         self.directory = Path(directory)
-        if not (self.directory / "config.yaml").exists():
-            raise BadInput(f"{self.directory}: not the directory of a run (it has no config.yaml)")
+        check_run(self.directory)
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"
+
+    def _repr_html_(self) -> str:
+        """Returns a card for notebooks: state, settings, result, cost and the headline curve."""
+        try:
+            return Run(self.directory)._card()  # of a run in progress as it is now
+        except (BadInput, OSError) as error:  # a notebook shows a card even where files are damaged
+            return cards.card(str(self.directory), "", "", cards.notes([first_line(error)]))
+
+    def _card(self) -> str:
+        picture = b""
+        if self.rows:
+            from decentnode.results.figures import plots  # loads matplotlib
+
+            picture = plots.thumbnail(read_runs([self.directory])[0])
+        return cards.card(self.name, self.state, self._outline(), cards.pairs([*self._facts()]), picture)
+
+    def _outline(self) -> str:
+        """Returns the main settings in one line."""
+        settings, nodes, rounds = self.settings, self._nodes, self.settings.get("rounds")
+        sizes = [counted(nodes, "node")] if nodes else []
+        sizes += [counted(rounds, "round")] if isinstance(rounds, int) else []
+        sizes += [f"seed {self.seed}"]
+        sharing = settings.get("sharing")
+        transforms = sharing.get("transforms") or [] if isinstance(sharing, dict) else []
+        parts = {key: _named(settings.get(key)) for key in ("graph", "sharing", "model", "dataset")}
+        parts["sharing"] += f" ({', '.join(map(_named, transforms))})" if transforms else ""
+        return ", ".join([*sizes, *(f"{key} {name}" for key, name in parts.items() if name)])
+
+    @property
+    def _nodes(self) -> int:
+        """The number of nodes; 0 before it is known."""
+        partition = None if "nodes" in self.summary else read_partition(self.directory)
+        return len(partition.samples) if partition else int(self.summary.get("nodes", 0))
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        """Yields names and values for the card."""
+        headline = self.headline
+        if self.rows:
+            row = self.rows[-1]
+            known = [value for value in row.values(headline.name) if value is not None]
+            mean = fmean(known) if len(known) == len(row.ranks) else None
+            yield f"{headline.title}", f"{headline.text(mean)} after round {row.round + 1}, mean of the nodes"
+            if known:
+                ends = headline.worst(known), headline.best(known)
+                yield "worst, best node", " and ".join(map(headline.text, ends))
+            if (average := row.of_average(headline.name)) is not None:
+                yield "average model", headline.text(average)
+            yield "sent per node", readable_bytes(self.bytes_per_node[-1])
+            yield "time", readable_seconds(row.seconds)
+        else:
+            yield headline.title, "no evaluation yet" if self.state == RUNNING else "no evaluation"
+        if lost := self.summary.get("lost_nodes"):
+            yield "lost", counted(len(lost), "node")
+        if self.model_hash:
+            yield "model hash", self.model_hash[:16]
+        yield "directory", str(self.directory)
 
     @property
     def name(self) -> str:
@@ -114,6 +180,11 @@ class Run:
         path = self.directory / "summary.json"
         return read_object(path) if path.exists() else {}
 
+    @property
+    def model_hash(self) -> str:
+        """The hash of all final models, equal for runs with equal models; empty before the end."""
+        return str(self.summary.get("model_hash") or "")
+
     @cached_property
     def rows(self) -> list[EvaluationRow]:
         """The evaluations so far, by round."""
@@ -138,7 +209,8 @@ class Run:
     @property
     def state(self) -> str:
         """The state: `finished` (all nodes did all rounds), `running`, or `incomplete`."""
-        ended = self.summary
+        # A run in progress had no summary when this one was first read.
+        ended = self.summary or Run(self.directory).summary
         if ended and ended.get("finished_nodes") == ended.get("nodes"):
             return FINISHED
         return RUNNING if self._is_locked else INCOMPLETE
@@ -160,9 +232,14 @@ class Run:
         metric = metric or self.headline
         columns = (row.values(metric.name) for row in self.rows)
         return [
-            metric.scale * fmean(float("nan") if value is None else value for value in column)
+            metric.scale * fmean(nan if value is None else value for value in column) if column else nan
             for column in columns
         ]
+
+    @property
+    def end(self) -> float:
+        """The headline metric at the last evaluation, mean over nodes, as people read it; nan without any."""
+        return self.curve()[-1] if self.rows else nan
 
     @property
     def best(self) -> float:
@@ -197,11 +274,87 @@ class Run:
         """Seconds since the start of the run, at each evaluation."""
         return [row.seconds for row in self.rows]
 
-    def to_frame(self) -> "DataFrame":
-        """Returns one row for each rank and evaluation, with a column for each metric; needs pandas.
+    @property
+    def evaluations(self) -> "DataFrame":
+        """A frame with a row for each rank and evaluation; needs pandas.
 
-        Columns: run, seed, rank, round (from 1), seconds, bytes_sent, train_loss, consensus_distance and the
-        metrics in the units of the files (accuracy: 0 to 1).
+        Columns: `run`, `seed`, `rank`, `round` (from 1), `seconds` (since the start), `bytes_sent` (by this
+        rank, since the start), `train_loss`, `consensus_distance` (relative, of all nodes), then the metrics
+        in the units of the files (accuracy: 0 to 1).
         """
         rows = [line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row=row)]
-        return need("pandas").DataFrame(rows, columns=columns(self.metrics))
+        return _frame(rows, columns(self.metrics))
+
+    @property
+    def records(self) -> "DataFrame":
+        """A frame with a row for each rank and round, of the nodes of this machine; needs pandas.
+
+        Columns: `run`, `seed`, `rank`, `round` (from 1), `train_loss`, `steps`; `seconds` since the start;
+        `train_seconds`, `exchange_seconds`, `mix_seconds` and `evaluate_seconds` of the round; bytes of the
+        round in `sent_payload`, `sent_index`, `sent_header`, `received_payload`, `received_index` and
+        `received_header`; `heard`, `late` and `lost`: numbers of neighbors; `refused`: that of messages;
+        `epsilon`, `attacker_weight`, `memory_mb` (MiB) and the metrics, where they are known.
+        """
+        files = sorted((self.directory / "records").glob("[0-9]*.jsonl"))
+        rows = [
+            line
+            for path in files
+            for line in record_cells(self.name, self.seed, self.metrics, read_records(path))
+        ]
+        return _frame(rows, [*RECORD_COLUMNS, *(metric.name for metric in self.metrics)])
+
+    def model(self, rank: int, round: int | None = None) -> dict[str, Any]:
+        """The `state_dict` of a node's model after a round, by default the last one that is kept of it.
+
+        `records.models` in the configuration says which are kept. Raises BadInput where that one is not.
+        """
+        from decentnode.results import kept_models  # loads torch
+
+        return kept_models.state_of(self.directory, rank, round)
+
+    def mean_model(self, round: int | None = None, network: "nn.Module | None" = None) -> "nn.Module":
+        """The mean of the nodes' models as a module in mode `eval`, by default after the last round.
+
+        It averages the nodes that were not lost: floating-point tensors, buffers too; integers and other
+        state are those of the first node. The module is built from the configuration of the run, and takes
+        no samples to build; `network`: a module to copy instead. Raises BadInput where a model is not kept
+        (`records.models`), or the configuration names a file that is gone.
+        """
+        from decentnode.results import kept_models  # loads torch
+
+        return kept_models.mean_model(
+            self.directory, {int(rank) for rank in self.summary.get("lost_nodes") or ()}, round, network,
+            seed=self.seed, precision=(self.settings.get("training") or {}).get("dtype", "float32"),
+        )  # fmt: skip
+
+    def plot(self, metric: str | None = None, x: str = "rounds") -> "NotebookFigure":
+        """A matplotlib figure of a metric: the mean of the nodes with their spread, as in `figures/`.
+
+        Args:
+            metric: a metric of the run, by default the headline metric; `train_loss`; `consensus_distance`.
+            x: `rounds`, `bytes` (sent per node) or `seconds`.
+
+        Raises BadInput for other names, and where no evaluation has been written yet.
+        """
+        from decentnode.results.figures import plots  # loads matplotlib
+
+        run_curves = read_runs([self.directory])[0]
+        chosen, axis = chosen_metric(run_curves.metrics, metric), chosen_axis(x)
+        if not run_curves.rows:
+            raise BadInput(f"{self.directory}: holds no evaluation, so there is nothing to draw")
+        return plots.run_figure(run_curves, chosen, bytes_axis([run_curves]) if axis is BYTES else axis)
+
+
+def _named(section: Any) -> str:
+    """Returns the name of a plug-in in the settings, or the stem of a file that stands for it."""
+    if not isinstance(section, dict):
+        return str(section or "")
+    path = section.get("path") if section.get("name") == "file" else None
+    return Path(path).stem if isinstance(path, str) else str(section.get("name") or "")
+
+
+def _frame(rows: Sequence[Sequence[Cell]], names: Sequence[str]) -> "DataFrame":
+    """The rows as a frame; unknown numbers are nan, also in a column that has no other."""
+    frame = need("pandas").DataFrame(rows, columns=names)
+    unknown = [name for name in names if name not in TEXTS and frame[name].dtype == object]
+    return frame.astype(dict.fromkeys(unknown, "float64"))

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 from pathlib import Path
@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from decentnode.core.text import counted, first_line, readable_bytes
 from decentnode.errors import BadInput
+from decentnode.results import cards
+from decentnode.results.bands import AXES, distance_band, metric_band
 from decentnode.results.extra import need
-from decentnode.results.figures.curves import RunCurves, read_runs, together
-from decentnode.results.metrics import Metric
-from decentnode.results.reader import NOT_OURS
+from decentnode.results.figures.curves import (
+    BYTES,
+    SECONDS,
+    RunCurves,
+    chosen_axis,
+    in_unit,
+    read_runs,
+    together,
+)
+from decentnode.results.figures.styles import style_at
+from decentnode.results.metrics import Metric, chosen_metric
+from decentnode.results.reader import NOT_OURS, StrPath, check_run
 from decentnode.results.run import FINISHED, Run
 from decentnode.results.statistics import (
     Comparison,
@@ -25,9 +37,13 @@ from decentnode.results.statistics import (
     interval,
     value_at,
 )
+from decentnode.results.table_cells import UNKNOWN, number, of_bytes, of_seconds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from decentnode.results.figures.plots import NotebookFigure
+    from decentnode.results.figures.plots_study import StudyCurves
 
 STUDY_FILE = "study.yaml"
 """The copy of its file in the directory of a study."""
@@ -35,6 +51,8 @@ OF_ONE_RUN = ("seed", "run_dir", "name", "machine")
 """Keys that do not make another variant."""
 PORTS = ("base_port", "group_port")
 """Options of `communication` that a sweep chooses for runs at the same time."""
+MOST_ROWS = 40
+"""Variants that the card of a study lists."""
 Measure = Callable[[Run], float]
 """A function for one number of a run; nan where it has none."""
 
@@ -89,6 +107,9 @@ class Study:
         if len(judged) > 1:
             by = ", ".join(f"{run.directory} by {name}" for name, run in judged.items())
             raise BadInput(f"these runs are judged by different metrics, so they do not compare: {by}")
+
+    def __repr__(self) -> str:
+        return f"Study({', '.join(repr(str(directory)) for directory in self.directories)})"
 
     @property
     def name(self) -> str:
@@ -212,12 +233,121 @@ class Study:
             {variant.name: {run.seed: measure(run) for run in variant.finished} for variant in self.compared}
         )
 
-    def to_frame(self) -> "DataFrame":
-        """The frames of all runs below each other, with a column `variant`; needs pandas."""
+    @property
+    def evaluations(self) -> "DataFrame":
+        """The frames `Run.evaluations` of all runs, with a column `variant`; needs pandas."""
+        return self._joined(lambda run: run.evaluations)
+
+    @property
+    def records(self) -> "DataFrame":
+        """The frames `Run.records` of all runs, with a column `variant`; needs pandas."""
+        return self._joined(lambda run: run.records)
+
+    def _joined(self, frame_of: "Callable[[Run], DataFrame]") -> "DataFrame":
         frames = [
-            run.to_frame().assign(variant=variant.name) for variant in self.variants for run in variant.runs
+            frame_of(run).assign(variant=variant.name) for variant in self.variants for run in variant.runs
         ]
         return need("pandas").concat(frames, ignore_index=True)
+
+    def plot(self, metric: str | None = None, x: str = "rounds") -> "NotebookFigure":
+        """A matplotlib figure of a metric: for each variant the mean over seeds with its 95 % interval.
+
+        Args:
+            metric: a metric of the runs, by default the headline metric; `train_loss`; `consensus_distance`.
+            x: `rounds`, `bytes` (sent per node) or `seconds`.
+
+        Runs that have not finished are dotted. Raises BadInput for other names, and where no run has an
+        evaluation yet. Intervals need scipy.
+        """
+        from decentnode.results.figures import plots_study  # loads matplotlib
+
+        return plots_study.study_figure(self._curves(chosen_metric(self.runs[0].metrics, metric), x))
+
+    def _curves(self, metric: Metric | None, x: str) -> "StudyCurves":
+        from decentnode.results.figures.plots_study import StudyCurves  # loads matplotlib
+
+        axis = chosen_axis(x)
+        if not any(run.rows for run in self.runs):
+            raise BadInput(f"{self.directories[0]}: no run has an evaluation, so there is nothing to draw")
+        if axis is BYTES:
+            axis = in_unit(max(max(run.bytes_per_node, default=0.0) for run in self.runs))
+        if axis is SECONDS and not all(variant.had_the_machine_alone for variant in self.compared):
+            axis = replace(axis, label=f"{axis.label} (runs shared the machine: do not compare)")
+        looks = {variant.name: style_at(place) for place, variant in enumerate(self.variants)}
+        bands = {
+            variant.name: (
+                distance_band(variant.finished) if metric is None else metric_band(variant.finished, metric),
+                looks[variant.name],
+            )
+            for variant in self.compared
+        }
+        others = {
+            f"{variant.name}, seed {run.seed} ({run.state})": (
+                AXES[x](run),
+                [row.consensus_distance or nan for row in run.rows] if metric is None else run.curve(metric),
+                looks[variant.name],
+            )
+            for variant in self.variants
+            for run in variant.runs
+            if run.rows and run.state != FINISHED
+        }
+        title = "consensus distance" if metric is None else metric.title
+        unit = " (%)" if metric is not None and metric.is_fraction else ""
+        return StudyCurves(
+            axis, f"{title[0].upper()}{title[1:]} against {axis.name}", f"{title}{unit}", bands, others,
+            is_logarithmic=metric is None,
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        """Returns a card for notebooks: the curves, and a row for each variant with 95 % intervals."""
+        try:
+            return Study(*self.directories)._card()  # of a sweep in progress as it is now
+        except (BadInput, OSError) as error:  # a notebook shows a card even where files are damaged
+            return cards.card(f"study {self.name}", "", "", cards.notes([first_line(error)]))
+
+    def _card(self) -> str:
+        line, picture = f"{counted(len(self.variants), 'variant')}, {counted(len(self.runs), 'run')}", b""
+        if any(run.rows for run in self.runs):
+            from decentnode.results.figures import plots_study  # loads matplotlib
+
+            picture = plots_study.study_thumbnail(self._curves(self.headline, "rounds"))
+        return cards.card(f"study {self.name}", "", line, self._card_table(), picture)
+
+    def _card_table(self) -> str:
+        headline, measures = self.headline, self.measures()
+        unit = f" ({headline.unit.strip()})" if headline.unit else ""
+        limit = readable_bytes(self.equal_bytes) if self.compared else UNKNOWN
+        headings = [
+            "variant",
+            "seeds",
+            f"{headline.title}{unit}",
+            "best",
+            f"at {limit}",
+            "sent per node",
+            "time",
+        ]
+        rows = []
+        for variant in self.variants[:MOST_ROWS]:
+            values = {name: variant.over_seeds(measure) for name, measure in measures.items()}
+            cells = [number(values[name], headline) for name in ("end", "best", "at_equal_bytes")]
+            cells += [of_bytes(values["bytes"]), of_seconds(values["seconds"])]
+            count, runs = len(variant.finished), len(variant.runs)
+            seeds = str(count) if count == runs else f"{count} of {runs}"
+            rows.append([variant.name, seeds, *(cell.text for cell in cells)])
+        colors = [style_at(place).color for place in range(len(rows))]
+        notes = [
+            "Mean over seeds ± half of the 95 % interval; more in table() and comparisons().",
+            f"At {limit} sent per node: the smallest final number of bytes of all runs.",
+        ]
+        if len(self.variants) > MOST_ROWS:
+            notes.append(f"{counted(len(self.variants) - MOST_ROWS, 'more variant')} in table().")
+        states = Counter(run.state for run in self.runs if run.state != FINISHED)
+        if states:
+            counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+            notes.append(f"Runs that have not finished do not count: {counts}.")
+        if not all(variant.had_the_machine_alone for variant in self.compared):
+            notes.append("Runs shared the machine with others: their times do not compare.")
+        return cards.grid(headings, rows, colors) + cards.notes(notes)
 
 
 def _target_of(directories: Sequence[Path]) -> float | None:
@@ -231,14 +361,16 @@ def _target_of(directories: Sequence[Path]) -> float | None:
     return None if target is None else float(target)
 
 
-def read_variants(paths: Sequence[Path]) -> list[RunCurves]:
+def read_variants(paths: Sequence[StrPath]) -> list[RunCurves]:
     """The curves of runs, those that differ only in the seed together; raises BadInput.
 
     `paths`: directories of runs, or of studies. Runs of a single variant, and repetitions of one seed, stay
     apart.
     """
     directories = [
-        run for path in paths for run in ([path] if _is_run(path) else _directories_in(path) or [path])
+        run
+        for path in map(Path, paths)
+        for run in ([path] if _is_run(path) else _directories_in(path) or [path])
     ]
     run_of = dict(zip(directories, read_runs(directories), strict=True))
     if len(run_of) < len(directories) or not all((path / "config.yaml").exists() for path in run_of):
@@ -288,7 +420,7 @@ def _runs_in(directory: Path) -> Iterator[Run]:
     """The runs in a directory and below; raises BadInput if there is none."""
     directories = _directories_in(directory)
     if not directories:
-        raise BadInput(f"{directory}: holds no run; name the directory of a run or of a study")
+        check_run(directory, ", nor of a study")
     yield from map(Run, directories)
 
 

@@ -1,10 +1,11 @@
-"""The tidy table of a run: one row for each rank and evaluation, for every format that has tables."""
+"""The tidy tables of a run: a row for each rank and evaluation, and one for each rank and round."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from decentnode.results.metrics import Metric
 from decentnode.results.reader import EvaluationRow
+from decentnode.results.records import RoundRecord
 
 Cell: TypeAlias = str | int | float | None
 
@@ -12,6 +13,15 @@ TEXTS = ("run",)
 WHOLE_NUMBERS = ("seed", "rank", "round", "bytes_sent")
 COLUMNS = ("run", "seed", "rank", "round", "seconds", "bytes_sent", "train_loss", "consensus_distance")
 """The columns before those of the metrics; what is neither text nor whole is a float64."""
+SECONDS = ("seconds", "train_seconds", "exchange_seconds", "mix_seconds", "evaluate_seconds")
+BYTES = (
+    "sent_payload", "sent_index", "sent_header", "received_payload", "received_index", "received_header",
+)  # fmt: skip
+RECORD_COLUMNS = (
+    "run", "seed", "rank", "round", "train_loss", "steps", *SECONDS, *BYTES, "heard", "late", "lost",
+    "refused", "epsilon", "attacker_weight", "memory_mb",
+)  # fmt: skip
+"""The columns of the records before those of the metrics."""
 
 
 def columns(metrics: Sequence[Metric]) -> list[str]:
@@ -28,4 +38,21 @@ def cells(name: str, seed: int, metrics: Sequence[Metric], row: EvaluationRow) -
         yield [
             name, seed, rank, row.round + 1, row.seconds, row.bytes_sent.get(rank), row.train_loss.get(rank),
             row.consensus_distance, *(row.metrics.get(metric.name, {}).get(rank) for metric in metrics),
+        ]  # fmt: skip
+
+
+def record_cells(
+    name: str, seed: int, metrics: Sequence[Metric], records: Iterable[RoundRecord]
+) -> Iterator[list[Cell]]:
+    """Returns a list for each record, in the order of `RECORD_COLUMNS` and the metrics.
+
+    Rounds count from 1; `late`, `lost` and `refused` are numbers of neighbors and of messages.
+    """
+    for record in records:
+        yield [
+            name, seed, record.rank, record.round + 1, record.loss, record.steps,
+            *(getattr(record, column) for column in (*SECONDS, *BYTES)),
+            record.heard, len(record.late), len(record.lost), sum(record.refused.values()),
+            record.epsilon, record.attacker_weight, record.memory_mb,
+            *(record.metrics.get(metric.name) for metric in metrics),
         ]  # fmt: skip

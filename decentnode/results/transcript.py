@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput
+from decentnode.results.reader import StrPath
 
 FOLDER = "transcript"
 
@@ -61,9 +62,9 @@ def key_path(run: Path, rank: int) -> Path:
 class Transcript:
     """Reads what a rank received, also while the node still writes."""
 
-    def __init__(self, run: Path, rank: int) -> None:
+    def __init__(self, run: StrPath, rank: int) -> None:
         self.rank = rank
-        self._run = run
+        self._run = Path(run)
         self._position = 0
         self._file = 0
         """The inode of the file of lines, which a node replaces when it repeats rounds."""

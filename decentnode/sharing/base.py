@@ -74,7 +74,7 @@ class Promises:
     """Whether mixing keeps the mean of all models in every round, whatever transforms lose.
 
     It also needs columns of W that sum to 1, and does not hold in the round in which an edge is dropped: one
-    end may have mixed (docs/reliability.md, "What a lost edge costs").
+    end may have mixed (docs/reliability_lost_edges.md).
     """
     about_mean: str = ""
     """A text on what becomes of the mean of all models, where that depends on the chain."""

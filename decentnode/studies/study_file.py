@@ -10,6 +10,8 @@ from pydantic import AfterValidator
 
 from decentnode.config import overrides as command_line
 from decentnode.config import yaml_source
+from decentnode.config.extends import ConfigSource
+from decentnode.config.overrides import Override
 from decentnode.config.paths import expanded
 from decentnode.config.plugin_parser import PluginParser
 from decentnode.config.sections import SECTIONS
@@ -91,19 +93,24 @@ class PlannedStudy:
         return yaml_source.dump({**moved, **{k: v for k, v in self.document.value.items() if k not in moved}})
 
 
-def read_study(path: str | Path, overrides: Sequence[str] = ()) -> PlannedStudy:
+def read_study(source: ConfigSource, overrides: Sequence[Override] = ()) -> PlannedStudy:
     """The study in a file; raises one ConfigError with every defect. `overrides`: as `seeds=3`."""
-    document = yaml_source.read(path)
+    document = source() if callable(source) else yaml_source.read(source)
     if "base" not in document.value and CONFIGURATION & document.value.keys():
-        raise ConfigError(f"{path}:1: this is a configuration; a study names it (base: {Path(path).name})")
+        raise ConfigError(
+            f"{document.file}:1: this is a configuration; a study names it (base: {Path(document.file).name})"
+        )
     for override in overrides:
         _apply(document, override)
     folder = Path(document.file).resolve().parent
     return _StudyParser(PluginParser(document, folder)).read()
 
 
-def _apply(document: Document, override: str) -> None:
+def _apply(document: Document, override: Override) -> None:
     """Applies an override; `set.KEY` is one entry of `set`, whatever dots the key has."""
+    if not isinstance(override, str):
+        command_line.apply(document, override)
+        return
     name, sign, text = override.partition("=")
     section = document.value.setdefault("set", {}) if name.startswith("set.") else None
     if sign and isinstance(section, dict):

@@ -84,14 +84,19 @@ class TrainingSettings(Computation):
     """Local steps in each k-th round alone, from the first on; the others only mix (Dhasade et al., 2024,
     SkipTrain).
     """
-    pace: PaceSettings | None = None
-    """The least duration of each local step; null: that of the processor."""
+    pace: PaceSettings | Literal["instant"] | None = None
+    """The least duration of each local step; null: that of the processor. instant: none, in virtual time."""
     clip_norm: PositiveFloat | None = None
     """The largest Euclidean norm of the flat gradient."""
     decay: Literal["all", "weights"] = "all"
     """The parameters for the optimizer's weight_decay; `weights` leaves out biases and norms."""
     memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
     """auto: channels_last where there are convolutions, unless one of them would not be safe."""
+
+    @property
+    def slowed(self) -> PaceSettings | None:
+        """The pace; None where steps take what they take."""
+        return None if self.pace == "instant" else self.pace
 
     def __post_init__(self) -> None:
         super().__post_init__()

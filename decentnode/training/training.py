@@ -6,7 +6,6 @@ optimizer is bounded, whatever a scheme added.
 """
 
 import math
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from decentnode.core.clock import Clock
 from decentnode.core.rng import key, seed_generators
 from decentnode.core.vector import AdjustGradient, Vector
 from decentnode.datasets.base import Batch
@@ -60,15 +60,15 @@ NO_HOOKS = Hooks()
 class TimeBudget:
     """The seconds of a round's local steps; None: no limit (QuanTimed-DSGD: Reisizadeh et al., 2019)."""
 
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds, self.began = seconds, time.monotonic()
+    def __init__(self, seconds: float | None, clock: Clock) -> None:
+        self.seconds, self.clock, self.began = seconds, clock, clock.now()
 
     def allows(self, losses: Sequence[Tensor]) -> bool:
         """Whether a step of the mean length so far would still fit; true before the first one."""
         if self.seconds is None or not losses:
             return True
         _ = float(losses[-1])  # waits for a GPU, which computes after the calls have returned
-        return (time.monotonic() - self.began) * (1 + 1 / len(losses)) <= self.seconds
+        return (self.clock.now() - self.began) * (1 + 1 / len(losses)) <= self.seconds
 
 
 @dataclass
@@ -228,14 +228,19 @@ class Training:
         if self.private is not None:
             steps = self.private.begin(steps)
             self.hooks.spends(self.private.after(steps))
-        budget = TimeBudget(self.settings.seconds_per_round)
+        pace = self.hooks.pace
+        clock = Clock() if pace is None else pace.clock
+        budget = TimeBudget(self.settings.seconds_per_round, clock)
         for _ in range(steps):
             if not budget.allows(tally.losses):
                 break
-            began = self.hooks.pace.clock.now() if self.hooks.pace else 0.0
+            began, step = clock.now(), tally.steps
+            # In virtual time a step takes none by itself, so its effect comes at its end.
+            if pace is not None and clock.is_virtual:
+                await pace.keep(began, round, step, self._beat)
             await self.step(tally)
-            if self.hooks.pace is not None:
-                await self.hooks.pace.keep(began, round, tally.steps - 1, self._beat)
+            if pace is not None and not clock.is_virtual:
+                await pace.keep(began, round, step, self._beat)
         return self.finish(tally)
 
     def begin(self, round: int) -> Tally:

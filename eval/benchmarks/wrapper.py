@@ -1,19 +1,25 @@
 """What a step of DecentralizedDataParallel costs: beside a local step and torch's DistributedDataParallel.
 
-    decentnode bench wrapper [--small] [--repeats N] [--elements N ...]
+    decentnode bench wrapper [--small] [--repeats N] [--elements N ...] [--decent-dp FOLDER]
 
 Four processes that compute on one thread each, a network of linear layers, SGD. In every repetition all
 contestants make the same steps in turn, in the same processes: `local` talks to nobody, `ddp` averages
 gradients over gloo, `ring` has two neighbors, `one_peer` one. Then the overlap: two processes whose layers
 mostly wait, as for an accelerator, and whose messages take 0.8 of the time of a local step, on a link that
 carries one after the other.
+
+With --decent-dp its wrapper takes part, too, in turn with ours over gloo (`gloo_...`). Its `ring` has one
+neighbor in each step, as our alternating_ring; ours has two.
 """
 
+import importlib
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +44,9 @@ BATCH = 16
 DECENT_DP = {1_000_000: 10.8 / 3.4, 10_000_000: 90 / 32}
 """Step time of Decent-DP's ring over that of a local step, as measured by others on 2 cores."""
 FASTER = 1.5
+DECENT_DP_GRAPHS = {"ring": "ring", "alternating_ring": "ring", "fully_connected": "complete"}
+"""By our graph theirs that it is compared with, both over gloo."""
+FASTER_OVER_GLOO = 1.1
 WIRE = 0.8
 """Time on the wire over that of a local step."""
 LIMIT = 60.0
@@ -53,6 +62,8 @@ class Case:
     steps: int
     repeats: int
     port: int
+    decent_dp: str = ""
+    """Where Decent-DP is installed; empty: it does not take part."""
 
 
 def network(elements: int) -> nn.Module:
@@ -122,6 +133,9 @@ def race(case: Case, rank: int) -> dict[str, list[tuple[float, float]]]:
         "ring": lambda: time_steps(wrapped, inputs, None, case.steps),
         "one_peer": lambda: time_steps(paired, inputs, None, case.steps),
     }
+    over_gloo = beside_decent_dp(case) if case.decent_dp else {}
+    for name, model in over_gloo.items():
+        contestants[name] = partial(time_steps, model, inputs, None, case.steps)
     seconds_of: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for _ in range(case.repeats):
         for name, run in contestants.items():
@@ -131,8 +145,29 @@ def race(case: Case, rank: int) -> dict[str, list[tuple[float, float]]]:
     seconds_of["extra"] = [(slots[0].nbytes + slots[1].nbytes - 4 * count(ring), 0.0)]
     wrapped.close()
     paired.close()
+    for model in over_gloo.values():
+        if isinstance(model, DecentralizedDataParallel):
+            model.close()
+    dist.barrier()
     dist.destroy_process_group()
     return seconds_of
+
+
+def beside_decent_dp(case: Case) -> dict[str, nn.Module]:
+    """Decent-DP and ours on its graphs, all over gloo."""
+    sys.path.append(case.decent_dp)
+    importlib.import_module("loguru").logger.remove()
+    theirs = importlib.import_module("decent_dp.ddp").DecentralizedDataParallel
+    models: dict[str, nn.Module] = {
+        f"decent_dp_{graph}": theirs(network(case.elements), plain_sgd, topology=graph)
+        for graph in dict.fromkeys(DECENT_DP_GRAPHS.values())
+    }
+    for graph in DECENT_DP_GRAPHS:
+        models[f"gloo_{graph}"] = DecentralizedDataParallel(
+            network(case.elements), plain_sgd, graph, deadline=LIMIT, communication="torch_distributed"
+        )
+    KEPT.extend(models.values())
+    return models
 
 
 def count(module: nn.Module) -> int:
@@ -162,6 +197,12 @@ def measure(case: Case) -> dict[str, Any]:
         figures[f"{name}_cpu_of_local"] = median_ratio(cpu[name], cpu["local"])
     figures["extra_mb"] = round(extra / 1e6, 2)
     figures["ddp_over_ring"] = median_ratio(times["ddp"], times["ring"])
+    for graph, theirs in DECENT_DP_GRAPHS.items() if case.decent_dp else ():
+        for kind, spent in (("", times), ("cpu_", cpu)):
+            ours, other = spent[f"gloo_{graph}"], spent[f"decent_dp_{theirs}"]
+            ratios = sorted(a / b for a, b in zip(other, ours, strict=True))
+            figures[f"gloo_{graph}_{kind}times_faster"] = median_ratio(other, ours)
+            figures[f"gloo_{graph}_{kind}range"] = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
     return figures
 
 
@@ -283,6 +324,10 @@ def targets_of(table: list[dict[str, Any]]) -> list[Target]:
             bucket_mb = min(4e-6 * figures["elements"], 25)
             memory = figures["extra_mb"] / (2 * bucket_mb)
             targets.append(Target(f"{name}, extra memory in buckets per neighbor", memory, "at most", 2))
+            for graph in DECENT_DP_GRAPHS:
+                if faster := figures.get(f"gloo_{graph}_times_faster"):
+                    what = f"{name}, {graph} over gloo, times faster than Decent-DP"
+                    targets.append(Target(what, faster, "at least", FASTER_OVER_GLOO))
     return targets
 
 
@@ -290,6 +335,10 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--elements", type=int, action="append", choices=list(WIDTHS))
+    options.add_argument(
+        "--decent-dp", default="", metavar="FOLDER",
+        help="where Decent-DP is installed: pip install --no-deps --target FOLDER decent-dp==0.2.3 loguru",
+    )  # fmt: skip
     arguments = options.parse_args()
     small = arguments.small
     sizes = [10_000] if small else arguments.elements or list(WIDTHS)
@@ -297,7 +346,7 @@ def main() -> None:
     table = []
     for elements in sizes:
         steps = 3 if small else max(5, 40_000_000 // elements)
-        table.append(measure(Case(elements, steps, repeats, free_ports(1))))
+        table.append(measure(Case(elements, steps, repeats, free_ports(1), arguments.decent_dp)))
         show(table[-1])
     table.append(measure_overlap(Case(sizes[0], 3 if small else 5, repeats, free_ports(1))))
     show(table[-1])

@@ -12,8 +12,8 @@ and w of push-sum, the models in flight of relay-sum. Each scheme runs over shar
     too_late   one payload arrives after the deadline, which drops the edge, too
 
 A sum may change in rounds alone in which one end of an edge has mixed and the other has not, by what
-docs/reliability.md says that a lost edge costs. A scheme that tolerates no loss has to end the run instead;
-its sums must have stayed until then. Prints a line for each cell, and exits with 1 when one is wrong.
+docs/reliability_lost_edges.md says that a lost edge costs. A scheme that tolerates no loss has to end the run
+instead; its sums must have stayed until then. Prints a line for each cell, and exits with 1 if one is wrong.
 
 With --networks each scheme runs on two machines instead, network namespaces whose link goes down for 0.8 s or
 for longer than the deadline.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from decentnode.results import Study
 from decentnode.results.study import Variant
-from decentnode.studies.report.tables import number
+from decentnode.results.table_cells import number
 
 
 def main(directory: Path, rows: str, columns: str) -> None:

@@ -17,10 +17,10 @@ from decentnode.cli import doctor
 from decentnode.cli import graph as graph_report
 from decentnode.cli.doctor import Finding
 from decentnode.communication.zeromq.plugin import ZeroMQ
-from decentnode.config import link_security
+from decentnode.config import link_security, shipped
 from decentnode.config import loader as config
 from decentnode.config.json_schema import json_schema
-from decentnode.core.registry import REGISTRIES
+from decentnode.core.registry import REGISTRIES, TRANSFORMS
 from decentnode.errors import BadInput, ExitCode, RunFailed, StartError
 from decentnode.graph.families import Ring, Star
 from decentnode.launcher import preflight
@@ -280,7 +280,7 @@ def test_list_of_one_name_shows_its_options(call):
 
 
 def test_list_says_what_a_scheme_needs_and_costs(call):
-    lines = call("list", "sharings")[1].splitlines()
+    lines = call("list", "sharings", "--options")[1].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("  all_reduce "))
     assert lines[start + 1 : start + 5] == [
         "      needs: a complete graph",
@@ -288,7 +288,7 @@ def test_list_says_what_a_scheme_needs_and_costs(call):
         "      exchanges after nodes have trained, or meanwhile (communication.overlap)",
         "      bytes per node and round, for values of b bytes: deg * C(d)",
     ]
-    lines = call("list", "transforms")[1].splitlines()
+    lines = call("list", "transforms", "--options")[1].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("  cast "))
     assert lines[start + 1 : start + 3] == [
         "      takes dense or sparse, gives quantized",
@@ -301,6 +301,41 @@ def test_list_of_one_kind(call):
     assert code == 0
     assert out.startswith("transform\n  ") and "\n  cast  " in out
     assert "gossip" not in out
+    assert len(out.splitlines()) == len(TRANSFORMS.classes()) + 2
+    assert out.endswith("\nOptions: decentnode list transform NAME; those of all: --options\n")
+
+
+def test_list_of_a_kind_and_a_name_shows_equations_and_options(call):
+    out = call("list", "sharing", "choco")[1]
+    assert out.startswith("sharing\n  choco  ")
+    assert "      q_i = C(y_i - h_i),   h_i <- h_i + q_i," in out
+    assert "      gamma: a number > 0 and <= 1 (0.1)\n" in out
+    assert call("list", "choco")[1] == out
+
+
+def test_list_shows_a_class_from_outside(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "listed_here.py").write_text(
+        "from dataclasses import dataclass\nfrom decentnode.graph.families import Ring\n\n\n"
+        '@dataclass(frozen=True)\nclass Circle(Ring):\n    """A ring of my own."""\n\n    width: int = 3\n'
+    )
+    out = call("list", "graph", "listed_here:Circle")[1]
+    assert out.startswith("graph\n  listed_here:Circle   A ring of my own.\n")
+    assert "      width: a whole number (3)\n" in out
+
+
+def test_list_and_show_of_what_is_shipped(call):
+    lines = call("list", "configs")[1].splitlines()
+    assert len(lines) == len(shipped.config_names())
+    assert [line for line in lines if len(line.split(maxsplit=1)) < 2] == [], "each says what it is"
+    (quick,) = (line for line in lines if line.startswith("studies/quick "))
+    assert quick.endswith(
+        "  Three schemes with two seeds each, in under a minute: decentnode sweep studies/quick"
+    )
+    path = shipped.find_config("quickstart")
+    assert call("show", "quickstart")[1] == path.read_text().replace("../graphs/", "")
+    assert call("show", "ring_16.edges")[1] == (ROOT / "graphs" / "ring_16.edges").read_text()
 
 
 def test_plot_passes_its_arguments_on(call, monkeypatch):

@@ -45,7 +45,7 @@ def test_four_ranks_are_shown_with_a_column_for_each_label(tmp_path):
     (table,) = map(json.loads, report(settings, as_json=True, figure=None))
     assert sum(table["samples_per_rank"]) == table["figures"]["samples"] == 1437
     assert table["figures"]["mean_labels"] == 3 and table["partition"] == "shards"
-    with pytest.raises(BadInput, match=r"--figure: x.gif: must end in .png, .svg or .pdf"):
+    with pytest.raises(BadInput, match=r"--draw: x.gif: must end in .png, .svg or .pdf"):
         next(report(settings, False, type(figure)("x.gif")))
 
 
@@ -58,7 +58,7 @@ def test_many_ranks_and_labels_stay_readable(ranks, labels, tmp_path):
     table = PartitionTable(sizes, held, [2] * ranks)
     shown = [*lines(table, "natural")]
     assert len(shown) <= MOST_ROWS + 12 and max(map(len, shown)) <= 100
-    assert (f"... and {ranks - MOST_ROWS} ranks more; --json and --figure have all" in shown) == (ranks > 100)
+    assert (f"... and {ranks - MOST_ROWS} ranks more; --json and --draw have all" in shown) == (ranks > 100)
     assert any(line.startswith("labels ") for line in shown) == bool(labels)
     if labels == 62:
         assert shown[1].endswith("".join(" -+#@"[label % 5] for label in range(62)).rstrip())

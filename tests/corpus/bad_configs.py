@@ -1008,8 +1008,8 @@ name: "\\UFFFFFFFF"\n | 1 | not valid YAML: \\U is followed by a character's num
 a:\n-\tb\n\t- c\n | 2 | a tab; YAML is indented with spaces
 extends: nope.yaml | 1 extends | no such file: {here}/nope.yaml
 extends: xx.yaml | 1 extends | no such file: {here}/xx.yaml; did you mean 'x.yaml'?
-seed: 1\nextends: [a, b] | 2 extends | must be the path of one configuration, not a list of 2
-extends: '' | 1 extends | must be the path of one configuration, not ''
+seed: 1\nextends: [a, b] | 2 extends | must be the path or the name of one configuration, not a list of 2
+extends: '' | 1 extends | must be the path or the name of one configuration, not ''
 extends: x.yaml | 1 extends | a circle: x.yaml extends x.yaml; one of them must not extend another
 extends: ~nobody-here/x.yaml | 1 extends | no usable path: '~nobody-here/x.yaml': there is no such user
 extends: full | full | cannot be read: Is a directory

@@ -288,7 +288,7 @@ ROW = (
 """A line of evaluations that is right."""
 
 RUNS = r"""
-partition.json {"schema": 1} | run/evaluations.jsonl: No such file or directory; name the directory of a run
+partition.json {"schema": 1} | run: not the directory of a run (it has no config.yaml)
 summary.json {"schema": 1, "name": "a"}
     | run/summary.json: not written by this version of decentnode: 'nodes': Expected `int`, got `null`
 evaluations.jsonl | run/evaluations.jsonl: holds no evaluation, so there is nothing to draw

@@ -2,15 +2,15 @@
 
 WORDS = r"""
 resume | decentnode: Missing argument 'RUN' (see decentnode --help)
-resume nowhere | nowhere: is not the directory of a run (it has no config.yaml)
-resume <a * 260> | <a * 260>: is not the directory of a run (it has no config.yaml)
-status <a * 260> | <a * 260>: not the directory of a run; name one that holds a config.yaml
-restart <a * 260> 0 | <a * 260>: not the directory of a run; name one that holds a config.yaml
+resume nowhere | nowhere: not the directory of a run (it has no config.yaml)
+resume <a * 260> | <a * 260>: not the directory of a run (it has no config.yaml)
+status <a * 260> | <a * 260>: not the directory of a run (it has no config.yaml)
+restart <a * 260> 0 | <a * 260>: not the directory of a run (it has no config.yaml)
 keys x.yaml --out <a * 260> 'mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2,
     + nodes: 2}]}'
     | <a * 260>: cannot be written: File name too long
-resume ring.edges | ring.edges: is not the directory of a run (it has no config.yaml)
-resume full | full: is not the directory of a run (it has no config.yaml)
+resume ring.edges | ring.edges: not the directory of a run (it has no config.yaml)
+resume full | full: not the directory of a run (it has no config.yaml)
 resume begun | {here}/begun: this run was never started, so there is nothing to resume from
 resume torn
     | {here}/torn/run.json: not a JSON object: Input data was truncated; restore the file, or remove it
@@ -22,9 +22,9 @@ resume coded --accept-code-change
     + begin a new run, which checkpoint.final or checkpoint.every lets continue
 resume undecoded | {here}/undecoded/run.json: not written by this version of decentnode: 'code': ...
 status | decentnode: Missing argument 'RUN' (see decentnode --help)
-status nowhere | nowhere: not the directory of a run; name one that holds a config.yaml
-status ring.edges | ring.edges: not the directory of a run; name one that holds a config.yaml
-status full | full: not the directory of a run; name one that holds a config.yaml
+status nowhere | nowhere: not the directory of a run (it has no config.yaml)
+status ring.edges | ring.edges: not the directory of a run (it has no config.yaml)
+status full | full: not the directory of a run (it has no config.yaml)
 keys y.yaml | y.yaml: cannot be read: No such file or directory
 keys ring.edges | ring.edges:1: this is not a mapping; a configuration has lines such as 'seed: 1'
 keys x.yaml --out there 'mapping={machines: [{address: 127.0.0.1, nodes: 2}, {address: 127.0.0.2, nodes: 2}]}'
@@ -33,17 +33,27 @@ run x.yaml machine=0 'mapping={machines: [{address: 203.0.113.7, nodes: 2}, {add
     + nodes: 2}]}'
     | x.yaml:1 security: others on the network could reach this run, and there is no folder 'keys' beside the
     + configuration; run: decentnode keys CONFIG.yaml, or write security: none
-sweep | decentnode: Missing argument 'study' (see decentnode --help)
+sweep | decentnode: Missing argument 'STUDY' (see decentnode --help)
 sweep y.yaml | y.yaml: cannot be read: No such file or directory
 sweep x.yaml | x.yaml:1: this is a configuration; a study names it (base: x.yaml)
+new full | full: is not empty; name a folder that does not exist yet
+new x.yaml | x.yaml: is a file; name a folder that does not exist yet
+new x.yaml/a | x.yaml/a: cannot be written: Not a directory
+new 'a b' | a b: its last part is the name of the experiment, and must be made of letters, digits, ...
+new a --with schme | --with: unknown part 'schme'; did you mean 'scheme'? (known: scheme, ...
+show quikstart
+    | quikstart: no such configuration or graph is shipped; did you mean 'quickstart'? ...
+list choco beer | 'choco' is a plug-in, not a kind; the kind comes first: graph, mapping, weights, ...
 rnu x.yaml | decentnode: No such command 'rnu'. Did you mean 'run'? (see decentnode --help)
 --nope | decentnode: No such option: --nope (see decentnode --help)
 nope | decentnode: No such command 'nope' (see decentnode --help)
 restart run -1
     | decentnode: Invalid value for 'RANK': Input should be greater than or equal to 0 (see decentnode --help)
 run x.yaml --no-load | decentnode: No such option: --no-load (see decentnode --help)
-run | decentnode: Missing argument 'config' (see decentnode --help)
-run a b | a: cannot be read: No such file or directory
+run | decentnode: Missing argument 'CONFIG' (see decentnode --help)
+run a b | a: cannot be read: No such file or directory; decentnode list configs shows those that ship
+run quikstart
+    | quikstart: cannot be read: No such file or directory; did you mean 'quickstart'? ...
 run x.yml | x.yml: cannot be read: No such file or directory; did you mean 'x.yaml'?
 run ring.edges | ring.edges:1: this is not a mapping; a configuration has lines such as 'seed: 1'
 run . | .: cannot be read: Is a directory
@@ -51,7 +61,7 @@ import x.ini | x.ini: cannot be read: No such file or directory; did you mean 'x
 run rounds=3 x.yaml
     | rounds=3: cannot be read: No such file or directory; the configuration comes first, then what it changes
 run '' | .: cannot be read: Is a directory
-run 'a\0b' | decentnode: Invalid value for 'config': Value error, embedded null byte (see decentnode --help)
+run 'a\0b' | decentnode: Invalid value for 'CONFIG': Value error, embedded null byte (see decentnode --help)
 run <a * 260> | ...: cannot be read: File name too long
 run ring.edges/x.yaml | ring.edges/x.yaml: cannot be read: Not a directory
 run x.yaml run_dir=full | command line: run_dir: {here}/full is not empty; name another one, or remove it
@@ -60,11 +70,11 @@ run x.yaml run_dir=ring.edges/a
     | command line: run_dir: {here}/ring.edges/a cannot be written: Not a directory
 run x.yaml run_dir=/proc/a | command line: run_dir: /proc/a cannot be written: No such file or directory
 run x.yaml run_dir=<a * 260> | command line: run_dir: {here}/... cannot be written: File name too long
-validate | decentnode: Missing argument 'config' (see decentnode --help)
+validate | decentnode: Missing argument 'CONFIG' (see decentnode --help)
 validate x.yaml --noload
     | decentnode: No such option: --noload (Possible options: --load, --no-load) (see decentnode --help)
 validate no/such/x.yaml | no/such/x.yaml: cannot be read: No such file or directory
-graph | decentnode: Missing argument 'FILE|NAME' (see decentnode --help)
+graph | decentnode: Missing argument 'FILE|NAME|CONFIG' (see decentnode --help)
 graph rings | unknown graph 'rings'; did you mean 'ring'? (known: ...)
 graph ring | ring: nodes: missing; it must be a whole number > 0; add nodes=...
 graph grid | grid: rows: missing; it must be a whole number > 0; add rows=...
@@ -109,7 +119,7 @@ graph exponential nodes=4 --weights metropolis_hastings
     | metropolis_hastings weights need an undirected graph; use uniform or file
 graph ring nodes=4 --weights json:JSONDecoder
     | 'json:JSONDecoder' is no weights; it must be a subclass of decentnode.graph.mixing.Mixing
-tune | decentnode: Missing argument 'config' (see decentnode --help)
+tune | decentnode: Missing argument 'CONFIG' (see decentnode --help)
 tune y.yaml | y.yaml: cannot be read: No such file or directory
 tune x.yaml
     | x.yaml:14 sharing: gossip has no gamma to tune; beer, beer_per_edge, choco, choco_per_edge,
@@ -121,20 +131,20 @@ tune x.yaml sharing=choco 'graph={name: ring, nodes: 1}' mapping=null
 tune x.yaml rounds=x | command line: rounds: must be a whole number > 0, not 'x'
 list sharng | unknown kind or plug-in 'sharng'; did you mean 'sharing'? (known: ...)
 list optimizer | unknown kind or plug-in 'optimizer' (known: ...)
-list sharing graph | decentnode: Got unexpected extra argument(s) (graph) (see decentnode --help)
+list sharing graph | unknown sharing 'graph' (known: ad_psgd, all_reduce, ...
 plot | decentnode: Missing argument 'RUN...' (see decentnode --help)
-plot nowhere | nowhere/evaluations.jsonl: No such file or directory; name the directory of a run
-plot ring.edges | ring.edges/evaluations.jsonl: Not a directory; name the directory of a run
-plot full | full/evaluations.jsonl: No such file or directory; name the directory of a run
-compare full | full/evaluations.jsonl: No such file or directory; name the directory of a run
-report full | full: holds no run; name the directory of a run or of a study
+plot nowhere | nowhere: not the directory of a run (it has no config.yaml)
+plot ring.edges | ring.edges: not the directory of a run (it has no config.yaml)
+plot full | full: not the directory of a run (it has no config.yaml)
+compare full | full: not the directory of a run (it has no config.yaml)
+report full | full: not the directory of a run (it has no config.yaml), nor of a study
 plot full --output x | decentnode: No such option: --output (Possible options: --out) (see decentnode --help)
 plot full --out | decentnode: Option '--out' requires an argument (see decentnode --help)
 bench startp | bench: unknown benchmark 'startp' (known: ...)
 doctor y.yaml | y.yaml: cannot be read: No such file or directory
 doctor ring.edges | ring.edges:1: this is not a mapping; a configuration has lines such as 'seed: 1'
 schema x | decentnode: Got unexpected extra argument(s) (x) (see decentnode --help)
-keys | decentnode: Missing argument 'config' (see decentnode --help)
+keys | decentnode: Missing argument 'CONFIG' (see decentnode --help)
 run x.yaml 'communication={name: zeromq, local: tcp, base_port: {busy}}'
     | command line: communication.base_port: port {busy} at 127.0.0.1 is in use; the ports {busy}... are
     + needed, so name others: communication.base_port=...

@@ -14,7 +14,18 @@ from decentnode.core.registry import TRANSFORMS
 from tests.integration.spawner import ROOT, Spawner
 
 SHORT = ("exchange", "mix", "private_step", "robust", "transforms", "wrapper")
-LONG = ("data", "evaluation", "experiment", "idle", "launcher", "scale", "startup", "sweep", "wrapper_memory")
+LONG = (
+    "data",
+    "evaluation",
+    "experiment",
+    "idle",
+    "launcher",
+    "layout",
+    "scale",
+    "startup",
+    "sweep",
+    "wrapper_memory",
+)
 LIMIT = 120.0
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 

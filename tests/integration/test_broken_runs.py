@@ -1,4 +1,4 @@
-"""A few runs that are broken on purpose; all of them are in eval/reliability (docs/reliability.md)."""
+"""A few runs that are broken on purpose; all of them are in eval/reliability (docs/reliability_tests.md)."""
 
 import json
 import re
@@ -141,7 +141,7 @@ def test_nodes_that_all_share_a_process_continue_together_and_end_with_the_very_
 
 
 def test_a_link_that_loses_messages_one_way_moves_the_sum_of_all_models_once(tmp_path):
-    """Rank 3 gives up rank 2, which has mixed the model of rank 3 by then (docs/reliability.md)."""
+    """Rank 3 gives up rank 2, which has mixed its model by then (docs/reliability_lost_edges.md)."""
     struck = 8
     run = Run(tmp_path / "run", [
         "sharing.name=faulty:LogsModels", "graph={name: ring, nodes: 8}", "rounds=20",

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def shell(checkout: Path, commands: str, python: str = "warm") -> str:
 
 @pytest.mark.slow
 def test_readme(checkout):
-    (checkout / "my_scheme.py").write_text(blocks("README.md", "python")[0])
+    (checkout / "my_scheme.py").write_text(blocks("README.md", "python")[-1])
     quickstart, *others, last = blocks("README.md", "sh")
     shell(checkout, quickstart, "bin")
     for commands in others:
@@ -117,7 +118,7 @@ def test_the_pages_are_built_without_a_warning(checkout):
 
 
 def test_the_scheme_in_the_readme_is_short():
-    assert len(blocks("README.md", "python")[0].splitlines()) <= 36
+    assert len(blocks("README.md", "python")[-1].splitlines()) <= 36
 
 
 def test_links_of_the_readme_hold_on_the_page_of_the_package():
@@ -144,7 +145,10 @@ def test_links_lead_somewhere(document):
     assert [t for t in targets if not (ROOT / document).parent.joinpath(t).exists()] == []
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md"])
+@pytest.mark.parametrize(
+    "document",
+    ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("architecture*.md")))],
+)
 def test_files_that_are_named_exist(document):
     """Words in code style that look like our files: `communication/wire.py`, `sharing/`."""
     names = re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / document).read_text())
@@ -161,3 +165,35 @@ def test_the_architecture_names_every_package():
     modules = {path.name for path in (ROOT / "decentnode").glob("[!_]*.py")}
     folders = {f"{path.parent.name}/" for path in (ROOT / "decentnode").glob("*/**/__init__.py")}
     assert sorted(name for name in modules | folders if name not in text) == []
+
+
+LONG_PAGES = {"architecture", "privacy", "reliability", "results"}
+"""Pages with annexes, which are named after them: `privacy_measured.md`."""
+MOST_WORDS = 2000
+MOST_CELL_CHARACTERS = 150
+
+
+@pytest.mark.parametrize("page", sorted(LONG_PAGES))
+def test_a_page_with_annexes_is_short_and_leads_to_all_of_them(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    assert len(text.split()) <= MOST_WORDS, "move what a reader needs later to an annex"
+    annexes = [path.name for path in sorted((ROOT / "docs").glob(f"{page}_*.md"))]
+    assert [name for name in annexes if f"]({name})" not in text] == []
+    assert len(annexes) >= 3
+
+
+def cells(text: str) -> Iterator[str]:
+    """The cells of all tables, indented ones too, outside of code blocks."""
+    inside_code = False
+    for line in text.splitlines():
+        inside_code ^= line.lstrip().startswith("```")
+        if line.lstrip().startswith("|") and not inside_code:
+            yield from (cell.strip() for cell in re.split(r"(?<!\\)\|", line))
+
+
+def test_no_cell_of_a_table_is_a_paragraph():
+    documents = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    documents += (ROOT / "docs").rglob("*.md")
+    found = [(path.name, cell) for path in documents for cell in cells(path.read_text())]
+    assert [(name, cell) for name, cell in found if len(cell) > MOST_CELL_CHARACTERS] == []
+    assert len(found) > 2000, "tables are still tables"

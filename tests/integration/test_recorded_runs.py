@@ -7,10 +7,14 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from decentnode.cli import app as cli
+from decentnode.errors import BadInput
 from decentnode.launcher.report.summary import model_hash
+from decentnode.results import Run as Results
 from decentnode.results import model_rounds, read_model, read_records
 from decentnode.results.attack_results import ATTACKS_FILE, best, read_results
 from decentnode.results.transcript import Transcript
@@ -98,6 +102,22 @@ def test_the_last_models_are_those_of_the_summary_and_need_no_torch(run):
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "4 False\n"
+
+
+def test_the_mean_of_the_models_is_a_module_that_the_configuration_builds(run):
+    results = Results(str(run.run_dir))
+    state = results.model(2)
+    last = {rank: read_model(run.run_dir, rank, 5) for rank in range(4)}
+    assert all(np.array_equal(state[name].numpy(), array) for name, array in last[2].items())
+    mean = results.mean_model()
+    assert mean(torch.zeros(5, 8)).shape == (5, 3) and not mean.training
+    for name, value in mean.state_dict().items():
+        wanted = np.mean([last[rank][name].astype(np.float64) for rank in range(4)], axis=0)
+        assert np.array_equal(value.numpy(), wanted.astype(np.float32))
+    assert results.mean_model(4).state_dict()["1.weight"].ne(mean.state_dict()["1.weight"]).any()
+    with pytest.raises(BadInput, match=r"after round 5, but after 2 rounds: 4, 6; records\.models\.every"):
+        results.mean_model(5)
+    assert len(results.records) == 4 * 6 and "no evaluation" in results._repr_html_()
 
 
 def test_attacks_find_the_same_while_the_nodes_run_and_afterwards(run, capsys, monkeypatch):

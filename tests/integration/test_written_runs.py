@@ -110,7 +110,7 @@ def test_writers_have_all_rows_when_the_launcher_is_killed(tmp_path):
 
 def rounds_of(run_dir) -> list[int]:
     """Of the three files, which must agree with the run's own; each rank has a row for each round."""
-    frame = Files(run_dir).to_frame()
+    frame = Files(run_dir).evaluations
     pandas.testing.assert_frame_equal(pandas.read_csv(run_dir / "evaluations.csv"), frame)
     pandas.testing.assert_frame_equal(pandas.read_parquet(run_dir / "evaluations.parquet"), frame)
     events = EventAccumulator(str(run_dir / "tensorboard"))

@@ -458,8 +458,8 @@ def test_the_page_has_every_flag() -> None:
 
 def pairs(key: str) -> dict[str, tuple[str, ...]]:
     """Returns what the note of a key says of classes: `A`, `B`: `ours`, `ours`; ..."""
-    (note,) = {row[2] for row in rows("[") if len(row) == 3 and key in quoted(row[0])}
-    parts = [part.partition("`: `") for part in note.split("; ") if "`: `" in part]
+    notes = {row[2] for row in rows("[") if len(row) == 3 and key in quoted(row[0])}
+    parts = [part.partition("`: `") for note in notes for part in note.split("; ") if "`: `" in part]
     return {name: tuple(quoted(f"`{right}")) for left, _, right in parts for name in quoted(f"{left}`")}
 
 

@@ -76,7 +76,7 @@ def begun(run_dir, **state):
 
 def loaded(digest: str) -> SimpleNamespace:
     """An experiment whose samples have this hash."""
-    return SimpleNamespace(samples=SimpleNamespace(digest=digest), metrics=CLASSIFICATION)
+    return SimpleNamespace(samples=SimpleNamespace(digest=digest, form={}), metrics=CLASSIFICATION)
 
 
 def digest(path, *overrides):

@@ -198,7 +198,7 @@ def test_one_run_is_drawn_with_its_labels_in_a_process_of_its_own(run) -> None:
 def test_a_drawing_process_says_why_it_could_not_draw(tmp_path) -> None:
     failed = make_figures(tmp_path / "nowhere")
     assert failed.paths == []
-    assert failed.problem.startswith(f"{tmp_path}/nowhere/evaluations.jsonl: No such file")
+    assert failed.problem.startswith(f"{tmp_path}/nowhere: not the directory of a run")
 
 
 def test_drawing_that_takes_too_long_is_ended(run, monkeypatch) -> None:

@@ -28,7 +28,10 @@ from decentnode.results.reader import EvaluationRow, Event, read_evaluations, re
 from decentnode.results.records import Records, RoundRecord, read_records, write_atomically
 from tests.support.reported import report_to
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "results.md").read_text()
+DOCUMENT = "\n".join(
+    (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text()
+    for page in ("results", "results_records", "results_summary")
+)
 CONFIG = """
 name: trial
 rounds: 2

@@ -61,7 +61,7 @@ def test_a_run_is_a_tidy_table(tmp_path):
     assert (run.name, run.seed, run.state, run.headline.name) == ("trial", 3, "finished", "accuracy")
     assert run.curve() == pytest.approx([60.0, 85.0]) and isnan(run.curve(LOSS)[0])
     assert (run.rounds, run.bytes_per_node, run.seconds) == ([10, 20], [2000.0, 4000.0], [1.0, 2.0])
-    frame = run.to_frame()
+    frame = run.evaluations
     assert frame.shape == (4, 10)
     last = frame.iloc[-1]
     assert (last["rank"], last["round"], last["accuracy"], last["bytes_sent"]) == (1, 20, 0.9, 6000)
@@ -143,7 +143,7 @@ def test_variants_of_a_sweep_are_compared_at_equal_bytes_and_at_a_target(tmp_pat
     (comparison,) = study.comparisons()
     assert (comparison.first, comparison.second) == ("choco", "gossip")
     assert comparison.difference.mean == pytest.approx(-10.0) and comparison.adjusted_t < 1e-9
-    frame = study.to_frame()
+    frame = study.evaluations
     assert len(frame) == 26 and set(frame["variant"]) == {"choco", "gossip"}
 
 
@@ -176,7 +176,9 @@ def test_compare_puts_seeds_of_a_variant_together(tmp_path, call):
 
 
 def test_what_is_no_study_is_reported_in_one_line(tmp_path):
-    with pytest.raises(BadInput, match="holds no run; name the directory of a run or of a study"):
+    with pytest.raises(
+        BadInput, match=r"not the directory of a run \(it has no config.yaml\), nor of a study"
+    ):
         Study(tmp_path)
     with pytest.raises(BadInput, match=r"not the directory of a run \(it has no config.yaml\)"):
         Run(tmp_path)

@@ -199,7 +199,7 @@ def test_a_run_that_was_killed_is_not_shown_as_finished(run, fakes):
 
 
 def test_tables_are_those_of_the_run(run):
-    frame = run.to_frame()
+    frame = run.evaluations
     for name, read in (("csv", pandas.read_csv), ("parquet", pandas.read_parquet)):
         writer = WRITERS.find(name)()
         writer.begin(run, run.rows)

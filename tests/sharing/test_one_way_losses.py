@@ -1,4 +1,4 @@
-"""What one end of an edge mixes in the round in which the other gives it up (docs/reliability.md)."""
+"""What one end of an edge mixes in the round after the other gives it up (docs/reliability_lost_edges.md)."""
 
 import torch
 

@@ -11,12 +11,12 @@ from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 
 from decentnode.results import Study
+from decentnode.results.bands import distance_band, metric_band
 from decentnode.results.figures.styles import PALETTE, style_at
 from decentnode.results.metrics import ACCURACY
 from decentnode.results.run import RunEntry
 from decentnode.studies.report import command, tables
 from decentnode.studies.report import paper as figures
-from decentnode.studies.report.bands import distance_band, metric_band
 from decentnode.studies.report.page import as_script, page, page_content
 from tests.results.test_study import make_run, recorded
 
@@ -116,7 +116,7 @@ def test_what_stands_in_a_script_cannot_end_it():
 def test_an_interval_of_an_accuracy_ends_at_0_and_100_percent(tmp_path):
     for seed, (first, last) in enumerate(((0.0, 0.9), (0.1, 1.0))):
         make_run(tmp_path / f"seed-{seed}", [(first, first), (last, last)], seed)
-    band = metric_band(Study(tmp_path).variants[0], ACCURACY)
+    band = metric_band(Study(tmp_path).variants[0].finished, ACCURACY)
     assert (band.low[0], band.high[1]) == (0.0, 100.0)
     assert band.mean == pytest.approx([5.0, 95.0]) and band.high[0] > 50 > 47 > band.low[1]
 
@@ -132,9 +132,9 @@ def test_the_page_fits_its_reader(directory):
 def test_bands_are_those_of_the_rounds_that_all_seeds_have(directory):
     make_run(directory / "odd" / "seed-9", [(0.5, 0.5)], 9, ODD, entry=recorded(ODD, 9))
     variant = next(v for v in Study(directory).variants if v.name == ODD)
-    assert metric_band(variant, ACCURACY).rounds == [10] and len(variant.finished) == 4
+    assert metric_band(variant.finished, ACCURACY).rounds == [10] and len(variant.finished) == 4
     gossip = next(v for v in Study(directory).variants if v.name == "gossip")
-    band = distance_band(gossip)
+    band = distance_band(gossip.finished)
     assert band.mean == pytest.approx([0.125] * 3) and band.low == pytest.approx([0.125] * 3)
 
 

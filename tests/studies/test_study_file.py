@@ -271,7 +271,7 @@ def test_a_second_sweep_of_a_study_is_refused_and_parts_are_not(study, tmp_path,
 
 def test_every_nth_run_is_a_part():
     request = command.SweepRequest(ROOT / "configs" / "studies" / "quick.yaml", part="2/4")
-    runs = planned_runs(read_study(request.study))
+    runs = planned_runs(read_study(request.source))
     assert [run.name for run in request.select(runs)] == ["choco/seed-0", "exact_diffusion/seed-1"]
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import socket
 from dataclasses import replace
 from math import nan
@@ -15,6 +16,7 @@ from decentnode.config import loader as config
 from decentnode.errors import BadInput
 from decentnode.graph.random_graphs import Regular
 from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.launcher.processes.launcher_process import RunProgress
 from decentnode.launcher.recovery.fingerprint import difference, fingerprint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import PluginSources
@@ -27,7 +29,6 @@ from decentnode.studies.sweep.admission import Admission
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus, refuse_changes
 from decentnode.studies.sweep.forecast import Forecast, forecasts
 from decentnode.studies.sweep.forked_run import (
-    Progress,
     RunOutcome,
     free_ports,
     idle_seconds,
@@ -267,9 +268,12 @@ def test_idle_time_is_that_of_our_processors():
 
 
 def test_progress_and_entries_come_back_as_they_were(tmp_path):
-    progress = Progress()
-    progress.put(5.0, 2.5)
-    assert progress.get() == (5.0, 2.5)
+    progress = RunProgress()
+    progress.put(5.0, 2.5, planned=7)
+    taken_over = RunProgress(os.dup(progress.fd))
+    assert progress.get() == taken_over.get() == (5.0, 2.5, 7)
+    taken_over.close()
+    progress.close()
     entry = RunEntry("s", "v", {"a": "b"}, 3, True, 1.5, 2.5, 0)
     entry.save(tmp_path)
     assert read_entry(tmp_path) == entry

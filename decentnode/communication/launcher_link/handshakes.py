@@ -1,6 +1,9 @@
 """What nodes announce before the first round, in memory made before the fork.
 
 Each node writes its own slot; its launcher exchanges them with the other machines and fills all slots.
+
+Threads: the main thread of a host process writes the slots of its nodes, that of the launcher the slots of
+other machines. There is no lock: both are done before the first round.
 """
 
 from collections.abc import Mapping

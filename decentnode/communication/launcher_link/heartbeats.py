@@ -3,6 +3,9 @@
 A node marks each part of its rounds there, which takes less than a microsecond, and what it has done after
 each round. A reader of the memory detects a training thread that is stuck although other threads of its
 process answer. It reads the progress when it needs it, so no report says it.
+
+Threads: the node's thread writes its slot. The main threads of the launcher and of the fork server read all
+slots, without a lock; fault injection in the socket thread reads, too.
 """
 
 import math

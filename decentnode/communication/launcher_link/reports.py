@@ -3,6 +3,9 @@
 A line has at most PIPE_BUF bytes, so lines of many processes never interleave. A launcher that does not read
 loses lines but never delays a round. The last report of a node waits longer than others, for a launcher that
 was suspended for a while. What a node has done is no report: it stands beside its heartbeat.
+
+Threads: any thread of a node's process, an evaluator or the fork server sends. The main thread of the
+launcher reads.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Memory shared by a launcher and the processes it forks: made before the fork, freed with the last one."""
+"""Memory shared by a launcher and the processes it forks: made before the fork, freed with the last one.
+
+Threads: the launcher's main thread makes it; who writes where is said by the modules that use it.
+"""
 
 import math
 import mmap

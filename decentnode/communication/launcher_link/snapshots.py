@@ -2,6 +2,9 @@
 
 The observer reads vectors here, whatever transport carries the models. Where models are evaluated in the
 background, the evaluators have buffers of their own.
+
+Threads: the node's thread publishes. The observer's thread, or the main thread of an evaluator, reads and
+releases; the launcher's main thread releases what an evaluator leaves when it ends. Two flags order them.
 """
 
 from collections.abc import Sequence
@@ -54,7 +57,8 @@ class SnapshotBuffers:
             if awake.now() > deadline:
                 self._given_up.add(rank)
                 return False
-            await clock.sleep(POLL_INTERVAL)
+            with clock.outside():
+                await clock.look_again(POLL_INTERVAL)
         self._given_up.discard(rank)
         # The flags order both sides: the node writes here only after the reader released the last vector.
         self._vectors[row].copy_(vector)

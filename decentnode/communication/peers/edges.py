@@ -9,7 +9,7 @@ the other. States of a peer, and peers that are too slow: `peer.py`.
 W is symmetric in all rounds but one of each loss. An end i that times out on j has not received its payload,
 and cannot know whether j has mixed its own. Where messages are lost one way, j has. So the sum of all models
 changes once by w_ij (x_i - x_j). Correcting this would need a copy of every neighbor's model for a round
-(docs/reliability.md, "What a lost edge costs").
+(docs/reliability_lost_edges.md).
 
 Threads: the socket thread, which receives these messages. A node that skips rounds tells a node of its own
 process in its own thread.

@@ -1,6 +1,6 @@
 """One peer of one node: its state, and everything else that is known about it.
 
-States and events follow the drawing in docs/architecture.md, as in Akka Cluster's MemberStatus and in SWIM
+States and events follow the drawing in docs/architecture_failures.md, as in Akka Cluster and in SWIM
 (Das et al., 2002). `TRANSITIONS` is the only place that says which state follows which. A peer exchanges
 payloads while it is LIVE, UNLINKED (a part of LIVE) or LEAVING; in all other states `error` gives the reason
 why it does not. The first state is LIVE, unless `Peers.__missing__` sets another.

@@ -15,6 +15,7 @@ from decentnode.communication.torch_distributed.backend_choice import (
     backend_defect,
     facts_of,
 )
+from decentnode.communication.torch_distributed.collectives import GroupCollectives
 from decentnode.communication.torch_distributed.process_group import GroupFactory, prepare_nccl
 from decentnode.communication.torch_distributed.route import GroupRoute
 from decentnode.communication.torch_distributed.torch_groups import StoreRendezvous
@@ -101,6 +102,10 @@ class TorchDistributed(ProcessCommunication):
         route = GroupRoute(endpoint.peers, self.io_thread, endpoint.frame_route, self._most_bytes)
         endpoint.routes.insert(0, route)
         endpoint.waiter = route.transfer_queue
+        size = len(self.sockets.directory.home)
+        endpoint.collectives = GroupCollectives(
+            route.group_membership, endpoint.peers, size, counters=endpoint.counters
+        )
         # The group ends at the loss of any member, which a link shows.
         endpoint.keeps_links = True
         self.io_thread.listen(route)

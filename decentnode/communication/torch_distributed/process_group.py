@@ -87,6 +87,8 @@ class Group(ABC):
     """The device of its tensors."""
     gathers: bool
     """Whether all transfers of an exchange are posted at once, so every rank's list matches."""
+    reduces = False
+    """Whether it has `reduce_all`."""
 
     def __init__(self, plan: GroupPlan, rank: int) -> None:
         self.members = tuple(plan.members)
@@ -101,6 +103,13 @@ class Group(ABC):
     @abstractmethod
     def wait(self, work: Any, seconds: float) -> None:
         """Blocks until posted `work` is done; raises GroupBroken, also after `seconds`."""
+
+    def reduce_all(self, values: Tensor) -> Any:
+        """Starts to sum a vector over all members, in place; returns torch's handle.
+
+        All members call it in the same order. Raises GroupBroken.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no all-reduce")
 
     @abstractmethod
     def abort(self) -> None:
@@ -129,6 +138,7 @@ class GlooGroup(Group):
 
     device = torch.device("cpu")
     gathers = False
+    reduces = True
 
     def __init__(self, plan: GroupPlan, rank: int, store: Any, address: str, seconds: float) -> None:
         super().__init__(plan, rank)
@@ -148,6 +158,15 @@ class GlooGroup(Group):
                 raise GroupBroken(reason(error)) from error
             pending.append(Pending((transfer,), work))
         return pending
+
+    def reduce_all(self, values: Tensor) -> Any:
+        options = dist.AllreduceOptions()
+        # Gloo counts from the start, while other ranks may still compute; the wait has a limit of its own.
+        options.timeout = timedelta(seconds=Timeouts.group_operation)
+        try:
+            return self._backend.allreduce([values], options)
+        except RuntimeError as error:
+            raise GroupBroken(reason(error)) from error
 
     def wait(self, work: Any, seconds: float) -> None:
         try:

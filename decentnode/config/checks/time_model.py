@@ -14,7 +14,7 @@ from decentnode.training.settings import ONE_OF_BOTH, TrainingSettings
 
 
 def _paces(training: TrainingSettings, mapping: Mapping) -> Iterator[Defect]:
-    value = None if training.pace is None else training.pace.slowdown
+    value = None if training.slowed is None else training.slowed.slowdown
     machines, nodes = len(mapping.machines), mapping.num_nodes
     if isinstance(value, tuple) and len(value) not in (machines, nodes):
         what = f"must have one number for each of the {nodes} ranks or {machines} machines"

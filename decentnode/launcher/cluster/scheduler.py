@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from decentnode.config import loader as config
+from decentnode.config.overrides import Override
 from decentnode.config.plugin import Plugin
 from decentnode.config.settings import Settings
 from decentnode.core.streams import print_line
@@ -63,7 +64,7 @@ def _run_dir(settings: Settings, job: SchedulerJob) -> str | None:
     return str(machine_directory(Path(settings.run_dir) if settings.run_dir else named, job.machine))
 
 
-def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[str] = ()) -> Path:
+def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[Override] = ()) -> Path:
     """Returns this machine's part of a run's directory, if machines share it; otherwise all of it.
 
     Raises BadInput where this machine is not found among several that share it.
@@ -74,7 +75,7 @@ def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[str] = 
     elif os.path.isfile(run_dir / "config.yaml") and any(run_dir.glob("machine-*/config.yaml")):  # noqa: PTH113
         # The directory itself is that of the machine which came first.
         settings = config.load(run_dir / "config.yaml", overrides)
-        is_given = any(override.startswith("machine=") for override in overrides)
+        is_given = any(isinstance(o, str) and o.startswith("machine=") for o in overrides)
         directory = machine_directory(
             run_dir, this_machine(settings if is_given else replace(settings, machine=None))
         )

@@ -15,8 +15,8 @@ import msgspec
 
 from decentnode.core.text import quoted
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import UNDECODABLE, BadInput, DecentnodeError, RunFailed
-from decentnode.results.reader import Live
+from decentnode.errors import UNDECODABLE, DecentnodeError, RunFailed
+from decentnode.results.reader import Live, check_run
 
 LIVE = "live.json"
 NOBODY_THERE = (FileNotFoundError, ConnectionRefusedError)
@@ -220,8 +220,7 @@ def live_of(run_dir: Path) -> Live | None:
     """Returns the control socket of the run; None if no launcher has published one. Raises BadInput if it is
     no run.
     """
-    if not os.path.exists(run_dir / "config.yaml"):  # noqa: PTH110 - too long, or not ours
-        raise BadInput(f"{run_dir}: not the directory of a run; name one that holds a config.yaml")
+    check_run(run_dir)
     try:
         return msgspec.json.decode((run_dir / LIVE).read_bytes(), type=Live)
     except (OSError, *UNDECODABLE):

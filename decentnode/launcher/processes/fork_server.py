@@ -36,6 +36,11 @@ _WHICH = struct.Struct("<II")
 """Follows `START`: the position of a host process, and its new incarnation."""
 
 
+def restarts_of(incarnation: int) -> int:
+    """How often a process was restarted since its machine was started; 0 for its first incarnation."""
+    return incarnation % INCARNATIONS
+
+
 class ForkServer:
     """The launcher's end of a process that has everything in memory and forks from it."""
 
@@ -167,7 +172,7 @@ class ForkServerProcess:
         """Forks a process; if the kernel refuses, only its nodes are lost. `status`: of its predecessor."""
         server, incarnation = os.getpid(), self._restarts[position]
         # The first process of a machine has none. Reported first, so later reports count for the new process.
-        if incarnation % INCARNATIONS:
+        if restarts_of(incarnation):
             self._report(Restarted(position, status, incarnation))
         try:
             pid = os.fork()
@@ -226,7 +231,7 @@ class ForkServerProcess:
             if incarnation < self._restarts[position]:
                 if not self._is_over:
                     self._fork(position)
-            elif code != ExitCode.OK and incarnation % INCARNATIONS < attempts and self._is_amid(position):
+            elif code != ExitCode.OK and restarts_of(incarnation) < attempts and self._is_amid(position):
                 self._restarts[position] += 1
                 self._fork(position, code)
             else:

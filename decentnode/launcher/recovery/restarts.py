@@ -8,7 +8,7 @@ from decentnode.communication.base import HostProcess
 from decentnode.communication.launcher_link.reports import Report, Restarted
 from decentnode.core.text import how_it_ended, ranks_in_words
 from decentnode.errors import RunFailed
-from decentnode.launcher.processes.fork_server import INCARNATIONS, ForkServer
+from decentnode.launcher.processes.fork_server import INCARNATIONS, ForkServer, restarts_of
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable, MemberState
@@ -85,7 +85,7 @@ class Restarts:
         if self.server is None or self.is_stopping():
             raise RunFailed("no node is started again before the first round, or when the run is to stop")
         # The next number belongs to the next late join of this machine.
-        if incarnation % INCARNATIONS == 0:
+        if restarts_of(incarnation) == 0:
             raise RunFailed(f"rank {rank} was started again {INCARNATIONS - 1} times, the limit")
         self.server.restart(position, incarnation)
         return f"{ranks_in_words(ranks, MOST_RANKS)}: started again"
@@ -95,15 +95,15 @@ class Restarts:
         self._incarnations[report.process] = report.attempt
         # From here on new and restarted nodes connect to it.
         self.identity.absent -= set(process.ranks)
-        # A multiple is the first process of a late machine, not a restart.
-        if report.attempt % INCARNATIONS == 0:
+        attempt = restarts_of(report.attempt)
+        # 0: the first process of a late machine.
+        if attempt == 0:
             if process.index == 0:
                 text = f"{self.mapping.describe(process.machine)} comes after the start"
                 self.event_log.log("restarted", text, process.ranks[0])
             return
         again = "started again"
         if report.status is not None:
-            attempt = report.attempt % INCARNATIONS
             again = f"{how_it_ended(report.status)}; {again} ({attempt} of {self.attempts})"
         for rank in process.ranks:
             self.event_log.log("restarted", f"rank {rank}: {again}", rank)

@@ -5,7 +5,6 @@ of it lives.
 """
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 import msgspec
 
 from decentnode.config import loader as config
+from decentnode.config.overrides import Override
+from decentnode.config.python_source import objects_in
 from decentnode.config.settings import (
     CheckpointSettings,
     EvaluationSettings,
@@ -34,7 +35,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import difference, folder_of
 from decentnode.node.recording import model_records
 from decentnode.results import transcript
-from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, read_object, read_value
+from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, check_run, read_object, read_value
 from decentnode.results.records import cut_back, read_records, write_atomically
 
 MAY_CHANGE = (
@@ -55,19 +56,20 @@ class ResumePlan:
     """A run on this machine that is resumed."""
 
     def __init__(
-        self, run_dir: Path, overrides: Sequence[str] = (), accepts_other_code: bool = False
+        self, run_dir: Path, overrides: Sequence[Override] = (), accepts_other_code: bool = False
     ) -> None:
         """Raises BadInput if there is no run to resume, or if an override would change the models.
+
+        Objects that Python passes are taken for those that the run began with.
 
         `accepts_other_code`: whether plug-ins may have been edited since the start of the run.
         """
         self.run_dir = run_dir.absolute()
         self.config = self.run_dir / "config.yaml"
-        if not os.path.isfile(self.config):  # noqa: PTH113 - a path may also be too long, or not ours
-            raise BadInput(f"{run_dir}: is not the directory of a run (it has no config.yaml)")
+        check_run(run_dir)
         # Before anything is read: another start could change it meanwhile.
         self.lock = RunLock(self.run_dir)
-        before = config.load(self.config)
+        before = config.load(self.config, [objects_in(o) for o in overrides if not isinstance(o, str)])
         self.settings = replace(config.load(self.config, overrides), run_dir=str(self.run_dir))
         refuse_changes(before, self.settings)
         self._state = _read_state(self.run_dir)
@@ -208,7 +210,7 @@ def write_state(
     run_dir: Path, start: Start, experiment: Experiment, versions: Sequence[CodeVersion] = (),
     settings: str = "", threads: int = 1,
 ) -> None:  # fmt: skip
-    """Writes `run.json`: the run, its dataset, its metrics and its starts; raises BadInput.
+    """Writes `run.json`: the run, its samples, its metrics and its starts; raises BadInput.
 
     `versions`: the versions of the code it used, the newest last; `settings`: their `fingerprint`;
     `threads`: of torch in each process of this machine.
@@ -218,6 +220,7 @@ def write_state(
         "starts": start.starts, "dataset": experiment.samples.digest,
         "metrics": msgspec.to_builtins(experiment.metrics), "code": msgspec.to_builtins(versions),
         "settings": settings, "threads": threads,
+        "samples": experiment.samples.form,
     }  # fmt: skip
     path = run_dir / "run.json"
     try:

@@ -1,4 +1,4 @@
-"""The evaluations of a run on one machine, and what `evaluations.jsonl` has of them (docs/results.md)."""
+"""The evaluations of a run on one machine, and its `evaluations.jsonl` (docs/results_records.md)."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping

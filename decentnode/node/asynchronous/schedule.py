@@ -61,7 +61,9 @@ class LiveSchedule:
     messages: MessageExchange
     pace: Pace | None
     _free: float = field(default=0.0, init=False)
-    """The time from which on the next step may begin."""
+    """The time from which on the next step may begin; in virtual time the end of the one that has begun."""
+    _begun: bool = field(default=False, init=False)
+    """Whether a step is in progress in virtual time."""
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
         """The events of a window; each one is done when the next one is asked for."""
@@ -75,7 +77,14 @@ class LiveSchedule:
             if window.is_over(now):
                 return
             has_step = window.most_steps is None or taken < window.most_steps
-            if has_step and now >= self._free and self.sharing.may_step(now):
+            if clock.is_virtual and has_step and self.pace and not self._begun and self.sharing.may_step(now):
+                # The step takes virtual time first, and its effect comes at its end.
+                self._begun, self._free = True, now + self.pace.seconds(window.round, taken)
+            if has_step and now >= self._free and self._begun:
+                self._begun = False
+                taken += 1
+                yield STEP
+            elif has_step and now >= self._free and not clock.is_virtual and self.sharing.may_step(now):
                 # From its begin, so that the time of the step itself is part of its pace.
                 self._free = now + (self.pace.seconds(window.round, taken) if self.pace else 0.0)
                 taken += 1

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from decentnode.core.text import counted
+from decentnode.core.registry import guess
+from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput
 from decentnode.results.metrics import CLASSIFICATION, LOCAL, Metric
 from decentnode.results.partition_table import PartitionTable, read_partition
@@ -17,6 +18,7 @@ from decentnode.results.reader import (
     MOST_SHOWN,
     NOT_OURS,
     EvaluationRow,
+    StrPath,
     read_evaluations,
     read_metrics,
     read_value,
@@ -93,12 +95,25 @@ class Spread:
 ROUNDS = Axis("rounds", "rounds", "round", of=lambda row: row.round + 1)
 SECONDS = Axis("seconds", "time", "seconds", of=lambda row: row.seconds)
 BYTES = Axis("bytes", "bytes sent", "bytes sent per node", of=lambda row: fmean(row.bytes_sent.values()))
+AXES = {axis.key: axis for axis in (ROUNDS, BYTES, SECONDS)}
 UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
+
+
+def chosen_axis(name: str) -> Axis:
+    """The axis of that name; raises BadInput where there is none."""
+    if name not in AXES:
+        known = guess(name, AXES) or f" (known: {', '.join(AXES)})"
+        raise BadInput(f"unknown x axis {quoted(name)}{known}")
+    return AXES[name]
 
 
 def bytes_axis(runs: Sequence[RunCurves]) -> Axis:
     """The bytes sent per node, in the unit that suits the largest of these runs."""
-    most = max(sent for run in runs for sent in BYTES.values(run.rows))
+    return in_unit(max(sent for run in runs for sent in BYTES.values(run.rows)))
+
+
+def in_unit(most: float) -> Axis:
+    """The bytes sent per node, in the unit that suits the largest number of them."""
     unit = next((unit for unit, size in UNITS.items() if most >= size), "bytes")
     return replace(BYTES, label=f"{unit} sent per node", scale=1.0 / UNITS[unit])
 
@@ -144,8 +159,9 @@ def last_values(run: RunCurves) -> list[float]:
     return sorted((run.headline.scale * value for value in known), reverse=not run.headline.higher_is_better)
 
 
-def read_runs(paths: Sequence[Path]) -> list[RunCurves]:
+def read_runs(directories: Sequence[StrPath]) -> list[RunCurves]:
     """The runs in these directories, with different names; raises BadInput."""
+    paths = [*map(Path, directories)]
     runs = [_read(path) for path in paths]
     judged = {run.headline.name: run.name for run in runs if run.rows}
     if len(judged) > 1:

@@ -4,6 +4,7 @@ It imports matplotlib, and runs in a process of its own, after the nodes have en
 """
 
 import argparse
+import io
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +64,16 @@ MOST_BARS = 100
 """The most counts with gaps between their bars; more are one area."""
 PICTURES = (".png", ".svg", ".pdf")
 DPI = 130
+SCREEN_DPI = 72
+"""Points of a figure that notebooks show as one pixel of the page."""
+THUMBNAIL_INCHES = (4.4, 2.2)
+MIDDLE = "#808080"
+"""The gray with enough contrast to white and to black."""
+THUMBNAIL: dict[Any, Any] = {
+    "font.size": 8, "lines.linewidth": 1.6, "lines.markersize": 3.0, "grid.color": "#80808040",
+    "axes.edgecolor": MIDDLE, "axes.labelcolor": MIDDLE, "xtick.color": MIDDLE, "ytick.color": MIDDLE,
+}  # fmt: skip
+"""The style of pictures that stand on the page's own background, light or dark."""
 MEAN, STD, RANGE, AVERAGE = "mean of the nodes", "± standard deviation", "lowest to highest", "average model"
 """Names of the parts of a curve in the legend."""
 LOSS_COSTS = ("loss_bytes", "loss_seconds")
@@ -99,7 +110,7 @@ def plot(runs: Sequence[StrPath], out: StrPath, metric: str | None = None) -> li
 
     `metric`: the one to judge by, instead of the headline metric.
     """
-    return draw(chosen_metric(read_runs([*map(Path, runs)]), metric), Path(out))
+    return draw(chosen_metric(read_runs(runs), metric), Path(out))
 
 
 def draw(curves: Sequence[RunCurves], out: Path) -> list[Path]:
@@ -127,7 +138,7 @@ def panels_of(runs: Sequence[RunCurves]) -> dict[str, Panel]:
     if local is not None and all(local in run.metrics for run in tested):
         panels[f"{local.name}_{ROUNDS.key}"] = _curves(runs, local, ROUNDS)
     if any(run.distances for run in runs):
-        panels["consensus_distance"] = lambda axes: _draw_distances(axes, runs)
+        panels["consensus_distance"] = _distances(runs, ROUNDS)
     if len(runs) == 1 and (table := runs[0].partition):
         panels["labels" if table.labels else "samples"] = lambda axes: _draw_partition(axes, table)
     elif tested:
@@ -148,9 +159,43 @@ def overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
     return figure
 
 
-def single(runs: Sequence[RunCurves], panel: Panel) -> Figure:
+class NotebookFigure(Figure):
+    """A figure that a notebook shows without pyplot, as sharp as its screen."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        width, height = (round(SCREEN_DPI * inches) for inches in self.get_size_inches())
+        return as_png(self), {"width": width, "height": height}
+
+
+def as_png(figure: Figure, transparent: bool = False) -> bytes:
+    """The figure as PNG with two pixels for each one of a usual screen."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=2 * SCREEN_DPI, transparent=transparent)
+    return file.getvalue()
+
+
+def run_figure(run: RunCurves, metric: Metric | None, axis: Axis) -> NotebookFigure:
+    """Returns one curve of a run that was evaluated; without a metric the consensus distance."""
+    with drawing_style():
+        panel = _distances([run], axis) if metric is None else _curves([run], metric, axis)
+        return single([run], panel)
+
+
+def thumbnail(run: RunCurves) -> bytes:
+    """Returns the headline metric by round as a small PNG without a background."""
+    with drawing_style(THUMBNAIL):
+        figure = Figure(figsize=THUMBNAIL_INCHES, layout="constrained")
+        axes, (style,) = figure.add_subplot(), styled([run])
+        x, spread = ROUNDS.values(run.rows), spread_of(run.rows, run.headline)
+        _draw_spread(axes, x, spread, style=style)
+        axes.set(xlabel=ROUNDS.label, ylabel=_label(run.headline))
+        axes.xaxis.set_major_locator(_locator(ROUNDS))
+        return as_png(figure, transparent=True)
+
+
+def single(runs: Sequence[RunCurves], panel: Panel) -> NotebookFigure:
     """Returns one panel by itself, with its legend."""
-    figure = Figure(figsize=(7, 4.6), layout="constrained")
+    figure = NotebookFigure(figsize=(7, 4.6), layout="constrained")
     panel(figure.add_subplot())
     _add_legend(figure, runs)
     return figure
@@ -231,9 +276,13 @@ def _curves(runs: Sequence[RunCurves], metric: Metric, axis: Axis) -> Panel:
                 )  # fmt: skip
         axes.set(xlabel=axis.label, ylabel=_label(metric))
         axes.xaxis.set_major_locator(_locator(axis))
-        axes.set_title(f"{metric.title.capitalize()} against {axis.name}")
+        axes.set_title(f"{_capitalized(metric.title)} against {axis.name}")
 
     return draw
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _label(metric: Metric) -> str:
@@ -278,20 +327,26 @@ def _draw_line(axes: Axes, x: list[float], y: list[float], style: Style, meaning
     axes.plot(x, y, color=style.color, marker=marker, label=style.name or meaning)
 
 
-def _draw_distances(axes: Axes, runs: Sequence[RunCurves]) -> None:
+def _distances(runs: Sequence[RunCurves], axis: Axis) -> Panel:
     """Consensus distance, on a logarithmic scale."""
-    for style in styled(runs):
-        if distances := style.run.distances:
-            _draw_line(axes, [*map(float, distances)], [*distances.values()], style=style)
-    axes.set(xlabel="round", ylabel="distance to the mean model, relative")
-    # A distance of 0 has no place on this scale: its line leaves the picture below.
-    axes.set_yscale("log", nonpositive="clip")
-    _number_decades(axes)
-    axes.xaxis.set_major_locator(_locator(ROUNDS))
-    axes.set_title("Consensus distance")
+
+    def draw(axes: Axes) -> None:
+        for style in styled(runs):
+            rows = [row for row in style.run.rows if row.consensus_distance is not None]
+            distances = [row.consensus_distance or 0.0 for row in rows]
+            if rows:
+                _draw_line(axes, axis.values(rows), distances, style=style)
+        axes.set(xlabel=axis.label, ylabel="distance to the mean model, relative")
+        # A distance of 0 has no place on this scale: its line leaves the picture below.
+        axes.set_yscale("log", nonpositive="clip")
+        number_decades(axes)
+        axes.xaxis.set_major_locator(_locator(axis))
+        axes.set_title("Consensus distance" if axis is ROUNDS else f"Consensus distance against {axis.name}")
+
+    return draw
 
 
-def _number_decades(axes: Axes) -> None:
+def number_decades(axes: Axes) -> None:
     """Sets plain numbers on a logarithmic axis; a shorter range has more of them between powers of ten."""
     least, most = axes.get_ylim()
     axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 4, 5, 6, 8) if most < 10 * least else (2, 5)))
@@ -300,7 +355,7 @@ def _number_decades(axes: Axes) -> None:
     axes.grid(visible=True, which="minor", axis="y")
 
 
-def check_picture(path: Path, option: str = "--figure") -> None:
+def check_picture(path: Path, option: str = "--draw") -> None:
     """Raises BadInput unless the ending of the path, given by an option, is that of a picture."""
     if path.suffix.lower() not in PICTURES:
         raise BadInput(f"{option}: {path}: must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
@@ -321,7 +376,7 @@ def draw_partition(table: PartitionTable, path: Path) -> None:
         try:
             figure.savefig(path, dpi=DPI)
         except OSError as error:
-            raise BadInput(f"--figure: {path}: cannot be written: {error.strerror}") from error
+            raise BadInput(f"--draw: {path}: cannot be written: {error.strerror}") from error
 
 
 def _draw_partition(axes: Axes, table: PartitionTable) -> None:

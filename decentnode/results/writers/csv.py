@@ -18,7 +18,7 @@ from decentnode.results.writers.base import Writer
 @WRITERS.register("csv")
 @dataclass(kw_only=True)
 class CsvWriter(Writer):
-    """A table with a line for each rank and evaluation, as `Run.to_frame` (RFC 4180, lines end in a newline).
+    """A table as `Run.evaluations`, a line for each rank and evaluation (RFC 4180, lines end in a newline).
 
     Lines are appended and synced after each evaluation, so a run that is killed leaves whole lines.
     """

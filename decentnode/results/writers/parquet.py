@@ -16,7 +16,7 @@ from decentnode.results.writers.base import Writer
 @WRITERS.register("parquet")
 @dataclass(kw_only=True)
 class ParquetWriter(Writer):
-    """A table with a row for each rank and evaluation, as `Run.to_frame` (Apache Parquet, 2013).
+    """A table with a row for each rank and evaluation, as `Run.evaluations` (Apache Parquet, 2013).
 
     It is written new beside itself and renamed after each evaluation, so it can always be read whole.
     """

@@ -5,12 +5,12 @@ from math import cos, isfinite, pi, sin
 from typing import Any
 
 from decentnode.results import Run, Study
+from decentnode.results.bands import AXES, Band, distance_band, metric_band
 from decentnode.results.figures.styles import PALETTE, CurveStyle, style_at
 from decentnode.results.metrics import LOSS, Metric
 from decentnode.results.partition_table import read_partition
 from decentnode.results.run import FINISHED
 from decentnode.results.study import Variant
-from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
 
 Chart = dict[str, Any]
 """A dict with `data` and `layout` of a plotly figure."""
@@ -36,7 +36,7 @@ def curve_charts(study: Study) -> dict[str, Chart]:
     styles, charts = styles_of(study), {}
     alone = all(variant.had_the_machine_alone for variant in study.compared)
     for metric in metrics:
-        bands = {variant.name: metric_band(variant, metric) for variant in study.compared}
+        bands = {variant.name: metric_band(variant.finished, metric) for variant in study.compared}
         for axis in AXES:
             title = AXIS_TITLES[axis]
             if axis == "seconds" and not alone:
@@ -65,7 +65,9 @@ def distance_chart(study: Study) -> Chart:
     traces = [
         trace
         for variant in study.compared
-        for trace in _traces(variant.name, distance_band(variant), "rounds", style=styles[variant.name])
+        for trace in _traces(
+            variant.name, distance_band(variant.finished), "rounds", style=styles[variant.name]
+        )
     ]
     layout = _layout("round", "distance to the mean model, relative")
     layout["yaxis"] |= {"type": "log", "exponentformat": "power"}

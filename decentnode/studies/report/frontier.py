@@ -13,8 +13,9 @@ from decentnode.results.metrics import Metric
 from decentnode.results.run import Run
 from decentnode.results.statistics import Interval, interval
 from decentnode.results.study import Variant
+from decentnode.results.table_cells import UNKNOWN, Cell, number, of_bytes, of_seconds, plain
 from decentnode.studies.report.claims import Claims
-from decentnode.studies.report.tables import UNKNOWN, Cell, Table, number, of_bytes, of_seconds, plain
+from decentnode.studies.report.tables import Table
 
 ON_FRONT = "*"
 AUDIT = "canary_audit"

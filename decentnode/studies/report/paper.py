@@ -11,11 +11,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from decentnode.results import Study
+from decentnode.results.bands import AXES, Band, distance_band, metric_band
 from decentnode.results.figures.styles import PATTERNS, CurveStyle, style_at
 from decentnode.results.metrics import LOSS, Metric
 from decentnode.results.study import Variant
 from decentnode.studies.report import tables
-from decentnode.studies.report.bands import AXES, Band, distance_band, metric_band
 from decentnode.studies.report.charts import label, styles_of
 
 WIDTH_INCHES, HEIGHT_INCHES = {1: 3.35, 2: 6.9}, 2.3
@@ -84,10 +84,10 @@ def _figures(study: Study, width: float = WIDTH_INCHES[1]) -> dict[str, Figure]:
     alone = all(variant.had_the_machine_alone for variant in study.compared)
     for part, curves in _parts(study).items():
         for metric in metrics:
-            bands = [(curve, metric_band(curve.variant, metric)) for curve in curves]
+            bands = [(curve, metric_band(curve.variant.finished, metric)) for curve in curves]
             for axis in AXES if alone else [name for name in AXES if name != "seconds"]:
                 figures[f"{metric.name}_{axis}{part}"] = _figure(bands, axis, metric, width=width)
-        distances = [(curve, distance_band(curve.variant)) for curve in curves]
+        distances = [(curve, distance_band(curve.variant.finished)) for curve in curves]
         figures[f"consensus_distance{part}"] = _figure(distances, "rounds", None, width=width)
     return figures
 

@@ -5,30 +5,20 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import isfinite
 
 from decentnode.core.text import readable_bytes, readable_seconds
 from decentnode.results import Study
 from decentnode.results.compare import AT_MOST
 from decentnode.results.metrics import Metric
 from decentnode.results.run import FINISHED
-from decentnode.results.statistics import Comparison, Interval, interval
+from decentnode.results.statistics import Comparison, interval
 from decentnode.results.study import Measure, Variant, graphs_and_seeds
+from decentnode.results.table_cells import UNKNOWN, Cell, number, of_bytes, of_seconds, plain
 from decentnode.studies.report.claims import Claims
 
-UNKNOWN = "-"
 LONGEST_LINE = 10
 """Letters of a heading in LaTeX; a longer one takes two lines."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell: its text, and the number that it sorts by."""
-
-    text: str
-    value: float = nan
-    half: float = nan
-    """Half of the 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -127,35 +117,6 @@ def _seeds(variant: Variant) -> Cell:
 
 def _shared(cell: Cell, alone: bool) -> Cell:
     return cell if alone or cell.text == UNKNOWN else Cell(f"({cell.text})", cell.value, cell.half)
-
-
-def plain(interval: Interval, digits: int) -> Cell:
-    """A number without a unit."""
-    if not isfinite(interval.mean):
-        return Cell(UNKNOWN)
-    half = f" ± {interval.half:.{digits}f}" if isfinite(interval.half) else ""
-    return Cell(f"{interval.mean:.{digits}f}{half}", interval.mean, interval.half)
-
-
-def number(interval: Interval, metric: Metric) -> Cell:
-    """A value of the metric, as people read it, with its interval."""
-    if not isfinite(interval.mean):
-        return Cell(UNKNOWN)
-    digits = ".2f" if metric.is_fraction else ".4g"
-    half = f" ± {interval.half:{'.2f' if metric.is_fraction else '.2g'}}" if isfinite(interval.half) else ""
-    return Cell(f"{interval.mean:{digits}}{half}", interval.mean, interval.half)
-
-
-def of_bytes(interval: Interval) -> Cell:
-    """A number of bytes."""
-    known = isfinite(interval.mean)
-    return Cell(readable_bytes(interval.mean), interval.mean, interval.half) if known else Cell(UNKNOWN)
-
-
-def of_seconds(interval: Interval) -> Cell:
-    """A time."""
-    known = isfinite(interval.mean)
-    return Cell(readable_seconds(interval.mean), interval.mean, interval.half) if known else Cell(UNKNOWN)
 
 
 def difference_table(comparisons: Sequence[Comparison], metric: Metric) -> Table:

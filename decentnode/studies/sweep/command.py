@@ -7,10 +7,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from decentnode.config.extends import ConfigSource
+from decentnode.config.overrides import Override
 from decentnode.config.type_check import unknown
 from decentnode.core.process_setup import check_kernel
 from decentnode.core.streams import print_line, print_lines
@@ -32,10 +33,10 @@ _PART = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})")
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """The words of the command line."""
+    """What is asked for on the command line, or from Python."""
 
-    study: Path
-    overrides: Sequence[str] = ()
+    source: ConfigSource
+    overrides: Sequence[Override] = ()
     accepts_other_code: bool = False
     only: Sequence[str] = ()
     """Names of runs; empty: all."""
@@ -44,9 +45,12 @@ class SweepRequest:
 
     @property
     def command(self) -> str:
-        """Returns this command for a shell, without what selects runs."""
+        """Returns this command for a shell, without what selects runs; values from Python have none."""
+        words = [override for override in self.overrides if isinstance(override, str)]
+        if callable(self.source) or len(words) < len(self.overrides):
+            return "the same call of decentnode.sweep"
         accept = ["--accept-code-change"] if self.accepts_other_code else []
-        return shlex.join(["decentnode", "sweep", str(self.study), *self.overrides, *accept])
+        return shlex.join(["decentnode", "sweep", str(self.source), *words, *accept])
 
     def select(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
         """The runs that are asked for; raises BadInput."""
@@ -123,7 +127,7 @@ def _inspect(request: SweepRequest) -> tuple[PlannedStudy, list[RunDirectory], d
     """The runs that are asked for, and what there is of each; raises BadInput."""
     # Other threads would not survive the forks.
     torch.set_num_threads(1)
-    study = read_study(request.study, request.overrides)
+    study = read_study(request.source, request.overrides)
     directories = [RunDirectory(run) for run in request.select(planned_runs(study))]
     statuses = {directory.planned.name: directory.status for directory in directories}
     done = [directory for directory in directories if statuses[directory.planned.name] is RunStatus.DONE]

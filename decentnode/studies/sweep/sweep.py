@@ -199,7 +199,7 @@ class Sweep:
         )
 
     def _row(self, forked: ForkedRun, now: float) -> RunningRow:
-        began, done = forked.progress.get()
+        began, done, _ = forked.progress.get()
         rate = 0.0 if isnan(began) or now <= began else done / (now - began)
         rounds = forked.planned.settings.rounds
         return RunningRow(forked.planned.name, rounds, done, rate=rate, seconds=now - forked.began)

@@ -1,14 +1,13 @@
-"""Curves of variants: the mean over seeds after each evaluation, with the band of its 95 % interval."""
+"""Curves of a variant: the mean over seeds after each evaluation, with the band of its 95 % interval."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, isfinite, log, nan
 from statistics import fmean
 
-from decentnode.results import Run
 from decentnode.results.metrics import Metric
+from decentnode.results.run import Run
 from decentnode.results.statistics import interval
-from decentnode.results.study import Variant
 
 AXES: dict[str, Callable[[Run], list[float]]] = {
     "rounds": lambda run: run.rounds,
@@ -54,24 +53,24 @@ def band_of(runs: Sequence[Run], values: Callable[[Run], Sequence[float]]) -> Ba
     return Band(shared, x, mean, low=low, high=high)
 
 
-def metric_band(variant: Variant, metric: Metric) -> Band:
-    """The curve of a metric, mean over nodes, as people read it; runs in progress are left out.
+def metric_band(runs: Sequence[Run], metric: Metric) -> Band:
+    """The curve of a metric, mean over nodes, as people read it.
 
     Intervals of a fraction end where its values end, at 0 and 100 %.
     """
-    band = band_of(variant.finished, lambda run: run.curve(metric))
+    band = band_of(runs, lambda run: run.curve(metric))
     if not metric.is_fraction:
         return band
     low, high = ([min(max(value, 0.0), metric.scale) for value in edge] for edge in (band.low, band.high))
     return replace(band, low=low, high=high)
 
 
-def distance_band(variant: Variant) -> Band:
+def distance_band(runs: Sequence[Run]) -> Band:
     """The curve of the consensus distance, for a logarithmic scale; nan where it is unknown or 0.
 
     Mean and interval are those of its logarithm, so the band never reaches 0.
     """
-    band = band_of(variant.finished, lambda run: [_log(row.consensus_distance) for row in run.rows])
+    band = band_of(runs, lambda run: [_log(row.consensus_distance) for row in run.rows])
     mean, low, high = ([exp(value) for value in part] for part in (band.mean, band.low, band.high))
     return Band(band.rounds, band.x, mean, low=low, high=high)
 

@@ -1,0 +1,104 @@
+"""The four commands from Python. Each works in a process of its own, and this one stays as it was."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from decentnode.api.process import answer_of
+from decentnode.api.work import CommandRequest
+from decentnode.config.loader import resolved
+from decentnode.config.settings import Settings
+from decentnode.core.text import how_it_ended
+from decentnode.errors import STOPPED_BY, ExitCode, RunFailed
+from decentnode.results.run import Run
+from decentnode.results.study import Study
+
+Configuration = str | Path | Mapping[str, Any] | Settings
+"""The path of a YAML file, the name of a shipped configuration, or its values."""
+
+
+def run(config: Configuration, /, *, progress: bool = True, **overrides: Any) -> Run:
+    """Runs an experiment on this machine, and returns its results.
+
+        run = decentnode.run("quickstart", rounds=20, sharing={"name": "choco", "gamma": 0.3})
+
+    `overrides` change the configuration as a file that extends it would: mappings change single keys, and a
+    plug-in of another name replaces the section. A plug-in may be an object: a class, a function, or an
+    instance, of which each node gets a copy; a model's weights are the start of all nodes, and a dataset may
+    be `(train, test)`. In a notebook all nodes are in one process (`communication: inproc`), unless
+    `communication` is given here or has options in the file. The models after the last round are kept
+    (`records.models`). `progress`: whether the progress is shown.
+
+    Raises BadInput for what is wrong in the configuration, StartError, RunFailed, and KeyboardInterrupt after
+    a Ctrl-C, which stops the nodes gracefully; a second one kills them.
+    """
+    answer = answer_of(CommandRequest("run", _values_of(config), overrides), progress)
+    return _run_of(answer.directory, answer.code)
+
+
+def resume(
+    run: str | Path | Run, /, *, progress: bool = True, accept_code_change: bool = False, **overrides: Any
+) -> Run:
+    """Resumes a run that was stopped or killed, or one that has finished with more rounds (`rounds=N`).
+
+    Plug-ins that were objects must be given again. `accept_code_change`: whether plug-ins may have been
+    edited. Raises as `run`.
+    """
+    directory = run.directory if isinstance(run, Run) else run
+    request = CommandRequest("resume", str(directory), overrides, accepts_other_code=accept_code_change)
+    answer = answer_of(request, progress)
+    return _run_of(answer.directory, answer.code)
+
+
+def sweep(
+    study: str | Path | Mapping[str, Any], /, *, progress: bool = True, accept_code_change: bool = False,
+    **overrides: Any,
+) -> Study:  # fmt: skip
+    """Runs what is missing of a study, and returns all its runs.
+
+        study = decentnode.sweep({"base": "quickstart", "axes": {"sharing": ["gossip", "choco"]}, "seeds": 3})
+
+    `overrides` change the keys of the study's file, such as `seeds=3` or `jobs=1`. Raises as `run`.
+    """
+    content = dict(study) if isinstance(study, Mapping) else str(study)
+    answer = answer_of(
+        CommandRequest("sweep", content, overrides, accepts_other_code=accept_code_change), progress
+    )
+    _raise_failure(answer.directory, answer.code, "the same call")
+    return Study(answer.directory)
+
+
+def validate(config: Configuration, /, *, load: bool = True, **overrides: Any) -> dict[str, Any]:
+    """Checks a configuration, and returns it with its defaults filled in; raises BadInput with every defect.
+
+    `load`: whether to load the dataset and make one dry round, too.
+    """
+    answer = answer_of(CommandRequest("validate", _values_of(config), overrides, loads=load), shows=False)
+    return answer.values
+
+
+def _values_of(config: Configuration) -> str | dict[str, Any]:
+    if isinstance(config, Settings):
+        return resolved(config, with_objects=True)
+    return dict(config) if isinstance(config, Mapping) else str(config)
+
+
+def _run_of(directory: str, code: int) -> Run:
+    _raise_failure(directory, code, "decentnode.resume")
+    finished = Run(directory)
+    if code == ExitCode.NODES_LOST:
+        lost = len(finished.summary.get("lost_nodes", ()))
+        warnings.warn(f"{directory}: the run has finished, and {lost} nodes were lost", stacklevel=3)
+    return finished
+
+
+def _raise_failure(directory: str, code: int, command: str) -> None:
+    """Raises for the exit code of a run or a study without a usable result; `command` continues it."""
+    if code in STOPPED_BY.values():
+        how = f"{directory}: stopped; {command} continues it" if directory else "stopped before the start"
+        raise KeyboardInterrupt(how)
+    if code in (ExitCode.FAILED, ExitCode.OUT_OF_MEMORY):
+        raise RunFailed(f"{directory}: ended without a usable result (exit code {code}); see its logs")
+    if code < 0:
+        raise RunFailed(f"the process of the run was {how_it_ended(code)}")

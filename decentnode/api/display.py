@@ -1,0 +1,84 @@
+"""What a command from Python shows: the lines of the run, and in a notebook a bar above them."""
+
+import codecs
+import sys
+import time
+from html import escape
+from math import isnan
+from typing import Any
+
+from decentnode.core.text import clock_time
+
+
+class Lines:
+    """Writes the output of the run to that of the caller."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(self, piece: bytes) -> None:
+        """Writes some output."""
+        sys.stdout.write(self._decoder.decode(piece))
+        sys.stdout.flush()
+
+    def show(self, began: float, done: float, rounds: int) -> None:
+        """Shows how many rounds are done, and since when, on the clock of `time.monotonic`."""
+
+    def close(self) -> None:
+        """Shows the end."""
+
+
+class Silence(Lines):
+    """Shows nothing."""
+
+    def write(self, piece: bytes) -> None:
+        pass
+
+
+class NotebookBar(Lines):
+    """Updates a bar in the output of the cell, above the lines."""
+
+    def __init__(self, display: Any, html: Any) -> None:
+        super().__init__()
+        self._html = html
+        self._began, self._done, self._rounds = float("nan"), 0.0, 0
+        self._handle = display(html(self._bar("starting")), display_id=True)
+
+    def show(self, began: float, done: float, rounds: int) -> None:
+        if isnan(began) or (done == self._done and self._rounds):
+            return
+        self._began, self._done, self._rounds = began, done, rounds
+        elapsed = time.monotonic() - began
+        left = f", about {clock_time(elapsed * (rounds - done) / done)} left" if done else ""
+        self._update(f"round {done:.0f} of {rounds}, {clock_time(elapsed)}{left}")
+
+    def close(self) -> None:
+        is_known = not isnan(self._began)
+        after = f" after {clock_time(time.monotonic() - self._began)}" if is_known else ""
+        self._update(f"ended{after}, {self._done:.0f} of {self._rounds} rounds" if is_known else "ended")
+
+    def _update(self, text: str) -> None:
+        self._handle.update(self._html(self._bar(text)))
+
+    def _bar(self, text: str) -> str:
+        style = "width: 24em; vertical-align: middle"
+        bar = f'<progress value="{self._done:g}" max="{self._rounds or 1}" style="{style}"></progress>'
+        return f"<div>{bar} <span>{escape(text)}</span></div>"
+
+
+def display_for(shows: bool) -> Lines:
+    """Returns what shows a run here: a bar in a notebook, lines elsewhere, and nothing if not wanted."""
+    if not shows:
+        return Silence()
+    if not in_notebook():
+        return Lines()
+    from IPython.display import HTML, display
+
+    return NotebookBar(display, HTML)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")

@@ -1,0 +1,106 @@
+"""The process in which a command from Python works, as the process of the caller sees it.
+
+It is a fork of this process, so that objects of the caller need no file, and nothing here changes. Where this
+process has used CUDA, a fork could not use it. The process then starts afresh, and takes plain values alone.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn, TextIO, cast
+
+import msgspec
+import torch
+
+from decentnode import errors
+from decentnode.api.display import display_for, in_notebook
+from decentnode.api.work import CommandAnswer, CommandRequest, work_on
+from decentnode.core.polling import ready
+from decentnode.core.process_setup import end_thread_pools
+from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.launcher.processes.launcher_process import LauncherProcess, RunProgress
+from decentnode.launcher.report.live_view import is_capable
+
+SHOWN_EVERY = 0.25
+"""Seconds between two looks at the progress."""
+PIECE = 1 << 16
+
+
+def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
+    """Returns what the process answers, after its end; raises the error that ended it, if one did.
+
+    `shows`: whether output and progress are shown. A KeyboardInterrupt of the caller stops the run
+    gracefully, and a second one kills its nodes.
+    """
+    request.is_notebook = in_notebook()
+    # There the live view of the run draws by itself.
+    is_terminal = shows and sys.stdout is sys.__stdout__ and is_capable(cast(TextIO, sys.stdout))
+    display = display_for(shows and not is_terminal)
+    progress, content = RunProgress(), bytearray()
+    (answer_end, answer_fd), (output_end, output_fd) = os.pipe(), os.pipe()
+    output = None if is_terminal else output_fd
+    # Threads of OpenMP would not survive the fork.
+    end_thread_pools()
+    work = _work_of(request, answer_fd, progress, output)
+    process = LauncherProcess(work)
+    os.close(answer_fd)
+    os.close(output_fd)
+    takers: dict[int, Callable[[bytes], object]] = {answer_end: content.extend, output_end: display.write}
+    try:
+        has_ended = False
+        while not has_ended:
+            try:
+                readable = ready([process.fd, *takers], seconds=SHOWN_EVERY)
+                for fd in takers.keys() & readable:
+                    piece = os.read(fd, PIECE)
+                    # Not at its end, which the nodes' processes may delay.
+                    takers[fd](piece) if piece else takers.pop(fd)
+                has_ended = process.fd in readable and takers.keys().isdisjoint(readable)
+                display.show(*progress.get())
+            except KeyboardInterrupt:
+                process.stop(signal.SIGINT)
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        code, _ = process.reap()
+        display.close()
+        progress.close()
+        os.close(answer_end)
+        os.close(output_end)
+    try:
+        answer = msgspec.json.decode(content, type=CommandAnswer)
+    except UNDECODABLE:  # It was killed.
+        answer = CommandAnswer(code)
+    if answer.error:
+        raise getattr(errors, answer.error)(*answer.lines)
+    return answer
+
+
+def _work_of(
+    request: CommandRequest, answer_fd: int, progress: RunProgress, output_fd: int | None
+) -> Callable[[], int]:
+    """Returns what the forked process does; raises BadInput for objects where it must start afresh."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return partial(work_on, request, answer_fd, progress, output_fd)
+    if objects := request.objects():
+        raise BadInput(
+            f"{', '.join(objects)}: this process has used CUDA, so the run starts in a new process, which "
+            "cannot have its objects; name plug-ins as module:Class, or start the run before CUDA is used"
+        )
+    return partial(_start_afresh, request, answer_fd, progress.fd, output_fd)
+
+
+def _start_afresh(
+    request: CommandRequest, answer_fd: int, progress_fd: int, output_fd: int | None
+) -> NoReturn:
+    """Runs in the child: replaces it by a new Python, which does the work."""
+    request_fd = os.memfd_create("decentnode-request")
+    os.write(request_fd, msgspec.json.encode(request))
+    os.lseek(request_fd, 0, os.SEEK_SET)
+    fds = [request_fd, answer_fd, progress_fd, *([] if output_fd is None else [output_fd])]
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "decentnode.api.new_process", *map(str, fds)])

@@ -1,0 +1,176 @@
+"""What the process of a command does: that of the command line, with values and objects of the caller."""
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import msgspec
+import torch
+
+from decentnode import errors
+from decentnode.config import extends
+from decentnode.config import loader as config
+from decentnode.config.error_locations import plugin_errors_as_bad_input, with_locations
+from decentnode.config.extends import ConfigSource
+from decentnode.config.overrides import Override
+from decentnode.config.python_source import document_of, objects_in
+from decentnode.config.settings import Settings
+from decentnode.core.process_setup import find_gpus_without_cuda
+from decentnode.core.streams import send_output_to
+from decentnode.errors import BadInput, ConfigError, DecentnodeError, ExitCode, RunFailed, explained
+from decentnode.launcher.cluster.scheduler import part_of
+from decentnode.launcher.processes.launcher_process import RunProgress
+from decentnode.launcher.recovery.resume import ResumePlan
+from decentnode.launcher.report.console import LiveConsole
+from decentnode.launcher.report.live_view import screen_for
+from decentnode.launcher.report.progress_console import ProgressConsole
+from decentnode.launcher.start import run_here
+from decentnode.mapping.job import job_of_one_task
+from decentnode.node import dry_round
+from decentnode.node.experiment import Experiment
+from decentnode.studies.study_file import read_study
+from decentnode.studies.sweep import command as sweep_command
+
+Screen = Callable[[TextIO], LiveConsole]
+KEEP_MODELS: Override = {"records": {"models": {}}}
+"""What a caller can do with a run is done with its models, so the last ones are kept."""
+DEFAULT_TRANSPORTS = (None, "zeromq", {"name": "zeromq"})
+
+
+class CommandRequest(msgspec.Struct):
+    """A command with its arguments."""
+
+    command: Literal["run", "resume", "sweep", "validate"]
+    config: Any
+    """The path of a configuration, a study or a run, a name, or values."""
+    overrides: dict[str, Any]
+    loads: bool = True
+    """Whether to load the dataset and make a dry round, to validate."""
+    accepts_other_code: bool = False
+    is_notebook: bool = False
+
+    @property
+    def source(self) -> ConfigSource:
+        """The configuration as the loader reads it."""
+        return partial(document_of, self.config) if isinstance(self.config, Mapping) else str(self.config)
+
+    def objects(self) -> list[str]:
+        """Returns the keys whose values are objects, which no file can have."""
+        values = self.config if isinstance(self.config, Mapping) else {}
+        return list({**objects_in(values), **objects_in(self.overrides)})
+
+
+class CommandAnswer(msgspec.Struct):
+    """What came of it."""
+
+    code: int
+    """The exit code."""
+    directory: str = ""
+    """The directory of the run or study."""
+    values: dict[str, Any] = {}
+    """The resolved configuration, where that was asked for."""
+    error: str = ""
+    """The class of the error that ended it, in `decentnode.errors`."""
+    lines: list[str] = []
+    """The lines of the error."""
+
+
+def work_on(request: CommandRequest, answer_fd: int, progress: RunProgress, output_fd: int | None) -> int:
+    """Does what is asked in this process, and writes the answer; returns the exit code.
+
+    `output_fd`: takes all output; None: it goes where that of this process goes.
+    """
+    if output_fd is not None:
+        send_output_to(output_fd)
+    find_gpus_without_cuda()
+    _forget_caller()
+    screen: Screen = screen_for if output_fd is None else partial(ProgressConsole, progress=progress)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            answer = COMMANDS[request.command](request, screen)
+    except KeyboardInterrupt:
+        answer = CommandAnswer(ExitCode.INTERRUPTED)
+    except DecentnodeError as error:
+        kind = next(cls for cls in type(error).__mro__ if hasattr(errors, cls.__name__))
+        answer = CommandAnswer(error.exit_code, error=kind.__name__, lines=[*error.lines])
+    except Exception as error:
+        traceback.print_exception(error)
+        answer = CommandAnswer(ExitCode.FAILED, error=RunFailed.__name__, lines=[explained(error)])
+    sys.stdout.flush()
+    with open(answer_fd, "wb") as file:
+        file.write(msgspec.json.encode(answer))
+    return answer.code
+
+
+def _forget_caller() -> None:
+    """Undoes what the caller may have set for itself, so that the same run gives the same models."""
+    # A caller may be inside an event loop, whose thread this one is a copy of.
+    asyncio._set_running_loop(None)
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+
+
+def _run(request: CommandRequest, screen: Screen) -> CommandAnswer:
+    job_of_one_task()
+    settings, overrides = _settings(request, KEEP_MODELS)
+    code, directory = run_here(settings, request.source, overrides, screen=screen)
+    return CommandAnswer(code, str(directory))
+
+
+def _settings(request: CommandRequest, *first: Override) -> tuple[Settings, Sequence[Override]]:
+    """Returns the settings, and what has changed the configuration; `first`: changes before the caller's."""
+    overrides: list[Override] = [*first, request.overrides]
+    with plugin_errors_as_bad_input():
+        document = extends.read(request.source)
+        transport = document.value.get("communication")
+        is_chosen = any(key.partition(".")[0] == "communication" for key in request.overrides)
+        if request.is_notebook and not is_chosen and transport in DEFAULT_TRANSPORTS:
+            try:
+                in_process = [*overrides, {"communication": "inproc"}]
+                return config.load(request.source, in_process), in_process
+            except ConfigError:  # The experiment needs processes, or the defect is another one.
+                pass
+        return config.understand(document, overrides), overrides
+
+
+def _resume(request: CommandRequest, screen: Screen) -> CommandAnswer:
+    job, overrides = job_of_one_task(), [request.overrides]
+    directory = part_of(Path(request.config), job, overrides)
+    plan = ResumePlan(directory, overrides, request.accepts_other_code)
+    code, directory = run_here(plan.settings, plan.config, overrides, resume_plan=plan, screen=screen)
+    return CommandAnswer(code, str(directory))
+
+
+def _sweep(request: CommandRequest, screen: Screen) -> CommandAnswer:
+    del screen
+    if objects := request.objects():
+        raise BadInput(
+            f"sweep: {', '.join(objects)}: a study names its plug-ins, because runs that are done are read "
+            "again from files; write module:Class"
+        )
+    overrides = [request.overrides] if request.overrides else []
+    out = read_study(request.source, overrides).out
+    request_of_sweep = sweep_command.SweepRequest(request.source, overrides, request.accepts_other_code)
+    return CommandAnswer(sweep_command.sweep(request_of_sweep), str(out))
+
+
+def _validate(request: CommandRequest, screen: Screen) -> CommandAnswer:
+    del screen
+    settings, overrides = _settings(request)
+    if request.loads:
+        with with_locations(request.source, overrides):
+            dry_round.check(Experiment.from_settings(settings))
+    return CommandAnswer(ExitCode.OK, values=config.resolved(settings))
+
+
+COMMANDS: Mapping[str, Callable[[CommandRequest, Screen], CommandAnswer]] = {
+    "run": _run,
+    "resume": _resume,
+    "sweep": _sweep,
+    "validate": _validate,
+}

@@ -1,0 +1,45 @@
+"""Checks of runs in virtual time."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from decentnode.communication.base import Communication
+from decentnode.communication.simulated import Simulated
+from decentnode.errors import BadInput, Defect
+from decentnode.graph.base import Graph
+from decentnode.training.settings import TrainingSettings
+
+
+def _virtual_time(communication: Communication, training: TrainingSettings, graph: Graph) -> Iterator[Defect]:
+    """Yields options that do not fit the nodes, and a simulation whose steps have no duration."""
+    if not isinstance(communication, Simulated):
+        if training.pace == "instant":
+            what = "instant: only in virtual time (communication: simulated); leave it out"
+            yield Defect(("training", "pace"), what)
+        return
+    try:
+        communication.network_of(graph.num_nodes)
+    except BadInput as error:
+        yield from (defect.below(("communication",)) for defect in error.defects)
+    if training.pace is None:
+        what = "missing: virtual time knows the duration of a step from here alone"
+        yield Defect(
+            ("training", "pace"), what, "write {step_seconds: 0.05}, or instant for steps without one"
+        )
+    if training.seconds_per_round is not None and training.slowed is None:
+        what = "needs training.pace in virtual time: steps without a duration never fill it"
+        yield Defect(("training", "seconds_per_round"), what)
+    if graph.needs_service:
+        yield Defect(
+            ("graph",), "asks a service, which is another process and has no virtual time; use inproc"
+        )
+
+
+def _no_real_time(communication: Communication, faults: Sequence[object]) -> Iterator[Defect]:
+    """Yields what acts in real time or on processes."""
+    if not communication.plan.is_simulated:
+        return
+    if faults:
+        yield Defect(("faults",), "act on processes and in real time; a simulation has none; leave it out")
+
+
+SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _no_real_time)

@@ -1,0 +1,115 @@
+"""A fork of this process that is the launcher of a run: for a sweep, and for a run that Python starts."""
+
+import contextlib
+import mmap
+import os
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from math import nan
+from typing import NoReturn
+
+from decentnode.core.process_setup import reset_inherited_signals, signals_that_stop
+from decentnode.core.streams import explain
+from decentnode.errors import STOPPED_BY, ExitCode
+from decentnode.launcher.processes.fork_server import die_with
+
+_PROGRESS = struct.Struct("<ddd")
+
+
+class RunProgress:
+    """Memory that the launcher of a run writes and the process that forked it reads.
+
+    It is a file without a name, so that a new program may take it over by its descriptor.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        """`fd`: the descriptor of memory that another process has made."""
+        self.fd = os.memfd_create("decentnode-progress") if fd is None else fd
+        os.ftruncate(self.fd, _PROGRESS.size)
+        self._memory = mmap.mmap(self.fd, _PROGRESS.size)
+        if fd is None:
+            self.put(nan, 0.0)
+
+    def put(self, began: float, rounds: float, planned: int = 0) -> None:
+        """Writes the start of the first round on the clock of `time.monotonic`, and the rounds."""
+        self._memory[:] = _PROGRESS.pack(began, rounds, planned)
+
+    def get(self) -> tuple[float, float, int]:
+        """Returns the start of the first round (nan before it), the mean rounds that nodes have done, and
+        the rounds of the run.
+        """
+        began, rounds, planned = _PROGRESS.unpack(self._memory[:])
+        return began, rounds, int(planned)
+
+    def close(self) -> None:
+        """Closes the memory in this process."""
+        self._memory.close()
+        os.close(self.fd)
+
+
+class LauncherProcess:
+    """The forked launcher as its parent sees it; it has a session and a process group of its own."""
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        """Forks a process that does `work`, which returns its exit code.
+
+        The child computes in no thread of this process, and is killed when the calling thread ends.
+        """
+        parent = os.getpid()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        # A signal before the child has its own handlers would run those of this process.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPED_BY)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _become_launcher(work, parent)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        self.fd = os.pidfd_open(self.pid)
+        """Readable when the process has ended."""
+
+    def stop(self, signum: int) -> None:
+        """Passes a signal on: the first one stops the run gracefully, a second one kills its nodes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signum)
+
+    def kill(self) -> None:
+        """Ends all processes of the run at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> tuple[int, float]:
+        """Waits for the end; returns the exit code and the processor seconds of all processes of the run.
+
+        The code is minus the signal that killed it, where one did.
+        """
+        os.close(self.fd)
+        _, status, used = os.wait4(self.pid, 0)
+        # The launcher and its fork server wait for their children, so their time is included.
+        return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+
+
+def _become_launcher(work: Callable[[], int], parent: int) -> NoReturn:
+    """Runs in the child: does the work, and exits."""
+    code: int = ExitCode.FAILED
+    try:
+        for signum in signals_that_stop():
+            default = signal.default_int_handler if signum is signal.SIGINT else signal.SIG_DFL
+            signal.signal(signum, default)
+        os.setsid()
+        die_with(parent)
+        reset_inherited_signals()
+        with open(os.devnull) as null:  # noqa: PTH123 - a device
+            os.dup2(null.fileno(), 0)
+        code = work()
+    except BaseException as error:
+        code = explain(error)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        # Not sys.exit: the interpreter's clean-up belongs to the parent.
+        os._exit(code)

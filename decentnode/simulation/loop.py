@@ -1,0 +1,95 @@
+"""The event loop of simulated nodes (discrete-event simulation on asyncio).
+
+Everything that happens at one time happens before anything later, and in the order in which it was asked for.
+So two runs with one seed are the same event by event.
+"""
+
+import asyncio
+import heapq
+import selectors
+import time
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from decentnode.errors import RunFailed
+from decentnode.simulation.clock import SECOND, VirtualClock
+
+LONGEST_BLOCK = 0.5
+"""Real seconds that the loop waits at most for another thread or process before it looks again."""
+STANDSTILL = 30.0
+"""Real seconds without any event after which the run is given up."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Sets the clock to the next timer when nothing else is left to do at the present time."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(selectors.DefaultSelector())
+        self._virtual_clock = clock
+        self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self._asked = 0
+        """The number of timers so far: of those of one time the first that was asked for is first."""
+
+    def time(self) -> float:
+        return self._virtual_clock.now()
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at_nanosecond(round(when * SECOND), callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        due = self._virtual_clock.nanoseconds + max(0, round(delay * SECOND))
+        return self.call_at_nanosecond(due, callback, *args, context=context)
+
+    def call_at_nanosecond(
+        self, due: int, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Calls back at a virtual time in nanoseconds; at once if that is past."""
+        handle = asyncio.TimerHandle(due / SECOND, callback, args, self, context)
+        self._asked += 1
+        heapq.heappush(self._timers, (due, self._asked, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Does nothing: a cancelled timer is dropped when its turn comes."""
+
+    def _run_once(self) -> None:
+        """Does all that is ready; if nothing is, takes what other threads bring, or jumps to a timer."""
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        if not ready:
+            self._process_events(self._selector.select(0))  # type: ignore[attr-defined]
+        if not ready and not self._jump():
+            self._wait_outside()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _jump(self) -> bool:
+        """Makes the next timer ready and sets the clock to it; False where virtual time must stand."""
+        if self._virtual_clock.outside_waits:
+            return False
+        while self._timers:
+            due, _, handle = heapq.heappop(self._timers)
+            if handle.cancelled():
+                continue
+            clock = self._virtual_clock
+            clock.nanoseconds = max(clock.nanoseconds, due)
+            self._ready.append(handle)  # type: ignore[attr-defined]
+            return True
+        return False
+
+    def _wait_outside(self) -> None:
+        """Waits in real time for another thread or process; raises RunFailed if nothing can come."""
+        limit = time.monotonic() + STANDSTILL
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        while not ready and not self._stopping:  # type: ignore[attr-defined]
+            waits = bool(self._virtual_clock.outside_waits)
+            self._process_events(self._selector.select(LONGEST_BLOCK))  # type: ignore[attr-defined]
+            if not ready and not waits and time.monotonic() > limit:
+                stands = f"virtual time stands at {self._virtual_clock.now():g} s"
+                raise RunFailed(f"{stands}: nodes wait, and nothing is on its way")

@@ -1,0 +1,94 @@
+"""When a message arrives: propagation, and links that are shared or not.
+
+A node has one uplink and one downlink to everybody, as a home or a virtual machine has. A message of s bytes
+is sent at rate u, travels for the latency l, and is received at rate v:
+
+    delay    t = l + 8 s / min(u, v), whatever else is on the way
+    queue    first in, first out at the sender's uplink; then, in the order in which first bits arrive, at the
+             receiver's downlink. Bits are received while others are still sent: alone, t is that of `delay`
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.random import Generator
+
+from decentnode.simulation.clock import SECOND
+from decentnode.simulation.quantities import Numbers
+
+Model = Literal["delay", "queue"]
+BITS = 8
+
+
+class EventLoop(Protocol):
+    """What calls back at virtual times."""
+
+    def call_at_nanosecond(self, due: int, callback: Callable[..., Any], *args: Any) -> object:
+        """Calls back at a time in nanoseconds."""
+
+
+@dataclass
+class Network:
+    """The links of all nodes, and what is on the way."""
+
+    model: Model
+    latency: Numbers
+    """Seconds from rank i to rank j, shape (n, n)."""
+    uplink: Numbers
+    """Bits per second, shape (n,); infinite where nothing is said."""
+    downlink: Numbers
+    jitter: float = 0.0
+    """Seconds of the mean of an exponential delay that is added to the latency of each message."""
+    loss: float = 0.0
+    """The probability that a transmission is lost; it is repeated after a round trip."""
+    random: Generator = field(default_factory=np.random.default_rng)
+    _uplink_free: dict[int, int] = field(default_factory=dict)
+    """By rank when its uplink has sent all that was asked of it, in nanoseconds."""
+    _downlink_free: dict[int, int] = field(default_factory=dict)
+    _last_arrival: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By directed link the latest arrival so far, with `queue` of a first bit: messages stay in their order."""
+
+    def send(
+        self, loop: EventLoop, now: int, source: int, target: int, size: int, deliver: Callable[[], object]
+    ) -> None:
+        """Has a message of so many bytes, sent at `now`, delivered when it arrives."""
+        bits = BITS * size
+        up, down = self.uplink[source], self.downlink[target]
+        travel = self.latency[source, target]
+        if self.jitter:
+            travel += self.random.exponential(self.jitter)
+        transmissions = 1 if not self.loss else int(self.random.geometric(1.0 - self.loss))
+        # What is lost has used the uplink, and is missed after a round trip.
+        lost = (transmissions - 1) * (bits / up + 2 * travel)
+        if self.model == "delay":
+            due = now + _nanoseconds(lost + travel + bits / min(up, down))
+            loop.call_at_nanosecond(self._in_order(source, target, due), deliver)
+            return
+        begin = max(now, self._uplink_free.get(source, 0)) + _nanoseconds(lost)
+        sent = begin + _nanoseconds(bits / up)
+        self._uplink_free[source] = sent
+        # Jitter must not let a message overtake another one of the same link.
+        first = self._in_order(source, target, begin + _nanoseconds(travel))
+        last = first + sent - begin
+        loop.call_at_nanosecond(first, self._receive, loop, target, first, last, bits / down, deliver)
+
+    def _receive(
+        self, loop: EventLoop, target: int, first: int, last: int, seconds: float,
+        deliver: Callable[[], object],
+    ) -> None:  # fmt: skip
+        """Queues a message at the downlink when its first bit arrives."""
+        begin = max(first, self._downlink_free.get(target, 0))
+        done = max(begin + _nanoseconds(seconds), last)
+        self._downlink_free[target] = done
+        loop.call_at_nanosecond(done, deliver)
+
+    def _in_order(self, source: int, target: int, due: int) -> int:
+        due = max(due, self._last_arrival.get((source, target), 0))
+        self._last_arrival[source, target] = due
+        return due
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * SECOND)

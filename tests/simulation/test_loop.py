@@ -1,0 +1,75 @@
+"""Virtual time: what happens when, and that no run hangs in it."""
+
+import asyncio
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from decentnode.errors import RunFailed
+from decentnode.simulation import loop as virtual
+from decentnode.simulation.clock import VirtualClock
+from decentnode.simulation.loop import VirtualLoop
+
+
+def run(main, clock):
+    with asyncio.Runner(loop_factory=partial(VirtualLoop, clock)) as runner:
+        return runner.run(main)
+
+
+def test_hours_pass_at_once_and_in_order():
+    clock, seen = VirtualClock(), []
+
+    async def node(name, pauses):
+        for pause in pauses:
+            await clock.sleep(pause)
+            seen.append((name, clock.now()))
+
+    async def main():
+        await asyncio.gather(node("a", [1.0, 3600.0]), node("b", [0.5, 0.5, 3600.0]), node("c", [1.0]))
+        timer = asyncio.get_running_loop().call_later(5.0, seen.append, "cancelled")
+        timer.cancel()
+        assert not await asyncio.wait_for(asyncio.sleep(1.0, False), 2.0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 2.0)
+
+    began = time.monotonic()
+    run(main(), clock)
+    assert time.monotonic() - began < 5
+    # Of equal times the timer that was asked for first: c before the second of b.
+    order = [("b", 0.5), ("a", 1.0), ("c", 1.0), ("b", 1.0), ("a", 3601.0), ("b", 3601.0)]
+    assert seen == order
+    assert clock.nanoseconds == 3604 * 10**9
+
+
+def test_time_stands_while_a_coroutine_waits_outside():
+    clock, ended = VirtualClock(), threading.Event()
+    threading.Timer(0.3, ended.set).start()
+
+    async def waits():
+        with clock.outside():
+            while not ended.is_set():
+                await clock.look_again(0.01)
+            assert clock.now() == 0.0
+
+    async def main():
+        await asyncio.gather(waits(), clock.sleep(10.0))
+
+    run(main(), clock)
+    assert clock.now() == 10.0
+
+
+def test_a_run_in_which_nothing_is_on_its_way_ends(monkeypatch):
+    monkeypatch.setattr(virtual, "STANDSTILL", 0.1)
+    monkeypatch.setattr(virtual, "LONGEST_BLOCK", 0.05)
+    clock = VirtualClock()
+
+    async def main():
+        await clock.sleep(2.5)
+        await asyncio.Event().wait()
+
+    with pytest.raises(
+        RunFailed, match=r"virtual time stands at 2.5 s: nodes wait, and nothing is on its way"
+    ):
+        run(main(), clock)

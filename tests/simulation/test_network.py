@@ -1,0 +1,179 @@
+"""The modelled network against closed forms, and what holds in every simulation."""
+
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decentnode.communication.simulated import Simulated
+from decentnode.errors import BadInput
+from decentnode.simulation.network import Network
+from decentnode.simulation.quantities import RATES, TIMES, Distribution, in_unit, numbers_of
+
+SECOND = 10**9
+
+
+class Events:
+    """A queue of events, in the order of the loop."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._asked = 0
+        self._queue: list[tuple[int, int, Callable, tuple]] = []
+
+    def call_at_nanosecond(self, due: int, callback: Callable, *args: object) -> None:
+        assert due >= self.now, "nothing is asked for in the past"
+        self._asked += 1
+        heapq.heappush(self._queue, (due, self._asked, callback, args))
+
+    def run(self) -> None:
+        while self._queue:
+            self.now, _, callback, args = heapq.heappop(self._queue)
+            callback(*args)
+
+
+def network(nodes: int, up=np.inf, down=np.inf, latency=0.0, model="queue", **options: float) -> Network:
+    return Network(
+        model,
+        np.full((nodes, nodes), latency),
+        np.full(nodes, up),
+        np.full(nodes, down),
+        random=np.random.default_rng(1),
+        **options,
+    )
+
+
+def arrivals(links: Network, messages: list[tuple[int, int, int, int]]) -> dict[int, float]:
+    """The seconds at which messages (time in ns, source, target, bytes) arrive, by number."""
+    events, arrived = Events(), {}
+    for number, (time, source, target, size) in enumerate(messages):
+
+        def send(number=number, source=source, target=target, size=size):
+            links.send(events, events.now, source, target, size, lambda: arrived.update({number: events.now}))
+
+        events.call_at_nanosecond(time, send)
+    events.run()
+    return {number: time / SECOND for number, time in arrived.items()}
+
+
+@pytest.mark.parametrize("model", ["delay", "queue"])
+@pytest.mark.parametrize(("latency", "seconds"), [(0.0, 1.0), (1e-5, 1.00001), (0.1, 1.1)])
+def test_one_flow_takes_the_latency_and_its_bits(model, latency, seconds):
+    """As SimGrid's figures for 10 Gb over 10 Gb/s, without the bound of a TCP window."""
+    links = network(2, 10e9, 10e9, latency, model)
+    assert arrivals(links, [(0, 0, 1, 10**10 // 8)]) == {0: seconds}
+
+
+def test_a_queue_is_first_in_first_out_at_both_ends():
+    size = 125_000  # 1 Mbit
+    # A star: eight clients at once over a downlink of 1 Mbit/s take n S / down.
+    star = arrivals(network(9, up=1e9, down=1e6), [(0, client, 0, size) for client in range(1, 9)])
+    assert [star[n] for n in range(8)] == pytest.approx([1.0 + n for n in range(8)], abs=0.01)
+    # One sender to eight receivers: its uplink is shared.
+    fan = arrivals(network(9, up=1e6, down=1e9), [(0, 0, target, size) for target in range(1, 9)])
+    assert [fan[n] for n in range(8)] == [1.0 + n for n in range(8)]
+    # `delay` shares nothing.
+    alone = arrivals(network(9, 1e6, 1e6, model="delay"), [(0, 0, target, size) for target in range(1, 9)])
+    assert set(alone.values()) == {1.0}
+    # First bits count at the receiver: a later message that has less far to travel is received first.
+    links = network(3, up=1e9, down=1e6)
+    links.latency[1, 0] = 2.0
+    assert arrivals(links, [(0, 1, 0, size), (SECOND // 2, 2, 0, size)]) == {0: 3.0, 1: 1.5}
+
+
+messages = st.lists(
+    st.tuples(st.integers(0, SECOND), st.integers(0, 3), st.integers(4, 6), st.integers(1, 10**6)), min_size=1
+)
+
+
+@given(messages, st.sampled_from(["delay", "queue"]), st.floats(0, 0.5), st.floats(0, 0.9))
+def test_what_always_holds(sent, model, jitter, loss):
+    """All arrive, none before it was sent and could be, and each directed link keeps its order."""
+    sent = sorted(sent)
+    came = arrivals(network(7, 1e7, 1e7, 0.01, model, jitter=jitter, loss=loss), sent)
+    assert came.keys() == set(range(len(sent)))
+    last: dict[tuple[int, int], float] = {}
+    for number, (time, source, target, size) in enumerate(sent):
+        least = time / SECOND + 0.01 + 8 * size / 1e7
+        assert came[number] >= least - 1e-8
+        assert came[number] >= last.get((source, target), 0.0)
+        last[source, target] = came[number]
+
+
+@given(messages, st.sampled_from(["delay", "queue"]), st.sampled_from([2, 8]))
+def test_rates_and_sizes_times_k_change_nothing(sent, model, factor):
+    before = arrivals(network(7, 1e6, 2e6, 0.01, model), sent)
+    larger = [(time, source, target, factor * size) for time, source, target, size in sent]
+    assert arrivals(network(7, factor * 1e6, factor * 2e6, 0.01, model), larger) == before
+
+
+def test_losses_repeat_a_transmission_as_often_as_expected():
+    links = network(2, up=1e6, latency=0.1, loss=0.25)
+    sent = [(1000 * n * SECOND, 0, 1, 125_000) for n in range(4000)]
+    times = [came - 1000 * n for n, came in arrivals(links, sent).items()]
+    # A transmission is 1 s, and the next one begins a round trip later: p / (1 - p) repeats on average.
+    assert np.mean(times) == pytest.approx(1.1 + (0.25 / 0.75) * 1.2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "units", "value"),
+    [("10 Mbit/s", RATES, 1e7), ("10Mbps", RATES, 1e7), ("1.5 Gbit/s", RATES, 1.5e9), ("20 ms", TIMES, 0.02)],
+)
+def test_units(text, units, value):
+    assert in_unit(text, units) == value
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"uplink": "10"},
+            "uplink: '10' has no unit; write it like 10 Mbit/s (megabits); units: bit/s, kbit/s",
+        ),
+        (
+            {"uplink": "10 MB/s"},
+            "uplink: '10 MB/s' has no number with a unit; write it like 10 Mbit/s (megabits)",
+        ),
+        (
+            {"latency": "20 Mbit/s"},
+            "latency: '20 Mbit/s' has no number with a unit; write it like 20 ms; units: ns",
+        ),
+        ({"downlink": (1.0, 2.0)}, "downlink: has 2 numbers; it must have one for each of the 4 ranks"),
+        ({"uplink": 0.0}, "uplink: a rate is 0; leave the option out for links without a limit"),
+        ({"jitter": "much"}, "jitter: 'much' has no number with a unit"),
+    ],
+)
+def test_what_is_no_network_is_told(options, line):
+    with pytest.raises(BadInput) as error:
+        Simulated(**options).network_of(4)
+    assert str(error.value).startswith(line)
+
+
+def test_files_have_numbers_or_a_matrix(tmp_path):
+    rates, matrix = tmp_path / "rates.csv", tmp_path / "matrix.csv"
+    rates.write_text("# by rank\n10 Mbit/s, 1e6\n5000000\n")
+    assert numbers_of(str(rates), RATES, 3, "uplink", seed=1).tolist() == [1e7, 1e6, 5e6]
+    matrix.write_text("0,20 ms\n0.03,0\n")
+    assert numbers_of(str(matrix), TIMES, 2, "latency", seed=1, pairs=True).tolist() == [[0, 0.02], [0.03, 0]]
+    for text, what in {
+        "0,0.1\n0.1,\n": f"latency: {matrix}:2: a hole: every pair needs a number",
+        "0,0.1\n0.1,-1\n": f"latency: {matrix}:2: -1 is no number >= 0",
+        "0,0.1\n": f"latency: {matrix}: has 1 lines of [2] numbers; it must be a matrix of 2 lines with 2",
+    }.items():
+        matrix.write_text(text)
+        with pytest.raises(BadInput) as error:
+            numbers_of(str(matrix), TIMES, 2, "latency", seed=1, pairs=True)
+        assert str(error.value).startswith(what)
+
+
+def test_distributions_are_drawn_by_the_seed():
+    spread = Distribution("lognormal", median="10 Mbit/s", sigma=0.5)
+    drawn = numbers_of(spread, RATES, 4000, "uplink", seed=1)
+    assert np.median(drawn) == pytest.approx(1e7, rel=0.05)
+    assert (drawn == numbers_of(spread, RATES, 4000, "uplink", seed=1)).all()
+    assert (drawn != numbers_of(spread, RATES, 4000, "uplink", seed=2)).any()
+    with pytest.raises(ValueError, match="low is missing; uniform needs low and high"):
+        Distribution("uniform", high=2.0)
