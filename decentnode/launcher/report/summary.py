@@ -17,7 +17,6 @@ from decentnode.launcher.state.evaluation_log import EvaluationLog, by_name
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment
-from decentnode.results.metrics import VALIDATION
 from decentnode.results.reader import SCHEMA, EvaluationRow
 
 NOTHING: Counter[str] = Counter()
@@ -59,7 +58,8 @@ def summarize(
     for rank, report in finished.items():
         position = experiment.home[rank]
         by_process[position] = max(by_process.get(position, 0.0), report.memory_mb)
-    spreads = {metric.name: spread(tests.get(metric.name, {})) for metric in experiment.metrics}
+    metrics = experiment.metrics
+    spreads = {metric.name: spread(tests.get(metric.name, {})) for metric in metrics}
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -93,9 +93,11 @@ def summarize(
         "attacker_weight": {
             str(rank): f.attacker_weight for rank, f in finished.items() if f.attacker_weight is not None
         },
-        "metrics": [msgspec.to_builtins(metric) for metric in experiment.metrics],
-        "test": {name: scores for name, scores in spreads.items() if not name.startswith(VALIDATION)},
-        "validation": {name: scores for name, scores in spreads.items() if name.startswith(VALIDATION)},
+        "metrics": [msgspec.to_builtins(metric) for metric in metrics],
+        "test": {m.name: spreads[m.name] for m in metrics if not m.is_of_validation and not m.is_of_local},
+        "validation": {metric.name: spreads[metric.name] for metric in metrics if metric.is_of_validation},
+        "local": {metric.name: spreads[metric.name] for metric in metrics if metric.is_of_local},
+        "local_nodes": len(tests.get(metrics[0].of_local.name, {})),
         "average_model": last.average_model if last else None,
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),

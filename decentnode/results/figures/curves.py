@@ -12,7 +12,7 @@ import yaml
 from decentnode.core.registry import guess
 from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput
-from decentnode.results.metrics import CLASSIFICATION, Metric
+from decentnode.results.metrics import CLASSIFICATION, LOCAL, Metric
 from decentnode.results.partition_table import PartitionTable, read_partition
 from decentnode.results.reader import (
     MOST_SHOWN,
@@ -144,6 +144,23 @@ def _scaled(value: float | None, metric: Metric) -> float:
     return nan if value is None else metric.scale * value
 
 
+def chosen_metric(runs: Sequence[RunCurves], name: str | None) -> list[RunCurves]:
+    """Returns the runs judged by the metric of that name instead of the headline metric; None: as they are.
+
+    Raises BadInput where a run does not have it.
+    """
+    if name is None:
+        return [*runs]
+    chosen = []
+    for run in runs:
+        first = [metric for metric in run.metrics if metric.name == name]
+        if not first:
+            known = ", ".join(metric.name for metric in run.metrics)
+            raise BadInput(f"--metric: {run.name} has no metric {name} (it has {known})")
+        chosen.append(replace(run, metrics=[*first, *(m for m in run.metrics if m.name != name)]))
+    return chosen
+
+
 def last_values(run: RunCurves) -> list[float]:
     """The nodes' headline metric at the last evaluation, as people read it, the worst first; finite ones."""
     known = [value for value in run.rows[-1].values(run.headline.name) if value is not None]
@@ -186,7 +203,7 @@ def _joined(rows: Sequence[EvaluationRow]) -> EvaluationRow:
     return EvaluationRow(
         round=rows[0].round,
         seconds=fmean(row.seconds for row in rows),
-        metrics={name: join([row.metrics[name] for row in rows]) for name in names},
+        metrics={name: join([row.metrics.get(name, {}) for row in rows]) for name in names},
         train_loss=join([row.train_loss for row in rows]),
         bytes_sent=join([row.bytes_sent for row in rows]),
         consensus_distance=_mean_of_known([row.consensus_distance for row in rows]),
@@ -242,7 +259,11 @@ def _dataset(config: Path) -> dict[str, Any]:
 def _misfits(row: EvaluationRow) -> Iterator[str]:
     """The values of a row that cannot be drawn and that no run writes."""
     ranks = set(row.ranks)
-    if not ranks or any(set(of) != ranks for of in row.metrics.values()) or not row.bytes_sent:
+    # A node without test samples of its own lacks the metrics on these.
+    fits = all(
+        set(of) <= ranks if name.startswith(LOCAL) else set(of) == ranks for name, of in row.metrics.items()
+    )
+    if not ranks or not fits or not row.bytes_sent:
         yield "the metrics and bytes_sent need one entry for each node, at least one"
     elif not 0 <= row.round < MOST_ROUNDS or not 0 <= row.seconds < MOST_SECONDS:
         yield "round and seconds must be counted from 0"
