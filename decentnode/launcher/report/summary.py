@@ -39,7 +39,8 @@ def summarize(
 ) -> dict[str, Any]:
     """Returns the summary of a run as this machine knows it; `resumable`: the last round saved by all.
 
-    `simulation`: the modelled network, where time is virtual. `kept_bytes`: the size of the checkpoints of this machine's nodes.
+    `simulation`: the modelled network, where time is virtual. `kept_bytes`: the size of the checkpoints of
+    this machine's nodes.
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
