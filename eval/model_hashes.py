@@ -1,6 +1,6 @@
-"""Saves the model hashes of all shipped configurations over four transports, and compares them later.
+"""Saves the model hashes of all shipped configurations over all transports, and compares them later.
 
-    python eval/model_hashes.py FILE [--only CONFIG ...] [--rounds 6]
+    python eval/model_hashes.py FILE [--only CONFIG ...] [--transports NAME ...] [--rounds 6]
 
 A change that must not change any model is tried so: the first call writes FILE, a call after the change
 compares with it and says what differs. A run that is refused counts with its message. Left out are
@@ -18,10 +18,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TRANSPORTS = {
-    "inproc": "communication=inproc",
-    "shared memory": "communication={name: zeromq}",
-    "tcp": "communication={name: zeromq, local: tcp}",
-    "gloo": "communication={name: torch_distributed, backend: gloo}",
+    "inproc": ["communication=inproc"],
+    "shared memory": ["communication={name: zeromq}"],
+    "tcp": ["communication={name: zeromq, local: tcp}"],
+    "gloo": ["communication={name: torch_distributed, backend: gloo}"],
+    "simulated": [
+        "communication={name: simulated, latency: 30 ms, uplink: 20 Mbit/s, jitter: 5 ms, loss: 0.05}",
+        "training.pace=instant",
+    ],
 }
 LEFT_OUT = {"asynchronous", "shatter"}
 SEEDED = {
@@ -37,7 +41,7 @@ LIMIT = 120
 def outcome(config: Path, transport: str, rounds: int) -> str:
     """The model hash of a run, or the last line of one that failed."""
     with tempfile.TemporaryDirectory(prefix="hash-") as folder:
-        overrides = [f"rounds={rounds}", TRANSPORTS[transport], "evaluation.figures=false"]
+        overrides = [f"rounds={rounds}", *TRANSPORTS[transport], "evaluation.figures=false"]
         command = [sys.executable, "-m", "decentnode", "run", str(config), f"run_dir={folder}/run"]
         try:
             run = subprocess.run(
@@ -58,6 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", nargs="*", default=[], help="names of configurations; all without it")
+    parser.add_argument("--transports", nargs="*", default=[*TRANSPORTS], choices=[*TRANSPORTS])
     parser.add_argument("--rounds", type=int, default=6)
     options = parser.parse_args()
     saved = json.loads(options.file.read_text()) if options.file.exists() else {}
@@ -66,7 +71,7 @@ def main() -> None:
     for config in configs:
         if options.only and config.stem not in options.only:
             continue
-        for transport in TRANSPORTS:
+        for transport in options.transports:
             key = f"{config.stem}, {transport}, {options.rounds} rounds"
             outcomes[key] = outcome(config, transport, options.rounds)
             expected = saved.get(key, outcomes[key])

@@ -18,11 +18,15 @@ def plot(
         Path | None,
         typer.Option(metavar="FOLDER", help="Where figures go; default: into a single run, or comparison."),
     ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="The metric to judge by: local_accuracy; default: the headline metric.")
+    ] = None,
 ) -> None:
     """Draw the figures of one run, or of several for comparison."""
     from decentnode.results.figures import plots as figures
 
-    raise typer.Exit(figures.main([*map(str, runs), *(["--out", str(out)] if out else [])]))
+    options = [*(["--out", str(out)] if out else []), *(["--metric", metric] if metric else [])]
+    raise typer.Exit(figures.main([*map(str, runs), *options]))
 
 
 def compare(
@@ -37,12 +41,14 @@ def compare(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the figures go.")] = Path("comparison"),
     draw: Annotated[bool, typer.Option(help="Draw the figures, too.")] = True,
+    metric: Annotated[str | None, typer.Option(help="As for plot.")] = None,
 ) -> None:
     """Show runs side by side, seeds of a variant together: metric, bytes and time, and figures."""
     from decentnode.results import compare as comparison
+    from decentnode.results.figures.curves import chosen_metric
     from decentnode.results.study import read_variants
 
-    variants = read_variants(runs)
+    variants = chosen_metric(read_variants(runs), metric)
     print_lines(comparison.compare(variants, target))
     if draw:
         from decentnode.results.figures import plots as figures

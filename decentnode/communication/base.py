@@ -344,8 +344,8 @@ class TransportPlan:
     """Whether payloads go through a process group, where no message can be delayed."""
     group_ranks: tuple[int, ...] | None = None
     """The nodes in that group, if the options name them."""
-    is_simulated: bool = False
-    """Whether time is virtual, and the network a model."""
+    simulation: str = ""
+    """The modelled network in words, where time is virtual; empty: both are real."""
     is_plain: bool = False
     """Whether payloads travel unencrypted between machines without the user's permission."""
     local_files: int = FILES_PER_PEER

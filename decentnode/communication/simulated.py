@@ -28,7 +28,7 @@ from decentnode.errors import BadInput
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Model, Network
-from decentnode.simulation.quantities import RATES, TIMES, Quantity, in_unit, numbers_of
+from decentnode.simulation.quantities import RATES, TIMES, Distribution, Quantity, in_unit, numbers_of
 
 
 class SimulatedLinks(Route):
@@ -111,7 +111,24 @@ class Simulated(Communication):
 
     @property
     def plan(self) -> TransportPlan:
-        return TransportPlan(one_process=True, has_messages=True, is_simulated=True)
+        return TransportPlan(one_process=True, has_messages=True, simulation=self._in_words())
+
+    def _in_words(self) -> str:
+        """Returns the network as the first line of a run names it."""
+
+        def shown(quantity: object, unit: str) -> str:
+            if isinstance(quantity, Distribution):
+                return quantity.distribution
+            if isinstance(quantity, tuple):
+                return "by rank"
+            return f"{quantity:g} {unit}" if isinstance(quantity, int | float) else str(quantity)
+
+        parts = [f"network {self.network_model}", f"latency {shown(self.latency, 's')}"]
+        parts += [f"uplink {shown(self.uplink, 'bit/s')}"] if self.uplink is not None else []
+        parts += [f"downlink {shown(self.downlink, 'bit/s')}"] if self.downlink is not None else []
+        parts += [f"jitter {shown(self.jitter, 's')}"] if self.jitter else []
+        parts += [f"loss {self.loss:g}"] if self.loss else []
+        return ", ".join(parts)
 
     def network_of(self, nodes: int) -> Network:
         """Returns the network of so many nodes; raises BadInput where an option does not fit them."""

@@ -35,6 +35,7 @@ LATER = (
     ("training", "threads", "auto"),
     ("checkpoint", "final", True),
     ("evaluation", "target", None),
+    ("evaluation", "node_test_split", False),
 )
 """Sections, keys and defaults of what is left out of hashes by default, because earlier versions lack it."""
 MOST_SHOWN = 100

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from decentnode.config.python_source import apply_arguments
 from decentnode.config.type_check import show
 from decentnode.config.yaml_source import Document, LocatedDefect, SourceLocation, read_value, shown_key
 from decentnode.core.text import shortened
@@ -28,6 +27,9 @@ Override = str | Mapping[str, Any]
 def apply(document: Document, override: Override) -> None:
     """Writes the value of `key=value` into the document, or nested values; a wrong key becomes a defect."""
     if isinstance(override, Mapping):
+        # Loads torch, which `decentnode graph` does without.
+        from decentnode.config.python_source import apply_arguments
+
         apply_arguments(document, override)
         return
     name, sign, text = override.partition("=")

@@ -63,6 +63,9 @@ class EvaluationSettings:
     target: Mapping[str, float] | None = None
     """A metric and its value; the run ends when the mean over nodes has reached it in an evaluation."""
 
+    node_test_split: bool = False
+    """Whether each model is also tested on test samples of its node, drawn as the node's training samples."""
+
     def __post_init__(self) -> None:
         if self.target is not None and len(self.target) != 1:
             raise BadInput.at("target", f"must be one metric and its value, not {len(self.target)}")

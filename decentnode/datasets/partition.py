@@ -14,13 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.core.registry import PARTITIONS
+from decentnode.core.registry import PARTITIONS, name_of
 from decentnode.core.rng import generator
 from decentnode.datasets.base import IGNORED, Samples
 from decentnode.errors import DatasetError
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 
 Indices = NDArray[np.int64]
+SPLIT = "evaluation.node_test_split"
 
 
 @dataclass(kw_only=True)
@@ -33,6 +34,25 @@ class Partition(ABC):
     @abstractmethod
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
         """Indices for each training rank, in any order; raises DatasetError when it is impossible."""
+
+    def divide_test(
+        self, train: Samples, parts: Sequence[Tensor], test: Samples, rng: np.random.Generator
+    ) -> Sequence[Indices]:
+        """Indices of test samples for each rank, distributed as the training samples `parts` are.
+
+        By default raises DatasetError: what is not known of a rule cannot be repeated.
+        """
+        raise DatasetError.at(
+            SPLIT, f"{name_of(self)} has no rule for test samples; define divide_test, or leave it out"
+        )
+
+    def split_test(self, train: Samples, parts: Sequence[Tensor], test: Samples, seed: int) -> list[Tensor]:
+        """Sorted int64 indices of each rank's own test samples, which may be none; no sample is of two.
+
+        `parts`: its training samples. Raises DatasetError where that is impossible.
+        """
+        own = self.divide_test(train, parts, test, generator(seed, "node_test_split"))
+        return [torch.from_numpy(np.sort(part)) for part in own]
 
     def split(self, samples: Samples, num_nodes: int, seed: int) -> list[Tensor]:
         """Sorted int64 indices for each rank, empty where a rank does not train."""
@@ -70,6 +90,11 @@ class Iid(Partition):
     def divide(self, samples: Samples, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
         return np.array_split(rng.permutation(len(samples)), parts)
 
+    def divide_test(
+        self, train: Samples, parts: Sequence[Tensor], test: Samples, rng: np.random.Generator
+    ) -> Sequence[Indices]:
+        return shared_out(rng.permutation(len(test)), [len(part) for part in parts], rng)
+
 
 @PARTITIONS.register("sizes")
 @dataclass(kw_only=True)
@@ -86,6 +111,11 @@ class Sizes(Partition):
             )
         edges = np.cumsum(self._counts(len(samples)))[:-1]
         return np.split(rng.permutation(len(samples)), edges)
+
+    def divide_test(
+        self, train: Samples, parts: Sequence[Tensor], test: Samples, rng: np.random.Generator
+    ) -> Sequence[Indices]:
+        return shared_out(rng.permutation(len(test)), [len(part) for part in parts], rng)
 
     def _counts(self, total: int) -> Indices:
         sizes = np.array(self.sizes)
@@ -127,6 +157,11 @@ class Quantity(Partition):
         edges = np.cumsum(apportion(q, len(samples)))[:-1]
         return fill(np.split(rng.permutation(len(samples)), edges), self.min_size)
 
+    def divide_test(
+        self, train: Samples, parts: Sequence[Tensor], test: Samples, rng: np.random.Generator
+    ) -> Sequence[Indices]:
+        return shared_out(rng.permutation(len(test)), [len(part) for part in parts], rng)
+
 
 def check_min_size(min_size: int, parts: int, total: int) -> None:
     """Raises DatasetError if there are too few samples for parts of that size."""
@@ -165,6 +200,20 @@ class Natural(Partition):
         self._check(len(sizes), parts)
         rank_of = self._ranks(sizes, parts, rng)[group_of]
         return [np.flatnonzero(rank_of == part) for part in range(parts)]
+
+    def divide_test(
+        self, train: Samples, parts: Sequence[Tensor], test: Samples, rng: np.random.Generator
+    ) -> Sequence[Indices]:
+        if train.groups is None or test.groups is None:
+            raise DatasetError.at(
+                SPLIT, "natural needs test samples with groups; those of this dataset have none"
+            )
+        groups = test.groups.numpy()
+        own = [np.flatnonzero(np.isin(groups, train.groups[part].numpy())) for part in parts]
+        if not any(map(len, own)):
+            remedy = "split each group's samples, or leave it out"
+            raise DatasetError.at(SPLIT, f"no test sample is of a group that is trained on; {remedy}")
+        return own
 
     def _check(self, groups: int, parts: int) -> None:
         if groups < parts:
@@ -241,6 +290,11 @@ class Dirichlet(Partition):
                 part.append(share)
         return fill([rng.permutation(np.concatenate(shares)) for shares in dealt], self.min_size)
 
+    def divide_test(
+        self, train: Samples, parts: Sequence[Tensor], test: Samples, rng: np.random.Generator
+    ) -> Sequence[Indices]:
+        return of_labels(train, parts, test, rng)
+
     def _deal(self, members: Indices, parts: int, rng: np.random.Generator) -> Sequence[Indices]:
         """Divides one label's samples; a random offset makes every part as large as its share on average."""
         p = rng.dirichlet(np.full(parts, self.alpha))
@@ -263,6 +317,33 @@ def by_label(samples: Samples, rng: np.random.Generator) -> list[Indices]:
     assert isinstance(samples.labels, torch.Tensor)  # it has one dimension
     labels = samples.labels.numpy()[order]
     return [order[labels == label] for label in np.unique(labels)]
+
+
+def shared_out(members: Indices, shares: Sequence[int], rng: np.random.Generator) -> list[Indices]:
+    """Splits members in proportion to shares; a random offset makes each part as large as that on average."""
+    total = max(1, sum(shares))
+    edges = np.floor(np.cumsum(shares)[:-1] / total * len(members) + rng.random())
+    return np.split(members, edges.astype(np.int64).clip(0, len(members)))
+
+
+def of_labels(
+    train: Samples, parts: Sequence[Tensor], test: Samples, rng: np.random.Generator
+) -> list[Indices]:
+    """Splits the test samples of each label in proportion to the training samples of that label.
+
+    Test samples of a label that is not trained on are left out.
+    """
+    dealt: list[list[Indices]] = [[np.empty(0, dtype=np.int64)] for _ in parts]
+    by_test_label = by_label(test, rng)
+    assert isinstance(train.labels, Tensor) and isinstance(test.labels, Tensor)  # they have one dimension
+    held, labels = train.labels.numpy(), test.labels.numpy()
+    for members in by_test_label:
+        label = int(labels[members[0]])
+        shares = [int((held[part] == label).sum()) for part in parts]
+        if any(shares):
+            for own, share in zip(dealt, shared_out(members, shares, rng), strict=True):
+                own.append(share)
+    return [np.concatenate(own) for own in dealt]
 
 
 def fill(parts: list[Indices], min_size: int) -> list[Indices]:
@@ -304,6 +385,11 @@ class Shards(Partition):
             chosen = np.lexsort((rng.random(len(left)), -left))[: self.labels_per_node]
             result.append(np.concatenate([shards[label].pop() for label in chosen]))
         return result
+
+    def divide_test(
+        self, train: Samples, parts: Sequence[Tensor], test: Samples, rng: np.random.Generator
+    ) -> Sequence[Indices]:
+        return of_labels(train, parts, test, rng)
 
     def _holders(self, sizes: list[int], parts: int) -> list[int]:
         """The number of ranks of each label: at least one, at most its number of samples."""

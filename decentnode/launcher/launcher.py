@@ -576,6 +576,7 @@ class Launcher:
             refused=self._cluster.refused,
             threads=self.threads,
             beside_mb=self._evaluators.memory_mb,
+            simulation=self.experiment.settings.communication.make().plan.simulation,
             target=self._target,
         )
         summary["attacks"] = self._attacks.close()

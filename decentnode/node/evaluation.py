@@ -17,7 +17,7 @@ from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.packed_state import packed
 from decentnode.node.checkpoint.safetensors_io import BadTensors
-from decentnode.results.metrics import VALIDATION
+from decentnode.results.metrics import LOCAL, VALIDATION
 from decentnode.results.records import Records, RoundRecord, private_megabytes
 from decentnode.training.evaluation import evaluate
 from decentnode.training.training import Training
@@ -47,6 +47,8 @@ class EvaluationPlan:
     """Nodes whose models are never evaluated, because they lie to the others."""
     validation: Samples | None = None
     """The validation samples, all of them in each evaluation; None: there are none."""
+    local: tuple[Samples, ...] = ()
+    """The test samples of each rank alone, all of them in each evaluation; empty: there are none."""
 
     def is_due(self, round: int) -> bool:
         """Whether models are evaluated after this round (from 0)."""
@@ -69,14 +71,19 @@ class EvaluationPlan:
         """The samples of the evaluation after this round."""
         return self.samples if self.drawn is None or self.is_last(round) else self.drawn
 
-    def measured(self, round: int, test: Callable[[Samples], dict[str, float]]) -> dict[str, float]:
+    def measured(
+        self, round: int, test: Callable[[Samples], dict[str, float]], rank: int | None = None
+    ) -> dict[str, float]:
         """The metrics after this round by name, those on the validation samples with `validation_` before it.
 
-        `test`: the metrics of a model on some samples.
+        `test`: the metrics of a model on some samples; `rank`: the node whose model it is, which is also
+        tested on the node's own samples (`local_`), if there are any.
         """
         scores = test(self.samples_after(round))
         if self.validation is not None:
             scores |= {VALIDATION + name: value for name, value in test(self.validation).items()}
+        if rank is not None and self.local and len(self.local[rank]):
+            scores |= {LOCAL + name: value for name, value in test(self.local[rank]).items()}
         return scores
 
 
@@ -159,6 +166,7 @@ class NodeEvaluation:
                 lambda samples: evaluate(
                     training.objective, samples, plan.batch_size, beat=training.hooks.beat
                 ),
+                record.rank,
             )
             resources.reporter.send(Evaluated(record.rank, record.round, record.metrics))
         record.memory_mb = private_megabytes()

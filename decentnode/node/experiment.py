@@ -180,11 +180,12 @@ class Experiment:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics of an evaluation, the headline first; those on validation samples last."""
+        """The metrics of an evaluation, the headline first; those on validation and own samples last."""
         task = self.settings.task.make()
         metrics = tuple(Metric(*metric) for metric in task.metrics(self.samples.dataset.num_classes))
         held_out = self.samples.dataset.validation is not None
-        return metrics + tuple(metric.of_validation for metric in metrics if held_out)
+        of_validation = tuple(metric.of_validation for metric in metrics if held_out)
+        return metrics + of_validation + tuple(metric.of_local for metric in metrics if self.plan.local)
 
     @property
     def target(self) -> tuple[Metric, float] | None:
@@ -478,6 +479,7 @@ def evaluation_plan(settings: Settings, run_samples: RunSamples, network: nn.Mod
         ranks=tests.tested(len(run_samples.parts)),
         adversaries=settings.adversary_ranks,
         validation=run_samples.dataset.validation,
+        local=run_samples.own_tests,
     )
 
 

@@ -189,7 +189,7 @@ def _build(
     experiment, heartbeats = fork_context.experiment, fork_context.heartbeats
     ranks, injector = experiment.processes[position].ranks, experiment.injector
     communication: Communication = experiment.settings.communication.make()
-    clock = VirtualClock() if communication.plan.is_simulated else Clock()
+    clock = VirtualClock() if communication.plan.simulation else Clock()
     directory = ProcessDirectory(
         processes=experiment.processes,
         own=position,
@@ -272,6 +272,7 @@ def _finished(node: Node, rounds: int) -> reports.Finished:
         epsilon=private.claimed if private else None,
         doubts=private.doubts if private else (),
         attacker_weight=node.exchange.attacker_weight,
+        virtual_seconds=node.records.seconds if node.exchange.clock.is_virtual else None,
     )
 
 

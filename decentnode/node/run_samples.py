@@ -14,8 +14,8 @@ from decentnode.core.registry import name_of
 from decentnode.core.rng import seeded
 from decentnode.core.vector import DTYPES
 from decentnode.datasets import skew
-from decentnode.datasets.base import Dataset, LoadedDataset
-from decentnode.datasets.partition import label_histogram
+from decentnode.datasets.base import Dataset, LoadedDataset, Samples
+from decentnode.datasets.partition import Partition, label_histogram
 from decentnode.datasets.ragged import Ragged
 from decentnode.datasets.validation import hold_out, split_rows
 from decentnode.errors import BadInput
@@ -42,6 +42,8 @@ class RunSamples:
     """The levels of each skew, by rank."""
     assigned: list[Tensor] = field(default_factory=list)
     """The parts before an audit left some samples out."""
+    test_parts: list[Tensor] = field(default_factory=list)
+    """The test samples of each rank alone, as indices; empty without `evaluation.node_test_split`."""
 
     @classmethod
     def load(cls, settings: Settings, nodes: int, whole_dataset: LoadedDataset | None = None) -> "RunSamples":
@@ -58,7 +60,12 @@ class RunSamples:
         if not len(dataset.test):
             raise BadInput.at("dataset", "the test set is empty, so no model can be evaluated")
         settings.task.make().check(dataset, settings.training.loss.cls)
-        parts = split_rows(settings.dataset.partition.make(), dataset.train, rows, num_nodes=nodes, seed=seed)
+        partition: Partition = settings.dataset.partition.make()
+        parts = split_rows(partition, dataset.train, rows, num_nodes=nodes, seed=seed)
+        own_tests = []
+        if settings.evaluation.node_test_split:
+            # Before a skew, which may change the labels that the samples were dealt by.
+            own_tests = partition.split_test(dataset.train, parts, dataset.test, seed)
         changed, levels = skew.apply(
             [plugin.make() for plugin in settings.dataset.skew], dataset, parts, seed=seed
         )
@@ -69,7 +76,7 @@ class RunSamples:
         for adversary in adversaries:
             adversary.check(changed, parts)
             parts = adversary.parts(parts, seed)
-        return cls(changed, parts, levels, assigned)
+        return cls(changed, parts, levels, assigned, own_tests)
 
     @cached_property
     def digest(self) -> str:
@@ -85,6 +92,11 @@ class RunSamples:
         for part in self.parts:
             state.update(part.numpy().tobytes())
         return state.hexdigest()
+
+    @property
+    def own_tests(self) -> tuple[Samples, ...]:
+        """The test samples of each rank alone; empty where none are drawn."""
+        return tuple(map(self.dataset.test.subset, self.test_parts))
 
     @property
     def has_classes(self) -> bool:

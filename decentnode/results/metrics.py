@@ -14,6 +14,8 @@ Values = Mapping[str, float | None]
 
 VALIDATION = "validation_"
 """The prefix of the names of metrics on validation samples."""
+LOCAL = "local_"
+"""The prefix of the names of metrics on each node's own test samples."""
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -35,16 +37,26 @@ class Metric(msgspec.Struct, frozen=True):
         return self.name.startswith(VALIDATION)
 
     @property
+    def of_local(self) -> "Metric":
+        """Returns this metric on each node's own test samples."""
+        return msgspec.structs.replace(self, name=LOCAL + self.name)
+
+    @property
+    def is_of_local(self) -> bool:
+        """Whether it is measured on each node's own test samples."""
+        return self.name.startswith(LOCAL)
+
+    @property
     def words(self) -> str:
-        """The name as people read it: `validation loss`."""
-        return self.name.replace("_", " ", 1) if self.is_of_validation else self.name
+        """The name as people read it: `validation loss`, `local loss`."""
+        return self.name.replace("_", " ", 1) if self.is_of_validation or self.is_of_local else self.name
 
     @property
     def title(self) -> str:
-        """The name with the samples that it is measured on: `test loss`, `validation loss`."""
+        """The name with the samples that it is measured on: `test loss`, `validation loss`, `local loss`."""
         if self == TRAIN_LOSS:
             return "training loss"
-        return self.words if self.is_of_validation else f"test {self.name}"
+        return self.words if self.is_of_validation or self.is_of_local else f"test {self.name}"
 
     @property
     def scale(self) -> float:

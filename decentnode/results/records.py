@@ -46,8 +46,6 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     round: int
     seconds: float = 0.0
     """Seconds since the start of the run, which is the same instant for all nodes of a machine."""
-    wall_seconds: float | None = None
-    """Real seconds since the start, where `seconds` are those of a simulation."""
     loss: float | None = None
     epsilon: float | None = None
     """What the node's private steps have spent so far, where that is a claim (docs/privacy.md)."""
@@ -72,6 +70,8 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     memory_mb: float | None = None
     metrics: Values = msgspec.field(default_factory=dict)
     """The scores of the model after an evaluation, by name; None: not a finite number."""
+    wall_seconds: float | None = None
+    """Real seconds since the start, where `seconds` are those of a simulation."""
 
 
 class Records:

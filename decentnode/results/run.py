@@ -15,7 +15,7 @@ from decentnode.core.text import counted, first_line, readable_bytes, readable_s
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.results import cards
 from decentnode.results.extra import need
-from decentnode.results.figures.curves import BYTES, bytes_axis, chosen_axis, read_runs
+from decentnode.results.figures.curves import BYTES, SECONDS, bytes_axis, chosen_axis, read_runs, seconds_axis
 from decentnode.results.metrics import Metric, chosen_metric
 from decentnode.results.partition_table import read_partition
 from decentnode.results.reader import (
@@ -342,7 +342,11 @@ class Run:
         chosen, axis = chosen_metric(run_curves.metrics, metric), chosen_axis(x)
         if not run_curves.rows:
             raise BadInput(f"{self.directory}: holds no evaluation, so there is nothing to draw")
-        return plots.run_figure(run_curves, chosen, bytes_axis([run_curves]) if axis is BYTES else axis)
+        if axis is BYTES:
+            axis = bytes_axis([run_curves])
+        elif axis is SECONDS:
+            axis = seconds_axis(run_curves.is_simulated)
+        return plots.run_figure(run_curves, chosen, axis)
 
 
 def _named(section: Any) -> str:

@@ -23,6 +23,7 @@ from decentnode.results.figures.curves import (
     chosen_axis,
     in_unit,
     read_runs,
+    seconds_axis,
     together,
 )
 from decentnode.results.figures.styles import style_at
@@ -271,6 +272,8 @@ class Study:
             raise BadInput(f"{self.directories[0]}: no run has an evaluation, so there is nothing to draw")
         if axis is BYTES:
             axis = in_unit(max(max(run.bytes_per_node, default=0.0) for run in self.runs))
+        if axis is SECONDS and all(run.summary.get("simulated") for run in self.runs):
+            axis = seconds_axis(True)
         if axis is SECONDS and not all(variant.had_the_machine_alone for variant in self.compared):
             axis = replace(axis, label=f"{axis.label} (runs shared the machine: do not compare)")
         looks = {variant.name: style_at(place) for place, variant in enumerate(self.variants)}

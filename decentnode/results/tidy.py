@@ -13,7 +13,7 @@ TEXTS = ("run",)
 WHOLE_NUMBERS = ("seed", "rank", "round", "bytes_sent")
 COLUMNS = ("run", "seed", "rank", "round", "seconds", "bytes_sent", "train_loss", "consensus_distance")
 """The columns before those of the metrics; what is neither text nor whole is a float64."""
-SECONDS = ("seconds", "train_seconds", "exchange_seconds", "mix_seconds", "evaluate_seconds")
+SECONDS = ("seconds", "wall_seconds", "train_seconds", "exchange_seconds", "mix_seconds", "evaluate_seconds")
 BYTES = (
     "sent_payload", "sent_index", "sent_header", "received_payload", "received_index", "received_header",
 )  # fmt: skip

@@ -42,7 +42,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        due = self._virtual_clock.nanoseconds + max(0, round(delay * SECOND))
+        # A delay that rounds to nothing must pass, too: who waits for a time would look again for ever.
+        nanoseconds = max(1, round(delay * SECOND)) if delay > 0 else 0
+        due = self._virtual_clock.nanoseconds + nanoseconds
         return self.call_at_nanosecond(due, callback, *args, context=context)
 
     def call_at_nanosecond(

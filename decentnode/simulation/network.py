@@ -48,7 +48,7 @@ class Network:
     """By rank when its uplink has sent all that was asked of it, in nanoseconds."""
     _downlink_free: dict[int, int] = field(default_factory=dict)
     _last_arrival: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By directed link the latest arrival so far, with `queue` of a first bit: messages stay in their order."""
+    """By directed link the latest arrival so far, with `queue` that of a first bit."""
 
     def send(
         self, loop: EventLoop, now: int, source: int, target: int, size: int, deliver: Callable[[], object]

@@ -70,6 +70,15 @@ class PaceSettings:
     round and then again.
     """
 
+    def __str__(self) -> str:
+        slowdown = self.slowdown
+        if isinstance(slowdown, RandomSlowdown):
+            how = f", slowdown {slowdown.distribution}"
+        else:
+            how = ", slowdown by rank" if isinstance(slowdown, tuple) else f" x {slowdown:g}"
+        how = "" if how == " x 1" else how
+        return f"steps of {self.step_seconds:g} s{how}{', by trace' if self.trace_path else ''}"
+
     @cached_property
     def trace(self) -> list[list[float]]:
         """The factors in the file by rank; one line of 1 where there is none. Raises BadInput."""

@@ -773,7 +773,7 @@ evaluation: &e {every: 10}\ncheckpoint: *e\nfaults: *e | 18 faults | must be a l
 = {every: 10}
 [10]
     | 16 evaluation | must be a mapping with every, final, background, nodes, samples, batch_size,
-    + average_model, figures, target, not a list of 1
+    + average_model, figures, target, node_test_split, not a list of 1
 
 = every: 10
 every: -1 | 16 evaluation.every | must be a whole number >= 0, not -1

@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decentnode.datasets import Samples, label_histogram
-from decentnode.datasets.partition import Dirichlet, Iid, Natural, Quantity, Shards, Sizes, apportion, fill
+from decentnode.datasets.partition import (
+    Dirichlet,
+    Iid,
+    Natural,
+    Partition,
+    Quantity,
+    Shards,
+    Sizes,
+    apportion,
+    fill,
+)
 from decentnode.errors import DatasetError
 
 
@@ -229,3 +239,51 @@ def test_labels_that_run_out_are_named():
     message = message_of(Shards(labels_per_node=2), balanced(10), 60)
     rare = "60 training ranks of 2 labels need more samples of rare labels"
     assert message == f"dataset.partition.labels_per_node: {rare}"
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        Iid(),
+        Sizes(sizes=(0.5, 0.0, 0.3, 0.2)),
+        Quantity(alpha=0.5),
+        Dirichlet(alpha=0.3),
+        Shards(labels_per_node=4),
+    ],
+    ids=lambda partition: type(partition).__name__,
+)
+def test_own_test_samples_are_distributed_as_the_training_samples_of_each_rank(partition):
+    """By label where labels are dealt, else by size; no sample is of two ranks, and the seed decides."""
+    train, test = balanced(400), balanced(100)
+    parts = partition.split(train, 4, seed=3)
+    own = partition.split_test(train, parts, test, seed=3)
+    assert torch.cat(own).sort().values.tolist() == list(range(len(test)))
+    counts = [label_histogram(samples, of, 10) for samples, of in ((train, parts), (test, own))]
+    deals_labels = isinstance(partition, Dirichlet | Shards)
+    trained, tested = (
+        torch.tensor(of).double() if deals_labels else torch.tensor(of).sum(1).double() for of in counts
+    )
+    assert (tested - trained / 4).abs().max() <= 1
+    again = partition.split_test(train, parts, test, seed=3)
+    assert all(torch.equal(one, other) for one, other in zip(own, again, strict=True))
+    assert any(
+        not torch.equal(one, other)
+        for one, other in zip(own, partition.split_test(train, parts, test, seed=4), strict=True)
+    )
+
+
+def test_own_test_samples_of_natural_are_those_of_the_groups_and_what_has_none_is_refused():
+    train, test = labelled([0] * 6, groups=[0, 0, 1, 1, 2, 2]), labelled([0] * 5, groups=[2, 0, 3, 0, 1])
+    partition = Natural()
+    parts = partition.split(train, 3, seed=0)
+    assert [own.tolist() for own in partition.split_test(train, parts, test, 0)] == [[1, 3], [4], [0]]
+    with pytest.raises(DatasetError, match="node_test_split: natural needs test samples with groups"):
+        partition.split_test(train, parts, labelled([0]), 0)
+    with pytest.raises(DatasetError, match="no test sample is of a group that is trained on"):
+        partition.split_test(train, parts, labelled([0], groups=[7]), 0)
+
+    class Mine(Partition):
+        divide = Iid.divide
+
+    with pytest.raises(DatasetError, match="has no rule for test samples; define divide_test"):
+        Mine().split_test(train, parts, test, 0)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from decentnode.results import read_evaluations, read_records
-from tests.integration.running import Run
+from tests.integration.running import Run, run_command
 
 NETS = """
 import os
@@ -89,7 +89,9 @@ def rows(run):
 def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):
     """With running statistics that no vector has, and for a part of the nodes and samples."""
     held_out = "dataset.validation={source: train, size: 200}"
-    part = ("evaluation.nodes=2", "evaluation.samples=100", held_out)
+    # The last rank has no samples, so none to be tested on either.
+    own = ("evaluation.node_test_split=true", "dataset.partition={name: sizes, sizes: [.3, .3, .4, 0]}")
+    part = ("evaluation.nodes=2", "evaluation.samples=100", held_out, *own)
     here = finished(folder, "here", *part)
     there = finished(folder, "there", *part, "evaluation.background=2")
     assert rows(here) == rows(there)
@@ -100,9 +102,25 @@ def test_the_numbers_are_those_of_the_nodes_in_the_order_of_rounds(folder):
     assert here.summary["model_hash"] == there.summary["model_hash"]
     assert here.summary["test"] == there.summary["test"]
     assert here.summary["validation"] == there.summary["validation"]
+    assert here.summary["local"] == there.summary["local"] and here.summary["local_nodes"] == 3
     *before, last = read_evaluations(there.run_dir / "evaluations.jsonl")
     assert {tuple(row.ranks) for row in before} == {(0, 2)} and last.ranks == [0, 1, 2, 3]
     assert {len(row.bytes_sent) for row in before} == {4}
+    assert [[*row.metrics["local_accuracy"]] for row in (before[0], last)] == [[0, 2], [0, 1, 2]]
+    of_local = here.summary["local"]["local_accuracy"]
+    assert of_local["mean"] == pytest.approx(sum(last.values("local_accuracy")) / 3)
+    assert {"min", "max", "std"} < of_local.keys() and of_local != here.summary["test"]["accuracy"]
+    assert "from" in here.text and here.text.count("(3 nodes with test samples of their own)\n") == 2
+    shown = folder / "shown.out"
+    for words in (
+        ["compare", str(here.run_dir), str(there.run_dir), "--no-draw"],
+        ["plot", str(here.run_dir)],
+    ):
+        assert run_command(shown, *words, "--metric", "local_accuracy") == 0
+        assert "local_accuracy" in shown.read_text(), shown.read_text()
+    assert run_command(shown, "compare", str(here.run_dir), "--metric", "locl") == 2
+    known = "accuracy, loss, validation_accuracy, validation_loss, local_accuracy, local_loss"
+    assert shown.read_text() == f"--metric: tested has no metric locl (it has {known})\n"
     # Of 100 samples each fraction is a whole percentage, of all 360 it is not.
     hundredths = [100 * value for row in before for value in row.values("accuracy")]
     assert hundredths == pytest.approx([round(value) for value in hundredths])

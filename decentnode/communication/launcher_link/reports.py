@@ -163,6 +163,8 @@ class Finished(NodeReport, frozen=True, tag="finished"):
     """Why nothing is claimed."""
     attacker_weight: float | None = None
     """The weight that models of adversaries had in a mix, the mean over rounds; None without adversaries."""
+    virtual_seconds: float | None = None
+    """When it ended in a simulation; None: time is real."""
 
 
 class Stopped(NodeReport, frozen=True, tag="stopped"):

@@ -36,7 +36,7 @@ def _virtual_time(communication: Communication, training: TrainingSettings, grap
 
 def _no_real_time(communication: Communication, faults: Sequence[object]) -> Iterator[Defect]:
     """Yields what acts in real time or on processes."""
-    if not communication.plan.is_simulated:
+    if not communication.plan.simulation:
         return
     if faults:
         yield Defect(("faults",), "act on processes and in real time; a simulation has none; leave it out")

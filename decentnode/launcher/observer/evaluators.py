@@ -236,5 +236,5 @@ def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int
         beat()
         # As the node would have them.
         seed_generators(key(experiment.settings.seed, "evaluate", round, rank), on_cpu=False)
-        scores = plan.measured(round, partial(test.run, batch_size=plan.batch_size, beat=beat))
+        scores = plan.measured(round, partial(test.run, batch_size=plan.batch_size, beat=beat), rank)
         reporter.send(Evaluated(rank, round, scores))

@@ -124,14 +124,18 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
 def _quality(summary: dict[str, Any]) -> Lines:
     metrics = msgspec.convert(summary["metrics"], list[Metric])
     for metric in metrics:
-        scores = summary["validation" if metric.is_of_validation else "test"][metric.name]
+        part = "validation" if metric.is_of_validation else "local" if metric.is_of_local else "test"
+        scores = summary[part][metric.name]
         if scores:
             mean, std, least, most = (metric.number(scores[key]) for key in ("mean", "std", "min", "max"))
-            yield metric.title, f"{mean}{metric.unit} ± {std}, from {least} to {most}"
+            some = metric.is_of_local and summary["local_nodes"] < summary["finished_nodes"]
+            of = f" ({summary['local_nodes']} nodes with test samples of their own)" if some else ""
+            yield metric.title, f"{mean}{metric.unit} ± {std}, from {least} to {most}{of}"
         elif metric is metrics[0] and summary["finished_nodes"]:
             yield metric.title, "-"
     if average := summary["average_model"]:
-        others = [f", {metric.words} {metric.text(average.get(metric.name))}" for metric in metrics[1:]]
+        of_all = [metric for metric in metrics[1:] if not metric.is_of_local]
+        others = [f", {metric.words} {metric.text(average.get(metric.name))}" for metric in of_all]
         yield "average model", metrics[0].text(average.get(metrics[0].name)) + "".join(others)
     if summary["consensus_distance"] is not None:
         yield "consensus distance", decimal(summary["consensus_distance"])
@@ -183,6 +187,9 @@ def _cost(summary: dict[str, Any]) -> Lines:
         yield "sent, received", f"{sent}, {received}; {each} sent per node"
     startup, wall = (readable_seconds(summary[f"{part}_seconds"]) for part in ("startup", "wall"))
     yield "time", f"{wall}, after {startup} to start"
+    if (simulated := summary.get("simulated")) and simulated["seconds"] is not None:
+        times = simulated["seconds"] / summary["wall_seconds"] if summary["wall_seconds"] else 0.0
+        yield "simulated time", f"{readable_seconds(simulated['seconds'])}, {times:.3g} times the real time"
     memory, by_node = summary["peak_memory_mb"], summary["peak_memory_mb_per_node"]
     if memory and by_node:
         yield "memory", f"{memory:.1f} MB, at most {by_node['max']:.1f} MB in a node's process"

@@ -17,7 +17,6 @@ from decentnode.launcher.state.evaluation_log import EvaluationLog, by_name
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment
-from decentnode.results.metrics import VALIDATION
 from decentnode.results.reader import SCHEMA, EvaluationRow
 
 NOTHING: Counter[str] = Counter()
@@ -36,10 +35,12 @@ def summarize(
     threads: int = 1,
     beside_mb: float = 0.0,
     target: Target | None = None,
+    simulation: str = "",
 ) -> dict[str, Any]:
     """Returns the summary of a run as this machine knows it; `resumable`: the last round saved by all.
 
-    `kept_bytes`: the size of the checkpoints of this machine's nodes.
+    `simulation`: the modelled network, where time is virtual. `kept_bytes`: the size of the checkpoints of
+    this machine's nodes.
 
     `startup`: seconds from the start of the command until the last local node started its first round;
     `wall`: from the start of the run to the end of the last node. `refused`: what launchers refused, by
@@ -58,7 +59,8 @@ def summarize(
     for rank, report in finished.items():
         position = experiment.home[rank]
         by_process[position] = max(by_process.get(position, 0.0), report.memory_mb)
-    spreads = {metric.name: spread(tests.get(metric.name, {})) for metric in experiment.metrics}
+    metrics = experiment.metrics
+    spreads = {metric.name: spread(tests.get(metric.name, {})) for metric in metrics}
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -85,15 +87,18 @@ def summarize(
         },
         "startup_seconds": round(startup, 3),
         "wall_seconds": round(wall, 3),
+        "simulated": _simulated(experiment, finished, simulation) if simulation else None,
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),
         "attacker_weight": {
             str(rank): f.attacker_weight for rank, f in finished.items() if f.attacker_weight is not None
         },
-        "metrics": [msgspec.to_builtins(metric) for metric in experiment.metrics],
-        "test": {name: scores for name, scores in spreads.items() if not name.startswith(VALIDATION)},
-        "validation": {name: scores for name, scores in spreads.items() if name.startswith(VALIDATION)},
+        "metrics": [msgspec.to_builtins(metric) for metric in metrics],
+        "test": {m.name: spreads[m.name] for m in metrics if not m.is_of_validation and not m.is_of_local},
+        "validation": {metric.name: spreads[metric.name] for metric in metrics if metric.is_of_validation},
+        "local": {metric.name: spreads[metric.name] for metric in metrics if metric.is_of_local},
+        "local_nodes": len(tests.get(metrics[0].of_local.name, {})),
         "average_model": last.average_model if last else None,
         "consensus_distance": last.consensus_distance if last else None,
         "model_hash": model_hash({r: f.digest for r, f in finished.items()}),
@@ -146,3 +151,13 @@ def model_hash(digests: dict[int, str]) -> str:
     """Returns one hash of all finished models: SHA-256 over their ranks and digests in rank order."""
     text = "".join(f"{rank}:{digest}\n" for rank, digest in sorted(digests.items()))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _simulated(experiment: Experiment, finished: Mapping[int, Finished], network: str) -> dict[str, Any]:
+    """Returns the modelled network and pace, and the virtual seconds until the last node ended."""
+    ends = [report.virtual_seconds for report in finished.values() if report.virtual_seconds is not None]
+    return {
+        "network": network,
+        "pace": str(experiment.settings.training.pace),
+        "seconds": max(ends, default=None),
+    }

@@ -12,7 +12,7 @@ import yaml
 from decentnode.core.registry import guess
 from decentnode.core.text import counted, quoted
 from decentnode.errors import BadInput
-from decentnode.results.metrics import CLASSIFICATION, Metric
+from decentnode.results.metrics import CLASSIFICATION, LOCAL, Metric
 from decentnode.results.partition_table import PartitionTable, read_partition
 from decentnode.results.reader import (
     MOST_SHOWN,
@@ -21,6 +21,7 @@ from decentnode.results.reader import (
     StrPath,
     read_evaluations,
     read_metrics,
+    read_object,
     read_value,
 )
 
@@ -52,6 +53,8 @@ class RunCurves:
     """Name and options of the data set, without the place of its files; empty where unknown."""
     metrics: Sequence[Metric] = CLASSIFICATION
     """The metrics of its evaluations; the first is the headline metric."""
+    is_simulated: bool = False
+    """Whether its seconds are virtual."""
 
     @property
     def headline(self) -> Metric:
@@ -107,6 +110,11 @@ def chosen_axis(name: str) -> Axis:
     return AXES[name]
 
 
+def seconds_axis(simulated: bool) -> Axis:
+    """The seconds of runs, which says so where they are those of a simulation."""
+    return replace(SECONDS, name="simulated time", label="simulated seconds") if simulated else SECONDS
+
+
 def bytes_axis(runs: Sequence[RunCurves]) -> Axis:
     """The bytes sent per node, in the unit that suits the largest of these runs."""
     return in_unit(max(sent for run in runs for sent in BYTES.values(run.rows)))
@@ -134,6 +142,23 @@ def _spread(values: list[float]) -> tuple[float, float, float, float]:
 
 def _scaled(value: float | None, metric: Metric) -> float:
     return nan if value is None else metric.scale * value
+
+
+def chosen_metric(runs: Sequence[RunCurves], name: str | None) -> list[RunCurves]:
+    """Returns the runs judged by the metric of that name instead of the headline metric; None: as they are.
+
+    Raises BadInput where a run does not have it.
+    """
+    if name is None:
+        return [*runs]
+    chosen = []
+    for run in runs:
+        first = [metric for metric in run.metrics if metric.name == name]
+        if not first:
+            known = ", ".join(metric.name for metric in run.metrics)
+            raise BadInput(f"--metric: {run.name} has no metric {name} (it has {known})")
+        chosen.append(replace(run, metrics=[*first, *(m for m in run.metrics if m.name != name)]))
+    return chosen
 
 
 def last_values(run: RunCurves) -> list[float]:
@@ -178,7 +203,7 @@ def _joined(rows: Sequence[EvaluationRow]) -> EvaluationRow:
     return EvaluationRow(
         round=rows[0].round,
         seconds=fmean(row.seconds for row in rows),
-        metrics={name: join([row.metrics[name] for row in rows]) for name in names},
+        metrics={name: join([row.metrics.get(name, {}) for row in rows]) for name in names},
         train_loss=join([row.train_loss for row in rows]),
         bytes_sent=join([row.bytes_sent for row in rows]),
         consensus_distance=_mean_of_known([row.consensus_distance for row in rows]),
@@ -205,7 +230,11 @@ def _read(path: Path) -> RunCurves:
     name = read_value(summary, "name", str) if summary.exists() else path.resolve().name
     partition = read_partition(path)
     outcome, dataset = None if rows else _outcome(summary), _dataset(path / "config.yaml")
-    return RunCurves(name, rows, partition, outcome=outcome, dataset=dataset, metrics=read_metrics(path))
+    is_simulated = summary.exists() and bool(read_object(summary).get("simulated"))
+    return RunCurves(
+        name, rows, partition, outcome=outcome, dataset=dataset, metrics=read_metrics(path),
+        is_simulated=is_simulated,
+    )  # fmt: skip
 
 
 def _outcome(summary: Path) -> Outcome:
@@ -230,7 +259,11 @@ def _dataset(config: Path) -> dict[str, Any]:
 def _misfits(row: EvaluationRow) -> Iterator[str]:
     """The values of a row that cannot be drawn and that no run writes."""
     ranks = set(row.ranks)
-    if not ranks or any(set(of) != ranks for of in row.metrics.values()) or not row.bytes_sent:
+    # A node without test samples of its own lacks the metrics on these.
+    fits = all(
+        set(of) <= ranks if name.startswith(LOCAL) else set(of) == ranks for name, of in row.metrics.items()
+    )
+    if not ranks or not fits or not row.bytes_sent:
         yield "the metrics and bytes_sent need one entry for each node, at least one"
     elif not 0 <= row.round < MOST_ROUNDS or not 0 <= row.seconds < MOST_SECONDS:
         yield "round and seconds must be counted from 0"

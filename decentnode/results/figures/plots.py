@@ -26,18 +26,19 @@ from numpy import linspace
 from decentnode.errors import BadInput, ExitCode
 from decentnode.results.figures.curves import (
     ROUNDS,
-    SECONDS,
     Axis,
     RunCurves,
     Spread,
     bytes_axis,
+    chosen_metric,
     different_datasets,
     last_values,
     read_runs,
+    seconds_axis,
     spread_of,
 )
 from decentnode.results.figures.styles import MARKERS, PALETTE
-from decentnode.results.metrics import LOSS, Metric
+from decentnode.results.metrics import LOCAL, LOSS, Metric
 from decentnode.results.partition_table import PartitionTable
 from decentnode.results.reader import StrPath
 
@@ -93,19 +94,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("decentnode plot", description="Draws one run, or compares several.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
     parser.add_argument("--out", type=Path, help="a folder; default: that of a single run, or comparison")
+    parser.add_argument("--metric", help="the metric to judge by, instead of the headline metric")
     chosen = parser.parse_args(argv)
     out = chosen.out or (chosen.runs[0] if len(chosen.runs) == 1 else Path("comparison"))
     try:
-        print(*plot(chosen.runs, out), sep="\n")
+        print(*plot(chosen.runs, out, chosen.metric), sep="\n")
     except BadInput as error:
         print(error, file=sys.stderr)
         return ExitCode.BAD_INPUT
     return ExitCode.OK
 
 
-def plot(runs: Sequence[StrPath], out: StrPath) -> list[Path]:
-    """Draws one run or compares several: `out/overview.png` and one picture per panel in `out/figures`."""
-    return draw(read_runs(runs), Path(out))
+def plot(runs: Sequence[StrPath], out: StrPath, metric: str | None = None) -> list[Path]:
+    """Draws one run or compares several: `out/overview.png` and one picture per panel in `out/figures`.
+
+    `metric`: the one to judge by, instead of the headline metric.
+    """
+    return draw(chosen_metric(read_runs(runs), metric), Path(out))
 
 
 def draw(curves: Sequence[RunCurves], out: Path) -> list[Path]:
@@ -127,8 +132,12 @@ def panels_of(runs: Sequence[RunCurves]) -> dict[str, Panel]:
     panels: dict[str, Panel] = {}
     tested = [run for run in runs if run.rows]
     for metric in (tested[0].headline, LOSS) if tested else ():
-        for axis in (ROUNDS, bytes_axis(tested), SECONDS):
+        time = seconds_axis(all(run.is_simulated for run in tested))
+        for axis in (ROUNDS, bytes_axis(tested), time):
             panels[f"{metric.name}_{axis.key}"] = _curves(runs, metric, axis)
+    local = tested[0].headline.of_local if tested else None
+    if local is not None and all(local in run.metrics for run in tested):
+        panels[f"{local.name}_{ROUNDS.key}"] = _curves(runs, local, ROUNDS)
     if any(run.distances for run in runs):
         panels["consensus_distance"] = _distances(runs, ROUNDS)
     if len(runs) == 1 and (table := runs[0].partition):
@@ -143,6 +152,7 @@ def overview(runs: Sequence[RunCurves], panels: dict[str, Panel]) -> Figure:
     figure = Figure(figsize=(15, 8.4), layout="constrained")
     # The overview has room for six panels.
     shown = [*panels] if runs[0].headline == LOSS else [n for n in panels if n not in LOSS_COSTS]
+    shown = [name for name in shown if not name.startswith(LOCAL) or runs[0].headline.is_of_local]
     for place, name in enumerate(shown):
         panels[name](figure.add_subplot(2, 3, place + 1))
     figure.suptitle(_headline(runs), fontsize=14, fontweight="bold", x=0.01, ha="left")
@@ -204,13 +214,13 @@ def _headline(runs: Sequence[RunCurves]) -> str:
         apart = ", on different data sets" if different_datasets(runs) else ""
         return f"{len(runs)} runs compared{apart}{f'; not evaluated: {untested}' if untested else ''}"
     if (ended := runs[0].outcome) is not None:
-        return f"{runs[0].name}: {ended.nodes} nodes, {ended.rounds} rounds, test {runs[0].headline.name} -"
+        return f"{runs[0].name}: {ended.nodes} nodes, {ended.rounds} rounds, {runs[0].headline.title} -"
     headline, row = runs[0].headline, runs[0].rows[-1]
     values = spread_of([row], headline)
     mean, least, most = (
         headline.number(value[0] / headline.scale) for value in (values.mean, values.least, values.most)
     )
-    reached = f"{len(row.ranks)} nodes, round {row.round + 1}, test {headline.name} {mean}{headline.unit}"
+    reached = f"{len(row.ranks)} nodes, round {row.round + 1}, {headline.title} {mean}{headline.unit}"
     return f"{runs[0].name}: {reached} ({least} to {most})"
 
 
@@ -413,7 +423,7 @@ def _draw_nodes(axes: Axes, runs: Sequence[RunCurves]) -> None:
         _draw_line(axes, share, values, style=style)
     headline = next(run.headline for run in runs if run.rows)
     axes.set(xlabel="nodes, worst to best (%)", ylabel=_label(headline), xlim=(0, 100))
-    axes.set_title(f"{headline.name.capitalize()} of every node at the end")
+    axes.set_title(f"{headline.words.capitalize()} of every node at the end")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ def curve_charts(study: Study) -> dict[str, Chart]:
     judged = {run.judged_by for run in study.runs}
     # What runs without validation samples lack would be no curve.
     metrics += [metric for metric in judged if metric.is_of_validation and len(judged) == 1]
+    local = study.headline.of_local
+    metrics += [local] if all(local in run.metrics for run in study.runs) else []
     styles, charts = styles_of(study), {}
     alone = all(variant.had_the_machine_alone for variant in study.compared)
     for metric in metrics:

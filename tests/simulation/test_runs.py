@@ -1,0 +1,158 @@
+"""Whole runs in virtual time: the models of a real run, and the times of closed forms."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import decentnode
+from decentnode.core.byte_counters import HEADER_BYTES
+from decentnode.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+QUIET = {"every": 0, "figures": False}
+SMALL = {
+    "name": "small",
+    "graph": {"name": "ring", "nodes": 6},
+    "dataset": {"name": "synthetic", "nodes": 6, "samples_per_node": 20, "features": 10},
+    "model": "logistic_regression",
+    "training": {"optimizer": {"name": "SGD", "lr": 0.1}, "batch_size": 4, "steps_per_round": 1},
+    "rounds": 8,
+    "evaluation": QUIET,
+}
+BYTES = 4 * (10 * 10 + 10) + HEADER_BYTES
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(communication, **overrides):
+    return decentnode.run(SMALL, progress=False, communication=communication, **overrides)
+
+
+def simulated(**options):
+    return {"name": "simulated", **options}
+
+
+@pytest.mark.parametrize("sharing", ["gossip", {"name": "choco", "gamma": 0.5}, "gradient_tracking"])
+def test_models_are_those_of_real_time_whatever_the_network(sharing):
+    """And two runs with one seed have the same times, which another seed changes."""
+    real = run("inproc", sharing=sharing)
+    network = simulated(
+        latency={"distribution": "lognormal", "median": "30 ms"}, uplink="1 Mbit/s", downlink="4 Mbit/s",
+        jitter="10 ms", loss=0.1,
+    )  # fmt: skip
+    slow = {"pace": {"step_seconds": 0.02, "slowdown": {"distribution": "exponential"}}}
+    first, again = (run(network, sharing=sharing, training=slow) for _ in range(2))
+    assert first.model_hash == again.model_hash == real.model_hash
+    assert first.summary["bytes_sent"] == real.summary["bytes_sent"]
+    assert (first.records["seconds"] == again.records["seconds"]).all()
+    other = run({**network, "seed": 5}, sharing=sharing, training=slow)
+    assert other.model_hash == real.model_hash
+    assert (first.records["seconds"] != other.records["seconds"]).any()
+    assert first.records["wall_seconds"].notna().all() and real.records["wall_seconds"].isna().all()
+
+
+def test_a_ring_of_equal_nodes_takes_what_it_must(capfd):
+    """A round is a step, the latency, and two models through the uplink."""
+    network = simulated(latency="50 ms", uplink="100 kbit/s")
+    timed = decentnode.run(SMALL, communication=network, training={"pace": {"step_seconds": 0.2}})
+    round_seconds = 0.2 + 0.05 + 2 * 8 * BYTES / 1e5
+    expected = [round_seconds * n for n in range(1, 9)]
+    slowest = timed.records.groupby("round")["seconds"].max()
+    assert slowest.to_numpy() == pytest.approx(expected, abs=1e-7)
+    assert timed.summary["simulated"]["seconds"] == pytest.approx(expected[-1])
+    lines = capfd.readouterr().out
+    assert "simulated time: network queue, latency 50 ms, uplink 100 kbit/s; steps of 0.2 s" in lines
+    assert "simulated time    " in lines
+    # Nothing is shared with `delay`.
+    alone = run({**network, "network_model": "delay"}, training={"pace": {"step_seconds": 0.2}})
+    assert alone.summary["simulated"]["seconds"] == pytest.approx(8 * (0.25 + 8 * BYTES / 1e5))
+
+
+def test_the_slowest_of_n_random_steps_decides_a_round():
+    """Exponential steps of mean s on a complete graph: a round takes s (1 + 1/2 + ... + 1/n) on average."""
+    pace = {"step_seconds": 1.0, "slowdown": {"distribution": "exponential"}}
+    rounds = 600
+    long = run(
+        simulated(), training={"pace": pace}, rounds=rounds, graph={"name": "fully_connected", "nodes": 6}
+    )
+    mean = long.summary["simulated"]["seconds"] / rounds
+    assert mean == pytest.approx(sum(1 / n for n in range(1, 7)), rel=0.08)
+
+
+def test_asynchronous_windows_are_virtual_too_and_can_be_replayed():
+    """Recorded in virtual time, replayed in another process per node: the same models."""
+    async_run = {
+        "sharing": "push_gossip",
+        "time_model": {"name": "asynchronous", "seconds_per_round": 1.0, "schedule": "record"},
+        "training": {
+            "steps_per_round": None,
+            "pace": {"step_seconds": 0.1, "slowdown": {"distribution": "exponential"}},
+        },
+        "rounds": 4,
+    }
+    network = simulated(latency="30 ms", uplink="200 kbit/s")
+    first, again = (run(network, **async_run) for _ in range(2))
+    assert first.model_hash == again.model_hash
+    steps = first.records["steps"].to_numpy()
+    assert 5 < np.mean(steps) < 15, "ten steps of .1 s fit into a second"
+    assert first.records["seconds"].max() < 4.5
+    replay = {**async_run["time_model"], "schedule": "replay", "schedule_path": str(first.directory)}
+    replayed = run("inproc", **{**async_run, "time_model": replay})
+    assert replayed.model_hash == first.model_hash
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (
+            {"training": {}},
+            "training.pace: missing: virtual time knows the duration of a step from here alone; write",
+        ),
+        (
+            {"communication": "inproc", "training": {"pace": "instant"}},
+            "training.pace: instant: only in virtual time",
+        ),
+        (
+            {"communication": simulated(uplink="10")},
+            "communication.uplink: '10' has no unit; write it like 10 Mbit/s",
+        ),
+        (
+            {"communication": simulated(uplink=-1.0)},
+            "communication.uplink: must be a number >= 0 or text or a list",
+        ),
+        (
+            {"communication": simulated(downlink=[1.0])},
+            "communication.downlink: has 1 numbers; it must have one for",
+        ),
+        (
+            {"communication": simulated(latency="no.csv")},
+            "communication.latency: 'no.csv' has no number with a unit",
+        ),
+        (
+            {"training": {"seconds_per_round": 1.0, "pace": "instant"}},
+            "training.seconds_per_round: needs training.pace",
+        ),
+        (
+            {"faults": [{"name": "crash", "ranks": 1, "rounds": 1}]},
+            "faults: act on processes and in real time",
+        ),
+        (
+            {
+                "mapping": {
+                    "name": "linear",
+                    "machines": [{"address": f"127.0.0.{n}", "nodes": 3} for n in (1, 2)],
+                }
+            },
+            "communication: carries all nodes in one process, but there are 2 machines",
+        ),
+    ],
+)
+def test_what_is_no_simulation_is_told(overrides, line):
+    whole = {"communication": simulated(), "training": {"pace": {"step_seconds": 0.1}}} | overrides
+    with pytest.raises(ConfigError) as error:
+        decentnode.validate(SMALL, load=False, **whole)
+    assert line in str(error.value)
