@@ -23,7 +23,6 @@ NAMED_BY_ROLE = {
     "Payload": "outgoing, incoming, sent: which way it goes",
     "Samples": "train, test, members: which part of a dataset",
     "Interval": "the quantity that it bounds",
-    "Distribution": "latency, uplink, downlink: the quantity that is drawn",
     "Factory": "what it makes",
     "Plugin": "the key of the file that names it",
     "Options": "the key of the file that has them",

@@ -28,7 +28,7 @@ from decentnode.errors import BadInput
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Model, Network
-from decentnode.simulation.quantities import RATES, TIMES, Distribution, Quantity, in_unit, numbers_of
+from decentnode.simulation.quantities import RATES, TIMES, Distribution, PerRank, in_unit, numbers_of
 
 
 class SimulatedLinks(Route):
@@ -80,11 +80,11 @@ class Simulated(Communication):
     all, one for each rank, a distribution, or a file.
     """
 
-    latency: Quantity = 0.0
+    latency: PerRank = 0.0
     """The time from one node to another; a file has a matrix."""
-    uplink: Quantity | None = None
+    uplink: PerRank | None = None
     """The rate at which a node sends; null: infinite."""
-    downlink: Quantity | None = None
+    downlink: PerRank | None = None
     """The rate at which a node receives; null: infinite."""
     jitter: Annotated[float, Ge(0)] | str = 0.0
     """The mean of an exponential time that is added to each latency."""
@@ -168,7 +168,7 @@ class Simulated(Communication):
     def close(self, timeout: float) -> None:
         self._peers.clear()
 
-    def _quantities(self) -> list[tuple[str, Quantity | None, dict[str, float]]]:
+    def _quantities(self) -> list[tuple[str, PerRank | None, dict[str, float]]]:
         return [
             ("latency", self.latency, TIMES),
             ("uplink", self.uplink, RATES),

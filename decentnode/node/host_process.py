@@ -223,7 +223,7 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
         if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
             node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device=device).state)
-        if not node.exchange.clock.is_virtual:
+        if not node.records.are_virtual:
             node.set_elapsed(identity.seconds)
 
 
@@ -272,7 +272,7 @@ def _finished(node: Node, rounds: int) -> reports.Finished:
         epsilon=private.claimed if private else None,
         doubts=private.doubts if private else (),
         attacker_weight=node.exchange.attacker_weight,
-        virtual_seconds=node.records.seconds if node.exchange.clock.is_virtual else None,
+        virtual_seconds=node.records.seconds if node.records.are_virtual else None,
     )
 
 

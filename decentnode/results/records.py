@@ -95,7 +95,7 @@ class Records:
     def write(self, record: RoundRecord, counters: "ByteCounters") -> None:
         """Completes a record with time and bytes of its round, and appends it; keeps the model if due."""
         record.seconds = self.seconds
-        if self._clock.is_virtual:
+        if self.are_virtual:
             record.wall_seconds = time.monotonic() - self._began_in_reality
         for name, total in vars(counters).items():
             setattr(record, name, total - self._before.get(name, 0))
@@ -108,6 +108,11 @@ class Records:
         """Keeps what is only kept of the last round, unless it is kept already."""
         for kept in self._beside:
             kept.at_the_end(round)
+
+    @property
+    def are_virtual(self) -> bool:
+        """Whether their times are those of a simulation."""
+        return self._clock.is_virtual
 
     @property
     def seconds(self) -> float:

@@ -55,7 +55,7 @@ class Distribution:
         return in_unit(self.mean, units) * random.exponential(1.0, shape)
 
 
-Quantity = NonNegativeFloat | str | tuple[NonNegativeFloat | str, ...] | Distribution
+PerRank = NonNegativeFloat | str | tuple[NonNegativeFloat | str, ...] | Distribution
 """A number in the basic unit, a text with a unit, one for each rank, a distribution, or a file of numbers."""
 
 
@@ -74,7 +74,7 @@ def in_unit(value: float | str | None, units: dict[str, float]) -> float:
 
 
 def numbers_of(
-    quantity: Quantity, units: dict[str, float], nodes: int, key: str, seed: int, pairs: bool = False
+    quantity: PerRank, units: dict[str, float], nodes: int, key: str, seed: int, pairs: bool = False
 ) -> Numbers:
     """Returns the numbers of all ranks, shape (nodes,), or with `pairs` of all pairs, shape (nodes, nodes).
 

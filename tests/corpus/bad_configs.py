@@ -737,7 +737,7 @@ weigts | 14 sharing.weigts | unknown option of gossip; did you mean 'weights'?
 = communication: zeromq
 communication: zmq
     | 15 communication | unknown communication 'zmq'; did you mean 'zeromq'? (known: hybrid, inproc,
-    + torch_distributed, zeromq)
+    + simulated, torch_distributed, zeromq)
 communication: {name: hybrid, group_ranks: [0, 9]}
     | 15 communication.group_ranks | must be ranks of the 4 nodes of the graph, not 9
 communication: 5 | 15 communication | must be a name, or a mapping with its options, not 5

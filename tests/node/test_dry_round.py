@@ -140,7 +140,7 @@ def test_a_scheme_of_an_earlier_version_learns_the_new_names(tmp_path):
 
 
 def test_the_scheme_of_the_readme_is_right_for_every_chain(tmp_path, monkeypatch):
-    (tmp_path / "readme_scheme.py").write_text(blocks("README.md", "python")[0])
+    (tmp_path / "readme_scheme.py").write_text(blocks("README.md", "python")[-1])
     monkeypatch.syspath_prepend(tmp_path)
     noise = NOISE.replace("SCOPE", "neighbor")
     tried = experiment(tmp_path, "'readme_scheme:Cautious'", noise)
