@@ -28,7 +28,7 @@ from decentnode.errors import BadInput
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Model, Network
-from decentnode.simulation.quantities import RATES, TIMES, Distribution, PerRank, in_unit, numbers_of
+from decentnode.simulation.quantities import RATES, TIMES, Distribution, PerRank, Regions, in_unit, numbers_of
 
 
 class SimulatedLinks(Route):
@@ -80,8 +80,8 @@ class Simulated(Communication):
     all, one for each rank, a distribution, or a file.
     """
 
-    latency: PerRank = 0.0
-    """The time from one node to another; a file has a matrix."""
+    latency: PerRank | Regions = 0.0
+    """The time from one node to another; a file has a matrix, and `{table: azure}` data centers."""
     uplink: PerRank | None = None
     """The rate at which a node sends; null: infinite."""
     downlink: PerRank | None = None
@@ -119,6 +119,8 @@ class Simulated(Communication):
         def shown(quantity: object, unit: str) -> str:
             if isinstance(quantity, Distribution):
                 return quantity.distribution
+            if isinstance(quantity, Regions):
+                return f"of {len(quantity.regions or quantity.times)} regions ({quantity.table})"
             if isinstance(quantity, tuple):
                 return "by rank"
             return f"{quantity:g} {unit}" if isinstance(quantity, int | float) else str(quantity)
@@ -168,7 +170,7 @@ class Simulated(Communication):
     def close(self, timeout: float) -> None:
         self._peers.clear()
 
-    def _quantities(self) -> list[tuple[str, PerRank | None, dict[str, float]]]:
+    def _quantities(self) -> list[tuple[str, PerRank | Regions | None, dict[str, float]]]:
         return [
             ("latency", self.latency, TIMES),
             ("uplink", self.uplink, RATES),

@@ -1,7 +1,9 @@
 """Rates and times as people write them: `10 Mbit/s`, `20 ms`, numbers for each rank, distributions, files."""
 
+import csv
 import re
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,6 +11,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from decentnode.core.registry import guess
 from decentnode.core.rng import generator
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
@@ -55,6 +58,44 @@ class Distribution:
         return in_unit(self.mean, units) * random.exponential(1.0, shape)
 
 
+@dataclass(frozen=True)
+class Regions:
+    """Nodes in data centers: half of measured round-trip times, and a time within each of them.
+
+    The ranks are dealt to the regions in blocks of equal size.
+    """
+
+    table: Literal["azure"]
+    """azure: medians between eight regions of Azure in July 2026 (tables/azure.csv)."""
+    regions: tuple[str, ...] | None = None
+    """Some of its regions; null: all."""
+    within: NonNegativeFloat | str = "0.5 ms"
+    """The time between two nodes of one region."""
+
+    def __post_init__(self) -> None:
+        known = self.times
+        for region in self.regions or ():
+            if region not in known:
+                raise ValueError(
+                    f"no region {quoted(region)}{guess(region, known)} (known: {', '.join(known)})"
+                )
+
+    @cached_property
+    def times(self) -> dict[str, dict[str, float]]:
+        """Round-trip times in milliseconds, by source and target."""
+        text = (Path(__file__).parent / "tables" / f"{self.table}.csv").read_text("utf-8")
+        rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+        return {row.pop("source"): {name: float(ms) for name, ms in row.items() if ms} for row in rows}
+
+    def latencies(self, nodes: int) -> Numbers:
+        """Returns seconds from rank to rank, shape (nodes, nodes)."""
+        names, times = self.regions or tuple(self.times), self.times
+        of_rank = [names[rank * len(names) // nodes] for rank in range(nodes)]
+        within = in_unit(self.within, TIMES)
+        between = {(i, j): within if i == j else times[i][j] / 2000 for i in names for j in names}
+        return np.array([[between[i, j] for j in of_rank] for i in of_rank])
+
+
 PerRank = NonNegativeFloat | str | tuple[NonNegativeFloat | str, ...] | Distribution
 """A number in the basic unit, a text with a unit, one for each rank, a distribution, or a file of numbers."""
 
@@ -74,7 +115,7 @@ def in_unit(value: float | str | None, units: dict[str, float]) -> float:
 
 
 def numbers_of(
-    quantity: PerRank, units: dict[str, float], nodes: int, key: str, seed: int, pairs: bool = False
+    quantity: PerRank | Regions, units: dict[str, float], nodes: int, key: str, seed: int, pairs: bool = False
 ) -> Numbers:
     """Returns the numbers of all ranks, shape (nodes,), or with `pairs` of all pairs, shape (nodes, nodes).
 
@@ -83,6 +124,8 @@ def numbers_of(
     """
     shape = (nodes, nodes) if pairs else (nodes,)
     try:
+        if isinstance(quantity, Regions):
+            return quantity.latencies(nodes)
         if isinstance(quantity, Distribution):
             return quantity.draw(units, shape, seed, key)
         if isinstance(quantity, str) and Path(quantity).is_file():

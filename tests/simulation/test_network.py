@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from decentnode.communication.simulated import Simulated
 from decentnode.errors import BadInput
 from decentnode.simulation.network import Network
-from decentnode.simulation.quantities import RATES, TIMES, Distribution, in_unit, numbers_of
+from decentnode.simulation.quantities import RATES, TIMES, Distribution, Regions, in_unit, numbers_of
 
 SECOND = 10**9
 
@@ -177,3 +177,15 @@ def test_distributions_are_drawn_by_the_seed():
     assert (drawn != numbers_of(spread, RATES, 4000, "uplink", seed=2)).any()
     with pytest.raises(ValueError, match="low is missing; uniform needs low and high"):
         Distribution("uniform", high=2.0)
+
+
+def test_regions_have_half_of_the_measured_round_trips():
+    between = Regions("azure", ("East US", "Japan East"), within="1 ms").latencies(5)
+    assert between[0].tolist() == [0.001, 0.001, 0.001, 0.081, 0.081]
+    assert between[4].tolist() == [0.081, 0.081, 0.081, 0.001, 0.001]
+    everywhere = Regions("azure").latencies(64)
+    # Both ways of a pair are near each other, which a table with mixed columns would not have.
+    assert np.abs(everywhere - everywhere.T).max() < 0.005
+    assert (everywhere[~np.eye(64, dtype=bool)] > 0).all()
+    with pytest.raises(ValueError, match="no region 'Japan'; did you mean 'Japan East'"):
+        Regions("azure", ("Japan",))
