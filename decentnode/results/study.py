@@ -75,8 +75,11 @@ class Variant:
 
     @property
     def had_the_machine_alone(self) -> bool:
-        """Whether seconds of its runs compare: no other run of the sweep ran at the same time."""
-        return all(run.entry is None or run.entry.alone for run in self.finished)
+        """Whether seconds of its runs compare: they are virtual, or no other run ran meanwhile."""
+        return all(
+            run.entry is None or run.entry.alone or bool(run.summary.get("simulated"))
+            for run in self.finished
+        )
 
     @property
     def graph_varies(self) -> bool:
