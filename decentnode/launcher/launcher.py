@@ -368,6 +368,8 @@ class Launcher:
             os.eventfd_write(self._start_signal, len(self.membership.here))
         self._look_at_target(self.evaluations.rows.values())
         self.console.began(self.experiment, self._startup)
+        if network := settings.communication.make().plan.simulation:
+            self.console.line(f"simulated time: {network}; {settings.training.slowed or 'instant steps'}")
         if self._run_state.news:
             self.console.line(self._run_state.news)
         self._incidents.lose(sorted(self._run_state.identity.absent), "has not come yet")

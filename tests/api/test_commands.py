@@ -187,7 +187,7 @@ def test_what_can_be_imported_is_saved_by_its_name():
         loader.load(QUICKSTART, ["sharing=object:Boosted"])
 
 
-def test_ctrl_c_stops_gracefully(tmp_path, monkeypatch, capfd):
+def test_ctrl_c_stops_gracefully(tmp_path, monkeypatch, capfd, request):
     monkeypatch.chdir(tmp_path)
 
     def interrupt() -> None:
@@ -197,6 +197,9 @@ def test_ctrl_c_stops_gracefully(tmp_path, monkeypatch, capfd):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # Other tests of this process may have left a handler of their own.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(

@@ -270,7 +270,7 @@ def test_fractions_of_epochs_are_lost_nowhere(rate):
 def test_as_many_steps_as_fit_into_the_seconds_of_a_round(seconds, expected, monkeypatch):
     """Steps of one second each, by a clock that a step advances."""
     now = [0.0]
-    monkeypatch.setattr("decentnode.training.training.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("decentnode.core.clock.Clock.now", lambda self: now[0])
     hooks = Hooks(beat=lambda: now.__setitem__(0, now[0] + 1.0))
     training = training_of(toy_net(), hooks=hooks, steps_per_round=5, seconds_per_round=seconds)
     for round in range(2):

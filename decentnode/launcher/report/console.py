@@ -49,8 +49,6 @@ class LiveConsole:
         hosts = counted(len(experiment.processes), "process", "processes")
         size = f"{experiment.layout.numel:,} parameters"
         self.line(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
-        if network := settings.communication.make().plan.simulation:
-            self.line(f"simulated time: {network}; {settings.training.slowed or 'instant steps'}")
 
     def progress(self, membership: MembershipTable) -> None:
         """Shows how far the nodes are; called after their reports, and at every `interval`."""

@@ -1,8 +1,10 @@
 """Models as results: `models/RANK/ROUND.safetensors`, written while the node trains."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,12 @@ from decentnode.results.records import KeptBeside
 
 Content = tuple[dict[str, Tensor], dict[str, str]]
 """The tensors and the metadata of a file."""
-_WRITER = ThreadPoolExecutor(1, "decentnode-models")
-"""The writing thread of all nodes of a process; starts with the first model, so never before a fork."""
+
+
+@cache
+def _writer(process: int) -> ThreadPoolExecutor:
+    """Returns the writing thread of all nodes of a process; a fork of it has another one."""
+    return ThreadPoolExecutor(1, f"decentnode-models-{process}")
 
 
 @dataclass(eq=False)
@@ -66,7 +72,7 @@ class ModelRecords(KeptBeside):
             self.warn(f"{path_of(self.run, self.rank, round)} cannot be written: {error}")
             return
         self._waiting = round, content
-        self._writing = _WRITER.submit(self._write, round, content)
+        self._writing = _writer(os.getpid()).submit(self._write, round, content)
 
     def sync(self) -> str:
         self._finish()

@@ -6,6 +6,7 @@ from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Protocol
@@ -26,8 +27,12 @@ MOST_WAITING_BYTES = 256 << 20
 """Bytes of payloads that may wait for the disk; the bytes of later payloads are not kept."""
 FLUSH_INTERVAL = 0.5
 """Seconds between writes where rounds are shorter: each hands the processor over and delays a round."""
-_WRITER = ThreadPoolExecutor(1, "decentnode-transcript")
-"""The writing thread of all nodes of a process; starts with the first payload, so never before a fork."""
+
+
+@cache
+def _writer(process: int) -> ThreadPoolExecutor:
+    """Returns the writing thread of all nodes of a process; a fork of it has another one."""
+    return ThreadPoolExecutor(1, f"decentnode-transcript-{process}")
 
 
 class PassiveAdversary(Protocol):
@@ -149,7 +154,7 @@ class TranscriptWriter(KeptBeside):
     def _flush(self) -> None:
         """Starts to write what has been recorded since the last call."""
         if self._batch.lines:
-            self._last = _WRITER.submit(self._write, self._batch)
+            self._last = _writer(os.getpid()).submit(self._write, self._batch)
         self._batch = TranscriptBatch()
 
     def _write(self, batch: TranscriptBatch) -> None:
