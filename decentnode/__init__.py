@@ -1,6 +1,7 @@
 """A peer-to-peer node runtime for decentralized machine learning."""
 
 import importlib
+import random
 from typing import TYPE_CHECKING, Any
 
 from decentnode.core.version import __version__
@@ -34,7 +35,12 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'decentnode' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    # Libraries that are imported here draw numbers, and the generator is that of the caller.
+    state = random.getstate()
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    finally:
+        random.setstate(state)
 
 
 def __dir__() -> list[str]:

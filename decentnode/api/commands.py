@@ -9,8 +9,9 @@ from decentnode.api.process import answer_of
 from decentnode.api.work import CommandRequest
 from decentnode.config.loader import resolved
 from decentnode.config.settings import Settings
-from decentnode.core.text import how_it_ended
+from decentnode.core.text import counted, how_it_ended
 from decentnode.errors import STOPPED_BY, ExitCode, RunFailed
+from decentnode.results.reader import read_object
 from decentnode.results.run import Run
 from decentnode.results.study import Study
 
@@ -33,8 +34,12 @@ def run(config: Configuration, /, *, progress: bool = True, **overrides: Any) ->
     Raises BadInput for what is wrong in the configuration, StartError, RunFailed, and KeyboardInterrupt after
     a Ctrl-C, which stops the nodes gracefully; a second one kills them.
     """
-    answer = answer_of(CommandRequest("run", _values_of(config), overrides), progress)
-    return _run_of(answer.directory, answer.code)
+    request = CommandRequest("run", _values_of(config), overrides)
+    answer = answer_of(request, progress)
+    finished = _run_of(answer.directory, answer.code)
+    # No file has it, so the run remembers it for `mean_model`.
+    finished.network = request.network
+    return finished
 
 
 def resume(
@@ -88,9 +93,20 @@ def _run_of(directory: str, code: int) -> Run:
     _raise_failure(directory, code, "decentnode.resume")
     finished = Run(directory)
     if code == ExitCode.NODES_LOST:
-        lost = len(finished.summary.get("lost_nodes", ()))
-        warnings.warn(f"{directory}: the run has finished, and {lost} nodes were lost", stacklevel=3)
+        lost = counted(len(finished.summary.get("lost_nodes", ())), "node")
+        why = f"the run has finished, and {lost} were lost; {_first_loss(directory)}"
+        warnings.warn(f"{directory}: {why}", stacklevel=3)
     return finished
+
+
+def _first_loss(directory: str) -> str:
+    """Returns why the first node of a run was lost; where to look, if its summary does not tell."""
+    summary = Path(directory) / "summary.json"
+    lost = read_object(summary).get("lost_nodes") if summary.exists() else None
+    if not lost:
+        return "its log says why, or logs/ in its directory"
+    rank, reason = next(iter(lost.items()))
+    return reason if reason.startswith(f"rank {rank}") else f"rank {rank}: {reason}"
 
 
 def _raise_failure(directory: str, code: int, command: str) -> None:
@@ -99,6 +115,8 @@ def _raise_failure(directory: str, code: int, command: str) -> None:
         how = f"{directory}: stopped; {command} continues it" if directory else "stopped before the start"
         raise KeyboardInterrupt(how)
     if code in (ExitCode.FAILED, ExitCode.OUT_OF_MEMORY):
-        raise RunFailed(f"{directory}: ended without a usable result (exit code {code}); see its logs")
+        raise RunFailed(
+            f"{directory}: ended without a usable result (exit code {code}); {_first_loss(directory)}"
+        )
     if code < 0:
         raise RunFailed(f"the process of the run was {how_it_ended(code)}")

@@ -58,6 +58,14 @@ class CommandRequest(msgspec.Struct):
         """The configuration as the loader reads it."""
         return partial(document_of, self.config) if isinstance(self.config, Mapping) else str(self.config)
 
+    @property
+    def network(self) -> torch.nn.Module | None:
+        """The model that was passed as a module; None if it was not."""
+        values = {**(self.config if isinstance(self.config, Mapping) else {}), **self.overrides}
+        model = values.get("model")
+        model = model.get("name") if isinstance(model, Mapping) else model
+        return model if isinstance(model, torch.nn.Module) else None
+
     def objects(self) -> list[str]:
         """Returns the keys whose values are objects, which no file can have."""
         values = self.config if isinstance(self.config, Mapping) else {}

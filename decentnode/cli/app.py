@@ -348,14 +348,14 @@ def list_plugins(
 def new(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Its name is that of the experiment.")],
     parts: Annotated[
-        str,
+        list[str] | None,
         typer.Option("--with", metavar="PARTS", help="Own plug-ins, too: scheme, dataset, model, graph."),
-    ] = "",
+    ] = None,
 ) -> None:
     """Make a folder with an experiment to start from, and plug-ins of your own; never overwrites anything."""
     from decentnode.cli.new import make_folder, parts_of
 
-    print_lines(make_folder(folder, parts_of(parts)))
+    print_lines(make_folder(folder, parts_of(",".join(parts or ()))))
 
 
 @app.command(epilog=examples("show"))

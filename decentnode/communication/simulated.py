@@ -28,7 +28,16 @@ from decentnode.errors import BadInput
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Model, Network
-from decentnode.simulation.quantities import RATES, TIMES, Distribution, PerRank, Regions, in_unit, numbers_of
+from decentnode.simulation.quantities import (
+    RATES,
+    TIMES,
+    Distribution,
+    PerPair,
+    PerRank,
+    Regions,
+    in_unit,
+    numbers_of,
+)
 
 
 class SimulatedLinks(Route):
@@ -80,7 +89,7 @@ class Simulated(Communication):
     all, one for each rank, a distribution, or a file.
     """
 
-    latency: PerRank | Regions = 0.0
+    latency: PerPair = 0.0
     """The time from one node to another; a file has a matrix, and `{table: azure}` data centers."""
     uplink: PerRank | None = None
     """The rate at which a node sends; null: infinite."""
@@ -170,7 +179,7 @@ class Simulated(Communication):
     def close(self, timeout: float) -> None:
         self._peers.clear()
 
-    def _quantities(self) -> list[tuple[str, PerRank | Regions | None, dict[str, float]]]:
+    def _quantities(self) -> list[tuple[str, PerPair | None, dict[str, float]]]:
         return [
             ("latency", self.latency, TIMES),
             ("uplink", self.uplink, RATES),

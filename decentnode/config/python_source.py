@@ -134,12 +134,15 @@ def class_of_copies(registry: Registry, value: object) -> type:
 
     It derives from the class of the object, and so has its declarations.
     """
-    original = value() if isfunction(value) else value
     make = cast(Callable[[], object], value) if isfunction(value) else lambda: copy.deepcopy(value)
     try:
-        make()
+        original = make()
     except Exception as error:  # the user's own class may raise anything
         why = f"{type(error).__name__}: {first_line(error)}"
+        if isfunction(value):
+            raise BadInput(
+                f"the function {value.__name__} makes no {registry.kind}: {why}; it gets no arguments"
+            ) from error
         raise BadInput(
             f"{type(value).__name__} cannot be copied, and each node needs a copy: {why}; "
             "pass its class, or a function that makes it"

@@ -86,6 +86,8 @@ class Run:
         """Raises BadInput if that is not the directory of a run."""
         self.directory = Path(directory)
         check_run(self.directory)
+        self.network: nn.Module | None = None
+        """The module that was passed as the model of the run, if it was started here; no file has it."""
 
     def __repr__(self) -> str:
         return f"Run({str(self.directory)!r})"
@@ -322,6 +324,7 @@ class Run:
         """
         from decentnode.results import kept_models  # loads torch
 
+        network = self.network if network is None else network
         return kept_models.mean_model(
             self.directory, {int(rank) for rank in self.summary.get("lost_nodes") or ()}, round, network,
             seed=self.seed, precision=(self.settings.get("training") or {}).get("dtype", "float32"),

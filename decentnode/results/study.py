@@ -99,9 +99,15 @@ class Study:
     A directory may be that of a study, or of a single run.
     """
 
-    def __init__(self, *directories: str | Path) -> None:
-        """Raises BadInput if there is no run, or if runs are judged by different metrics."""
-        self.directories = [Path(directory) for directory in directories]
+    def __init__(self, *runs: str | Path | Run | Sequence[str | Path | Run]) -> None:
+        """Takes directories and runs, or lists of them: `Study([first, second]).plot("accuracy")`.
+
+        Raises BadInput if there is no run, or if runs are judged by different metrics.
+        """
+        listed: list[str | Path | Run] = []
+        for each in runs:
+            listed += [each] if isinstance(each, str | Path | Run) else each
+        self.directories = [one.directory if isinstance(one, Run) else Path(one) for one in listed]
         by_directory: dict[Path, Run] = {}
         for run in (run for directory in self.directories for run in _runs_in(directory)):
             # A run below two of the directories is still one run.

@@ -98,6 +98,8 @@ class Regions:
 
 PerRank = NonNegativeFloat | str | tuple[NonNegativeFloat | str, ...] | Distribution
 """A number in the basic unit, a text with a unit, one for each rank, a distribution, or a file of numbers."""
+PerPair = PerRank | Regions
+"""The same for pairs of ranks."""
 
 
 def in_unit(value: float | str | None, units: dict[str, float]) -> float:
@@ -107,15 +109,21 @@ def in_unit(value: float | str | None, units: dict[str, float]) -> float:
     example = "10 Mbit/s (megabits)" if units is RATES else "20 ms"
     match = _QUANTITY.fullmatch(value or "")
     if match is None or not match[2] or match[2] not in units:
-        problem = "no unit" if match and not match[2] else "no number with a unit"
+        problem = (
+            "has no unit"
+            if match and not match[2]
+            else "has an unknown unit"
+            if match
+            else "is no number, nor a file that is there"
+        )
         raise ValueError(
-            f"{quoted(value or '')} has {problem}; write it like {example}; units: {', '.join(units)}"
+            f"{quoted(value or '')} {problem}; write it like {example}; units: {', '.join(units)}"
         )
     return float(match[1]) * units[match[2]]
 
 
 def numbers_of(
-    quantity: PerRank | Regions, units: dict[str, float], nodes: int, key: str, seed: int, pairs: bool = False
+    quantity: PerPair, units: dict[str, float], nodes: int, key: str, seed: int, pairs: bool = False
 ) -> Numbers:
     """Returns the numbers of all ranks, shape (nodes,), or with `pairs` of all pairs, shape (nodes, nodes).
 

@@ -65,7 +65,7 @@ def measure(layout: Layout, nodes: int) -> dict[str, Any]:
         "processes": layout.processes(nodes),
         "start_seconds": round(max(run.first_round), 1),
         "round_seconds": round(median(run.round_seconds[2:]), 3),
-        "memory_mb": round(run.used_mb),
+        "memory_mb": round(run.summary["peak_memory_mb"]),
         "model_hash": run.summary["model_hash"][:8],
     }
 

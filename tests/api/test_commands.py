@@ -272,7 +272,32 @@ def test_errors_of_a_run_are_exceptions_with_the_same_text(tmp_path, monkeypatch
         crash = [{"name": "crash", "ranks": 3, "rounds": 2}]
         run = decentnode.run(QUICKSTART, progress=False, rounds=4, faults=crash, evaluation=QUIET)
     assert run.summary["lost_nodes"]
-    assert "1 nodes were lost" in str(caught[-1].message)
+    assert "1 node was lost; rank 3: killed" in str(caught[-1].message).replace("were", "was")
+    study = decentnode.Study([run, decentnode.Run(run.directory)])
+    assert study.runs[0].directory == run.directory and len(study.runs) == 1
+
+
+def test_a_script_keeps_its_random_numbers_and_its_model(tmp_path):
+    script = """
+import random
+random.seed(0)
+import decentnode, torch
+from torch import nn
+network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+run = decentnode.run("quickstart", progress=False, rounds=1, model=network, communication="inproc",
+                     evaluation={"every": 0, "figures": False})
+print(random.random(), type(run.mean_model()).__name__)
+try:
+    decentnode.run("quickstart", progress=False, rounds=1, sharing=lambda x: x)
+except decentnode.errors.ConfigError as error:
+    print(error)
+"""
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "0.8444218515250481 Sequential"
+    assert second.startswith("arguments: sharing: the function <lambda> makes no sharing: TypeError: ")
 
 
 @pytest.mark.slow

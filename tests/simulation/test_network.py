@@ -135,15 +135,15 @@ def test_units(text, units, value):
         ),
         (
             {"uplink": "10 MB/s"},
-            "uplink: '10 MB/s' has no number with a unit; write it like 10 Mbit/s (megabits)",
+            "uplink: '10 MB/s' has an unknown unit; write it like 10 Mbit/s (megabits)",
         ),
         (
             {"latency": "20 Mbit/s"},
-            "latency: '20 Mbit/s' has no number with a unit; write it like 20 ms; units: ns",
+            "latency: '20 Mbit/s' has an unknown unit; write it like 20 ms; units: ns",
         ),
         ({"downlink": (1.0, 2.0)}, "downlink: has 2 numbers; it must have one for each of the 4 ranks"),
         ({"uplink": 0.0}, "uplink: a rate is 0; leave the option out for links without a limit"),
-        ({"jitter": "much"}, "jitter: 'much' has no number with a unit"),
+        ({"jitter": "much"}, "jitter: 'much' is no number"),
     ],
 )
 def test_what_is_no_network_is_told(options, line):

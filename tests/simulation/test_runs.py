@@ -130,7 +130,7 @@ def test_asynchronous_windows_are_virtual_too_and_can_be_replayed():
         ),
         (
             {"communication": simulated(latency="no.csv")},
-            "communication.latency: 'no.csv' has no number with a unit",
+            "communication.latency: 'no.csv' is no number, nor a file that is there",
         ),
         (
             {"training": {"seconds_per_round": 1.0, "pace": "instant"}},

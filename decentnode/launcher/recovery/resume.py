@@ -123,9 +123,10 @@ class ResumePlan:
         self.other_code = difference(self.versions[-1].files, join.code) if self.versions else ""
         if self.other_code and not self._accepts_other_code:
             copy = folder_of(self.versions[-1], self.run_dir)
+            remedy = f"restore it from {copy}" if copy.is_dir() else "use the code that it began with"
             raise BadInput(
-                f"{self.run_dir}: the code is not that of this run: {self.other_code}; "
-                f"restore it from {copy}, or continue with --accept-code-change"
+                f"{self.run_dir}: the code is not that of this run: {self.other_code}; {remedy}, "
+                "or continue with --accept-code-change (in Python accept_code_change=True)"
             )
         for path in map(self._records, ranks):
             if path.exists():
