@@ -34,6 +34,12 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
     `shows`: whether output and progress are shown. A KeyboardInterrupt of the caller stops the run
     gracefully, and a second one kills its nodes.
     """
+    has_used_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if has_used_cuda and (objects := request.objects()):
+        raise BadInput(
+            f"{', '.join(objects)}: this process has used CUDA, so the run starts in a new process, which "
+            "cannot have its objects; name plug-ins as module:Class, or start the run before CUDA is used"
+        )
     request.is_notebook = in_notebook()
     # There the live view of the run draws by itself.
     is_terminal = shows and sys.stdout is sys.__stdout__ and is_capable(cast(TextIO, sys.stdout))
@@ -43,8 +49,8 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
     output = None if is_terminal else output_fd
     # Threads of OpenMP would not survive the fork.
     end_thread_pools()
-    work = _work_of(request, answer_fd, progress, output)
-    process = LauncherProcess(work)
+    begin = _start_afresh if has_used_cuda else work_on
+    process = LauncherProcess(partial(begin, request, answer_fd, progress, output))
     os.close(answer_fd)
     os.close(output_fd)
     takers: dict[int, Callable[[bytes], object]] = {answer_end: content.extend, output_end: display.write}
@@ -79,28 +85,14 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
     return answer
 
 
-def _work_of(
-    request: CommandRequest, answer_fd: int, progress: RunProgress, output_fd: int | None
-) -> Callable[[], int]:
-    """Returns what the forked process does; raises BadInput for objects where it must start afresh."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return partial(work_on, request, answer_fd, progress, output_fd)
-    if objects := request.objects():
-        raise BadInput(
-            f"{', '.join(objects)}: this process has used CUDA, so the run starts in a new process, which "
-            "cannot have its objects; name plug-ins as module:Class, or start the run before CUDA is used"
-        )
-    return partial(_start_afresh, request, answer_fd, progress.fd, output_fd)
-
-
 def _start_afresh(
-    request: CommandRequest, answer_fd: int, progress_fd: int, output_fd: int | None
+    request: CommandRequest, answer_fd: int, progress: RunProgress, output_fd: int | None
 ) -> NoReturn:
     """Runs in the child: replaces it by a new Python, which does the work."""
     request_fd = os.memfd_create("decentnode-request")
     os.write(request_fd, msgspec.json.encode(request))
     os.lseek(request_fd, 0, os.SEEK_SET)
-    fds = [request_fd, answer_fd, progress_fd, *([] if output_fd is None else [output_fd])]
+    fds = [request_fd, answer_fd, progress.fd, *([] if output_fd is None else [output_fd])]
     for fd in fds:
         os.set_inheritable(fd, True)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "decentnode.api.new_process", *map(str, fds)])
