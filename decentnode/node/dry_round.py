@@ -7,7 +7,7 @@ CUDA thread here, which nodes forked later could not inherit.
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import torch
@@ -294,6 +294,16 @@ class DryNodes:
 
     def _deliver(self, requests: Requests) -> Mapping[int, Incoming]:
         for rank, request in requests.items():
+            given: Any = request.outgoing
+            if not isinstance(given, Mapping) or not all(
+                isinstance(each, Payload) for each in given.values()
+            ):
+                name = type(self.schemes[rank]).__name__
+                raise BadInput.at(
+                    "sharing",
+                    f"{name}.outgoing returns {type(given).__name__}; it must return a payload for each "
+                    "target, for instance self.encode(vector, view)",
+                )
             self.sent += [payload.nbytes for payload in request.outgoing.values()]
             self.receivers += 0 if self.phase else len(request.outgoing)
             scheme = self.schemes[rank]

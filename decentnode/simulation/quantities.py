@@ -54,7 +54,10 @@ class Distribution:
         if self.distribution == "lognormal":
             return in_unit(self.median, units) * random.lognormal(0.0, self.sigma, shape)
         if self.distribution == "uniform":
-            return random.uniform(in_unit(self.low, units), in_unit(self.high, units), shape)
+            low, high = in_unit(self.low, units), in_unit(self.high, units)
+            if low > high:
+                raise ValueError(f"low is {self.low}, and high is only {self.high}")
+            return random.uniform(low, high, shape)
         return in_unit(self.mean, units) * random.exponential(1.0, shape)
 
 

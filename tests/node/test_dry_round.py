@@ -103,6 +103,20 @@ def test_a_plugin_that_ends_or_hangs_is_no_end_of_the_command(tmp_path, scheme, 
 
 
 @dataclass
+class Bare(Gossip):
+    """Sends what is no payload."""
+
+    def outgoing(self, vector, view):
+        return vector
+
+
+def test_what_is_no_payload_is_told(tmp_path):
+    line = r"sharing: Bare.outgoing returns Tensor; it must return a payload for each target, for instance"
+    with pytest.raises(BadInput, match=line):
+        dry_round.check(experiment(tmp_path, own(Bare)))
+
+
+@dataclass
 class OneForAll(Gossip):
     """Encodes once, whatever the chain needs."""
 

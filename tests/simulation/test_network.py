@@ -177,6 +177,8 @@ def test_distributions_are_drawn_by_the_seed():
     assert (drawn != numbers_of(spread, RATES, 4000, "uplink", seed=2)).any()
     with pytest.raises(ValueError, match="low is missing; uniform needs low and high"):
         Distribution("uniform", high=2.0)
+    with pytest.raises(BadInput, match=r"uplink: low is 3\.0, and high is only 2\.0"):
+        numbers_of(Distribution("uniform", low=3.0, high=2.0), RATES, 4, "uplink", seed=1)
 
 
 def test_regions_have_half_of_the_measured_round_trips():
