@@ -15,8 +15,8 @@ resume begun | {here}/begun: this run was never started, so there is nothing to 
 resume torn
     | {here}/torn/run.json: not a JSON object: Input data was truncated; restore the file, or remove it
 resume coded
-    | {here}/coded: the code is not that of this run: corpus_nets.py; restore it from
-    + {here}/coded/code/abababababab, or continue with --accept-code-change
+    | {here}/coded: the code is not that of this run: corpus_nets.py; use the code that it began with, or
+    + continue with --accept-code-change (in Python accept_code_change=True)
 resume coded --accept-code-change
     | {here}/coded: rank 0 has no checkpoint to resume from: there is none in {here}/coded/checkpoints/00000;
     + begin a new run, which checkpoint.final or checkpoint.every lets continue

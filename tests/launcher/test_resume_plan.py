@@ -244,8 +244,10 @@ def test_plugins_that_were_edited_are_reported_by_file_unless_that_is_accepted(s
     saved.lock.release()
     line = (
         f"{saved.run_dir}: the code is not that of this run: phd.py; restore it from "
-        f"{saved.run_dir}/code/121212121212, or continue with --accept-code-change"
+        f"{saved.run_dir}/code/121212121212, or continue with --accept-code-change (in Python "
+        "accept_code_change=True)"
     )
+    (saved.run_dir / "code" / "121212121212").mkdir(parents=True)
     edited = Join(0, "", "", "ab", code={"phd.py": "c", "lab/nets.py": "b"})
     before = contents(saved.run_dir)
     for join, accepts in ((Join(0, "", "", "ab", code=began.files), False), (edited, True), (edited, False)):
