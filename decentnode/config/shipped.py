@@ -1,7 +1,7 @@
 """The files that decentnode ships beside its code: configurations, graphs, and templates of `decentnode new`.
 
 Configurations and graphs have names that work in any folder: `quickstart`, `studies/quick`, `ring_16.edges`.
-In a checkout, also one that is installed as editable, the files are in its top-level folders. A wheel has
+In a checkout, also one that is installed as editable, the files are in its own folders. A wheel has
 these folders in `decentnode/shipped/` (pyproject.toml).
 """
 
@@ -12,7 +12,7 @@ from decentnode.core.registry import nearest
 
 PACKAGE = Path(__file__).resolve().parents[1]
 FOLDER = PACKAGE / "shipped" if (PACKAGE / "shipped").is_dir() else PACKAGE.parent
-CONFIGS, GRAPHS, TEMPLATES = (FOLDER / name for name in ("configs", "graphs", "templates"))
+CONFIGS, GRAPHS, TEMPLATES = (FOLDER / name for name in ("configs", "graphs", "eval/templates"))
 _SUFFIX = ".yaml"
 _PATH = re.compile(r"[\w./-]+\.(?:yaml|edges|adj)\b")
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.pages import ROOT
 
 pytest.importorskip("hatchling", reason="pip install 'decentnode[test]'")
-FOLDERS = ("configs", "graphs", "templates")
+FOLDERS = ("configs", "graphs", "eval/templates")
 IN_WHEEL = PurePosixPath("decentnode/shipped")
 
 
