@@ -1,6 +1,7 @@
 """What the process of a command does: that of the command line, with values and objects of the caller."""
 
 import asyncio
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -138,11 +139,10 @@ def _settings(request: CommandRequest, *first: Override) -> tuple[Settings, Sequ
         transport = document.value.get("communication")
         is_chosen = any(key.partition(".")[0] == "communication" for key in request.overrides)
         if request.is_notebook and not is_chosen and transport in DEFAULT_TRANSPORTS:
-            try:
-                in_process = [*overrides, {"communication": "inproc"}]
+            in_process = [*overrides, {"communication": "inproc"}]
+            # Where the experiment needs processes, or has another defect, the line below says so.
+            with contextlib.suppress(ConfigError):
                 return config.load(request.source, in_process), in_process
-            except ConfigError:  # The experiment needs processes, or the defect is another one.
-                pass
         return config.understand(document, overrides), overrides
 
 

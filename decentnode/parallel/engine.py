@@ -220,7 +220,7 @@ class MixingEngine:
                 self._mix(mixture.add_change, bucket.values)
 
     def _adapt_while_averaging(self, bucket: BucketMemory, i: int, skip: bool) -> None:
-        """As `_adapt_while_combining`, with the mean of all models in the spare slot."""
+        """Makes the step of a bucket and moves to the mean of all models, which is in its spare slot."""
         mean = self._mean(bucket, i)
         if skip or self.optimizers[i].by_gradient_alone:
             self._write_mix(bucket, mean)
