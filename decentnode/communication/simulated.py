@@ -14,7 +14,7 @@ from annotated_types import Ge, Lt
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
 from decentnode.communication.peers.peers import Peers
-from decentnode.communication.simulated_links import Links, SimulatedEndpoint
+from decentnode.communication.simulated_links import SimulatedEndpoint, SimulatedLinks
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
@@ -57,7 +57,7 @@ class Simulated(Communication):
     """Of distributions, jitter and losses; null: that of the run."""
     _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
-    _links: Links | None = field(default=None, init=False, repr=False)
+    _links: SimulatedLinks | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Nodes are not known yet; what can be checked without them is.
@@ -117,7 +117,9 @@ class Simulated(Communication):
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._clock = cast(VirtualClock, directory.clock)
         network = self.network_of(sum(len(process.ranks) for process in directory.processes))
-        self._links = Links(self._peers, network, self._clock, directory.outages, grace=directory.grace)
+        self._links = SimulatedLinks(
+            self._peers, network, self._clock, directory.outages, grace=directory.grace
+        )
 
     def endpoint(self, rank: int, buffer_spec: BufferSpec) -> SimulatedEndpoint:
         assert self._links is not None, "prepared before it has endpoints"

@@ -137,10 +137,6 @@ def test_asynchronous_windows_are_virtual_too_and_can_be_replayed():
             "training.seconds_per_round: needs training.pace",
         ),
         (
-            {"faults": [{"name": "crash", "ranks": 1, "rounds": 1}]},
-            "faults: act on processes and in real time",
-        ),
-        (
             {
                 "mapping": {
                     "name": "linear",
