@@ -64,7 +64,7 @@ def convert(
     elif kind == "fedscale-capacity":
         files, lines = _capacities(path, nodes, seed, out)
     else:
-        files, lines = _availability(kind, path, nodes, seed, hours)
+        files, lines = _availability(kind, path, nodes, seed, hours, out)
     paths = [out / name for name in files]
     for there in paths:
         if there.exists():
@@ -158,7 +158,7 @@ def _capacities(
 
 
 def _availability(
-    kind: str, path: Path, nodes: int | None, seed: int, hours: float | None
+    kind: str, path: Path, nodes: int | None, seed: int, hours: float | None, out: Path
 ) -> tuple[dict[str, list[str]], list[str]]:
     clients = read_behavior(path)
     names = [*clients]
@@ -180,13 +180,14 @@ def _availability(
     traces = [replace(trace, begin=trace.begin - midnight) for trace in traces]
     seconds = HOUR * hours if hours is not None else max(trace.begin + trace.period for trace in traces)
     online = [trace.until(seconds) for trace in traces]
-    content = [f"{rank},{start:.9g},{end:.9g}" for rank, times in enumerate(online) for start, end in times]
+    content = [f"{rank},{start:.12g},{end:.12g}" for rank, times in enumerate(online) for start, end in times]
     share = sum(min(end, seconds) - min(start, seconds) for times in online for start, end in times)
     lines = [f"{counted(never, 'client')} passed over that are never online"] if never else []
     lines.append(
         f"availability of {counted(len(traces), 'node')} for {seconds / HOUR:.3g} h; "
         f"online {100 * share / seconds / len(traces):.3g} % of the time"
     )
+    lines.append(f"faults: [{{name: availability, path: {out / 'availability.csv'}}}]")
     return {"availability.csv": ["rank,from,to", *content]}, lines
 
 

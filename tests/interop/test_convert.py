@@ -21,6 +21,7 @@ from decentnode.errors import BadInput
 from decentnode.interop.device_traces import OnlineTrace, fedscale_trace
 from decentnode.interop.pickles import read_pickle
 from decentnode.interop.simulation_inputs import KINDS, convert
+from decentnode.node.faults.virtual_faults import AvailabilityTrace
 from decentnode.simulation.quantities import RATES, TIMES, numbers_of
 from decentnode.training.pace import PaceSettings
 
@@ -146,7 +147,7 @@ def behaviors(draw):
     }
 
 
-@given(behaviors(), st.integers(1, 5000), st.floats(0, 1))
+@given(behaviors(), st.integers(1, 5000), st.floats(0, 0.99))
 def test_a_client_is_online_when_fedscale_says_so(behavior, seconds, share):
     intervals = fedscale_trace(Path("x"), "1", behavior).until(seconds)
     time = share * seconds
@@ -182,6 +183,8 @@ def test_availability_is_a_file_of_intervals(tmp_path):
         [1, 60, 61],
         [1, 7260, 7261],
     ]
+    fault = AvailabilityTrace(path=str(tmp_path / "availability.csv"))
+    assert fault.online[1] == [(60 * 10**9, 61 * 10**9), (7260 * 10**9, 7261 * 10**9)]
     with pytest.raises(
         BadInput, match=r"trace: 2 clients of 3 are online at times; --nodes may be at most that"
     ):
