@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from decentnode.cli.convert import convert
 from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
@@ -368,7 +369,7 @@ def show(
     print_lines(text_of(name).splitlines())
 
 
-for command in (plot, compare, report, frontier, watch, export, download):
+for command in (plot, compare, report, frontier, watch, export, download, convert):
     app.command(epilog=examples(command.__name__))(command)
 
 

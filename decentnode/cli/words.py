@@ -89,6 +89,10 @@ EXAMPLES = {
         "decentnode download cifar10",
         "decentnode download idx variant=kmnist --to data",
     ),
+    "convert": (
+        "decentnode convert king matrix --nodes 64 --out king",
+        "decentnode convert fedscale-availability client_behave_trace --nodes 64 --hours 48",
+    ),
     "status": ("decentnode status runs/mine",),
     "restart": ("decentnode restart runs/mine 3",),
     "bench": ("decentnode bench", "decentnode bench mix --help"),

@@ -1215,6 +1215,16 @@ time_model=asynchronous sharing=ad_psgd 'graph={name: exponential, nodes: 4}'
     | training.pace.slowdown.share | must be a number > 0 and <= 1, not 2
 'training.pace={step_seconds: 0.01, slowdown: {distribution: exponential, sigma: 1}}'
     | training.pace.slowdown | sigma is no option of exponential (known: drawn)
+'communication={name: simulated, uplink: {distribution: lognormal, medain: 1}}'
+    | communication.uplink.medain | unknown key; did you mean 'median'?
+'communication={name: simulated, latency: {table: mlab, shares: [1, -2]}}'
+    | communication.latency.shares[1] | must be a number > 0, not -2
+'communication={name: simulated, latency: {table: azur}}'
+    | communication.latency.table | must be 'azure' or 'mlab', not 'azur'
+'communication={name: simulated, uplink: {distribution: quantiles, levels: [0.9, 0.1], values: [1, 2]}}'
+    | communication.uplink | levels must increase: 0.9, 0.1
+training.pace=instant 'communication={name: simulated, downlink: {table: azure}}'
+    | communication.downlink | azure has latencies alone; mlab has quantiles of rates
 'training.pace={step_seconds: 0.01, slowdown: [1, 2, 3]}'
     | training.pace.slowdown | must have one number for each of the 4 ranks or ...
 """
