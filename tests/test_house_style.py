@@ -225,7 +225,7 @@ MAY_IMPORT = {
     "transforms": GROUND,
     "models": GROUND,
     "datasets": GROUND,
-    "training": GROUND | {"models", "datasets"},
+    "training": GROUND | {"models", "datasets", "simulation"},
     # `Run.mean_model` builds the network that the configuration names, and reads the models that it keeps.
     "results": {"core", "errors", "config", "models"},
     "sharing": GROUND | {"graph", "transforms"},
