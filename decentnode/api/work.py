@@ -184,7 +184,7 @@ def _calibrate(request: CommandRequest, screen: Screen) -> CommandAnswer:
     }
     settings, overrides = _settings(request)
     with with_locations(request.source, overrides):
-        measured = calibration.calibrate(Experiment.from_settings(settings))
+        measured = calibration.calibrate(Experiment.from_settings(settings), calibration.STEPS)
     return CommandAnswer(ExitCode.OK, values=measured.pace)
 
 

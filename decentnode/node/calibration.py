@@ -35,10 +35,10 @@ STEPS = 100
 """Steps that are measured by default."""
 WARM_UP, LEAST = 10, 3
 """Steps before those, and steps that are measured however slow they are."""
-LONGEST = 60.0
-"""Seconds after which no further step begins, both of the warm-up and of the measurement."""
-LEAST_SIGMA, MOST_SIGMA = 0.05, 3.0
-"""The spread from which on it is part of the pace, and the largest that a pace may have."""
+LEAST_SIGMA = 0.05
+"""The spread from which on it is part of the pace."""
+LARGEST_SIGMA = 3
+"""The largest spread that a pace may have."""
 
 
 class Calibration(msgspec.Struct):
@@ -71,7 +71,7 @@ class Calibration(msgspec.Struct):
         standard deviation would follow, leave it as it is.
         """
         low, middle, high = self.quantiles
-        sigma = min(float(np.log(high / low)) / 2, MOST_SIGMA)
+        sigma = min(float(np.log(high / low)) / 2, LARGEST_SIGMA)
         lognormal = {"distribution": "lognormal", "sigma": _rounded(sigma)}
         return {"step_seconds": _rounded(middle), "slowdown": lognormal if sigma >= LEAST_SIGMA else 1.0}
 
@@ -113,7 +113,7 @@ def calibrate(experiment: Experiment, steps: int = STEPS) -> Calibration:
     """Measures the steps of the first rank with samples, in a child process; raises BadInput."""
     settings = experiment.settings
     first = Timeouts.compile if settings.training.compile else settings.failures.start_deadline
-    limit = first + 2 * LONGEST
+    limit = first + 2 * Timeouts.calibration
     rank = next(rank for rank, part in enumerate(experiment.samples.parts) if len(part))
     mapping, threads = experiment.mapping, settings.training.threads
     if threads == "auto":
@@ -134,10 +134,8 @@ def calibrate(experiment: Experiment, steps: int = STEPS) -> Calibration:
 
     answer = answer_of(write_times, limit)
     if answer.is_late:
-        what = (
-            f"{WARM_UP + LEAST} steps did not end within {limit:g} s; write pace by hand, or a smaller model"
-        )
-        raise BadInput.at("training", what)
+        what = f"{WARM_UP + LEAST} steps did not end within {limit:g} s"
+        raise BadInput.at("training", f"{what}; write pace by hand, or take a smaller model")
     if not answer.content:
         raise BadInput(f"the steps did not end: {answer.end}")
     result = msgspec.json.decode(answer.content, type=Calibration)
@@ -173,13 +171,13 @@ async def _measure(experiment: Experiment, calibration: Calibration, steps: int)
         samples.append(tally.samples - before)
         return clock.now() - began
 
-    end = clock.now() + LONGEST
+    end = clock.now() + Timeouts.calibration
     for number in range(WARM_UP):
         # The first two compile, and make what the optimizer keeps.
         if number < 2 or clock.now() < end:
             await step()
     del samples[:]
-    end = clock.now() + LONGEST
+    end = clock.now() + Timeouts.calibration
     while len(calibration.seconds) < steps and (len(calibration.seconds) < LEAST or clock.now() < end):
         calibration.seconds.append(await step())
     calibration.device, calibration.samples = device.type, fmean(samples)
