@@ -231,7 +231,7 @@ MAY_IMPORT = {
     "transforms": GROUND,
     "models": GROUND,
     "datasets": GROUND,
-    "training": GROUND | {"models", "datasets"},
+    "training": GROUND | {"models", "datasets", "simulation"},
     # `Run.mean_model` builds the network that the configuration names, and reads the models that it keeps.
     "results": {"core", "errors", "config", "models"},
     "sharing": GROUND | {"graph", "transforms"},
@@ -466,6 +466,7 @@ NOT_LIMITS = {
     "launcher/monitoring/memory_estimate.py": "a share of the memory",
     "launcher/monitoring/watchdog.py": "a factor on CHECK_INTERVAL",
     "launcher/report/live_view.py": "the window of a mean rate; nothing waits",
+    "node/calibration.py": "a standard deviation",
     "node/dry_round.py": "a learning rate",
     "results/figures/curves.py": "a bound on values that files may hold",
     "results/figures/plots.py": "shares of a drawing",

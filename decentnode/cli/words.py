@@ -48,6 +48,11 @@ EXAMPLES = {
         "decentnode validate mine.yaml --resolved",
         "decentnode validate choco sharing.gamma=0.4 --no-load",
     ),
+    "calibrate": (
+        "decentnode calibrate quickstart",
+        "decentnode calibrate mine.yaml training.threads=1 --steps 300 > pace.yaml",
+        "decentnode calibrate simulated --json",
+    ),
     "keys": ("decentnode keys mine.yaml", "decentnode keys mine.yaml --out keys --force"),
     "graph": (
         "decentnode graph torus rows=4 columns=4",

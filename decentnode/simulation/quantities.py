@@ -170,8 +170,11 @@ PerPair = PerRank
 """The same for pairs of ranks."""
 
 
-def in_unit(value: float | str | None, units: dict[str, float]) -> float:
-    """Returns a quantity in the basic unit; raises ValueError that says what would be right."""
+def in_unit(value: float | str | None, units: dict[str, float], may_be_file: bool = True) -> float:
+    """Returns a quantity in the basic unit; raises ValueError that says what would be right.
+
+    `may_be_file`: whether the option may name a file, which was not there.
+    """
     if isinstance(value, int | float):
         return float(value)
     example = "10 Mbit/s (megabits)" if units is RATES else "20 ms"
@@ -182,7 +185,7 @@ def in_unit(value: float | str | None, units: dict[str, float]) -> float:
             if match and not match[2]
             else "has an unknown unit"
             if match
-            else "is no number, nor a file that is there"
+            else f"is no number{', nor a file that is there' if may_be_file else ''}"
         )
         raise ValueError(
             f"{quoted(value or '')} {problem}; write it like {example}; units: {', '.join(units)}"

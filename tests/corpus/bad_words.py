@@ -129,6 +129,11 @@ tune x.yaml 'sharing={name: stc, server: 0}' 'graph={name: star, nodes: 4}'
 tune x.yaml sharing=choco 'graph={name: ring, nodes: 1}' mapping=null
     | command line: graph: one node alone has no neighbor to agree with
 tune x.yaml rounds=x | command line: rounds: must be a whole number > 0, not 'x'
+calibrate | decentnode: Missing argument 'CONFIG' (see decentnode --help)
+calibrate y.yaml | y.yaml: cannot be read: No such file or directory
+calibrate x.yaml --steps 1
+    | decentnode: Invalid value for '--steps': Input should be greater than or equal to 3 ...
+calibrate x.yaml rounds=x | command line: rounds: must be a whole number > 0, not 'x'
 list sharng | unknown kind or plug-in 'sharng'; did you mean 'sharing'? (known: ...)
 list optimizer | unknown kind or plug-in 'optimizer' (known: ...)
 list sharing graph | unknown sharing 'graph' (known: ad_psgd, all_reduce, ...
