@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from decentnode.communication.base import Communication
 from decentnode.communication.simulated import Simulated
+from decentnode.config.settings import TimeModelSettings
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.training.settings import TrainingSettings
@@ -34,6 +35,17 @@ def _virtual_time(communication: Communication, training: TrainingSettings, grap
         )
 
 
+def _flows(communication: Communication, graph: Graph, time_model: TimeModelSettings) -> Iterator[Defect]:
+    """Yields more flows at once than `fair` computes, where the graph has a known number of edges."""
+    most = communication.most_flows if isinstance(communication, Simulated) else None
+    if most is None or time_model.is_asynchronous or graph.period is None:
+        return
+    flows = sum(graph.most_targets(rank) for rank in range(graph.num_nodes))
+    if flows > most:
+        what = f"fair computes at most {most:,} flows at once; the graph has {flows:,} directed edges"
+        yield Defect(("communication", "network_model"), what, "use queue, or fewer nodes or neighbors")
+
+
 def _no_real_time(communication: Communication, faults: Sequence[object]) -> Iterator[Defect]:
     """Yields what acts in real time or on processes."""
     if not communication.plan.simulation:
@@ -42,4 +54,4 @@ def _no_real_time(communication: Communication, faults: Sequence[object]) -> Ite
         yield Defect(("faults",), "act on processes and in real time; a simulation has none; leave it out")
 
 
-SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _no_real_time)
+SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _flows, _no_real_time)
