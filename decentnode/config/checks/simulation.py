@@ -1,6 +1,6 @@
 """Checks of runs in virtual time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from decentnode.communication.base import Communication
 from decentnode.communication.simulated import Simulated
@@ -46,12 +46,4 @@ def _flows(communication: Communication, graph: Graph, time_model: TimeModelSett
         yield Defect(("communication", "network_model"), what, "use queue, or fewer nodes or neighbors")
 
 
-def _no_real_time(communication: Communication, faults: Sequence[object]) -> Iterator[Defect]:
-    """Yields what acts in real time or on processes."""
-    if not communication.plan.simulation:
-        return
-    if faults:
-        yield Defect(("faults",), "act on processes and in real time; a simulation has none; leave it out")
-
-
-SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _flows, _no_real_time)
+SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _flows)
