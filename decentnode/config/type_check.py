@@ -87,6 +87,9 @@ def typed(hint: Any, value: Any) -> Any:
     try:
         return _adapter(hint).validate_json(content)[0]
     except ValidationError as error:
+        meant = _meant(bare(hint), value) if get_origin(bare(hint)) in UNIONS else None
+        if is_dataclass(bare(meant)):
+            return typed(meant, value)
         defects: dict[Key, Defect] = {}
         # What a class says itself is more precise than that no other choice of a union fits.
         for details in sorted(error.errors(include_url=False), key=lambda e: e["type"] not in OWN_ERRORS):
@@ -182,6 +185,10 @@ def _meant(union: Any, value: Any) -> Any:
         for choice in get_args(union)
         if get_origin(bare(choice)) in wanted or (isinstance(value, dict) and is_dataclass(bare(choice)))
     ]
+    if len(fitting) > 1 and isinstance(value, dict) and all(is_dataclass(bare(choice)) for choice in fitting):
+        # Of several classes the one that has most of the keys.
+        known = [len(value.keys() & _hints(bare(choice)).keys()) for choice in fitting]
+        return fitting[known.index(max(known))] if known.count(max(known)) == 1 else None
     return fitting[0] if len(fitting) == 1 else None
 
 

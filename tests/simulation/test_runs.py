@@ -151,6 +151,10 @@ def test_asynchronous_windows_are_virtual_too_and_can_be_replayed():
             "communication.tcp: must be 'cm02' or 'lv08' or null, not 'reno'",
         ),
         (
+            {"communication": simulated(latency={"edges": [[0, 1, 0.02]], "other": 1.0})},
+            "communication.latency.other: unknown key; did you mean 'others'?",
+        ),
+        (
             {"communication": simulated(bandwidth={"edges": [[0, 9, "1 Mbit/s"]]})},
             "communication.bandwidth: edges[0]: 0 9 must be two of the 6 ranks, 0 to 5",
         ),
