@@ -19,17 +19,20 @@ from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.simulation.clock import VirtualClock
+from decentnode.simulation.fair import MOST_FLOWS
 from decentnode.simulation.network import Model, Network
 from decentnode.simulation.quantities import (
     RATES,
     TIMES,
     Distribution,
+    Edges,
     PerPair,
     PerRank,
     Regions,
     in_unit,
     numbers_of,
 )
+from decentnode.simulation.tcp import TCP, TcpModel
 
 
 @COMMUNICATIONS.register("simulated")
@@ -42,18 +45,23 @@ class Simulated(Communication):
     """
 
     latency: PerPair = 0.0
-    """The time from one node to another; a file has a matrix, and `{table: azure}` data centers."""
+    """The time from one node to another; a file has a matrix, `{table: azure}` data centers, `{edges: ...}`
+    single edges."""
     uplink: PerRank | None = None
     """The rate at which a node sends; null: infinite."""
     downlink: PerRank | None = None
     """The rate at which a node receives; null: infinite."""
+    bandwidth: PerPair | None = None
+    """The rate from one node to another, a limit beside uplink and downlink; null: infinite."""
     jitter: Annotated[float, Ge(0)] | str = 0.0
     """The mean of an exponential time that is added to each latency."""
     loss: Annotated[float, Ge(0), Lt(1)] = 0.0
     """The probability that a transmission is lost; it is repeated after a round trip."""
     network_model: Model = "queue"
-    """delay: messages do not share links. queue: first in, first out at uplink and downlink."""
-    seed: int | None = None
+    """delay: links are not shared. queue: first in, first out at uplink and downlink. fair: max-min fair."""
+    tcp: TcpModel | None = None
+    """What TCP makes of latencies and rates, as SimGrid's models CM02 and LV08 have it; null: nothing."""
+    seed: int = 0
     """Of distributions, jitter and losses; null: that of the run."""
     _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
@@ -82,6 +90,8 @@ class Simulated(Communication):
                 return quantity.distribution
             if isinstance(quantity, Regions):
                 return f"of {len(quantity.regions or quantity.times)} regions ({quantity.table})"
+            if isinstance(quantity, Edges):
+                return "by edge"
             if isinstance(quantity, tuple):
                 return "by rank"
             return f"{quantity:g} {unit}" if isinstance(quantity, int | float) else str(quantity)
@@ -89,18 +99,29 @@ class Simulated(Communication):
         parts = [f"network {self.network_model}", f"latency {shown(self.latency, 's')}"]
         parts += [f"uplink {shown(self.uplink, 'bit/s')}"] if self.uplink is not None else []
         parts += [f"downlink {shown(self.downlink, 'bit/s')}"] if self.downlink is not None else []
+        parts += [f"bandwidth {shown(self.bandwidth, 'bit/s')}"] if self.bandwidth is not None else []
+        parts += [f"tcp {self.tcp}"] if self.tcp is not None else []
         parts += [f"jitter {shown(self.jitter, 's')}"] if self.jitter else []
         parts += [f"loss {self.loss:g}"] if self.loss else []
         return ", ".join(parts)
 
+    @property
+    def most_flows(self) -> int | None:
+        """The most directed links that may carry messages at once; None: any number."""
+        return MOST_FLOWS if self.network_model == "fair" else None
+
     def network_of(self, nodes: int) -> Network:
         """Returns the network of so many nodes; raises BadInput where an option does not fit them."""
-        seed = self.seed or 0
-        unlimited = np.full(nodes, inf)
+        seed, unlimited = self.seed, np.full(nodes, inf)
         rates = {
             key: unlimited if quantity is None else numbers_of(quantity, RATES, nodes, key, seed=seed)
             for key, quantity in (("uplink", self.uplink), ("downlink", self.downlink))
         }
+        bandwidth = None
+        if self.bandwidth is not None:
+            bandwidth = numbers_of(self.bandwidth, RATES, nodes, "bandwidth", seed=seed, pairs=True)
+            # A node does not send to itself: its own place in a matrix may be 0.
+            rates["bandwidth"] = bandwidth[~np.eye(nodes, dtype=bool)]
         for key, values in rates.items():
             if not (values > 0).all():
                 raise BadInput.at(key, "a rate is 0; leave the option out for links without a limit")
@@ -112,6 +133,8 @@ class Simulated(Communication):
             jitter=in_unit(self.jitter, TIMES),
             loss=self.loss,
             random=generator(seed, "network"),
+            bandwidth=bandwidth,
+            tcp=TCP[self.tcp] if self.tcp else None,
         )
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
@@ -140,4 +163,5 @@ class Simulated(Communication):
             ("latency", self.latency, TIMES),
             ("uplink", self.uplink, RATES),
             ("downlink", self.downlink, RATES),
+            ("bandwidth", self.bandwidth, RATES),
         ]

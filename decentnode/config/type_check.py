@@ -87,6 +87,9 @@ def typed(hint: Any, value: Any) -> Any:
     try:
         return _adapter(hint).validate_json(content)[0]
     except ValidationError as error:
+        meant = _meant(bare(hint), value) if get_origin(bare(hint)) in UNIONS else None
+        if is_dataclass(bare(meant)):
+            return typed(meant, value)
         defects: dict[Key, Defect] = {}
         # What a class says itself is more precise than that no other choice of a union fits.
         for details in sorted(error.errors(include_url=False), key=lambda e: e["type"] not in OWN_ERRORS):

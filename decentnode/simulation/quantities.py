@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
@@ -17,7 +17,7 @@ from decentnode.core.registry import guess
 from decentnode.core.rng import generator
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
-from decentnode.options import NonNegativeFloat, PositiveFloat, Probability
+from decentnode.options import NonNegative, NonNegativeFloat, PositiveFloat, Probability
 
 RATES = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9}
 """Bits per second."""
@@ -166,8 +166,58 @@ class Regions:
 
 PerRank = NonNegativeFloat | str | tuple[NonNegativeFloat | str, ...] | Distribution | Regions
 """A number in the basic unit, a text with a unit, one for each rank, a distribution, a file, or regions."""
-PerPair = PerRank
-"""The same for pairs of ranks."""
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Numbers of single edges, and of all other pairs of ranks."""
+
+    edges: str | tuple[tuple[NonNegative, NonNegative, NonNegativeFloat | str], ...]
+    """[rank i, rank j, number] each, or a file of lines `i j number`.
+
+    It holds from i to j, and from j to i unless that way has a number of its own.
+    """
+    others: PerRank | None = None
+    """All other pairs; null: no latency, or no limit of the rate."""
+
+    def numbers(self, units: dict[str, float], nodes: int, key: str, seed: int) -> Numbers:
+        """Returns the numbers of all pairs, shape (nodes, nodes); raises ValueError and BadInput."""
+        if self.others is None:
+            numbers = np.full((nodes, nodes), np.inf if units is RATES else 0.0)
+        else:
+            numbers = numbers_of(self.others, units, nodes, key, seed, pairs=True).copy()
+        values: dict[tuple[int, int], float] = {}
+        for place, words in self._lines():
+            try:
+                if len(words) != 3:
+                    raise ValueError("must be two ranks and a number")
+                source, target = (int(word) for word in words[:2])
+                values[source, target] = _plain(words[2], units)
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from None
+            if source == target or not (0 <= source < nodes and 0 <= target < nodes):
+                raise ValueError(
+                    f"{place}: {source} {target} must be two of the {nodes} ranks, 0 to {nodes - 1}"
+                )
+        for (source, target), value in values.items():
+            numbers[source, target] = value
+            if (target, source) not in values:
+                numbers[target, source] = value
+        return numbers
+
+    def _lines(self) -> Iterator[tuple[str, list[str]]]:
+        """Yields where an edge is written, and its words."""
+        if not isinstance(self.edges, str):
+            yield from ((f"edges[{n}]", [str(word) for word in edge]) for n, edge in enumerate(self.edges))
+            return
+        path = Path(self.edges)
+        for number, words in _rows(path):
+            # A unit may stand apart: `0 1 20 ms`.
+            yield f"{path}:{number}", [*words[:2], " ".join(words[2:])] if len(words) > 3 else words
+
+
+PerPair = PerRank | Edges
+"""The same for pairs of ranks, or for single edges."""
 
 
 def in_unit(value: float | str | None, units: dict[str, float], may_be_file: bool = True) -> float:
@@ -203,7 +253,11 @@ def numbers_of(
     """
     shape = (nodes, nodes) if pairs else (nodes,)
     try:
+        if isinstance(quantity, Edges):
+            return quantity.numbers(units, nodes, key, seed)
         if isinstance(quantity, Regions):
+            if pairs and units is RATES:
+                raise ValueError(f"{quantity.table} has no rates between two nodes")
             if pairs:
                 return quantity.latencies(nodes, seed, key)
             return quantity.draw(f"{key}_mbps", nodes, seed, key) * 1e6
@@ -223,16 +277,21 @@ def numbers_of(
         raise BadInput.at(key, str(error)) from None
 
 
-def _read(path: Path, units: dict[str, float], nodes: int, pairs: bool) -> Numbers:
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields number and words of the lines of a file, apart by commas or blanks; raises ValueError."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as text: {error}") from error
-    rows: list[list[float]] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = [word.strip() for word in (line.split(",") if "," in line else line.split())]
-        if not words or line.lstrip().startswith("#"):
-            continue
+        if words and not line.lstrip().startswith("#"):
+            yield number, words
+
+
+def _read(path: Path, units: dict[str, float], nodes: int, pairs: bool) -> Numbers:
+    rows: list[list[float]] = []
+    for number, words in _rows(path):
         try:
             rows.append([_plain(word, units) for word in words])
         except ValueError as error:

@@ -21,7 +21,7 @@ from decentnode.errors import BadInput
 from decentnode.interop.device_traces import OnlineTrace, fedscale_trace
 from decentnode.interop.pickles import read_pickle
 from decentnode.interop.simulation_inputs import KINDS, convert
-from decentnode.node.faults.virtual_faults import AvailabilityTrace
+from decentnode.node.faults.virtual_faults import NodeAvailability
 from decentnode.simulation.quantities import RATES, TIMES, numbers_of
 from decentnode.training.pace import PaceSettings
 
@@ -123,7 +123,7 @@ def test_fedscale_capacities_become_rates_and_slowdowns(tmp_path, protocol):
     rates = numbers_of(str(tmp_path / "rates.csv"), RATES, 9, "uplink", seed=0)
     assert rates.tolist() == [1e6 * i for i in range(1, 10)]
     pace = PaceSettings(step_seconds=1.0, trace_path=str(tmp_path / "slowdown.csv"))
-    assert pace.trace == [[i / 5] for i in range(1, 10)]
+    assert [factors for _, factors in pace.trace] == [[i / 5] for i in range(1, 10)]
     texts = {}
     for seed in (1, 2, 1):
         folder = tmp_path / f"{len(texts)} of {seed}"
@@ -183,7 +183,7 @@ def test_availability_is_a_file_of_intervals(tmp_path):
         [1, 60, 61],
         [1, 7260, 7261],
     ]
-    fault = AvailabilityTrace(path=str(tmp_path / "availability.csv"))
+    fault = NodeAvailability(path=str(tmp_path / "availability.csv"))
     assert fault.online[1] == [(60 * 10**9, 61 * 10**9), (7260 * 10**9, 7261 * 10**9)]
     with pytest.raises(
         BadInput, match=r"trace: 2 clients of 3 are online at times; --nodes may be at most that"

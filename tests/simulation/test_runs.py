@@ -37,13 +37,20 @@ def simulated(**options):
     return {"name": "simulated", **options}
 
 
-@pytest.mark.parametrize("sharing", ["gossip", {"name": "choco", "gamma": 0.5}, "gradient_tracking"])
-def test_models_are_those_of_real_time_whatever_the_network(sharing):
+@pytest.mark.parametrize(
+    ("sharing", "options"),
+    [
+        ("gossip", {}),
+        ({"name": "choco", "gamma": 0.5}, {"network_model": "fair", "tcp": "lv08"}),
+        ("gradient_tracking", {"bandwidth": {"edges": [[0, 1, "300 kbit/s"]]}, "tcp": "cm02"}),
+    ],
+)
+def test_models_are_those_of_real_time_whatever_the_network(sharing, options):
     """And two runs with one seed have the same times, which another seed changes."""
     real = run("inproc", sharing=sharing)
     network = simulated(
         latency={"distribution": "lognormal", "median": "30 ms"}, uplink="1 Mbit/s", downlink="4 Mbit/s",
-        jitter="10 ms", loss=0.1,
+        jitter="10 ms", loss=0.1, **options,
     )  # fmt: skip
     slow = {"pace": {"step_seconds": 0.02, "slowdown": {"distribution": "exponential"}}}
     first, again = (run(network, sharing=sharing, training=slow) for _ in range(2))
@@ -84,6 +91,10 @@ def test_a_ring_of_equal_nodes_takes_what_it_must(capfd):
     lines = capfd.readouterr().out
     assert "simulated time: network queue, latency 50 ms, uplink 100 kbit/s; steps of 0.2 s" in lines
     assert "simulated time    " in lines
+    assert timed.summary["bytes_sent"] == 8 * 6 * 2 * BYTES, "what the links carried"
+    # Both models share the uplink until they end at the same time.
+    fair = run({**network, "network_model": "fair"}, training={"pace": {"step_seconds": 0.2}})
+    assert fair.summary["simulated"]["seconds"] == pytest.approx(expected[-1])
     # Nothing is shared with `delay`.
     alone = run({**network, "network_model": "delay"}, training={"pace": {"step_seconds": 0.2}})
     assert alone.summary["simulated"]["seconds"] == pytest.approx(8 * (0.25 + 8 * BYTES / 1e5))
@@ -144,6 +155,25 @@ def test_asynchronous_windows_are_virtual_too_and_can_be_replayed():
         (
             {"communication": simulated(downlink=[1.0])},
             "communication.downlink: has 1 numbers; it must have one for",
+        ),
+        (
+            {
+                "communication": simulated(network_model="fair"),
+                "graph": {"name": "fully_connected", "nodes": 200},
+            },
+            "communication.network_model: fair computes at most 16,384 flows at once; the graph has 39,800",
+        ),
+        (
+            {"communication": simulated(tcp="reno")},
+            "communication.tcp: must be 'cm02' or 'lv08' or null, not 'reno'",
+        ),
+        (
+            {"communication": simulated(latency={"edges": [[0, 1, 0.02]], "other": 1.0})},
+            "communication.latency.other: unknown key; did you mean 'others'?",
+        ),
+        (
+            {"communication": simulated(bandwidth={"edges": [[0, 9, "1 Mbit/s"]]})},
+            "communication.bandwidth: edges[0]: 0 9 must be two of the 6 ranks, 0 to 5",
         ),
         (
             {"communication": simulated(latency="no.csv")},

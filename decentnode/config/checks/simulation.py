@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from decentnode.communication.base import Communication
 from decentnode.communication.simulated import Simulated
+from decentnode.config.settings import TimeModelSettings
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.training.settings import TrainingSettings
@@ -36,4 +37,15 @@ def _virtual_time(communication: Communication, training: TrainingSettings, grap
         )
 
 
-SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time,)
+def _flows(communication: Communication, graph: Graph, time_model: TimeModelSettings) -> Iterator[Defect]:
+    """Yields more flows at once than `fair` computes, where the graph has a known number of edges."""
+    most = communication.most_flows if isinstance(communication, Simulated) else None
+    if most is None or time_model.is_asynchronous or graph.period is None:
+        return
+    flows = sum(graph.most_targets(rank) for rank in range(graph.num_nodes))
+    if flows > most:
+        what = f"fair computes at most {most:,} flows at once; the graph has {flows:,} directed edges"
+        yield Defect(("communication", "network_model"), what, "use queue, or fewer nodes or neighbors")
+
+
+SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _flows)
