@@ -36,6 +36,17 @@ def clock_time(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
 
 
+def simulated_time(virtual: float, wall: float) -> str:
+    """Returns `virtual 2 min 13 s, wall 4.0 s, 33x`: the seconds of a simulation, real ones, their ratio."""
+    return f"virtual {readable_seconds(virtual)}, wall {readable_seconds(wall)}, {ratio(virtual, wall)}"
+
+
+def ratio(virtual: float, wall: float) -> str:
+    """Returns how much faster than real time a simulation is: `33x`; a dash before any real time."""
+    times = virtual / wall if wall > 0 else 0.0
+    return "-" if not times else f"{times:.{1 if times < 10 else 0}f}x" if times >= 0.1 else f"{times:.2g}x"
+
+
 def percent(fraction: float | None) -> str:
     """Returns `97.00` for 0.97, or a dash if unknown."""
     return "-" if fraction is None else f"{100 * fraction:.2f}"

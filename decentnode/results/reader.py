@@ -37,6 +37,8 @@ class EvaluationRow(msgspec.Struct):
     consensus_distance: float | None = None
     average_model: dict[str, float | None] | None = None
     """The metrics of the mean model, by name; None where they are not known."""
+    wall_seconds: float | None = None
+    """Real seconds, where `seconds` are those of a simulation."""
 
     @property
     def ranks(self) -> list[int]:

@@ -280,8 +280,9 @@ class Run:
     def evaluations(self) -> "DataFrame":
         """A frame with a row for each rank and evaluation; needs pandas.
 
-        Columns: `run`, `seed`, `rank`, `round` (from 1), `seconds` (since the start), `bytes_sent` (by this
-        rank, since the start), `train_loss`, `consensus_distance` (relative, of all nodes), then the metrics
+        Columns: `run`, `seed`, `rank`, `round` (from 1), `seconds` (since the start), `wall_seconds` (real
+        ones, where `seconds` are those of a simulation), `bytes_sent` (by this rank, since the start),
+        `train_loss`, `consensus_distance` (relative, of all nodes), then the metrics
         in the units of the files (accuracy: 0 to 1).
         """
         rows = [line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row=row)]

@@ -62,7 +62,7 @@ def test_a_run_is_a_tidy_table(tmp_path):
     assert run.curve() == pytest.approx([60.0, 85.0]) and isnan(run.curve(LOSS)[0])
     assert (run.rounds, run.bytes_per_node, run.seconds) == ([10, 20], [2000.0, 4000.0], [1.0, 2.0])
     frame = run.evaluations
-    assert frame.shape == (4, 10)
+    assert frame.shape == (4, 11) and frame["wall_seconds"].isna().all()
     last = frame.iloc[-1]
     assert (last["rank"], last["round"], last["accuracy"], last["bytes_sent"]) == (1, 20, 0.9, 6000)
     assert isnan(last["loss"]) and isnan(last["train_loss"]) and frame["train_loss"][0] == 0.25

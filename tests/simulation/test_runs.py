@@ -66,6 +66,9 @@ def test_a_ring_of_equal_nodes_takes_what_it_must(capfd):
     assert timed.summary["simulated"]["seconds"] == pytest.approx(expected[-1])
     lines = capfd.readouterr().out
     assert "simulated time: network queue, latency 50 ms, uplink 100 kbit/s; steps of 0.2 s" in lines
+    assert timed.summary["simulated"]["ratio"] == pytest.approx(
+        expected[-1] / timed.summary["wall_seconds"], rel=0.01
+    )
     assert "simulated time    " in lines
     # Nothing is shared with `delay`.
     alone = run({**network, "network_model": "delay"}, training={"pace": {"step_seconds": 0.2}})

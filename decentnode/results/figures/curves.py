@@ -208,6 +208,7 @@ def _joined(rows: Sequence[EvaluationRow]) -> EvaluationRow:
         bytes_sent=join([row.bytes_sent for row in rows]),
         consensus_distance=_mean_of_known([row.consensus_distance for row in rows]),
         average_model={name: _mean_of_known(values) for name, values in averages.items()},
+        wall_seconds=_mean_of_known([row.wall_seconds for row in rows]),
     )
 
 

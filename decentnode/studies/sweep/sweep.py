@@ -11,7 +11,7 @@ import msgspec
 
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import signals_that_stop
-from decentnode.core.text import counted, readable_seconds
+from decentnode.core.text import clock_time, counted, ratio, readable_seconds
 from decentnode.errors import STOPPED_BY, BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.results.reader import read_object
@@ -199,10 +199,15 @@ class Sweep:
         )
 
     def _row(self, forked: ForkedRun, now: float) -> RunningRow:
-        began, done, _ = forked.progress.get()
-        rate = 0.0 if isnan(began) or now <= began else done / (now - began)
-        rounds = forked.planned.settings.rounds
-        return RunningRow(forked.planned.name, rounds, done, rate=rate, seconds=now - forked.began)
+        began, done, _, virtual, wall = forked.progress.get()
+        return RunningRow(
+            forked.planned.name,
+            forked.planned.settings.rounds,
+            done,
+            rate=0.0 if isnan(began) or now <= began else done / (now - began),
+            seconds=now - forked.began,
+            times="" if isnan(virtual) else f"virtual {clock_time(virtual)}, {ratio(virtual, wall)}",
+        )
 
     def _seconds_left(self) -> float:
         """The costs of what is left, shared by as many runs as go at a time; nan if it is not known."""
