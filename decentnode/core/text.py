@@ -21,7 +21,9 @@ def readable_bytes(count: float) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
-    """Returns `4.9 s`, `3 min 20 s` or `2 h 05 min`."""
+    """Returns `34 ms`, `4.9 s`, `3 min 20 s` or `2 h 05 min`."""
+    if 0 < seconds < 0.05:
+        return f"{1000 * seconds:.2g} ms"
     if seconds < 99.95:
         return f"{seconds:.1f} s"
     minutes, seconds_left = divmod(round(seconds), 60)
