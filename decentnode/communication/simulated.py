@@ -114,6 +114,12 @@ class Simulated(Communication):
             random=generator(seed, "network"),
         )
 
+    def regions_of(self, nodes: int) -> list[str]:
+        """Returns the region of each rank; empty where the nodes have none."""
+        quantities = (quantity for _, quantity, _ in self._quantities())
+        regions = next((quantity for quantity in quantities if isinstance(quantity, Regions)), None)
+        return [] if regions is None else regions.of_ranks(nodes)
+
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._clock = cast(VirtualClock, directory.clock)
         network = self.network_of(sum(len(process.ranks) for process in directory.processes))

@@ -31,6 +31,24 @@ def readable_seconds(seconds: float) -> str:
     return f"{hours} h {minutes_left:02} min" if hours else f"{minutes} min {seconds_left:02} s"
 
 
+def short_time(seconds: float) -> str:
+    """Returns three digits and a unit: `250 us`, `12.5 ms`, `1.2 s`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= 0.9995 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns" if seconds else "0"
+
+
+def readable_rate(bits: float) -> str:
+    """Returns bits per second with three digits and a unit: `2.5 Mbit/s`; `unlimited` for infinity."""
+    if not isfinite(bits):
+        return "unlimited"
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits >= 0.9995 * size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits:.3g} bit/s"
+
+
 def clock_time(seconds: float) -> str:
     """Returns `0:07`, `12:40` or `2:05:09`, for a running clock."""
     minutes, seconds_left = divmod(int(seconds), 60)

@@ -90,10 +90,15 @@ class Regions:
         rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
         return {row.pop("source"): {name: float(ms) for name, ms in row.items() if ms} for row in rows}
 
+    def of_ranks(self, nodes: int) -> list[str]:
+        """Returns the region of each rank."""
+        names = self.regions or tuple(self.times)
+        return [names[rank * len(names) // nodes] for rank in range(nodes)]
+
     def latencies(self, nodes: int) -> Numbers:
         """Returns seconds from rank to rank, shape (nodes, nodes)."""
         names, times = self.regions or tuple(self.times), self.times
-        of_rank = [names[rank * len(names) // nodes] for rank in range(nodes)]
+        of_rank = self.of_ranks(nodes)
         within = in_unit(self.within, TIMES)
         between = {(i, j): within if i == j else times[i][j] / 2000 for i in names for j in names}
         return np.array([[between[i, j] for j in of_rank] for i in of_rank])
