@@ -464,6 +464,7 @@ NOT_LIMITS = {
     "results/figures/curves.py": "a bound on values that files may hold",
     "results/figures/plots.py": "shares of a drawing",
     "results/figures/plots_graph.py": "shares of a drawing",
+    "results/figures/plots_network.py": "inches of a drawing",
     "results/figures/plots_privacy.py": "inches of a drawing",
     "results/figures/plots_study.py": "shares of a drawing",
     "node/privacy/network_accountant.py": "a probability and a number of multiplications",
