@@ -240,11 +240,16 @@ def graph(
     color: Annotated[
         str | None, typer.Option(help="Of an experiment's nodes: machine, label (the most common) or none.")
     ] = None,
+    network: Annotated[
+        bool, typer.Option("--network", help="Of a simulated experiment: latencies and rates instead.")
+    ] = False,
 ) -> None:
     """Show the figures of a graph: size, degrees, diameter, how fast it mixes; or draw it."""
     from decentnode.cli.graph import drawing_of, is_config, report, report_config
 
     drawing = drawing_of(draw, rounds, color)
+    if network and not is_config(graph):
+        raise BadInput("--network needs a configuration, such as configs/simulated.yaml")
     if not is_config(graph):
         print_lines(report(graph, options or (), weights, drawing))
         return
@@ -254,6 +259,11 @@ def graph(
     from decentnode.config.error_locations import with_locations
 
     with with_locations(Path(graph), options or ()):
+        if network:
+            from decentnode.cli.network import report_network
+
+            print_lines(report_network(settings, drawing))
+            return
         print_lines(report_config(settings, drawing))
 
 

@@ -58,6 +58,7 @@ EXAMPLES = {
         "decentnode graph torus rows=4 columns=4",
         "decentnode graph ring_16.edges --draw ring.svg",
         "decentnode graph quickstart --draw labels.png --color label",
+        "decentnode graph simulated --network --draw network.png",
     ),
     "peer-sampler": ("decentnode peer-sampler peer_sampler graph.address=127.0.0.1",),
     "privacy": (

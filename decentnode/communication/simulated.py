@@ -137,6 +137,12 @@ class Simulated(Communication):
             tcp=TCP[self.tcp] if self.tcp else None,
         )
 
+    def regions_of(self, nodes: int) -> list[str]:
+        """Returns the region of each rank; empty where the nodes have none."""
+        quantities = (quantity for _, quantity, _ in self._quantities())
+        regions = next((quantity for quantity in quantities if isinstance(quantity, Regions)), None)
+        return [] if regions is None else regions.of_ranks(nodes)
+
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._clock = cast(VirtualClock, directory.clock)
         network = self.network_of(sum(len(process.ranks) for process in directory.processes))

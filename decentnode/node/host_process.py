@@ -230,7 +230,9 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
         if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
             node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device=device).state)
-        if not node.records.are_virtual:
+        if node.records.are_virtual:
+            node.records.resume_in_reality(identity.seconds)
+        else:
             node.set_elapsed(identity.seconds)
 
 

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decentnode.communication.simulated import Simulated
+from decentnode.config.loader import load
 from decentnode.errors import BadInput, RunFailed
 from decentnode.simulation.fair import FairLinks, Flow
 from decentnode.simulation.network import Network
 from decentnode.simulation.quantities import RATES, TIMES, Distribution, Edges, Regions, in_unit, numbers_of
 from decentnode.simulation.tcp import TCP
 
+ROOT = Path(__file__).parents[2]
 SECOND = 10**9
 MODELS = ["delay", "queue", "fair"]
 
@@ -301,8 +304,17 @@ def test_edges_have_numbers_of_their_own(tmp_path):
         with pytest.raises(BadInput) as error:
             Simulated(bandwidth=Edges(str(path))).network_of(3)
         assert str(error.value).startswith(what)
-    with pytest.raises(BadInput, match="bandwidth: azure is a table of latencies, and has no rates"):
+    with pytest.raises(BadInput, match="bandwidth: azure has no rates between two nodes"):
         Simulated(bandwidth=Edges((), others=Regions("azure"))).network_of(3)
+
+
+def test_a_run_with_another_seed_has_another_network():
+    home = ROOT / "configs" / "simulated.yaml"
+    drawn = [
+        load(home, overrides).communication.make().network_of(16).uplink.tolist()
+        for overrides in (["seed=1"], ["seed=2"], ["seed=1", "communication.seed=2"])
+    ]
+    assert drawn[0] != drawn[1] == drawn[2]
 
 
 def test_distributions_are_drawn_by_the_seed():

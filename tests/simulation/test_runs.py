@@ -90,6 +90,9 @@ def test_a_ring_of_equal_nodes_takes_what_it_must(capfd):
     assert timed.summary["simulated"]["seconds"] == pytest.approx(expected[-1])
     lines = capfd.readouterr().out
     assert "simulated time: network queue, latency 50 ms, uplink 100 kbit/s; steps of 0.2 s" in lines
+    assert timed.summary["simulated"]["ratio"] == pytest.approx(
+        expected[-1] / timed.summary["wall_seconds"], rel=0.01
+    )
     assert "simulated time    " in lines
     assert timed.summary["bytes_sent"] == 8 * 6 * 2 * BYTES, "what the links carried"
     # Both models share the uplink until they end at the same time.
