@@ -26,6 +26,7 @@ from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.simulation.clock import VirtualClock
+from decentnode.simulation.delivery_log import DeliveryLog
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Model, Network
 from decentnode.simulation.quantities import (
@@ -42,6 +43,9 @@ from decentnode.simulation.quantities import (
 
 class SimulatedLinks(Route):
     """Hands payloads over as `inproc` does, when the network has carried their bytes."""
+
+    delivery_log: DeliveryLog | None = None
+    """Where deliveries are written, if they are."""
 
     def __init__(self, rank: int, peers: dict[int, Peers], network: Network, clock: VirtualClock) -> None:
         self._rank = rank
@@ -65,6 +69,8 @@ class SimulatedLinks(Route):
     def _carry(self, payload: Payload, target: int, deliver: Callable[[], object]) -> None:
         loop = cast(VirtualLoop, asyncio.get_running_loop())
         size = payload.nbytes + HEADER_BYTES
+        if self.delivery_log is not None:
+            deliver = self.delivery_log.logged(self._rank, target, size, deliver)
         self._network.send(loop, self._clock.nanoseconds, self._rank, target, size, deliver)
 
     def acknowledge(self, source: int, message: Message) -> bool:
@@ -103,9 +109,13 @@ class Simulated(Communication):
     """delay: messages do not share links. queue: first in, first out at uplink and downlink."""
     seed: int | None = None
     """Of distributions, jitter and losses; null: that of the run."""
+    delivery_log: bool = False
+    """Whether each delivered message has a line in `network.csv`, in the directory of the run."""
     _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
     _network: Network | None = field(default=None, init=False, repr=False)
+    _routes: list[SimulatedLinks] = field(default_factory=list, init=False, repr=False)
+    _log_directory: Path | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Nodes are not known yet; what can be checked without them is.
@@ -164,6 +174,7 @@ class Simulated(Communication):
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._clock = cast(VirtualClock, directory.clock)
+        self._log_directory = directory.run_directory if self.delivery_log else None
         self._network = self.network_of(sum(len(process.ranks) for process in directory.processes))
 
     def endpoint(self, rank: int, buffer_spec: BufferSpec) -> RoutedEndpoint:
@@ -171,12 +182,19 @@ class Simulated(Communication):
         route = SimulatedLinks(rank, self._peers, self._network, self._clock)
         endpoint = RoutedEndpoint(rank, buffer_spec, buffer_spec.slots(), [route], clock=self._clock)
         self._peers[rank] = endpoint.peers
+        self._routes.append(route)
         return endpoint
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
-        """Nothing to connect."""
+        # Not before: a resumed run begins at the time of its checkpoints.
+        if self._log_directory is not None:
+            log = DeliveryLog(self._log_directory, self._clock)
+            for route in self._routes:
+                route.delivery_log = log
 
     def close(self, timeout: float) -> None:
+        if self._routes and (log := self._routes[0].delivery_log) is not None:
+            log.close()
         self._peers.clear()
 
     def _quantities(self) -> list[tuple[str, PerPair | None, dict[str, float]]]:

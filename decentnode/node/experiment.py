@@ -370,6 +370,7 @@ class Experiment:
             pause,
             scheduler.heartbeat.beat,
             pace=waits,
+            clock=clock,
             trains=trains,
             spends=journal.spend,
         )

@@ -37,7 +37,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.results.records import private_megabytes
-from decentnode.simulation.clock import VirtualClock
+from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.training.gradient_sync import SyncContext
 
@@ -104,7 +104,11 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         fork_context.reporter.send(reports.Ready(position, os.getpid()))
     else:
         _start_together(fork_context, position, nodes)
-    _request_views(fork_context, position)
+    clock = directory.clock
+    if isinstance(clock, VirtualClock):
+        # The first node that was saved continues; each of the others waits for its time.
+        clock.nanoseconds = round(SECOND * min(node.records.continues_at for node in nodes))
+    _request_views(fork_context, position, clock)
     absent = fork_context.identity.absent
     first_peers = sorted(experiment.first_peers(ranks) - absent)
     run_id = fork_context.identity.message_id
@@ -127,7 +131,6 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                     sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )
-        clock = directory.clock
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             codes = runner.run(_run_nodes(nodes, fork_context))
@@ -141,7 +144,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     return max(codes)
 
 
-def _request_views(fork_context: ForkContext, position: int) -> None:
+def _request_views(fork_context: ForkContext, position: int, clock: Clock) -> None:
     """Has a graph that asks a service ask it, and fetches the first views; raises StartError."""
     experiment = fork_context.experiment
     graph, mapping, limits = experiment.graph.graph, experiment.mapping, experiment.settings.failures.timeouts
@@ -157,7 +160,9 @@ def _request_views(fork_context: ForkContext, position: int) -> None:
     host = mapping.machines[0].own if experiment.processes[position].machine == 0 else ""
     endpoint = endpoint_of(mapping, graph.address, graph.port, socket_dir=fork_context.socket_dir, host=host)
     graph.connect(
-        SamplingClient(endpoint, position, limits, log=log, credentials=fork_context.credentials).start()
+        SamplingClient(
+            endpoint, position, limits, log=log, credentials=fork_context.credentials, clock=clock
+        ).start()
     )
 
 
@@ -199,6 +204,7 @@ def _build(
         credentials=fork_context.credentials,
         interceptor=injector.interceptor(ranks, heartbeats, fork_context.reporter) if injector else None,
         clock=clock,
+        run_directory=fork_context.records.parent,
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
@@ -223,8 +229,7 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
         if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
             node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device=device).state)
-        if not node.records.are_virtual:
-            node.set_elapsed(identity.seconds)
+        node.set_elapsed(identity.seconds)
 
 
 async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitCode]:

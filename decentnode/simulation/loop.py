@@ -30,6 +30,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
         self._asked = 0
         """The number of timers so far: of those of one time the first that was asked for is first."""
+        self._cancelled = 0
+        """How many of the timers may be cancelled."""
 
     def time(self) -> float:
         return self._virtual_clock.now()
@@ -57,7 +59,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Does nothing: a cancelled timer is dropped when its turn comes."""
+        """Drops cancelled timers when they are most of all; otherwise one is dropped when its turn comes."""
+        self._cancelled += 1
+        if self._cancelled > 1000 + len(self._timers) // 2:
+            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
 
     def _run_once(self) -> None:
         """Does all that is ready; if nothing is, takes what other threads bring, or jumps to a timer."""
