@@ -32,6 +32,7 @@ from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.core.registry import refuse_old_hooks
 from decentnode.errors import DecentnodeError, Defect, PeerError, ProtocolError, StartError
 from decentnode.mapping.base import is_loopback
+from decentnode.simulation.outages import Outages
 
 FILES_PER_PEER = 7
 """The most descriptors of a host process per peer process, whatever they communicate through."""
@@ -136,6 +137,8 @@ class ProcessDirectory:
     """The clock of the nodes of this process."""
     run_directory: Path | None = None
     """Where the files of the run are; None: nowhere."""
+    outages: Outages = field(default_factory=Outages)
+    """In virtual time, when nodes are offline and links are cut."""
 
     @property
     def process(self) -> HostProcess:
@@ -421,6 +424,10 @@ class Communication(ABC):
 
         Ranks that are `absent` count as lost until they join.
         """
+
+    def begin(self) -> None:
+        """Is called in the event loop of the nodes, before the first of them runs."""
+        return None
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
         """The latest round that one of the `peers` starts next, or any after `enough`; called after `open`.

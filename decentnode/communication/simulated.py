@@ -3,10 +3,8 @@
 Threads: as in `inproc`, nothing runs beside the nodes. What is sent is delivered by a timer of the loop.
 """
 
-import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Annotated, cast
@@ -15,19 +13,13 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
-from decentnode.communication.exchange.handle import Key, Message
-from decentnode.communication.inproc import WithinProcess
-from decentnode.communication.peers.peer import Peer
 from decentnode.communication.peers.peers import Peers
-from decentnode.communication.routes import Route, RoutedEndpoint
-from decentnode.core.byte_counters import HEADER_BYTES
-from decentnode.core.payload import Payload
+from decentnode.communication.simulated_links import Links, SimulatedEndpoint
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.delivery_log import DeliveryLog
-from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Model, Network
 from decentnode.simulation.quantities import (
     RATES,
@@ -39,51 +31,6 @@ from decentnode.simulation.quantities import (
     in_unit,
     numbers_of,
 )
-
-
-class SimulatedLinks(Route):
-    """Hands payloads over as `inproc` does, when the network has carried their bytes."""
-
-    delivery_log: DeliveryLog | None = None
-    """Where deliveries are written, if they are."""
-
-    def __init__(self, rank: int, peers: dict[int, Peers], network: Network, clock: VirtualClock) -> None:
-        self._rank = rank
-        self._within = WithinProcess(rank, peers)
-        self._network = network
-        self._clock = clock
-
-    def carried(self, payload: Payload, targets: list[int]) -> list[int]:
-        return self._within.carried(payload, targets)
-
-    def send(self, payload: Payload, targets: list[int], key: Key, seq: int) -> None:
-        for target in targets:
-            self._carry(payload, target, partial(self._within.send, payload, [target], key, seq))
-
-    def send_single(self, target: int, payload: Payload, window: int, tag: int, number: int) -> bool:
-        if not self._within.carried(payload, [target]):
-            return False
-        self._carry(payload, target, partial(self._within.send_single, target, payload, window, tag, number))
-        return True
-
-    def _carry(self, payload: Payload, target: int, deliver: Callable[[], object]) -> None:
-        loop = cast(VirtualLoop, asyncio.get_running_loop())
-        size = payload.nbytes + HEADER_BYTES
-        if self.delivery_log is not None:
-            deliver = self.delivery_log.logged(self._rank, target, size, deliver)
-        self._network.send(loop, self._clock.nanoseconds, self._rank, target, size, deliver)
-
-    def acknowledge(self, source: int, message: Message) -> bool:
-        return self._within.acknowledge(source, message)
-
-    def invalidate(self, peer: int, seq: int) -> None:
-        self._within.invalidate(peer, seq)
-
-    def introduce(self, peer: Peer) -> None:
-        self._within.introduce(peer)
-
-    def leave(self, failed: bool) -> None:
-        self._within.leave(failed)
 
 
 @COMMUNICATIONS.register("simulated")
@@ -113,8 +60,7 @@ class Simulated(Communication):
     """Whether each delivered message has a line in `network.csv`, in the directory of the run."""
     _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
-    _network: Network | None = field(default=None, init=False, repr=False)
-    _routes: list[SimulatedLinks] = field(default_factory=list, init=False, repr=False)
+    _links: Links | None = field(default=None, init=False, repr=False)
     _log_directory: Path | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -175,26 +121,26 @@ class Simulated(Communication):
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._clock = cast(VirtualClock, directory.clock)
         self._log_directory = directory.run_directory if self.delivery_log else None
-        self._network = self.network_of(sum(len(process.ranks) for process in directory.processes))
+        network = self.network_of(sum(len(process.ranks) for process in directory.processes))
+        self._links = Links(self._peers, network, self._clock, directory.outages, grace=directory.grace)
 
-    def endpoint(self, rank: int, buffer_spec: BufferSpec) -> RoutedEndpoint:
-        assert self._network is not None, "prepared before it has endpoints"
-        route = SimulatedLinks(rank, self._peers, self._network, self._clock)
-        endpoint = RoutedEndpoint(rank, buffer_spec, buffer_spec.slots(), [route], clock=self._clock)
-        self._peers[rank] = endpoint.peers
-        self._routes.append(route)
-        return endpoint
+    def endpoint(self, rank: int, buffer_spec: BufferSpec) -> SimulatedEndpoint:
+        assert self._links is not None, "prepared before it has endpoints"
+        return SimulatedEndpoint(rank, buffer_spec, self._peers, self._links, clock=self._clock)
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         # Not before: a resumed run begins at the time of its checkpoints.
         if self._log_directory is not None:
-            log = DeliveryLog(self._log_directory, self._clock)
-            for route in self._routes:
-                route.delivery_log = log
+            assert self._links is not None, "prepared before it opens"
+            self._links.delivery_log = DeliveryLog(self._log_directory, self._clock)
+
+    def begin(self) -> None:
+        assert self._links is not None, "prepared before it begins"
+        self._links.begin()
 
     def close(self, timeout: float) -> None:
-        if self._routes and (log := self._routes[0].delivery_log) is not None:
-            log.close()
+        if self._links is not None and self._links.delivery_log is not None:
+            self._links.delivery_log.close()
         self._peers.clear()
 
     def _quantities(self) -> list[tuple[str, PerPair | None, dict[str, float]]]:

@@ -39,6 +39,7 @@ from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.results.records import private_megabytes
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
+from decentnode.simulation.outages import Outages
 from decentnode.training.gradient_sync import SyncContext
 
 PRINT_STACKS = signal.SIGUSR1
@@ -133,7 +134,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             )
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            codes = runner.run(_run_nodes(nodes, fork_context))
+            codes = runner.run(_run_nodes(nodes, communication, fork_context, clock))
         if ExitCode.OK in codes:
             # A node that finished may still have slower readers; after a failure no peer counts on it.
             farewell_timeout = experiment.settings.failures.timeouts.farewell
@@ -195,6 +196,8 @@ def _build(
     ranks, injector = experiment.processes[position].ranks, experiment.injector
     communication: Communication = experiment.settings.communication.make()
     clock = VirtualClock() if communication.plan.simulation else Clock()
+    outages = injector.outages(fork_context.reporter) if injector else Outages()
+    clocks = {rank: outages.clock_of(rank, clock) for rank in ranks}
     directory = ProcessDirectory(
         processes=experiment.processes,
         own=position,
@@ -205,6 +208,7 @@ def _build(
         interceptor=injector.interceptor(ranks, heartbeats, fork_context.reporter) if injector else None,
         clock=clock,
         run_directory=fork_context.records.parent,
+        outages=outages,
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
@@ -212,7 +216,10 @@ def _build(
     return (
         directory,
         communication,
-        [experiment.build(r, fork_context, communication, shares_process=shares, clock=clock) for r in ranks],
+        [
+            experiment.build(r, fork_context, communication, shares_process=shares, clock=clocks[r])
+            for r in ranks
+        ],
     )
 
 
@@ -232,15 +239,23 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
         node.set_elapsed(identity.seconds)
 
 
-async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitCode]:
-    return await asyncio.gather(*(_run_node(node, fork_context) for node in nodes))
+async def _run_nodes(
+    nodes: list[Node], communication: Communication, fork_context: ForkContext, clock: Clock
+) -> list[ExitCode]:
+    communication.begin()
+    return await asyncio.gather(*(_run_node(node, fork_context, clock) for node in nodes))
 
 
-async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
-    """Runs one node to its end; its failure does not end the other nodes of the process."""
+async def _run_node(node: Node, fork_context: ForkContext, clock: Clock) -> ExitCode:
+    """Runs one node to its end; its failure does not end the other nodes of the process.
+
+    `clock`: that of the process.
+    """
     reporter, failed = fork_context.reporter, False
     try:
         try:
+            if clock.is_virtual and (ahead := node.records.continues_at - clock.now()) > 0:
+                await clock.sleep(ahead)
             await node.run()
         finally:
             # Before the last report, which ends the node.

@@ -57,9 +57,6 @@ class Node:
         # A node that continues from a checkpoint has the state of the scheme from there.
         if self.round < 0:
             self.sharing.begin(self.training.vector.values)
-        clock = self.exchange.clock
-        if clock.is_virtual and (ahead := self.records.continues_at - clock.now()) > 0:
-            await clock.sleep(ahead)
         while (round := await self.scheduler.after(self.round)) is not None:
             # The learning rate schedule counts rounds, or their steps, also those that this node skipped.
             self.training.skip(range(self.round + 1, round))

@@ -1,6 +1,6 @@
 """Checks of runs in virtual time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from decentnode.communication.base import Communication
 from decentnode.communication.simulated import Simulated
@@ -39,12 +39,4 @@ def _virtual_time(
         )
 
 
-def _no_real_time(communication: Communication, faults: Sequence[object]) -> Iterator[Defect]:
-    """Yields what acts in real time or on processes."""
-    if not communication.plan.simulation:
-        return
-    if faults:
-        yield Defect(("faults",), "act on processes and in real time; a simulation has none; leave it out")
-
-
-SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _no_real_time)
+SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time,)

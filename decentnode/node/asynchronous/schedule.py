@@ -85,7 +85,7 @@ class LiveSchedule:
             has_step = window.most_steps is None or taken < window.most_steps
             if has_step and not self._is_stepping and now >= self._free and self.sharing.may_step(now):
                 # From its begin, so that the time of the step itself is part of its pace.
-                self._free = now + (self.pace.seconds(window.round, taken) if self.pace else 0.0)
+                self._free = clock.after(self.pace.seconds(window.round, taken)) if self.pace else now
                 self._is_stepping = True
                 yield STEP_BEGINS
             # In virtual time a step takes that of its pace first, and its effect comes at its end.
