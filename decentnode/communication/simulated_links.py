@@ -90,6 +90,11 @@ class Links:
         for (begin, end), separates in self._outages.cuts:
             self._loop.call_at_nanosecond(begin, self._cut, separates, end)
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether some link may be down at some time."""
+        return bool(self._outages)
+
     def join(self, rank: int, peers: Peers) -> None:
         """Takes in a node."""
         self.edges[rank] = EdgeProtocol({rank: peers}, self.send_control, partial(self.is_up, rank))
@@ -298,6 +303,9 @@ class SimulatedRoute(Route):
         return self._within.carried(payload, targets)
 
     def send(self, payload: Payload, targets: list[int], key: Key, seq: int) -> None:
+        if self._links.may_fail:
+            # As over TCP: a sender that has lost a reader does not wait for it before it writes again.
+            payload = Payload(payload.layout, payload.buffer.clone(), payload.counts)
         for target in targets:
             self._carry(target, payload, partial(self._within.send, payload, [target], key, seq))
 
@@ -316,9 +324,6 @@ class SimulatedRoute(Route):
     def acknowledge(self, source: int, message: Message) -> bool:
         self._links.tell(self._rank, source, partial(self._within.acknowledge, source, message))
         return True
-
-    def invalidate(self, peer: int, seq: int) -> None:
-        self._within.invalidate(peer, seq)
 
     def introduce(self, peer: Peer) -> None:
         self._within.introduce(peer)

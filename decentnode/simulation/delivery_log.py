@@ -16,10 +16,13 @@ class DeliveryLog:
     """Writes the deliveries of a run in their order; the log of a node has what a full disk refuses."""
 
     def __init__(self, directory: Path, clock: VirtualClock) -> None:
-        """Continues the log of a run that is resumed: keeps what was delivered until now."""
+        """Continues the log of a run that is resumed, and keeps what was sent until now.
+
+        What is not repeated of a faster node, whose checkpoint is of a later time, is missing.
+        """
         path = directory / NAME
         lines = path.read_bytes().splitlines()[1:] if path.exists() else []
-        kept = [line for line in lines if int(line.partition(b",")[0]) <= clock.nanoseconds]
+        kept = [line for line in lines if int(line.split(b",")[2]) <= clock.nanoseconds]
         path.write_bytes(b"".join(line + b"\n" for line in (HEADER, *kept)))
         self._clock = clock
         self._sent = max((int(line.split(b",")[1]) for line in kept), default=0)

@@ -15,8 +15,8 @@ REAL = {
     "communication/interceptor.py": PROCESSES,
     "communication/launcher_link/heartbeats.py": "heartbeats: the watchdog looks at processes",
     "communication/launcher_link/reports.py": "room in a pipe to the launcher",
-    "communication/launcher_link/snapshots.py": "the observer is another process: within `Clock.outside`",
-    "communication/peer_sampling/client.py": "the service is another process: within `Clock.outside`",
+    "communication/launcher_link/snapshots.py": "the observer, by `Clock.wait_outside`",
+    "communication/peer_sampling/client.py": "the service, by `Clock.wait_outside`",
     "communication/peer_sampling/service.py": "a process of its own",
     "communication/peers/peers.py": DEFAULT,
     "communication/peers/rejoin.py": PROCESSES,
@@ -32,7 +32,7 @@ REAL = {
     "node/faults/": "faults on processes and their messages",
     "node/host_process.py": "where the clock of a process is made",
     "node/recording/transcripts.py": "how often a file is written",
-    "node/round_scheduler.py": "the launcher decides: within `Clock.outside`",
+    "node/round_scheduler.py": "the launcher's decision, by `Clock.wait_outside`",
     "results/records.py": "`wall_seconds` beside the virtual ones; how often the kernel is asked for memory",
 }
 

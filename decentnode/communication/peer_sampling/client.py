@@ -74,9 +74,11 @@ class SamplingClient:
         """Waits until the block is here or the service is lost, for half of a deadline at most."""
         awake = AwakeClock(CHECK_INTERVAL)
         limit = awake.now() + self.timeouts.sampled_view
-        with self.clock.outside():
-            while self.block(number) is None and not self.is_lost and awake.now() < limit:
-                await self.clock.look_again(CHECK_INTERVAL / 5)
+
+        def is_over() -> bool:
+            return self.block(number) is not None or self.is_lost or awake.now() >= limit
+
+        await self.clock.wait_outside(is_over, CHECK_INTERVAL / 5)
 
     def repeats(self, number: int, instead: int) -> None:
         """Tells that nodes repeat an earlier block."""
