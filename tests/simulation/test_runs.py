@@ -114,6 +114,14 @@ def test_the_slowest_of_n_random_steps_decides_a_round():
             "training.seconds_per_round: needs training.pace",
         ),
         (
+            {
+                "sharing": "push_gossip",
+                "time_model": {"name": "asynchronous"},
+                "training": {"pace": "instant", "steps_per_round": None},
+            },
+            "training.pace: instant: a window of time has no end of steps without duration; write",
+        ),
+        (
             {"faults": [{"name": "crash", "ranks": 1, "rounds": 1}]},
             "faults: act on processes and in real time",
         ),
