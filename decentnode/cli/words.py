@@ -48,6 +48,11 @@ EXAMPLES = {
         "decentnode validate mine.yaml --resolved",
         "decentnode validate choco sharing.gamma=0.4 --no-load",
     ),
+    "calibrate": (
+        "decentnode calibrate quickstart",
+        "decentnode calibrate mine.yaml training.threads=1 --steps 300 > pace.yaml",
+        "decentnode calibrate simulated --json",
+    ),
     "keys": ("decentnode keys mine.yaml", "decentnode keys mine.yaml --out keys --force"),
     "graph": (
         "decentnode graph torus rows=4 columns=4",
@@ -88,6 +93,10 @@ EXAMPLES = {
     "download": (
         "decentnode download cifar10",
         "decentnode download idx variant=kmnist --to data",
+    ),
+    "convert": (
+        "decentnode convert king matrix --nodes 64 --out king",
+        "decentnode convert fedscale-availability client_behave_trace --nodes 64 --hours 48",
     ),
     "status": ("decentnode status runs/mine",),
     "restart": ("decentnode restart runs/mine 3",),

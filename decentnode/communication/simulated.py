@@ -14,7 +14,7 @@ from annotated_types import Ge, Lt
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
 from decentnode.communication.peers.peers import Peers
-from decentnode.communication.simulated_links import Links, SimulatedEndpoint
+from decentnode.communication.simulated_links import SimulatedEndpoint, SimulatedLinks
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
@@ -60,7 +60,7 @@ class Simulated(Communication):
     """Whether each delivered message has a line in `network.csv`, in the directory of the run."""
     _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
-    _links: Links | None = field(default=None, init=False, repr=False)
+    _links: SimulatedLinks | None = field(default=None, init=False, repr=False)
     _log_directory: Path | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -122,7 +122,9 @@ class Simulated(Communication):
         self._clock = cast(VirtualClock, directory.clock)
         self._log_directory = directory.run_directory if self.delivery_log else None
         network = self.network_of(sum(len(process.ranks) for process in directory.processes))
-        self._links = Links(self._peers, network, self._clock, directory.outages, grace=directory.grace)
+        self._links = SimulatedLinks(
+            self._peers, network, self._clock, directory.outages, grace=directory.grace
+        )
 
     def endpoint(self, rank: int, buffer_spec: BufferSpec) -> SimulatedEndpoint:
         assert self._links is not None, "prepared before it has endpoints"

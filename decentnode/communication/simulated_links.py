@@ -1,4 +1,4 @@
-"""Links in virtual time: what is on the way over each, and what happens when one does not hold.
+"""SimulatedLinks in virtual time: what is on the way over each, and what happens when one does not hold.
 
 A link is down while one of its ends is offline, or a fault cuts it. What is on the way then waits for the
 link, and is sent again when it is up, as TCP does. When a cause has lasted for `grace` seconds the link is
@@ -39,7 +39,7 @@ Separates = Callable[[int, int], bool]
 
 
 @dataclass(slots=True, eq=False)
-class Transfer:
+class PendingMessage:
     """A message on the way."""
 
     size: int
@@ -48,7 +48,7 @@ class Transfer:
     """Whether the link went down under it: it is sent again, or lost."""
 
 
-class Links:
+class SimulatedLinks:
     """All links of a run."""
 
     def __init__(
@@ -69,8 +69,8 @@ class Links:
         """Those that hold, and since when."""
         self._met: defaultdict[int, set[int]] = defaultdict(set)
         """By rank the peers that it knows, or that know it."""
-        self._on_the_way: defaultdict[tuple[int, int], deque[Transfer]] = defaultdict(deque)
-        self._waiting: defaultdict[tuple[int, int], deque[Transfer]] = defaultdict(deque)
+        self._messages_on_the_way: defaultdict[tuple[int, int], deque[PendingMessage]] = defaultdict(deque)
+        self._waiting_messages: defaultdict[tuple[int, int], deque[PendingMessage]] = defaultdict(deque)
         """By directed link what is sent when it is up."""
         self._broken: set[tuple[int, int]] = set()
         """The pairs whose links are broken and not up again, the lower rank first."""
@@ -85,7 +85,7 @@ class Links:
 
     def begin(self) -> None:
         """Plans all outages; called in the loop."""
-        for rank, schedule in self._outages.offline.items():
+        for rank, schedule in self._outages.schedules.items():
             self._plan(rank, iter(schedule))
         for (begin, end), separates in self._outages.cuts:
             self._loop.call_at_nanosecond(begin, self._cut, separates, end)
@@ -113,18 +113,18 @@ class Links:
         if not self._outages:
             self._network.send(self._loop, now, source, target, size, deliver)
             return
-        transfer, link = Transfer(size, deliver), (source, target)
+        message, link = PendingMessage(size, deliver), (source, target)
         if not self.is_up(source, target):
             if _pair(source, target) not in self._broken:
-                self._waiting[link].append(transfer)
+                self._waiting_messages[link].append(message)
             return
-        self._on_the_way[link].append(transfer)
-        self._network.send(self._loop, now, source, target, size, partial(self._arrive, link, transfer))
+        self._messages_on_the_way[link].append(message)
+        self._network.send(self._loop, now, source, target, size, partial(self._arrive, link, message))
 
-    def _arrive(self, link: tuple[int, int], transfer: Transfer) -> None:
-        if not transfer.is_void:
-            self._on_the_way[link].remove(transfer)
-            transfer.deliver()
+    def _arrive(self, link: tuple[int, int], message: PendingMessage) -> None:
+        if not message.is_void:
+            self._messages_on_the_way[link].remove(message)
+            message.deliver()
 
     def tell(self, source: int, target: int, tell: Callable[[], object]) -> None:
         """Does at once what costs no time, such as an acknowledgement; over a link that is down, later."""
@@ -253,16 +253,16 @@ class Links:
     def _stop(self, rank: int, peer: int) -> None:
         """Lets what is on the way between two nodes wait."""
         for link in ((rank, peer), (peer, rank)):
-            for transfer in self._on_the_way.pop(link, ()):
-                transfer.is_void = True
-                self._waiting[link].append(Transfer(transfer.size, transfer.deliver))
+            for message in self._messages_on_the_way.pop(link, ()):
+                message.is_void = True
+                self._waiting_messages[link].append(PendingMessage(message.size, message.deliver))
 
     def _break(self, rank: int, peer: int) -> None:
         if (pair := _pair(rank, peer)) in self._broken:
             return
         self._broken.add(pair)
         for end, other in ((rank, peer), (peer, rank)):
-            self._waiting.pop((end, other), None)
+            self._waiting_messages.pop((end, other), None)
             self._lose(end, other)
 
     def _lose(self, rank: int, peer: int) -> None:
@@ -286,14 +286,14 @@ class Links:
                 self._is_checking = True
                 self._loop.call_later(PROPOSAL_INTERVAL, self._check)
         for source, target in ((lower, higher), (higher, lower)):
-            for transfer in self._waiting.pop((source, target), ()):
-                self.carry(source, target, transfer.size, transfer.deliver)
+            for message in self._waiting_messages.pop((source, target), ()):
+                self.carry(source, target, message.size, message.deliver)
 
 
 class SimulatedRoute(Route):
     """Hands payloads over as `inproc` does, when the link has carried their bytes."""
 
-    def __init__(self, rank: int, peers: Mapping[int, Peers], links: Links) -> None:
+    def __init__(self, rank: int, peers: Mapping[int, Peers], links: SimulatedLinks) -> None:
         self._rank = rank
         self._peers = peers
         self._within = WithinProcess(rank, peers)
@@ -341,7 +341,12 @@ class SimulatedEndpoint(RoutedEndpoint):
     """One node's end in virtual time."""
 
     def __init__(
-        self, rank: int, buffer_spec: BufferSpec, peers: dict[int, Peers], links: Links, clock: VirtualClock
+        self,
+        rank: int,
+        buffer_spec: BufferSpec,
+        peers: dict[int, Peers],
+        links: SimulatedLinks,
+        clock: VirtualClock,
     ) -> None:
         route = SimulatedRoute(rank, peers, links)
         super().__init__(rank, buffer_spec, buffer_spec.slots(), [route], clock=clock)

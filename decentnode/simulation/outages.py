@@ -17,8 +17,6 @@ Interval = tuple[int, int]
 """Begin and end in nanoseconds, the end excluded."""
 NEVER = 1 << 62
 """The end of an outage that lasts for ever."""
-Link = tuple[int, int]
-"""Its two ends, the lower rank first."""
 
 
 def interval(begin: float, seconds: float | None) -> Interval:
@@ -27,7 +25,7 @@ def interval(begin: float, seconds: float | None) -> Interval:
     return start, NEVER if seconds is None else start + round(seconds * SECOND)
 
 
-class Schedule:
+class OutageSchedule:
     """The intervals in which a node is offline, or a link is cut: disjoint, and in order."""
 
     def __init__(self, *sources: Iterable[Interval]) -> None:
@@ -71,7 +69,7 @@ class Schedule:
 class Outages:
     """All that acts on the nodes and links of a run in virtual seconds."""
 
-    offline: Mapping[int, Schedule] = field(default_factory=dict)
+    schedules: Mapping[int, OutageSchedule] = field(default_factory=dict)
     """By rank when a node is offline; those that always are online are left out."""
     cuts: Sequence[tuple[Interval, Callable[[int, int], bool]]] = ()
     """When links are cut, and which: asked with two ranks."""
@@ -79,23 +77,23 @@ class Outages:
     """Gets a rank and what happens to it."""
 
     def __bool__(self) -> bool:
-        return bool(self.offline or self.cuts)
+        return bool(self.schedules or self.cuts)
 
     def clock_of(self, rank: int, clock: Clock) -> Clock:
         """Returns the clock of a node, on which it waits only while it is online."""
-        if rank not in self.offline:
+        if rank not in self.schedules:
             return clock
         assert isinstance(clock, VirtualClock), "outages are checked against the transport"
-        return NodeClock(clock, rank, self.offline[rank])
+        return NodeClock(clock, rank, self.schedules[rank])
 
 
 class NodeClock(VirtualClock):
     """Virtual time for one node that is offline at times: it does nothing then, and its steps last longer."""
 
-    def __init__(self, clock: VirtualClock, rank: int, offline: Schedule) -> None:
+    def __init__(self, clock: VirtualClock, rank: int, schedule: OutageSchedule) -> None:
         self._clock = clock
         self._rank = rank
-        self._offline = offline
+        self._schedule = schedule
 
     @property
     def nanoseconds(self) -> int:  # type: ignore[override]
@@ -106,13 +104,13 @@ class NodeClock(VirtualClock):
 
     def after(self, seconds: float) -> float:
         """Returns when so many seconds have passed in which the node is online."""
-        return self._offline.after(self.nanoseconds, round(seconds * SECOND)) / SECOND
+        return self._schedule.after(self.nanoseconds, round(seconds * SECOND)) / SECOND
 
     async def sleep(self, seconds: float) -> None:
         """Waits for so many seconds in which the node is online; raises RunFailed where it never is again."""
-        due = self._offline.after(self.nanoseconds, round(seconds * SECOND))
+        due = self._schedule.after(self.nanoseconds, round(seconds * SECOND))
         if due >= NEVER:
-            end = next(begin for begin, end in self._offline if end == NEVER)
+            end = next(begin for begin, end in self._schedule if end == NEVER)
             await asyncio.sleep(max(0, end - self.nanoseconds) / SECOND)
             raise crash(self._rank, end)
         await asyncio.sleep((due - self.nanoseconds) / SECOND)

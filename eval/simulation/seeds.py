@@ -51,11 +51,11 @@ from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages
 
 NODES = 10
-ROUNDS = 24
+ROUNDS = 16
 RATE = 1e-300
 """The learning rate where models only mix: every sum is that of the random models of the start."""
 GRACE = 2.0
-SPAN = 8.0
+SPAN = 5.0
 """Simulated seconds within which faults begin; a run without any takes about as long."""
 LIMIT = 20.0
 """Real seconds after which a seed counts as hung."""

@@ -126,7 +126,7 @@ def test_a_request_over_a_slow_link_is_sent_once(tmp_path, monkeypatch):
     assert not any(node.exchange.missing for node in nodes.nodes)
 
 
-@pytest.mark.parametrize("sharing", ["push_gossip", "ad_psgd", "epidemic_push"])
+@pytest.mark.parametrize("sharing", ["ad_psgd", "epidemic_push"])
 def test_idle_nodes_are_woken_by_events_alone(tmp_path, monkeypatch, sharing):
     """64 nodes and an hour of virtual time; looks every 50 ms would be 4.6 million."""
     looks = []

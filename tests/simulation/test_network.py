@@ -1,6 +1,7 @@
 """The modelled network against closed forms, and what holds in every simulation."""
 
 import heapq
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -191,3 +192,62 @@ def test_regions_have_half_of_the_measured_round_trips():
     assert (everywhere[~np.eye(64, dtype=bool)] > 0).all()
     with pytest.raises(ValueError, match="no region 'Japan'; did you mean 'Japan East'"):
         Regions("azure", ("Japan",))
+
+
+@given(
+    st.lists(st.floats(0.01, 0.99), min_size=2, max_size=6, unique=True),
+    st.lists(st.floats(1e3, 1e9), min_size=6, max_size=6),
+)
+def test_draws_have_the_quantiles_that_they_are_drawn_from(levels, values):
+    levels, values = sorted(levels), sorted(values[: len(levels)])
+    spread = Distribution("quantiles", levels=tuple(levels), values=tuple(values))
+    drawn = numbers_of(spread, RATES, 3000, "uplink", seed=1)
+    assert values[0] * 0.999 <= drawn.min() and drawn.max() <= values[-1] * 1.001
+    for level, value in zip(levels, values, strict=True):
+        # Four standard deviations of a share of 3,000 draws; numbers of one value may be many.
+        assert np.mean(drawn < value * 0.999) <= level + 0.04
+        assert np.mean(drawn <= value * 1.001) >= level - 0.04
+    between = np.sqrt(values[0] * values[1])
+    middle = (levels[0] + levels[1]) / 2
+    if values[1] > 2 * values[0]:
+        assert np.mean(drawn < between) == pytest.approx(middle, abs=0.04)
+
+
+def test_quantiles_that_are_none_are_refused():
+    for levels, values, what in (
+        ((0.5,), (1.0,), "levels must be two or more, for instance [0.1, 0.5, 0.9]"),
+        ((0.1, 0.5), (1.0,), "2 levels and 1 values; each level needs a value"),
+        ((0.5, 0.1), (1.0, 2.0), "levels must increase: 0.5, 0.1"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(what)}$"):
+            Distribution("quantiles", levels=levels, values=values)
+    falling = Distribution("quantiles", levels=(0.1, 0.9), values=("20 Mbit/s", 1e6))
+    with pytest.raises(BadInput, match="uplink: values must not decrease where levels increase"):
+        numbers_of(falling, RATES, 2, "uplink", seed=1)
+
+
+def test_homes_of_countries_have_the_quantiles_of_the_table():
+    every = Regions("mlab")
+    assert every.names == ("us", "br", "de", "fr", "in", "jp", "ke", "za")
+    for row in every.times.values():
+        assert len(row) == 27
+        assert all(value > 0 for value in row.values())
+        for figure in ("downlink_mbps", "uplink_mbps", "rtt_ms"):
+            quantiles = [value for name, value in row.items() if name.startswith(figure)]
+            assert quantiles == sorted(quantiles)
+    homes = Regions("mlab", ("us", "ke"), shares=(3.0, 1.0))
+    assert homes.of_ranks(8) == ["us"] * 6 + ["ke"] * 2
+    up, down = (numbers_of(homes, RATES, 8000, key, seed=1) for key in ("uplink", "downlink"))
+    assert np.median(up[:6000]) == pytest.approx(29.0e6, rel=0.1)
+    assert np.median(up[6000:]) == pytest.approx(6.47e6, rel=0.1)
+    assert np.median(down[:6000]) == pytest.approx(121e6, rel=0.1)
+    assert np.median(down[6000:]) == pytest.approx(9.09e6, rel=0.1)
+    latency = numbers_of(homes, TIMES, 1000, "latency", seed=1, pairs=True)
+    assert (latency == latency.T).all()
+    # Half of 14.967 ms to a server, and as much from there.
+    assert np.median(np.diag(latency)[:750]) == pytest.approx(0.014967, rel=0.15)
+    assert latency[0, 1] == pytest.approx((latency[0, 0] + latency[1, 1]) / 2)
+    with pytest.raises(BadInput, match="uplink: azure has latencies alone; mlab has quantiles of rates"):
+        numbers_of(Regions("azure"), RATES, 8, "uplink", seed=1)
+    with pytest.raises(ValueError, match="3 shares for 2 regions; each needs one"):
+        Regions("mlab", ("us", "ke"), shares=(1.0, 1.0, 1.0))

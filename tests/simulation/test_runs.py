@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 import decentnode
 from decentnode.core.byte_counters import HEADER_BYTES
@@ -52,6 +53,22 @@ def test_models_are_those_of_real_time_whatever_the_network(sharing):
     assert other.model_hash == real.model_hash
     assert (first.records["seconds"] != other.records["seconds"]).any()
     assert first.records["wall_seconds"].notna().all() and real.records["wall_seconds"].isna().all()
+
+
+def test_devices_of_classes_take_their_time(tmp_path):
+    """And files are beside the configuration that names them."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "devices.csv").write_text("class,factor\nphone,4\nlaptop,1\n")
+    (folder / "trace.csv").write_text("1 2\n" * 6)
+    pace = {"step_seconds": "10 ms", "device_classes": "devices.csv", "trace_path": "trace.csv"}
+    config = SMALL | {"communication": "simulated", "training": SMALL["training"] | {"pace": pace}}
+    (folder / "small.yaml").write_text(yaml.safe_dump(config))
+    devices = ["laptop", "phone", *["laptop"] * 4]
+    finished = decentnode.run(folder / "small.yaml", progress=False, **{"training.pace.device": devices})
+    # All wait for the phone, in the last round only its neighbors.
+    assert finished.summary["simulated"]["seconds"] == pytest.approx(0.04 * 4 * (1 + 2))
+    assert finished.summary["simulated"]["pace"] == "steps of 0.01 s, devices of devices.csv, by trace"
 
 
 def test_a_ring_of_equal_nodes_takes_what_it_must(capfd):
@@ -120,10 +137,6 @@ def test_the_slowest_of_n_random_steps_decides_a_round():
                 "training": {"pace": "instant", "steps_per_round": None},
             },
             "training.pace: instant: a window of time has no end of steps without duration; write",
-        ),
-        (
-            {"faults": [{"name": "crash", "ranks": 1, "rounds": 1}]},
-            "faults: act on processes and in real time",
         ),
         (
             {

@@ -26,7 +26,9 @@ def _virtual_time(
     if training.pace is None:
         what = "missing: virtual time knows the duration of a step from here alone"
         yield Defect(
-            ("training", "pace"), what, "write {step_seconds: 0.05}, or instant for steps without one"
+            ("training", "pace"),
+            what,
+            "write {step_seconds: 0.05}, what `decentnode calibrate` prints, or instant",
         )
     if training.seconds_per_round is not None and training.slowed is None:
         what = "needs training.pace in virtual time: steps without a duration never fill it"

@@ -15,7 +15,7 @@ from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.node.faults.base import Fault, MessageFault, NodeFault, includes
-from decentnode.simulation.outages import Outages, Schedule
+from decentnode.simulation.outages import Outages, OutageSchedule
 
 MOST_REMEMBERED = 8
 """Messages per link and kind that are remembered, to recognize a resend."""
@@ -67,22 +67,26 @@ class FaultInjector:
 
     def outages(self, reporter: Reporter) -> Outages:
         """Returns all that acts at virtual times; the launcher is told of each outage."""
-        offline = {}
+        schedules = {}
         for rank in range(len(self.machines)):
             # Keyed by fault and rank, so that another fault changes no draw.
-            draws = [(fault, generator(self.seed, "fault", i, rank)) for i, fault in self._meant_for(rank)]
-            schedule = Schedule(
+            draws = [
+                (fault, generator(self.seed, "fault", i, rank))
+                for i, fault in self._meant_for(rank)
+                if fault.is_virtual
+            ]
+            schedule = OutageSchedule(
                 *(fault.outages_of(rank, draw) for fault, draw in draws if draw.random() < fault.probability)
             )
             if schedule:
-                offline[rank] = schedule
-        cuts = [cut for fault in self.faults if (cut := fault.cut()) is not None]
+                schedules[rank] = schedule
+        cuts = [cut for fault in self.faults if fault.is_virtual and (cut := fault.cut()) is not None]
 
         def report(rank: int, what: str) -> None:
             print(f"rank {rank}: {what}", flush=True)
             reporter.send(FaultInjected(rank, 0, "outage", what))
 
-        return Outages(offline, cuts, report)
+        return Outages(schedules, cuts, report)
 
     def is_due(self, fault: int, rank: int, round: int) -> bool:
         """Whether a fault of a node is due in that round and has not acted in it, or in a later one."""

@@ -53,7 +53,7 @@ class Offline(VirtualFault):
 
 @FAULTS.register("churn")
 @dataclass(kw_only=True)
-class Churn(VirtualFault):
+class NodeChurn(VirtualFault):
     """Nodes come and go: exponential times online and offline in turn (Leonard et al., SIGMETRICS 2005).
 
     All are online at first, from `at` on for an exponential time.
@@ -79,7 +79,7 @@ class Churn(VirtualFault):
 
 @FAULTS.register("availability")
 @dataclass(kw_only=True)
-class AvailabilityTrace(VirtualFault):
+class NodeAvailability(VirtualFault):
     """Nodes are online as in a trace (FedScale, Lai et al., ICML 2022, 3.2; FLASH, Yang et al., WWW 2021)."""
 
     path: str
@@ -150,7 +150,10 @@ def _seconds(word: str) -> float:
 @FAULTS.register("link_down")
 @dataclass(kw_only=True)
 class LinkDown(VirtualFault):
-    """Links carry nothing for a while, in both directions; they break after `failures.grace`."""
+    """Links carry nothing for a while, in both directions (Kingsbury's Jepsen, 2013: the nemesis that cuts).
+
+    They break after `failures.grace`.
+    """
 
     links: tuple[tuple[NonNegative, NonNegative], ...]
     """The pairs of ranks."""
