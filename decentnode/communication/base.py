@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -134,6 +135,8 @@ class ProcessDirectory:
     """Filter of messages from other processes, for fault injection; None: all are delivered."""
     clock: Clock = field(default_factory=Clock)
     """The clock of the nodes of this process."""
+    run_directory: Path | None = None
+    """Where the files of the run are; None: nowhere."""
     outages: Outages = field(default_factory=Outages)
     """In virtual time, when nodes are offline and links are cut."""
 

@@ -19,6 +19,7 @@ from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.simulation.clock import VirtualClock
+from decentnode.simulation.delivery_log import DeliveryLog
 from decentnode.simulation.fair import MOST_FLOWS
 from decentnode.simulation.network import Model, Network
 from decentnode.simulation.quantities import (
@@ -63,9 +64,12 @@ class Simulated(Communication):
     """What TCP makes of latencies and rates, as SimGrid's models CM02 and LV08 have it; null: nothing."""
     seed: int = 0
     """Of distributions, jitter and losses; null: that of the run."""
+    delivery_log: bool = False
+    """Whether each delivered message has a line in `network.csv`, in the directory of the run."""
     _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
     _links: SimulatedLinks | None = field(default=None, init=False, repr=False)
+    _log_directory: Path | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Nodes are not known yet; what can be checked without them is.
@@ -145,6 +149,7 @@ class Simulated(Communication):
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._clock = cast(VirtualClock, directory.clock)
+        self._log_directory = directory.run_directory if self.delivery_log else None
         network = self.network_of(sum(len(process.ranks) for process in directory.processes))
         self._links = SimulatedLinks(
             self._peers, network, self._clock, directory.outages, grace=directory.grace
@@ -155,13 +160,18 @@ class Simulated(Communication):
         return SimulatedEndpoint(rank, buffer_spec, self._peers, self._links, clock=self._clock)
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
-        """Nothing to connect."""
+        # Not before: a resumed run begins at the time of its checkpoints.
+        if self._log_directory is not None:
+            assert self._links is not None, "prepared before it opens"
+            self._links.delivery_log = DeliveryLog(self._log_directory, self._clock)
 
     def begin(self) -> None:
         assert self._links is not None, "prepared before it begins"
         self._links.begin()
 
     def close(self, timeout: float) -> None:
+        if self._links is not None and self._links.delivery_log is not None:
+            self._links.delivery_log.close()
         self._peers.clear()
 
     def _quantities(self) -> list[tuple[str, PerPair | None, dict[str, float]]]:

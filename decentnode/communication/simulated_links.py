@@ -29,6 +29,7 @@ from decentnode.core.byte_counters import HEADER_BYTES
 from decentnode.core.payload import Payload
 from decentnode.errors import PeerLost
 from decentnode.simulation.clock import SECOND, VirtualClock
+from decentnode.simulation.delivery_log import DeliveryLog
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Network
 from decentnode.simulation.outages import NEVER, Interval, Outages, crash
@@ -56,6 +57,8 @@ class SimulatedLinks:
     ) -> None:  # fmt: skip
         """`peers`: those of each node, as they are made; `grace`: seconds until a link breaks."""
         self.edges: dict[int, EdgeProtocol] = {}
+        self.delivery_log: DeliveryLog | None = None
+        """Where deliveries are written, if they are."""
         self._peers = peers
         self._network = network
         self._clock = clock
@@ -303,17 +306,20 @@ class SimulatedRoute(Route):
         if self._links.may_fail:
             # As over TCP: a sender that has lost a reader does not wait for it before it writes again.
             payload = Payload(payload.layout, payload.buffer.clone(), payload.counts)
-        size = payload.nbytes + HEADER_BYTES
         for target in targets:
-            deliver = partial(self._within.send, payload, [target], key, seq)
-            self._links.carry(self._rank, target, size, deliver)
+            self._carry(target, payload, partial(self._within.send, payload, [target], key, seq))
 
     def send_single(self, target: int, payload: Payload, window: int, tag: int, number: int) -> bool:
         if not self._within.carried(payload, [target]):
             return False
-        deliver = partial(self._within.send_single, target, payload, window, tag, number)
-        self._links.carry(self._rank, target, payload.nbytes + HEADER_BYTES, deliver)
+        self._carry(target, payload, partial(self._within.send_single, target, payload, window, tag, number))
         return True
+
+    def _carry(self, target: int, payload: Payload, deliver: Callable[[], object]) -> None:
+        size = payload.nbytes + HEADER_BYTES
+        if self._links.delivery_log is not None:
+            deliver = self._links.delivery_log.logged(self._rank, target, size, deliver)
+        self._links.carry(self._rank, target, size, deliver)
 
     def acknowledge(self, source: int, message: Message) -> bool:
         self._links.tell(self._rank, source, partial(self._within.acknowledge, source, message))

@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from decentnode.core.timeouts import Timeouts
@@ -18,13 +18,13 @@ class Clock:
     now: Callable[[], float] = staticmethod(time.monotonic)
     """Seconds since an arbitrary start."""
 
-    def outside(self) -> AbstractContextManager[None]:
-        """Returns a context for a wait for another process, during which virtual time stands."""
-        return nullcontext()
+    async def wait_outside(self, is_over: Callable[[], bool], interval: float) -> None:
+        """Waits for another process; looks every `interval` real seconds, while virtual time stands.
 
-    async def look_again(self, seconds: float) -> None:
-        """Lets so many real seconds pass within `outside`, until the other process is looked at again."""
-        await asyncio.sleep(seconds)
+        `is_over` must become true; it is called at least once.
+        """
+        while not is_over():
+            await asyncio.sleep(interval)
 
     def after(self, seconds: float) -> float:
         """Returns the time after so many seconds in which the node is online; in real time it always is."""

@@ -31,9 +31,9 @@ class Timeouts:
     first_request: ClassVar[float] = 0.1
     """A node's wait until it first requests a missing payload, where its waits are usually shorter."""
     unanswered: ClassVar[float] = 0.5
-    """A request of an asynchronous scheme without an answer, until it is repeated; the pause doubles."""
-    longest_unanswered: ClassVar[float] = 2.0
-    """The longest pause between two such repeats."""
+    """The least pause before a request of an asynchronous scheme is repeated; slow answers lengthen it."""
+    longest_unanswered: ClassVar[float] = 60.0
+    """The longest such pause (RFC 6298, section 2.5)."""
     standstill: ClassVar[float] = 1.0
     """Lateness of a check of deadlines; beyond it this process was suspended, and the time does not count."""
 

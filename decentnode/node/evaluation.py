@@ -156,7 +156,7 @@ class NodeEvaluation:
                 seconds=elapsed,
                 published=published,
                 evaluation="background" if in_background else "here" if is_tested else "none",
-                wall_seconds=self.records.wall_seconds,
+                wall_seconds=self.records.wall_seconds if self.records.are_virtual else None,
             )
         )
         if is_tested and not in_background:

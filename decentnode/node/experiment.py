@@ -368,6 +368,7 @@ class Experiment:
             pause,
             scheduler.heartbeat.beat,
             pace=waits,
+            clock=clock,
             trains=trains,
             spends=journal.spend,
         )

@@ -37,7 +37,7 @@ from decentnode.node.experiment import Experiment
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.results.records import private_megabytes
-from decentnode.simulation.clock import VirtualClock
+from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages
 from decentnode.training.gradient_sync import SyncContext
@@ -105,7 +105,11 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         fork_context.reporter.send(reports.Ready(position, os.getpid()))
     else:
         _start_together(fork_context, position, nodes)
-    _request_views(fork_context, position)
+    clock = directory.clock
+    if isinstance(clock, VirtualClock):
+        # The first node that was saved continues; each of the others waits for its time.
+        clock.nanoseconds = round(SECOND * min(node.records.continues_at for node in nodes))
+    _request_views(fork_context, position, clock)
     absent = fork_context.identity.absent
     first_peers = sorted(experiment.first_peers(ranks) - absent)
     run_id = fork_context.identity.message_id
@@ -128,10 +132,9 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                     sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )
-        clock = directory.clock
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            codes = runner.run(_run_nodes(nodes, communication, fork_context))
+            codes = runner.run(_run_nodes(nodes, communication, fork_context, clock))
         if ExitCode.OK in codes:
             # A node that finished may still have slower readers; after a failure no peer counts on it.
             farewell_timeout = experiment.settings.failures.timeouts.farewell
@@ -142,7 +145,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     return max(codes)
 
 
-def _request_views(fork_context: ForkContext, position: int) -> None:
+def _request_views(fork_context: ForkContext, position: int, clock: Clock) -> None:
     """Has a graph that asks a service ask it, and fetches the first views; raises StartError."""
     experiment = fork_context.experiment
     graph, mapping, limits = experiment.graph.graph, experiment.mapping, experiment.settings.failures.timeouts
@@ -158,7 +161,9 @@ def _request_views(fork_context: ForkContext, position: int) -> None:
     host = mapping.machines[0].own if experiment.processes[position].machine == 0 else ""
     endpoint = endpoint_of(mapping, graph.address, graph.port, socket_dir=fork_context.socket_dir, host=host)
     graph.connect(
-        SamplingClient(endpoint, position, limits, log=log, credentials=fork_context.credentials).start()
+        SamplingClient(
+            endpoint, position, limits, log=log, credentials=fork_context.credentials, clock=clock
+        ).start()
     )
 
 
@@ -202,6 +207,7 @@ def _build(
         credentials=fork_context.credentials,
         interceptor=injector.interceptor(ranks, heartbeats, fork_context.reporter) if injector else None,
         clock=clock,
+        run_directory=fork_context.records.parent,
         outages=outages,
     )
     # A rejoining node may request a whole model.
@@ -230,24 +236,26 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
         if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
             node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device=device).state)
-        if node.records.are_virtual:
-            node.records.resume_in_reality(identity.seconds)
-        else:
-            node.set_elapsed(identity.seconds)
+        node.set_elapsed(identity.seconds)
 
 
 async def _run_nodes(
-    nodes: list[Node], communication: Communication, fork_context: ForkContext
+    nodes: list[Node], communication: Communication, fork_context: ForkContext, clock: Clock
 ) -> list[ExitCode]:
     communication.begin()
-    return await asyncio.gather(*(_run_node(node, fork_context) for node in nodes))
+    return await asyncio.gather(*(_run_node(node, fork_context, clock) for node in nodes))
 
 
-async def _run_node(node: Node, fork_context: ForkContext) -> ExitCode:
-    """Runs one node to its end; its failure does not end the other nodes of the process."""
+async def _run_node(node: Node, fork_context: ForkContext, clock: Clock) -> ExitCode:
+    """Runs one node to its end; its failure does not end the other nodes of the process.
+
+    `clock`: that of the process.
+    """
     reporter, failed = fork_context.reporter, False
     try:
         try:
+            if clock.is_virtual and (ahead := node.records.continues_at - clock.now()) > 0:
+                await clock.sleep(ahead)
             await node.run()
         finally:
             # Before the last report, which ends the node.

@@ -125,6 +125,7 @@ class Node:
                 "sharing": self.sharing.state_dict(),
             },
             "seconds": self.records.seconds,
+            "wall_seconds": self.records.wall_seconds,
             "bytes": dict(vars(self.exchange.endpoint.counters)),
             "refused": dict(self.exchange.refused),
         }
@@ -139,7 +140,9 @@ class Node:
             self.sharing.load_state_dict(node["sharing"])
             for name, total in state["bytes"].items():
                 setattr(self.exchange.endpoint.counters, name, total)
-            self.set_elapsed(state["seconds"])
+            # Earlier checkpoints have one of both.
+            self.records.resume(state["seconds"], state.get("wall_seconds", state["seconds"]))
+            self.records.count_from(self.exchange.endpoint.counters)
             self.exchange.refused = Counter(state["refused"])
             self.checkpoints.last = self.round
         # Plug-ins may raise any of these for the state of another model or scheme.
@@ -149,8 +152,9 @@ class Node:
             ) from error
 
     def set_elapsed(self, seconds: float) -> None:
-        """Sets the node's elapsed time, in seconds."""
-        self.records.resume(seconds, self.exchange.endpoint.counters)
+        """Sets the node's elapsed real time, in seconds."""
+        self.records.set_wall_seconds(seconds)
+        self.records.count_from(self.exchange.endpoint.counters)
 
 
 class RoundExchange:
@@ -255,7 +259,7 @@ class RoundExchange:
         """Ends the round's exchanges: acknowledges the payloads, and fills in the record."""
         self._release()
         record.exchange_seconds = self._seconds
-        record.mix_seconds = seconds - self._seconds
+        record.mix_seconds = max(0.0, seconds - self._seconds)
         record.heard = len(self._received)
         record.late = [peer for peer, error in self._peer_errors.items() if isinstance(error, PeerTimeout)]
         record.lost = [peer for peer in self._peer_errors if peer not in record.late]

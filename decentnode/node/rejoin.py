@@ -54,7 +54,7 @@ def rejoin_nodes(
     for node in nodes:
         _undo(node, identity, round)
         # Not before its checkpoint: after a resume the machines' times differ a little.
-        node.set_elapsed(max(node.records.seconds, identity.seconds))
+        node.set_elapsed(max(node.records.wall_seconds, identity.seconds))
         node.scheduler.start_at(round)
         print(f"rank {node.rank} is back from round {round + 1} on", flush=True)
 

@@ -54,13 +54,13 @@ class RoundScheduler:
         self.heartbeat.mark(upcoming, Activity.BEGIN)
         awake = AwakeClock(POLL_INTERVAL)
         limit = awake.now() + Timeouts.undecided
-        while (last := self._heartbeats.last_round) == UNDECIDED:
-            # Without a launcher no decision comes: the node ends here and is saved.
-            if awake.now() > limit:
-                return None
-            with self._clock.outside():
-                await self._clock.look_again(POLL_INTERVAL)
-        if upcoming > last:
+        if self._heartbeats.last_round == UNDECIDED:
+            await self._clock.wait_outside(
+                lambda: self._heartbeats.last_round != UNDECIDED or awake.now() > limit, POLL_INTERVAL
+            )
+        last = self._heartbeats.last_round
+        # Without a launcher no decision comes: the node ends here and is saved.
+        if last == UNDECIDED or upcoming > last:
             return None
         if upcoming > max(round + 1, self._first):
             # Peers must know at once: they would wait for payloads of the skipped rounds.

@@ -91,11 +91,14 @@ class Records:
         self._before: dict[str, int] = {}
         self._began = self._clock.now()
         self._began_in_reality = time.monotonic()
+        self.continues_at = 0.0
+        """The virtual time at which a node that was saved continues."""
 
     def write(self, record: RoundRecord, counters: "ByteCounters") -> None:
         """Completes a record with time and bytes of its round, and appends it; keeps the model if due."""
         record.seconds = self.seconds
-        record.wall_seconds = self.wall_seconds
+        if self.are_virtual:
+            record.wall_seconds = self.wall_seconds
         for name, total in vars(counters).items():
             setattr(record, name, total - self._before.get(name, 0))
         self._before = dict(vars(counters))
@@ -115,21 +118,29 @@ class Records:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start of the run."""
+        """Seconds since the start of the run, virtual ones in a simulation."""
         return self._clock.now() - self._began
 
     @property
-    def wall_seconds(self) -> float | None:
-        """Real seconds since the start of the run, where `seconds` are virtual; None: they are real."""
-        return time.monotonic() - self._began_in_reality if self.are_virtual else None
+    def wall_seconds(self) -> float:
+        """Real seconds since the start of the run."""
+        return time.monotonic() - self._began_in_reality
 
-    def resume_in_reality(self, wall_seconds: float) -> None:
-        """Continues a simulated node whose run has taken so many real seconds."""
-        self._began_in_reality = time.monotonic() - wall_seconds
+    def resume(self, seconds: float, wall_seconds: float) -> None:
+        """Continues a node that was saved after so many seconds of the run, and so many real ones."""
+        if self.are_virtual:
+            # Virtual time is one for all nodes, and begins with the run.
+            self.continues_at = seconds
+        self.set_wall_seconds(wall_seconds)
 
-    def resume(self, seconds: float, counters: "ByteCounters") -> None:
-        """Continues a node that has run for so many seconds and counted so many bytes."""
-        self._began = self._clock.now() - seconds
+    def set_wall_seconds(self, seconds: float) -> None:
+        """Sets the real seconds since the start of the run."""
+        self._began_in_reality = time.monotonic() - seconds
+        if not self.are_virtual:
+            self._began = self._clock.now() - seconds
+
+    def count_from(self, counters: "ByteCounters") -> None:
+        """Counts the bytes of the next record from here on."""
         self._before = dict(vars(counters))
 
     def cut_back(self, round: int) -> None:

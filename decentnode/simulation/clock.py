@@ -1,9 +1,8 @@
 """The clock of simulated nodes: it shows the time of the event that happens now."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from decentnode.core.clock import Clock
@@ -19,6 +18,16 @@ class EventLoop(Protocol):
         """Calls back at a time in nanoseconds."""
 
 
+@dataclass(eq=False)
+class OutsideWait:
+    """A coroutine that waits for another process."""
+
+    is_over: Callable[[], bool]
+    interval: float
+    """Real seconds between two looks."""
+    over: "asyncio.Future[None]"
+
+
 class VirtualClock(Clock):
     """Virtual time in whole nanoseconds, so that sums are exact and equal times are equal.
 
@@ -30,20 +39,14 @@ class VirtualClock(Clock):
 
     def __init__(self) -> None:
         self.nanoseconds = 0
-        self.outside_waits = 0
-        """How many coroutines wait for another process; virtual time stands meanwhile."""
+        self.outside_waits: list[OutsideWait] = []
+        """Of the coroutines that wait for another process, in their order; virtual time stands meanwhile."""
 
     def now(self) -> float:
         return self.nanoseconds / SECOND
 
-    @contextmanager
-    def outside(self) -> Iterator[None]:
-        self.outside_waits += 1
-        try:
-            yield
-        finally:
-            self.outside_waits -= 1
-
-    async def look_again(self, seconds: float) -> None:
-        # In a thread: a timer of the loop would wait for virtual time, which stands.
-        await asyncio.get_running_loop().run_in_executor(None, time.sleep, seconds)
+    async def wait_outside(self, is_over: Callable[[], bool], interval: float) -> None:
+        # Also if it is over: whether another process was fast must not decide about the order of nodes.
+        wait = OutsideWait(is_over, interval, asyncio.get_running_loop().create_future())
+        self.outside_waits.append(wait)
+        await wait.over

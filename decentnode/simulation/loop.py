@@ -30,6 +30,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
         self._asked = 0
         """The number of timers so far: of those of one time the first that was asked for is first."""
+        self._cancelled = 0
+        """How many of the timers may be cancelled."""
 
     def time(self) -> float:
         return self._virtual_clock.now()
@@ -57,7 +59,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Does nothing: a cancelled timer is dropped when its turn comes."""
+        """Drops cancelled timers when they are most of all; otherwise one is dropped when its turn comes."""
+        self._cancelled += 1
+        if self._cancelled > 1000 + len(self._timers) // 2:
+            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
 
     def _run_once(self) -> None:
         """Does all that is ready; if nothing is, takes what other threads bring, or jumps to a timer."""
@@ -89,9 +96,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Waits in real time for another thread or process; raises RunFailed if nothing can come."""
         limit = time.monotonic() + STANDSTILL
         ready: Any = self._ready  # type: ignore[attr-defined]
+        clock = self._virtual_clock
+        pending = list(clock.outside_waits)
         while not ready and not self._stopping:  # type: ignore[attr-defined]
-            waits = bool(self._virtual_clock.outside_waits)
-            self._process_events(self._selector.select(LONGEST_BLOCK))  # type: ignore[attr-defined]
+            waits = bool(clock.outside_waits)
+            pending = [wait for wait in pending if not wait.is_over()]
+            if waits and not pending:
+                # All of them together, in the order in which they began: the speed of other processes must
+                # not decide which node continues first.
+                ended, clock.outside_waits = clock.outside_waits, []
+                for wait in ended:
+                    if not wait.over.done():
+                        wait.over.set_result(None)
+                return
+            pause = min((wait.interval for wait in pending), default=LONGEST_BLOCK)
+            self._process_events(self._selector.select(pause))  # type: ignore[attr-defined]
             if not ready and not waits and time.monotonic() > limit:
                 stands = f"virtual time stands at {self._virtual_clock.now():g} s"
                 raise RunFailed(f"{stands}: nodes wait, and nothing is on its way")

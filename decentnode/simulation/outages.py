@@ -99,13 +99,8 @@ class NodeClock(VirtualClock):
     def nanoseconds(self) -> int:  # type: ignore[override]
         return self._clock.nanoseconds
 
-    @property
-    def outside_waits(self) -> int:
-        return self._clock.outside_waits
-
-    @outside_waits.setter
-    def outside_waits(self, number: int) -> None:
-        self._clock.outside_waits = number
+    async def wait_outside(self, is_over: Callable[[], bool], interval: float) -> None:
+        await self._clock.wait_outside(is_over, interval)
 
     def after(self, seconds: float) -> float:
         """Returns when so many seconds have passed in which the node is online."""

@@ -48,6 +48,8 @@ class Hooks:
     """A function called after every minibatch: the node makes progress."""
     pace: Pace | None = None
     """Slows every step down; None: steps are as fast as the processor."""
+    clock: Clock = field(default_factory=Clock)
+    """The clock of the node."""
     trains: Callable[[int], bool] = lambda round: True
     """Whether the node makes local steps in a round."""
     spends: Callable[[History], None] = lambda history: None
@@ -229,7 +231,7 @@ class Training:
             steps = self.private.begin(steps)
             self.hooks.spends(self.private.after(steps))
         pace = self.hooks.pace
-        clock = Clock() if pace is None else pace.clock
+        clock = self.hooks.clock
         budget = TimeBudget(self.settings.seconds_per_round, clock)
         for _ in range(steps):
             if not budget.allows(tally.losses):

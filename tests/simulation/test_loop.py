@@ -44,20 +44,24 @@ def test_hours_pass_at_once_and_in_order():
 
 
 def test_time_stands_while_a_coroutine_waits_outside():
-    clock, ended = VirtualClock(), threading.Event()
+    clock, ended, seen = VirtualClock(), threading.Event(), []
     threading.Timer(0.3, ended.set).start()
 
     async def waits():
-        with clock.outside():
-            while not ended.is_set():
-                await clock.look_again(0.01)
-            assert clock.now() == 0.0
+        await clock.wait_outside(ended.is_set, 0.01)
+        assert clock.now() == 0.0
+        seen.append("first")
+
+    async def is_ready():
+        # It waited for nothing, and continues after the one that began before it.
+        await clock.wait_outside(lambda: True, 0.01)
+        seen.append("second")
 
     async def main():
-        await asyncio.gather(waits(), clock.sleep(10.0))
+        await asyncio.gather(waits(), is_ready(), clock.sleep(10.0))
 
     run(main(), clock)
-    assert clock.now() == 10.0
+    assert clock.now() == 10.0 and seen == ["first", "second"]
 
 
 def test_a_run_in_which_nothing_is_on_its_way_ends(monkeypatch):

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
@@ -114,28 +113,6 @@ def test_the_slowest_of_n_random_steps_decides_a_round():
     assert mean == pytest.approx(sum(1 / n for n in range(1, 7)), rel=0.08)
 
 
-def test_asynchronous_windows_are_virtual_too_and_can_be_replayed():
-    """Recorded in virtual time, replayed in another process per node: the same models."""
-    async_run = {
-        "sharing": "push_gossip",
-        "time_model": {"name": "asynchronous", "seconds_per_round": 1.0, "schedule": "record"},
-        "training": {
-            "steps_per_round": None,
-            "pace": {"step_seconds": 0.1, "slowdown": {"distribution": "exponential"}},
-        },
-        "rounds": 4,
-    }
-    network = simulated(latency="30 ms", uplink="200 kbit/s")
-    first, again = (run(network, **async_run) for _ in range(2))
-    assert first.model_hash == again.model_hash
-    steps = first.records["steps"].to_numpy()
-    assert 5 < np.mean(steps) < 15, "ten steps of .1 s fit into a second"
-    assert first.records["seconds"].max() < 4.5
-    replay = {**async_run["time_model"], "schedule": "replay", "schedule_path": str(first.directory)}
-    replayed = run("inproc", **{**async_run, "time_model": replay})
-    assert replayed.model_hash == first.model_hash
-
-
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
@@ -185,6 +162,14 @@ def test_asynchronous_windows_are_virtual_too_and_can_be_replayed():
         (
             {"training": {"seconds_per_round": 1.0, "pace": "instant"}},
             "training.seconds_per_round: needs training.pace",
+        ),
+        (
+            {
+                "sharing": "push_gossip",
+                "time_model": {"name": "asynchronous"},
+                "training": {"pace": "instant", "steps_per_round": None},
+            },
+            "training.pace: instant: a window of time has no end of steps without duration; write",
         ),
         (
             {

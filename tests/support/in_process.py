@@ -6,6 +6,7 @@ import weakref
 
 import torch
 
+from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
@@ -35,7 +36,8 @@ class ReadSnapshots(SnapshotBuffers):
 class Nodes:
     """All nodes of an experiment, freshly made."""
 
-    def __init__(self, experiment, directory):
+    def __init__(self, experiment, directory, clock=None):
+        """`clock`: a virtual one, for simulated communication."""
         directory.mkdir()
         count = experiment.graph.num_nodes
         self.identity = RunIdentity(directory / "checkpoints", "of a test")
@@ -49,7 +51,11 @@ class Nodes:
             self.identity,
         )
         communication = experiment.settings.communication.make()
-        self.nodes = [experiment.build(rank, resources, communication, True) for rank in range(count)]
+        if clock is not None:
+            communication.prepare(ProcessDirectory(experiment.processes, 0, "", clock=clock), 0)
+        self.nodes = [
+            experiment.build(rank, resources, communication, True, clock=clock) for rank in range(count)
+        ]
         # Property tests make hundreds of these in one process, and a user may open 1,024 files.
         for node in self.nodes:
             weakref.finalize(self, node.records.close)

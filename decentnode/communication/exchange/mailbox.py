@@ -220,6 +220,7 @@ class Mailbox(ExchangeOwner):
             for handle in self._open_exchanges.values():
                 handle.finish()
             self._open_exchanges.clear()
+        self.messages.wake()
 
     def awaited(self) -> list[tuple[ExchangeHandle, set[int]]]:
         """Open exchanges with the peers each waits for: sources, and readers of earlier payloads."""

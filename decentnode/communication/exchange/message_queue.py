@@ -38,6 +38,8 @@ class MessageQueue:
         self._queued: list[Queued] = []
         self._waiting: Counter[int] = Counter()
         self._wake: Callable[[], object] | None = None
+        self._is_woken = False
+        """Whether `wake` was called since the node's last wait ended."""
 
     def put(self, tag: int, message: Message) -> None:
         """Adds a message, and wakes the node."""
@@ -56,6 +58,13 @@ class MessageQueue:
         if wake is not None:
             wake()
 
+    def wake(self) -> None:
+        """Ends the node's wait, or its next one: something beside a message has happened, such as a loss."""
+        with self._owner.lock:
+            self._is_woken, wake = True, self._wake
+        if wake is not None:
+            wake()
+
     def take(self) -> list[Queued]:
         """All messages in the order of their arrival; raises RunFailed when the transport is broken."""
         if isinstance(self._owner.failure, RunFailed):
@@ -68,10 +77,11 @@ class MessageQueue:
         return taken
 
     async def wait(self, clock: Clock, seconds: float) -> None:
-        """Waits until there is a message, at most so many seconds."""
+        """Waits until there is a message or `wake` is called, at most so many seconds."""
         arrived, loop = asyncio.Event(), asyncio.get_running_loop()
         with self._owner.lock:
-            if self._queued:
+            if self._queued or self._is_woken:
+                self._is_woken = False
                 return
             # The message may come from another thread.
             self._wake = lambda: loop.call_soon_threadsafe(arrived.set)
@@ -79,4 +89,4 @@ class MessageQueue:
             await clock.wait(arrived, seconds)
         finally:
             with self._owner.lock:
-                self._wake = None
+                self._wake, self._is_woken = None, False

@@ -53,12 +53,14 @@ class SnapshotBuffers:
         flags = self._flags[row]
         awake = AwakeClock(POLL_INTERVAL)
         deadline = awake.now() + (0.0 if rank in self._given_up else timeout)
-        while flags[_READ] < flags[_PUBLISHED]:
-            if awake.now() > deadline:
-                self._given_up.add(rank)
-                return False
-            with clock.outside():
-                await clock.look_again(POLL_INTERVAL)
+
+        def is_read() -> bool:
+            return bool(flags[_READ] >= flags[_PUBLISHED])
+
+        await clock.wait_outside(lambda: is_read() or awake.now() > deadline, POLL_INTERVAL)
+        if not is_read():
+            self._given_up.add(rank)
+            return False
         self._given_up.discard(rank)
         # The flags order both sides: the node writes here only after the reader released the last vector.
         self._vectors[row].copy_(vector)

@@ -34,6 +34,8 @@ class SamplingClient:
     timeouts: Timeouts
     log: Callable[[str], object]
     credentials: Credentials | None = None
+    clock: Clock = field(default_factory=Clock)
+    """The clock of the nodes; virtual time stands while they wait for the service."""
     is_lost: bool = field(default=False, init=False)
     """Whether the service does not answer."""
     _blocks: dict[int, bytes] = field(default_factory=dict, init=False)
@@ -70,10 +72,13 @@ class SamplingClient:
 
     async def wait(self, number: int) -> None:
         """Waits until the block is here or the service is lost, for half of a deadline at most."""
-        clock = AwakeClock(CHECK_INTERVAL)
-        limit = clock.now() + self.timeouts.sampled_view
-        while self.block(number) is None and not self.is_lost and clock.now() < limit:
-            await Clock().sleep(CHECK_INTERVAL / 5)
+        awake = AwakeClock(CHECK_INTERVAL)
+        limit = awake.now() + self.timeouts.sampled_view
+
+        def is_over() -> bool:
+            return self.block(number) is not None or self.is_lost or awake.now() >= limit
+
+        await self.clock.wait_outside(is_over, CHECK_INTERVAL / 5)
 
     def repeats(self, number: int, instead: int) -> None:
         """Tells that nodes repeat an earlier block."""

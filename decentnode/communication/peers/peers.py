@@ -106,6 +106,7 @@ class Peers(dict[int, Peer]):
                 # First, because the mailbox may finish an exchange whose memory the peer is still reading.
                 self._transport.invalidate(peer)
                 self.mailbox.stop_exchanging(peer, error)
+                self.mailbox.messages.wake()
 
     def drop_edge(self, peer: int, error: PeerError, until: int = NEVER) -> None:
         """Drops the edge to a peer that may be alive; nothing of it is mixed any more.

@@ -10,7 +10,9 @@ from decentnode.graph.base import Graph
 from decentnode.training.settings import TrainingSettings
 
 
-def _virtual_time(communication: Communication, training: TrainingSettings, graph: Graph) -> Iterator[Defect]:
+def _virtual_time(
+    communication: Communication, training: TrainingSettings, graph: Graph, time_model: TimeModelSettings
+) -> Iterator[Defect]:
     """Yields options that do not fit the nodes, and a simulation whose steps have no duration."""
     if not isinstance(communication, Simulated):
         if training.pace == "instant":
@@ -31,9 +33,11 @@ def _virtual_time(communication: Communication, training: TrainingSettings, grap
     if training.seconds_per_round is not None and training.slowed is None:
         what = "needs training.pace in virtual time: steps without a duration never fill it"
         yield Defect(("training", "seconds_per_round"), what)
-    if graph.needs_service:
+    limited = training.steps_per_round is not None or training.epochs_per_round is not None
+    if time_model.is_asynchronous and training.pace == "instant" and not limited:
+        what = "instant: a window of time has no end of steps without duration"
         yield Defect(
-            ("graph",), "asks a service, which is another process and has no virtual time; use inproc"
+            ("training", "pace"), what, "write {step_seconds: 0.05}, or limit training.steps_per_round"
         )
 
 

@@ -99,8 +99,8 @@ class PeerSampler(AperiodicGraph):
         if source is None or number in self._used:
             return
         source.request(number)
-        if source.block(number) is None:
-            await source.wait(number)
+        # Also where it is here: in virtual time nodes continue in one order, however fast the service is.
+        await source.wait(number)
         source.request(number + 1)
 
     def targets(self, rank: int, round: int) -> tuple[int, ...]:

@@ -171,7 +171,9 @@ class ResumePlan:
         # Other settings would continue with other numbers, without an error.
         if saved.stamp.settings != settings:
             raise BadCheckpoint(f"{path}: was made with other settings, or by another version of decentnode")
-        seconds = saved.state.get("seconds") if isinstance(saved.state, dict) else None
+        state = saved.state if isinstance(saved.state, dict) else {}
+        # Earlier checkpoints have one time, which is the real one unless it is that of a simulation.
+        seconds = state.get("wall_seconds", state.get("seconds"))
         if not isinstance(seconds, float):
             raise BadCheckpoint(f"{path}: has no elapsed time of the run")
         self._seconds[round] = max(self._seconds.get(round, 0.0), seconds)

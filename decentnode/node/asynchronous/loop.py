@@ -17,6 +17,7 @@ from decentnode.node.asynchronous.schedule import (
     PeerRejoined,
     Schedule,
     Step,
+    StepBegins,
     Window,
     read_schedule,
 )
@@ -41,6 +42,8 @@ class AsyncNode(Node):
     """The length of a window."""
     _began: float | None = field(default=None, init=False)
     _settled: bool = field(default=False, init=False)
+    _step_began: float | None = field(default=None, init=False)
+    """When the step began that is in progress, or the window if it began before that."""
 
     async def run_round(self, round: int) -> None:
         """Take messages and make steps until the window ends; evaluate, record."""
@@ -54,9 +57,14 @@ class AsyncNode(Node):
         self.scheduler.heartbeat.mark(round, Activity.TRAIN)
         self.exchange.open(round, view)
         end = self._began + (round + 1) * self.seconds
-        window = Window(round, self._most_steps(round), lambda now: now >= end)
+        window = Window(round, self._most_steps(round), lambda now: now >= end, due=lambda: end)
         async for event in self.schedule.events(window):
             await self._do(event, view, tally, record=record)
+        if self._step_began is not None:
+            # Each window counts its part of the step.
+            now = clock.now()
+            record.train_seconds += now - self._step_began
+            self._step_began = now
         # Before the evaluation: it is about the models that the run ends with.
         if round + 1 == self.scheduler.rounds:
             await self._settle(view, tally, record)
@@ -72,12 +80,15 @@ class AsyncNode(Node):
 
     async def _do(self, event: Event, view: View, tally: Tally, record: RoundRecord) -> None:
         vector, exchange = self.training.vector.values, self.exchange
-        if isinstance(event, Step):
+        if isinstance(event, StepBegins):
             # Before and after, so that a scheme may send while the step is computed.
             exchange.post(self.sharing.before_step(vector, view))
-            began = exchange.clock.now()
+            self._step_began = exchange.clock.now()
+        elif isinstance(event, Step):
             await self.training.step(tally)
-            record.train_seconds += exchange.clock.now() - began
+            if self._step_began is not None:
+                record.train_seconds += exchange.clock.now() - self._step_began
+                self._step_began = None
             exchange.post(self.sharing.after_step(vector, view))
         elif isinstance(event, PeerError):
             exchange.continue_without(event)
@@ -108,19 +119,23 @@ class AsyncNode(Node):
         # Once: a run that ends after its last round, and one that is stopped, come here by two ways.
         self._settled = True
         exchange, clock = self.exchange, self.exchange.clock
-        limit = clock.now() + exchange.deadline
-        last_sent = -Timeouts.unanswered
+        began = clock.now()
+        limit, next_sent, pause = began + exchange.deadline, began, Timeouts.unanswered
 
         def is_over(now: float) -> bool:
-            nonlocal last_sent
+            nonlocal next_sent, pause
             is_answered = not list(self.sharing.awaited)
             # Repeated, because it may be lost.
-            if is_answered and now - last_sent >= Timeouts.unanswered:
-                last_sent = now
+            if is_answered and now >= next_sent:
+                next_sent, pause = now + pause, 2 * pause
                 exchange.send_finished()
-            return now > limit or (is_answered and not exchange.unfinished)
+            return now >= limit or (is_answered and not exchange.unfinished)
 
-        window = Window(self.round + 1, 0, is_over, is_last=True)
+        def due() -> float:
+            # Before it was sent for the first time, only an answer changes anything.
+            return min(limit, next_sent) if next_sent > began else limit
+
+        window = Window(self.round + 1, 0, is_over, due=due, is_last=True)
         async for event in self.schedule.events(window):
             await self._do(event, view, tally, record=record)
 

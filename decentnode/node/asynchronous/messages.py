@@ -1,6 +1,7 @@
 """The messages of an asynchronous node: what it posts, what has arrived, and who is lost."""
 
 from collections.abc import Iterator
+from math import inf
 
 from decentnode.communication.exchange.message_queue import Queued
 from decentnode.communication.launcher_link.heartbeats import Activity
@@ -14,6 +15,8 @@ from decentnode.sharing.base import Refusal
 
 FINISHED = (1 << 16) - 1
 """The tag of the message that a node has made its last step; no scheme has so many tags."""
+WINDOW_ENDED = FINISHED - 1
+"""The tag of the message that a node has ended a window of a replay, which is its number."""
 NO_CONTENT = Payload.empty(Layout(()))
 QUEUED_IN_REPLAY = 4096
 """Messages of one sender that may wait in a replay, where senders may be ahead of the recording."""
@@ -33,6 +36,8 @@ class MessageExchange(RoundExchange):
         """Prepares for messages, before the first window."""
         self.finished: set[int] = set()
         """Peers that have made their last step."""
+        self._reached: dict[int, int] = {}
+        """By peer the last window of a replay that it has ended."""
         self._awaited: dict[int, float] = {}
         self._overdue: dict[int, float] = {}
         messages = self.endpoint.messages
@@ -46,6 +51,14 @@ class MessageExchange(RoundExchange):
     def send_finished(self) -> None:
         """Tells all neighbors that this node makes no further step."""
         self.post([Post(peer, FINISHED, self._round, payload=NO_CONTENT) for peer in self._neighbors])
+
+    def send_window_ended(self, round: int) -> None:
+        """Tells all neighbors that this node has ended a window of a replay."""
+        self.post([Post(peer, WINDOW_ENDED, round, payload=NO_CONTENT) for peer in self._neighbors])
+
+    def is_ahead(self, round: int) -> bool:
+        """Whether a neighbor is more than a window behind this node, which has ended this one of a replay."""
+        return any(self._reached.get(peer, -1) < round - 1 for peer in self.unfinished)
 
     @property
     def deadline(self) -> float:
@@ -66,6 +79,8 @@ class MessageExchange(RoundExchange):
         for queued in self.endpoint.messages.take():
             if queued.tag == FINISHED:
                 self.finished.add(queued.message.source)
+            elif queued.tag == WINDOW_ENDED:
+                self._reached[queued.message.source] = queued.message.seq
             elif (arrival := self._read(queued)) is not None:
                 yield arrival
 
@@ -102,10 +117,23 @@ class MessageExchange(RoundExchange):
 
         After a long step, or a suspension of this process, its answer may be here and not read yet.
         """
-        if now - self._awaited.get(peer, now) <= self.deadline:
+        if now < self._awaited.get(peer, now) + self.deadline:
             self._overdue.pop(peer, None)
             return False
-        return now - self._overdue.setdefault(peer, now) > Timeouts.standstill
+        return now >= self._overdue.setdefault(peer, now) + Timeouts.standstill
+
+    def due(self) -> float:
+        """When the deadline of a peer that is awaited ends."""
+        now = self.clock.now()
+        waits = {j: self._awaited.setdefault(j, now) for j in self._sharing.awaited if j not in self.missing}
+        overdue = self._overdue
+        return min(
+            (
+                overdue[peer] + Timeouts.standstill if peer in overdue else since + self.deadline
+                for peer, since in waits.items()
+            ),
+            default=inf,
+        )
 
     def restart_deadline(self, peer: int) -> bool:
         """Starts the deadline of a peer again, which has sent something; returns whether it was over."""
@@ -121,8 +149,11 @@ class MessageExchange(RoundExchange):
         else:
             super().continue_without(error)
 
-    async def wait(self, seconds: float) -> None:
-        """Waits until a message arrives, at most so many seconds."""
+    async def wait(self, seconds: float, is_stepping: bool = False) -> None:
+        """Waits until a message arrives or a peer is lost, at most so many seconds.
+
+        `is_stepping`: the node makes a step meanwhile, so the time is not that of an exchange.
+        """
         awaited = list(self._sharing.awaited)
         began = self.clock.now()
         # Only a wait for an answer is a wait for somebody; in any other the node would still train.
@@ -134,4 +165,4 @@ class MessageExchange(RoundExchange):
             self._heartbeat.mark(self._round, Activity.TRAIN)
         else:
             self._heartbeat.beat()
-        self._seconds += self.clock.now() - began
+        self._seconds += 0.0 if is_stepping else self.clock.now() - began

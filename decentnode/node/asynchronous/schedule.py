@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from decentnode.config.settings import Settings
-from decentnode.core.clock import AwakeClock
+from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.line_file import LineFile, Warn
 from decentnode.errors import UNDECODABLE, BadInput, PeerError, PeerLeft, PeerLost, RunFailed
 from decentnode.node.asynchronous.messages import MessageExchange
@@ -23,11 +23,15 @@ from decentnode.training.pace import Pace
 FOLDER = "schedule"
 """The folder of recorded schedules, in the run's directory."""
 CHECK_INTERVAL = 0.05
-"""Seconds between two looks at what the clock decides, while no message arrives."""
+"""Real seconds between two looks, while no message arrives: links break in other threads."""
+
+
+class StepBegins(NamedTuple):
+    """A local step begins; messages may arrive until it ends."""
 
 
 class Step(NamedTuple):
-    """The node makes a local step."""
+    """The node makes the local step that has begun."""
 
 
 class PeerRejoined(NamedTuple):
@@ -36,9 +40,9 @@ class PeerRejoined(NamedTuple):
     peer: int
 
 
-Event = Step | PeerMessage | PeerError | PeerRejoined
+Event = StepBegins | Step | PeerMessage | PeerError | PeerRejoined
 """An error: the node continues without that peer."""
-STEP = Step()
+STEP_BEGINS, STEP = StepBegins(), Step()
 
 
 class Window(NamedTuple):
@@ -49,6 +53,8 @@ class Window(NamedTuple):
     """Steps of the window, at most; None: as many as fit."""
     is_over: Callable[[float], bool]
     """Whether the window has ended, by the clock."""
+    due: Callable[[], float]
+    """When that may change by the clock alone."""
     is_last: bool = False
     """Whether no step follows: what is outstanding is finished."""
 
@@ -61,9 +67,9 @@ class LiveSchedule:
     messages: MessageExchange
     pace: Pace | None
     _free: float = field(default=0.0, init=False)
-    """The time from which on the next step may begin; in virtual time the end of the one that has begun."""
-    _begun: bool = field(default=False, init=False)
-    """Whether a step is in progress in virtual time."""
+    """The end of the pace of the last step that has begun; before it no other one begins."""
+    _is_stepping: bool = field(default=False, init=False)
+    """Whether a step has begun that is not made, which only virtual time separates."""
 
     async def events(self, window: Window) -> AsyncIterator[Event]:
         """The events of a window; each one is done when the next one is asked for."""
@@ -77,22 +83,24 @@ class LiveSchedule:
             if window.is_over(now):
                 return
             has_step = window.most_steps is None or taken < window.most_steps
-            if clock.is_virtual and has_step and self.pace and not self._begun and self.sharing.may_step(now):
-                # The step takes virtual time first, and its effect comes at its end.
-                self._begun, self._free = True, now + self.pace.seconds(window.round, taken)
-            if has_step and now >= self._free and self._begun:
-                self._begun = False
-                taken += 1
-                yield STEP
-            elif has_step and now >= self._free and not clock.is_virtual and self.sharing.may_step(now):
+            if has_step and not self._is_stepping and now >= self._free and self.sharing.may_step(now):
                 # From its begin, so that the time of the step itself is part of its pace.
-                self._free = now + (self.pace.seconds(window.round, taken) if self.pace else 0.0)
+                self._free = clock.after(self.pace.seconds(window.round, taken)) if self.pace else now
+                self._is_stepping = True
+                yield STEP_BEGINS
+            # In virtual time a step takes that of its pace first, and its effect comes at its end.
+            if has_step and self._is_stepping and (now >= self._free or not clock.is_virtual):
+                self._is_stepping = False
                 taken += 1
                 yield STEP
-            else:
-                # Not longer: a broken link or a deadline is seen only at a look.
-                due = self._free - now if has_step and self._free > now else CHECK_INTERVAL
-                await self.messages.wait(min(due, CHECK_INTERVAL))
+                continue
+            dues = [window.due(), self.messages.due(), self.sharing.due(now)]
+            dues += [self._free] if has_step else []
+            # What was due by now was looked at above.
+            seconds = min((due - now for due in dues if due > now), default=CHECK_INTERVAL)
+            await self.messages.wait(
+                seconds if clock.is_virtual else min(seconds, CHECK_INTERVAL), self._is_stepping
+            )
 
     def _news(self) -> Iterator[Event]:
         yield from list(self.messages.lost())
@@ -118,9 +126,15 @@ class RecordedSchedule:
         """The events of a window, as they happen."""
         done: list[int | str] = []
         async for event in self.live_schedule.events(window):
-            if isinstance(event, Step):
-                # Successive steps are one number.
-                before = done.pop() if done and isinstance(done[-1], int) else 0
+            if isinstance(event, StepBegins):
+                done.append(STEP_BEGUN)
+            elif isinstance(event, Step):
+                # A begin and its step are one with the steps before, unless something happened between.
+                if done and done[-1] == STEP_BEGUN:
+                    done.pop()
+                    before = done.pop() if done and isinstance(done[-1], int) else 0
+                else:
+                    before = 0
                 done.append(int(before) + 1)
             else:
                 done.append(_written(event))
@@ -141,6 +155,10 @@ Message = tuple[int, int, int]
 """Source, tag and number."""
 
 
+STEP_BEGUN = "begun"
+"""A step has begun in a recorded schedule, and its end comes later."""
+
+
 class RecordedWindow(msgspec.Struct, frozen=True):
     """One line of a recorded schedule."""
 
@@ -157,6 +175,9 @@ class ReplayedSchedule:
     rank: int
     sharing: AsyncSharing
     messages: MessageExchange
+    seconds: float
+    """The length of a recorded window."""
+    _is_stepping: bool = field(default=False, init=False)
     _kept_messages: dict[Message, PeerMessage] = field(default_factory=dict, init=False)
     _wanted_messages: set[Message] = field(default_factory=set, init=False)
 
@@ -170,10 +191,18 @@ class ReplayedSchedule:
         recorded = next((past.events for past in self.windows if past.round == window.round), None)
         if recorded is None:
             raise RunFailed(f"{self._place(window)}: the recorded run has no such round; check schedule_path")
+        clock = self.messages.clock
+        began = clock.now()
         for event in recorded:
             if isinstance(event, int):
                 for _ in range(event):
+                    if not self._is_stepping:
+                        yield STEP_BEGINS
+                    self._is_stepping = False
                     yield STEP
+            elif event == STEP_BEGUN:
+                self._is_stepping = True
+                yield STEP_BEGINS
             elif event.startswith("lost:"):
                 yield PeerLost(int(event[5:]), "lost in the recorded run")
             elif event.startswith("left:"):
@@ -182,26 +211,45 @@ class ReplayedSchedule:
                 yield PeerRejoined(int(event[5:]))
             else:
                 yield await self._arrival(message_of(event), window)
-        # The recorded pace is kept, so that no sender fills the queue of a slower receiver.
-        while not window.is_last and not window.is_over(self.messages.clock.now()):
+        if window.is_last:
+            return
+        # No sender may fill the queue of a slower receiver. So a node waits for its neighbors, but not for
+        # longer than a window: one that was late in the recorded run may wait for messages of later windows.
+        # In virtual time, which costs nothing, all windows are as long as they were.
+        end = window.due() if clock.is_virtual else began + self.seconds
+        self.messages.send_window_ended(window.round)
+        while clock.now() < end and (clock.is_virtual or self.messages.is_ahead(window.round)):
             self._collect()
-            await self.messages.wait(CHECK_INTERVAL)
+            await self._wait(end)
+
+    async def _wait(self, limit: float) -> None:
+        """Waits for a message, until a time at most; real time is looked at more often."""
+        seconds = limit - self.messages.clock.now()
+        await self.messages.wait(
+            seconds if self.messages.clock.is_virtual else min(seconds, CHECK_INTERVAL), self._is_stepping
+        )
 
     async def _arrival(self, wanted_message: Message, window: Window) -> PeerMessage:
-        clock, deadline, awake = self.messages.clock, self.messages.deadline, AwakeClock(CHECK_INTERVAL)
+        clock, deadline = self.messages.clock, self.messages.deadline
+        awake: Clock | AwakeClock = AwakeClock(CHECK_INTERVAL)
+        if clock.is_virtual:
+            # A modelled link may be slower than the deadline; no message takes longer than the recorded run.
+            awake, deadline = clock, deadline + len(self.windows) * self.seconds
         limit = awake.now() + deadline
         while True:
             self._collect()
             if wanted_message in self._kept_messages:
                 return self._kept_messages.pop(wanted_message)
-            if awake.now() > limit:
+            if awake.now() >= limit:
                 source, tag, number = wanted_message
                 raise RunFailed(
                     f"{self._place(window)}: message {number} (tag {tag}) of rank {source} in the recorded "
                     f"schedule has not come within {deadline:.0f} s"
                 )
-            self.messages.post(self.sharing.resends(clock.now()))
-            await self.messages.wait(CHECK_INTERVAL)
+            now = clock.now()
+            self.messages.post(self.sharing.resends(now))
+            dues = [limit, self.sharing.due(now)] if clock.is_virtual else [inf]
+            await self._wait(min(due for due in dues if due > now))
 
     def _collect(self) -> None:
         """Keeps what a later event uses, and answers again what an earlier one used."""
@@ -240,7 +288,9 @@ def schedule_for(settings: Settings, rank: int, live: LiveSchedule, run_dir: Pat
         return RecordedSchedule(live, LineFile(schedule_file(run_dir / FOLDER, rank), warn))
     if mode == "replay":
         windows = read_schedule(Path(settings.time_model.schedule_path or ""), rank, settings.rounds)
-        return ReplayedSchedule(windows, rank, live.sharing, messages=live.messages)
+        return ReplayedSchedule(
+            windows, rank, live.sharing, messages=live.messages, seconds=settings.time_model.seconds_per_round
+        )
     return live
 
 
@@ -258,7 +308,8 @@ def read_schedule(directory: Path, rank: int, rounds: int, nodes: float = inf) -
     try:
         lines = path.read_bytes().splitlines()
         windows = [msgspec.json.decode(line, type=RecordedWindow) for line in lines]
-        for event in (event for window in windows for event in window.events):
+        events = (event for window in windows for event in window.events if event != STEP_BEGUN)
+        for event in events:
             if not (event >= 0 if isinstance(event, int) else 0 <= _peer_in(event) < nodes):
                 raise ValueError(f"'{event}' is no event of a run of {nodes} nodes")
     except OSError as error:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
 from typing import ClassVar
 
 import torch
@@ -9,11 +11,11 @@ from torch import Tensor
 
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import SHARINGS
-from decentnode.core.timeouts import Timeouts
 from decentnode.graph.base import View
 from decentnode.options import NonNegative, Positive
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Post, Posts
 from decentnode.sharing.base import Requirements
+from decentnode.sharing.blocks.answer_timer import AnswerTimer
 
 REQUEST, ANSWER, DECLINE = range(3)
 NOTHING = Layout(())
@@ -53,9 +55,6 @@ class AdPsgd(AsyncSharing):
     every: Positive = 1
     """Steps between two requests, at least."""
 
-    _timer = (0, 0.0, 0.0)
-    """The number, due time and pause of the next repeat."""
-
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
         self._number = 0
@@ -68,6 +67,10 @@ class AdPsgd(AsyncSharing):
         self._served: dict[int, tuple[int, int]] = {}
         """The number and tag of the last answer to each peer."""
         self._answers: dict[int, Tensor] = {}
+
+    @cached_property
+    def _timer(self) -> AnswerTimer:
+        return AnswerTimer()
 
     def payload_layout(self, phase: int = 0) -> Layout | None:
         return NOTHING if phase == DECLINE else self.chain.layout
@@ -99,17 +102,18 @@ class AdPsgd(AsyncSharing):
 
     def resends(self, now: float) -> Posts:
         if self._asked is None:
+            self._timer.stop(now)
             return ()
         number = self._requests[self._asked][0]
-        timed, due, pause = self._timer
-        if timed != number:
-            self._timer = number, now + Timeouts.unanswered, Timeouts.unanswered
-            return ()
-        if now < due:
-            return ()
-        pause = min(2 * pause, Timeouts.longest_unanswered)
-        self._timer = number, now + pause, pause
-        return [self._request(self._asked)]
+        if not self._timer.is_for(self._asked, number):
+            self._timer.start(self._asked, number, now, sent_before=number != self._number)
+        elif now >= self._timer.due:
+            self._timer.repeat(now)
+            return [self._request(self._asked)]
+        return ()
+
+    def due(self, now: float) -> float:
+        return inf if self._asked is None else self._timer.due
 
     def answer_repeated(self, message: PeerMessage) -> Posts | None:
         source, tag, number, _ = message
@@ -166,3 +170,4 @@ class AdPsgd(AsyncSharing):
         super().on_peer_lost(rank)
         if self._asked == rank:
             self._asked = None
+            self._timer.cancel()

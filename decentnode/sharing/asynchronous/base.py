@@ -4,10 +4,14 @@ A node calls it in any order of events: a message has arrived, a local step begi
 lost or back. The order alone decides about the models, so a recorded order gives the same bits again. Time
 has two effects: `may_step` delays a step, and `resends` sends old messages once more. Neither changes a
 model.
+
+A step that takes virtual time begins with `before_step` and ends with the change of the model and
+`after_step`. Messages arrive meanwhile, as they do at a real node whose step runs beside its receiver.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
@@ -45,6 +49,8 @@ class Post(NamedTuple):
 
 
 Posts = Sequence[Post]
+LOOK_INTERVAL = 0.05
+"""Seconds between two looks at a scheme that decides by the clock, and does not say when (`due`)."""
 
 
 class AsyncSharing(SharingBase):
@@ -92,7 +98,10 @@ class AsyncSharing(SharingBase):
         return 1
 
     def before_step(self, vector: Tensor, view: View) -> Posts:
-        """Is called before each local step; may change the model, shape (d,)."""
+        """Is called when a local step begins; may change the model, shape (d,).
+
+        In virtual time messages may arrive until the step ends. A node that resumes begins its step again.
+        """
         return ()
 
     @abstractmethod
@@ -138,6 +147,12 @@ class AsyncSharing(SharingBase):
     def resends(self, now: float) -> Posts:
         """Messages to send once more, by a clock in seconds, because no answer has come."""
         return ()
+
+    def due(self, now: float) -> float:
+        """When `may_step` or `resends` may return something else by the clock alone; infinity: never."""
+        hooks = (AsyncSharing.may_step, AsyncSharing.resends)
+        reads_clock = (type(self).may_step, type(self).resends) != hooks
+        return now + LOOK_INTERVAL if reads_clock else inf
 
     def on_peer_lost(self, rank: int) -> None:
         self._lost = (*self._lost, rank)

@@ -54,6 +54,9 @@ class EpidemicPush(AsyncSharing):
         self._due = min(self._due, now + self.timeout)
         return now >= self._due
 
+    def due(self, now: float) -> float:
+        return self._due
+
     def before_step(self, vector: Tensor, view: View) -> Posts:
         if self._collects:
             for j in sorted(self._models):

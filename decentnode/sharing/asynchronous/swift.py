@@ -42,13 +42,14 @@ class Swift(AsyncSharing):
         self._initial = vector.clone()
 
     def before_step(self, vector: Tensor, view: View) -> Posts:
-        self._steps += 1
-        if self._steps % self.every:
+        number = self._steps + 1
+        if number % self.every:
             return ()
         self._before = vector.clone()
-        return self.posts(vector, self.live_targets(view), view)
+        return self.posts(vector, self.live_targets(view), view, number=number)
 
     def after_step(self, vector: Tensor, view: View) -> Posts:
+        self._steps += 1
         if self._steps % self.every:
             return ()
         live_sources = [j for j in view.sources if j not in self._lost]
