@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from decentnode.core.version import __version__
 
 if TYPE_CHECKING:
-    from decentnode.api.commands import resume, run, sweep, validate
+    from decentnode.api.commands import calibrate, resume, run, sweep, validate
     from decentnode.parallel.module import DecentralizedDataParallel
     from decentnode.results.run import Run
     from decentnode.results.study import Study
     from decentnode.training.optim import AccumAdam, AccumAdamW
 
 __all__ = [
-    "AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Run", "Study", "__version__", "resume", "run",
-    "sweep", "validate",
+    "AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Run", "Study", "__version__", "calibrate",
+    "resume", "run", "sweep", "validate",
 ]  # fmt: skip
 
 _HOMES = {
@@ -24,6 +24,7 @@ _HOMES = {
     "DecentralizedDataParallel": "decentnode.parallel.module",
     "Run": "decentnode.results.run",
     "Study": "decentnode.results.study",
+    "calibrate": "decentnode.api.commands",
     "resume": "decentnode.api.commands",
     "run": "decentnode.api.commands",
     "sweep": "decentnode.api.commands",

@@ -1,1 +1,1 @@
-"""Runs from Python: `decentnode.run`, `resume`, `sweep` and `validate`."""
+"""Runs from Python: `decentnode.run`, `resume`, `sweep`, `validate` and `calibrate`."""

@@ -1,4 +1,4 @@
-"""The four commands from Python. Each works in a process of its own, and this one stays as it was."""
+"""Commands from Python. Each works in a process of its own, and this one stays as it was."""
 
 import warnings
 from collections.abc import Mapping
@@ -81,6 +81,17 @@ def validate(config: Configuration, /, *, load: bool = True, **overrides: Any) -
     """
     answer = answer_of(CommandRequest("validate", _values_of(config), overrides, loads=load), shows=False)
     return answer.values
+
+
+def calibrate(config: Configuration, /, **overrides: Any) -> dict[str, Any]:
+    """Measures a node's local steps on this machine, and returns them as `training.pace` for virtual time.
+
+        decentnode.run("simulated", training={"pace": decentnode.calibrate("simulated")})
+
+    Its `step_seconds` are the median, and its `slowdown` is lognormal if steps differ by 5 % or more. The
+    configuration needs no `simulated`, and no pace. Raises BadInput.
+    """
+    return answer_of(CommandRequest("calibrate", _values_of(config), overrides), shows=False).values
 
 
 def _values_of(config: Configuration) -> str | dict[str, Any]:

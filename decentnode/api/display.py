@@ -4,10 +4,10 @@ import codecs
 import sys
 import time
 from html import escape
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
-from decentnode.core.text import clock_time
+from decentnode.core.text import clock_time, simulated_time
 
 
 class Lines:
@@ -21,8 +21,11 @@ class Lines:
         sys.stdout.write(self._decoder.decode(piece))
         sys.stdout.flush()
 
-    def show(self, began: float, done: float, rounds: int) -> None:
-        """Shows how many rounds are done, and since when, on the clock of `time.monotonic`."""
+    def show(self, began: float, done: float, rounds: int, virtual: float = nan, wall: float = nan) -> None:
+        """Shows how many rounds are done, and since when, on the clock of `time.monotonic`.
+
+        `virtual`, `wall`: the seconds of a simulation and real ones; nan where time is real.
+        """
 
     def close(self) -> None:
         """Shows the end."""
@@ -44,13 +47,14 @@ class NotebookBar(Lines):
         self._began, self._done, self._rounds = float("nan"), 0.0, 0
         self._handle = display(html(self._bar("starting")), display_id=True)
 
-    def show(self, began: float, done: float, rounds: int) -> None:
+    def show(self, began: float, done: float, rounds: int, virtual: float = nan, wall: float = nan) -> None:
         if isnan(began) or (done == self._done and self._rounds):
             return
         self._began, self._done, self._rounds = began, done, rounds
         elapsed = time.monotonic() - began
         left = f", about {clock_time(elapsed * (rounds - done) / done)} left" if done else ""
-        self._update(f"round {done:.0f} of {rounds}, {clock_time(elapsed)}{left}")
+        so_far = clock_time(elapsed) if isnan(virtual) else simulated_time(virtual, wall)
+        self._update(f"round {done:.0f} of {rounds}, {so_far}{left}")
 
     def close(self) -> None:
         is_known = not isnan(self._began)

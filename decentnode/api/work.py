@@ -31,7 +31,7 @@ from decentnode.launcher.report.live_view import screen_for
 from decentnode.launcher.report.progress_console import ProgressConsole
 from decentnode.launcher.start import run_here
 from decentnode.mapping.job import job_of_one_task
-from decentnode.node import dry_round
+from decentnode.node import calibration, dry_round
 from decentnode.node.experiment import Experiment
 from decentnode.studies.study_file import read_study
 from decentnode.studies.sweep import command as sweep_command
@@ -45,7 +45,7 @@ DEFAULT_TRANSPORTS = (None, "zeromq", {"name": "zeromq"})
 class CommandRequest(msgspec.Struct):
     """A command with its arguments."""
 
-    command: Literal["run", "resume", "sweep", "validate"]
+    command: Literal["calibrate", "run", "resume", "sweep", "validate"]
     config: Any
     """The path of a configuration, a study or a run, a name, or values."""
     overrides: dict[str, Any]
@@ -81,7 +81,7 @@ class CommandAnswer(msgspec.Struct):
     directory: str = ""
     """The directory of the run or study."""
     values: dict[str, Any] = {}
-    """The resolved configuration, where that was asked for."""
+    """The resolved configuration, or the pace, where that was asked for."""
     error: str = ""
     """The class of the error that ended it, in `decentnode.errors`."""
     lines: list[str] = []
@@ -176,7 +176,20 @@ def _validate(request: CommandRequest, screen: Screen) -> CommandAnswer:
     return CommandAnswer(ExitCode.OK, values=config.resolved(settings))
 
 
+def _calibrate(request: CommandRequest, screen: Screen) -> CommandAnswer:
+    del screen
+    request.overrides = {
+        **request.overrides,
+        **calibration.instant_if_missing(request.source, [request.overrides]),
+    }
+    settings, overrides = _settings(request)
+    with with_locations(request.source, overrides):
+        measured = calibration.calibrate(Experiment.from_settings(settings), calibration.STEPS)
+    return CommandAnswer(ExitCode.OK, values=measured.pace)
+
+
 COMMANDS: Mapping[str, Callable[[CommandRequest, Screen], CommandAnswer]] = {
+    "calibrate": _calibrate,
     "run": _run,
     "resume": _resume,
     "sweep": _sweep,

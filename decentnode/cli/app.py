@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from decentnode.cli.convert import convert
 from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
@@ -22,6 +23,7 @@ from decentnode.errors import BadInput, ExitCode
 from decentnode.mapping.job import job_of_one_task
 
 if TYPE_CHECKING:
+    from decentnode.config.overrides import Override
     from decentnode.config.settings import Settings
     from decentnode.launcher.recovery.resume import ResumePlan
 
@@ -172,6 +174,29 @@ def validate(
     print(text)
 
 
+@app.command(epilog=examples("calibrate"))
+def calibrate(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=3, help="Local steps to measure, after ten to warm up.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all that was measured.")] = False,
+) -> None:
+    """Measure a node's local steps on this machine, and print them as `training.pace`."""
+    from decentnode.config import extends
+
+    # Before the slow imports.
+    extends.read(config)
+    import_torch()
+    from decentnode.cli.calibrate import report
+    from decentnode.config.error_locations import with_locations
+    from decentnode.node.calibration import instant_if_missing
+
+    given = [*(overrides or ()), instant_if_missing(config, overrides or ())]
+    settings = read(config, given)
+    with with_locations(config, given):
+        print_lines(report(settings, steps, as_json))
+
+
 @app.command(epilog=examples("keys"))
 def keys(
     config: ConfigPath,
@@ -215,11 +240,16 @@ def graph(
     color: Annotated[
         str | None, typer.Option(help="Of an experiment's nodes: machine, label (the most common) or none.")
     ] = None,
+    network: Annotated[
+        bool, typer.Option("--network", help="Of a simulated experiment: latencies and rates instead.")
+    ] = False,
 ) -> None:
     """Show the figures of a graph: size, degrees, diameter, how fast it mixes; or draw it."""
     from decentnode.cli.graph import drawing_of, is_config, report, report_config
 
     drawing = drawing_of(draw, rounds, color)
+    if network and not is_config(graph):
+        raise BadInput("--network needs a configuration, such as configs/simulated.yaml")
     if not is_config(graph):
         print_lines(report(graph, options or (), weights, drawing))
         return
@@ -229,6 +259,11 @@ def graph(
     from decentnode.config.error_locations import with_locations
 
     with with_locations(Path(graph), options or ()):
+        if network:
+            from decentnode.cli.network import report_network
+
+            print_lines(report_network(settings, drawing))
+            return
         print_lines(report_config(settings, drawing))
 
 
@@ -368,7 +403,7 @@ def show(
     print_lines(text_of(name).splitlines())
 
 
-for command in (plot, compare, report, frontier, watch, export, download):
+for command in (plot, compare, report, frontier, watch, export, download, convert):
     app.command(epilog=examples(command.__name__))(command)
 
 
@@ -477,7 +512,7 @@ def schema() -> None:
 app.command("import", epilog=examples("import"))(import_config)
 
 
-def read(config: Path, overrides: Sequence[str] | None) -> "Settings":
+def read(config: Path, overrides: Sequence["Override"] | None) -> "Settings":
     """An experiment's settings; reports a file that cannot be read before the slow imports."""
     from decentnode.config import extends
 

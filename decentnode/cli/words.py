@@ -48,11 +48,17 @@ EXAMPLES = {
         "decentnode validate mine.yaml --resolved",
         "decentnode validate choco sharing.gamma=0.4 --no-load",
     ),
+    "calibrate": (
+        "decentnode calibrate quickstart",
+        "decentnode calibrate mine.yaml training.threads=1 --steps 300 > pace.yaml",
+        "decentnode calibrate simulated --json",
+    ),
     "keys": ("decentnode keys mine.yaml", "decentnode keys mine.yaml --out keys --force"),
     "graph": (
         "decentnode graph torus rows=4 columns=4",
         "decentnode graph ring_16.edges --draw ring.svg",
         "decentnode graph quickstart --draw labels.png --color label",
+        "decentnode graph simulated --network --draw network.png",
     ),
     "peer-sampler": ("decentnode peer-sampler peer_sampler graph.address=127.0.0.1",),
     "privacy": (
@@ -88,6 +94,10 @@ EXAMPLES = {
     "download": (
         "decentnode download cifar10",
         "decentnode download idx variant=kmnist --to data",
+    ),
+    "convert": (
+        "decentnode convert king matrix --nodes 64 --out king",
+        "decentnode convert fedscale-availability client_behave_trace --nodes 64 --hours 48",
     ),
     "status": ("decentnode status runs/mine",),
     "restart": ("decentnode restart runs/mine 3",),

@@ -31,6 +31,7 @@ from decentnode.core.payload import HOST, Layout, Payload
 from decentnode.core.registry import refuse_old_hooks
 from decentnode.errors import DecentnodeError, Defect, PeerError, ProtocolError, StartError
 from decentnode.mapping.base import is_loopback
+from decentnode.simulation.outages import Outages
 
 FILES_PER_PEER = 7
 """The most descriptors of a host process per peer process, whatever they communicate through."""
@@ -133,6 +134,8 @@ class ProcessDirectory:
     """Filter of messages from other processes, for fault injection; None: all are delivered."""
     clock: Clock = field(default_factory=Clock)
     """The clock of the nodes of this process."""
+    outages: Outages = field(default_factory=Outages)
+    """In virtual time, when nodes are offline and links are cut."""
 
     @property
     def process(self) -> HostProcess:
@@ -418,6 +421,10 @@ class Communication(ABC):
 
         Ranks that are `absent` count as lost until they join.
         """
+
+    def begin(self) -> None:
+        """Is called in the event loop of the nodes, before the first of them runs."""
+        return None
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
         """The latest round that one of the `peers` starts next, or any after `enough`; called after `open`.

@@ -163,6 +163,13 @@ class RoutedEndpoint(Endpoint, PeerTransport):
         with self.mailbox.lock:
             return self.peers[peer].error
 
+    def admit(self, round: int) -> list[int]:
+        return self.peers.admit(round)
+
+    @property
+    def ahead(self) -> int:
+        return self.peers.ahead
+
     def acknowledge(self, source: int, message: Message) -> None:
         for route in self._routes_with["acknowledge"]:
             if route.acknowledge(source, message):

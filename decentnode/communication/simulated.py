@@ -3,10 +3,8 @@
 Threads: as in `inproc`, nothing runs beside the nodes. What is sent is delivered by a timer of the loop.
 """
 
-import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Annotated, cast
@@ -15,69 +13,26 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
-from decentnode.communication.exchange.handle import Key, Message
-from decentnode.communication.inproc import WithinProcess
-from decentnode.communication.peers.peer import Peer
 from decentnode.communication.peers.peers import Peers
-from decentnode.communication.routes import Route, RoutedEndpoint
-from decentnode.core.byte_counters import HEADER_BYTES
-from decentnode.core.payload import Payload
+from decentnode.communication.simulated_links import SimulatedEndpoint, SimulatedLinks
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.simulation.clock import VirtualClock
-from decentnode.simulation.loop import VirtualLoop
+from decentnode.simulation.fair import MOST_FLOWS
 from decentnode.simulation.network import Model, Network
 from decentnode.simulation.quantities import (
     RATES,
     TIMES,
     Distribution,
+    Edges,
     PerPair,
     PerRank,
     Regions,
     in_unit,
     numbers_of,
 )
-
-
-class SimulatedLinks(Route):
-    """Hands payloads over as `inproc` does, when the network has carried their bytes."""
-
-    def __init__(self, rank: int, peers: dict[int, Peers], network: Network, clock: VirtualClock) -> None:
-        self._rank = rank
-        self._within = WithinProcess(rank, peers)
-        self._network = network
-        self._clock = clock
-
-    def carried(self, payload: Payload, targets: list[int]) -> list[int]:
-        return self._within.carried(payload, targets)
-
-    def send(self, payload: Payload, targets: list[int], key: Key, seq: int) -> None:
-        for target in targets:
-            self._carry(payload, target, partial(self._within.send, payload, [target], key, seq))
-
-    def send_single(self, target: int, payload: Payload, window: int, tag: int, number: int) -> bool:
-        if not self._within.carried(payload, [target]):
-            return False
-        self._carry(payload, target, partial(self._within.send_single, target, payload, window, tag, number))
-        return True
-
-    def _carry(self, payload: Payload, target: int, deliver: Callable[[], object]) -> None:
-        loop = cast(VirtualLoop, asyncio.get_running_loop())
-        size = payload.nbytes + HEADER_BYTES
-        self._network.send(loop, self._clock.nanoseconds, self._rank, target, size, deliver)
-
-    def acknowledge(self, source: int, message: Message) -> bool:
-        return self._within.acknowledge(source, message)
-
-    def invalidate(self, peer: int, seq: int) -> None:
-        self._within.invalidate(peer, seq)
-
-    def introduce(self, peer: Peer) -> None:
-        self._within.introduce(peer)
-
-    def leave(self, failed: bool) -> None:
-        self._within.leave(failed)
+from decentnode.simulation.tcp import TCP, TcpModel
 
 
 @COMMUNICATIONS.register("simulated")
@@ -90,22 +45,27 @@ class Simulated(Communication):
     """
 
     latency: PerPair = 0.0
-    """The time from one node to another; a file has a matrix, and `{table: azure}` data centers."""
+    """The time from one node to another; a file has a matrix, `{table: azure}` data centers, `{edges: ...}`
+    single edges."""
     uplink: PerRank | None = None
     """The rate at which a node sends; null: infinite."""
     downlink: PerRank | None = None
     """The rate at which a node receives; null: infinite."""
+    bandwidth: PerPair | None = None
+    """The rate from one node to another, a limit beside uplink and downlink; null: infinite."""
     jitter: Annotated[float, Ge(0)] | str = 0.0
     """The mean of an exponential time that is added to each latency."""
     loss: Annotated[float, Ge(0), Lt(1)] = 0.0
     """The probability that a transmission is lost; it is repeated after a round trip."""
     network_model: Model = "queue"
-    """delay: messages do not share links. queue: first in, first out at uplink and downlink."""
-    seed: int | None = None
+    """delay: links are not shared. queue: first in, first out at uplink and downlink. fair: max-min fair."""
+    tcp: TcpModel | None = None
+    """What TCP makes of latencies and rates, as SimGrid's models CM02 and LV08 have it; null: nothing."""
+    seed: int = 0
     """Of distributions, jitter and losses; null: that of the run."""
     _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
-    _network: Network | None = field(default=None, init=False, repr=False)
+    _links: SimulatedLinks | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Nodes are not known yet; what can be checked without them is.
@@ -130,6 +90,8 @@ class Simulated(Communication):
                 return quantity.distribution
             if isinstance(quantity, Regions):
                 return f"of {len(quantity.regions or quantity.times)} regions ({quantity.table})"
+            if isinstance(quantity, Edges):
+                return "by edge"
             if isinstance(quantity, tuple):
                 return "by rank"
             return f"{quantity:g} {unit}" if isinstance(quantity, int | float) else str(quantity)
@@ -137,18 +99,29 @@ class Simulated(Communication):
         parts = [f"network {self.network_model}", f"latency {shown(self.latency, 's')}"]
         parts += [f"uplink {shown(self.uplink, 'bit/s')}"] if self.uplink is not None else []
         parts += [f"downlink {shown(self.downlink, 'bit/s')}"] if self.downlink is not None else []
+        parts += [f"bandwidth {shown(self.bandwidth, 'bit/s')}"] if self.bandwidth is not None else []
+        parts += [f"tcp {self.tcp}"] if self.tcp is not None else []
         parts += [f"jitter {shown(self.jitter, 's')}"] if self.jitter else []
         parts += [f"loss {self.loss:g}"] if self.loss else []
         return ", ".join(parts)
 
+    @property
+    def most_flows(self) -> int | None:
+        """The most directed links that may carry messages at once; None: any number."""
+        return MOST_FLOWS if self.network_model == "fair" else None
+
     def network_of(self, nodes: int) -> Network:
         """Returns the network of so many nodes; raises BadInput where an option does not fit them."""
-        seed = self.seed or 0
-        unlimited = np.full(nodes, inf)
+        seed, unlimited = self.seed, np.full(nodes, inf)
         rates = {
             key: unlimited if quantity is None else numbers_of(quantity, RATES, nodes, key, seed=seed)
             for key, quantity in (("uplink", self.uplink), ("downlink", self.downlink))
         }
+        bandwidth = None
+        if self.bandwidth is not None:
+            bandwidth = numbers_of(self.bandwidth, RATES, nodes, "bandwidth", seed=seed, pairs=True)
+            # A node does not send to itself: its own place in a matrix may be 0.
+            rates["bandwidth"] = bandwidth[~np.eye(nodes, dtype=bool)]
         for key, values in rates.items():
             if not (values > 0).all():
                 raise BadInput.at(key, "a rate is 0; leave the option out for links without a limit")
@@ -160,21 +133,33 @@ class Simulated(Communication):
             jitter=in_unit(self.jitter, TIMES),
             loss=self.loss,
             random=generator(seed, "network"),
+            bandwidth=bandwidth,
+            tcp=TCP[self.tcp] if self.tcp else None,
         )
+
+    def regions_of(self, nodes: int) -> list[str]:
+        """Returns the region of each rank; empty where the nodes have none."""
+        quantities = (quantity for _, quantity, _ in self._quantities())
+        regions = next((quantity for quantity in quantities if isinstance(quantity, Regions)), None)
+        return [] if regions is None else regions.of_ranks(nodes)
 
     def prepare(self, directory: ProcessDirectory, most_bytes: int) -> None:
         self._clock = cast(VirtualClock, directory.clock)
-        self._network = self.network_of(sum(len(process.ranks) for process in directory.processes))
+        network = self.network_of(sum(len(process.ranks) for process in directory.processes))
+        self._links = SimulatedLinks(
+            self._peers, network, self._clock, directory.outages, grace=directory.grace
+        )
 
-    def endpoint(self, rank: int, buffer_spec: BufferSpec) -> RoutedEndpoint:
-        assert self._network is not None, "prepared before it has endpoints"
-        route = SimulatedLinks(rank, self._peers, self._network, self._clock)
-        endpoint = RoutedEndpoint(rank, buffer_spec, buffer_spec.slots(), [route], clock=self._clock)
-        self._peers[rank] = endpoint.peers
-        return endpoint
+    def endpoint(self, rank: int, buffer_spec: BufferSpec) -> SimulatedEndpoint:
+        assert self._links is not None, "prepared before it has endpoints"
+        return SimulatedEndpoint(rank, buffer_spec, self._peers, self._links, clock=self._clock)
 
     def open(self, peers: Sequence[int], run_id: int, timeout: float, absent: Collection[int] = ()) -> None:
         """Nothing to connect."""
+
+    def begin(self) -> None:
+        assert self._links is not None, "prepared before it begins"
+        self._links.begin()
 
     def close(self, timeout: float) -> None:
         self._peers.clear()
@@ -184,4 +169,5 @@ class Simulated(Communication):
             ("latency", self.latency, TIMES),
             ("uplink", self.uplink, RATES),
             ("downlink", self.downlink, RATES),
+            ("bandwidth", self.bandwidth, RATES),
         ]

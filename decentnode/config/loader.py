@@ -36,6 +36,9 @@ LATER = (
     ("checkpoint", "final", True),
     ("evaluation", "target", None),
     ("evaluation", "node_test_split", False),
+    ("training.pace", "device_classes", None),
+    ("training.pace", "device", None),
+    ("training.pace", "trace_repeats", True),
 )
 """Sections, keys and defaults of what is left out of hashes by default, because earlier versions lack it."""
 MOST_SHOWN = 100
@@ -89,8 +92,9 @@ def per_rank(training: TrainingSection, mapping: RankMapping) -> TrainingSection
 
     steps, epochs = spelled_out(training.steps_per_round), spelled_out(training.epochs_per_round)
     pace: Any = training.pace
-    if training.slowed is not None:
-        pace = replace(training.slowed, slowdown=spelled_out(training.slowed.slowdown))
+    if (slowed := training.slowed) is not None:
+        by_rank = {"slowdown": spelled_out(slowed.slowdown), "device": spelled_out(slowed.device)}
+        pace = replace(slowed, **by_rank)
     return replace(training, steps_per_round=steps, epochs_per_round=epochs, pace=pace)
 
 
@@ -174,8 +178,11 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
         del content["failures"]["allow_different_code"]
     # Runs of versions without these keys had what they say by default, or no such thing.
     for section, key, default in LATER:
-        if content[section][key] == default:
-            del content[section][key]
+        values: Any = content
+        for name in section.split("."):
+            values = values[name]
+        if isinstance(values, dict) and values[key] == default:
+            del values[key]
     content["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
     # A graph of labels is the same wherever the samples are.
     static = graph if isinstance(graph, StaticGraph) and not graph.needs_labels else None

@@ -140,6 +140,14 @@ class PluginParser:
                 whole = defect.below((*key, name))
                 self.document.report(Defect(whole.key, instead) if instead else whole)
             return default
+        if isinstance(section[name], dict) and is_dataclass(value):
+            # Settings of several keys, such as those of `pace`, which may name files, too.
+            paths = {
+                inner: self._path((*key, name, inner), inner_hint, getattr(value, inner))
+                for inner, (inner_hint, _) in parameters_of(type(value)).items()
+                if is_path(inner, inner_hint) and getattr(value, inner) is not None
+            }
+            return replace(value, **paths)  # type: ignore[type-var]
         return self._path((*key, name), hint, value) if value is not None and is_path(name, hint) else value
 
     def _path(self, key: Key, hint: Any, value: Any) -> Any:

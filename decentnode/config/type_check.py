@@ -87,11 +87,14 @@ def typed(hint: Any, value: Any) -> Any:
     try:
         return _adapter(hint).validate_json(content)[0]
     except ValidationError as error:
+        meant = _meant(bare(hint), value) if get_origin(bare(hint)) in UNIONS else None
+        if is_dataclass(bare(meant)):
+            return typed(meant, value)
         defects: dict[Key, Defect] = {}
         # What a class says itself is more precise than that no other choice of a union fits.
         for details in sorted(error.errors(include_url=False), key=lambda e: e["type"] not in OWN_ERRORS):
-            defect = _defect(hint, value, details)
-            defects.setdefault(defect.key, defect)
+            if (defect := _defect(hint, value, details)) is not None:
+                defects.setdefault(defect.key, defect)
         # A whole with a defect in one of its parts has another one only as a choice of a union.
         wholes = {key[:length] for key in defects for length in range(len(key))}
         raise TypeMismatch([defect for key, defect in defects.items() if key not in wholes]) from error
@@ -126,18 +129,21 @@ def _cached_adapter(hint: Any) -> TypeAdapter[tuple[Any]]:
     return TypeAdapter(tuple[hint], config=_RULES)
 
 
-def _defect(hint: Any, value: Any, error: Mapping[str, Any]) -> Defect:
+def _defect(hint: Any, value: Any, error: Mapping[str, Any]) -> Defect | None:
+    """Returns what pydantic found; None where that is a choice of a union that was not meant."""
     path = error["loc"][1:]
-    key, inner = _locate(hint, path, value)
-    last = path[-1] if path else None
-    if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return unknown_key(path, "key", list(_hints(bare(inner))))
-    if error["type"] == "missing" and isinstance(last, str) and key == path:
+    place = _locate(hint, path, value)
+    if place is None:
+        return None
+    key, inner, unknown_parts = place
+    if error["type"] in ("unexpected_keyword_argument", "extra_forbidden") and is_dataclass(bare(inner)):
+        return unknown_key((*key, *unknown_parts), "key", list(_hints(bare(inner))))
+    if error["type"] == "missing" and path and isinstance(path[-1], str) and not unknown_parts:
         return Defect(key, MISSING_KEY, f"it must be {describe(inner)}")
     if error["type"] in OWN_ERRORS:
         return Defect(key, str(error["ctx"]["error"]))
     if error["type"] == "missing":
-        key, inner = _locate(hint, path[:-1], value)
+        key, inner, _ = _locate(hint, path[:-1], value) or place
     return Defect(key, f"must be {describe(inner)}, not {show(_dig(value, key))}")
 
 
@@ -157,31 +163,38 @@ def known_names(name: str, known: Sequence[str]) -> str:
     return guess(name, known) or (f" (known: {', '.join(known)})" if known else "")
 
 
-def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any]:
-    """Follows a path while the types are unambiguous; returns the key so far, and the type there."""
+def _locate(hint: Any, path: Sequence[str | int], value: Any) -> tuple[Key, Any, Key] | None:
+    """Follows a path while the types are unambiguous: the key so far, the type there, the unknown rest.
+
+    None where the path leads into a class of a union that the value does not mean.
+    """
     key: Key = ()
-    for part in path:
+    for number, part in enumerate(path):
         if get_origin(bare(hint)) in UNIONS:
             # Here the path only names one of the choices; the value decides which one was meant.
             inner = _meant(bare(hint), _dig(value, key))
+            if is_dataclass(bare(inner)) and part != bare(inner).__name__:
+                return None
         else:
             inner = _inside(hint, part)
             key = (*key, part) if inner is not None else key
         if inner is None:
-            break
+            return key, hint, tuple(path[number:])
         hint = inner
-    return key, hint
+    return key, hint, ()
 
 
 def _meant(union: Any, value: Any) -> Any:
+    """Returns the choice of a union that a list or mapping means; None where several may be."""
     wanted: tuple[Any, ...] = (dict, Mapping) if isinstance(value, dict) else (list, tuple, Sequence)
     if not isinstance(value, list | dict):
         return None
-    fitting = [
-        choice
-        for choice in get_args(union)
-        if get_origin(bare(choice)) in wanted or (isinstance(value, dict) and is_dataclass(bare(choice)))
-    ]
+    choices = get_args(union)
+    fitting = [choice for choice in choices if get_origin(bare(choice)) in wanted]
+    if isinstance(value, dict):
+        classes = [choice for choice in choices if is_dataclass(bare(choice))]
+        known = [len(value.keys() & _hints(bare(cls)).keys()) for cls in classes]
+        fitting += [cls for cls, count in zip(classes, known, strict=True) if count == max(known)]
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -26,6 +26,10 @@ class Clock:
         """Lets so many real seconds pass within `outside`, until the other process is looked at again."""
         await asyncio.sleep(seconds)
 
+    def after(self, seconds: float) -> float:
+        """Returns the time after so many seconds in which the node is online; in real time it always is."""
+        return self.now() + seconds
+
     async def sleep(self, seconds: float) -> None:
         """Lets other coroutines run for at least `seconds`."""
         await asyncio.sleep(seconds)

@@ -21,7 +21,9 @@ def readable_bytes(count: float) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
-    """Returns `4.9 s`, `3 min 20 s` or `2 h 05 min`."""
+    """Returns `34 ms`, `4.9 s`, `3 min 20 s` or `2 h 05 min`."""
+    if 0 < seconds < 0.05:
+        return f"{1000 * seconds:.2g} ms"
     if seconds < 99.95:
         return f"{seconds:.1f} s"
     minutes, seconds_left = divmod(round(seconds), 60)
@@ -29,11 +31,40 @@ def readable_seconds(seconds: float) -> str:
     return f"{hours} h {minutes_left:02} min" if hours else f"{minutes} min {seconds_left:02} s"
 
 
+def short_time(seconds: float) -> str:
+    """Returns three digits and a unit: `250 us`, `12.5 ms`, `1.2 s`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= 0.9995 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns" if seconds else "0"
+
+
+def readable_rate(bits: float) -> str:
+    """Returns bits per second with three digits and a unit: `2.5 Mbit/s`; `unlimited` for infinity."""
+    if not isfinite(bits):
+        return "unlimited"
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits >= 0.9995 * size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits:.3g} bit/s"
+
+
 def clock_time(seconds: float) -> str:
     """Returns `0:07`, `12:40` or `2:05:09`, for a running clock."""
     minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
+
+
+def simulated_time(virtual: float, wall: float) -> str:
+    """Returns `virtual 2 min 13 s, wall 4.0 s, 33x`: the seconds of a simulation, real ones, their ratio."""
+    return f"virtual {readable_seconds(virtual)}, wall {readable_seconds(wall)}, {ratio(virtual, wall)}"
+
+
+def ratio(virtual: float, wall: float) -> str:
+    """Returns how much faster than real time a simulation is: `33x`; a dash before any real time."""
+    times = virtual / wall if wall > 0 else 0.0
+    return "-" if not times else f"{times:.{1 if times < 10 else 0}f}x" if times >= 0.1 else f"{times:.2g}x"
 
 
 def percent(fraction: float | None) -> str:

@@ -267,5 +267,7 @@ class Timeouts:
     """For the dry round of a network that torch.compile compiles."""
     dry_round: ClassVar[float] = 60.0
     """The forecast of one variant beyond that, until its process is killed."""
+    calibration: ClassVar[float] = 60.0
+    """For warming up, and again for measuring local steps; what has begun by then is ended."""
     torch_import: ClassVar[float] = 60.0
     """The import of torch in `decentnode doctor`."""

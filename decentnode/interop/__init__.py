@@ -1,1 +1,1 @@
-"""Formats of other systems: reads configurations of decentralizepy, writes results for its scripts."""
+"""Formats of other systems: configurations and results of decentralizepy, measured networks and devices."""

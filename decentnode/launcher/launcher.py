@@ -367,7 +367,7 @@ class Launcher:
             # The start signal: each host process waits for one.
             os.eventfd_write(self._start_signal, len(self.membership.here))
         self._look_at_target(self.evaluations.rows.values())
-        self.console.began(self.experiment, self._startup)
+        self.console.began(self.experiment, self._startup, before)
         if network := settings.communication.make().plan.simulation:
             self.console.line(f"simulated time: {network}; {settings.training.slowed or 'instant steps'}")
         if self._run_state.news:

@@ -156,6 +156,7 @@ class NodeEvaluation:
                 seconds=elapsed,
                 published=published,
                 evaluation="background" if in_background else "here" if is_tested else "none",
+                wall_seconds=self.records.wall_seconds,
             )
         )
         if is_tested and not in_background:

@@ -157,8 +157,6 @@ class Experiment:
                 f"which has {MOST_BYTES}; measure fewer, for instance with per_class: false",
             )
         self.bound(on_overlay(self._scheme(), self.graph), 0)
-        if (pace := settings.training.slowed) is not None:
-            pace.check(self.graph.num_nodes)
         check_schedules(settings, self.graph.num_nodes)
 
     def _check_parts(self) -> None:

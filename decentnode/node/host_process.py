@@ -39,6 +39,7 @@ from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.results.records import private_megabytes
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
+from decentnode.simulation.outages import Outages
 from decentnode.training.gradient_sync import SyncContext
 
 PRINT_STACKS = signal.SIGUSR1
@@ -130,7 +131,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         clock = directory.clock
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            codes = runner.run(_run_nodes(nodes, fork_context))
+            codes = runner.run(_run_nodes(nodes, communication, fork_context))
         if ExitCode.OK in codes:
             # A node that finished may still have slower readers; after a failure no peer counts on it.
             farewell_timeout = experiment.settings.failures.timeouts.farewell
@@ -190,6 +191,8 @@ def _build(
     ranks, injector = experiment.processes[position].ranks, experiment.injector
     communication: Communication = experiment.settings.communication.make()
     clock = VirtualClock() if communication.plan.simulation else Clock()
+    outages = injector.outages(fork_context.reporter) if injector else Outages()
+    clocks = {rank: outages.clock_of(rank, clock) for rank in ranks}
     directory = ProcessDirectory(
         processes=experiment.processes,
         own=position,
@@ -199,6 +202,7 @@ def _build(
         credentials=fork_context.credentials,
         interceptor=injector.interceptor(ranks, heartbeats, fork_context.reporter) if injector else None,
         clock=clock,
+        outages=outages,
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
@@ -206,7 +210,10 @@ def _build(
     return (
         directory,
         communication,
-        [experiment.build(r, fork_context, communication, shares_process=shares, clock=clock) for r in ranks],
+        [
+            experiment.build(r, fork_context, communication, shares_process=shares, clock=clocks[r])
+            for r in ranks
+        ],
     )
 
 
@@ -223,11 +230,16 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
         if identity.round != FROM_THE_START:
             device = node.exchange.endpoint.device
             node.restore(checkpoint.read(identity.directory, node.rank, identity.round, device=device).state)
-        if not node.records.are_virtual:
+        if node.records.are_virtual:
+            node.records.resume_in_reality(identity.seconds)
+        else:
             node.set_elapsed(identity.seconds)
 
 
-async def _run_nodes(nodes: list[Node], fork_context: ForkContext) -> list[ExitCode]:
+async def _run_nodes(
+    nodes: list[Node], communication: Communication, fork_context: ForkContext
+) -> list[ExitCode]:
+    communication.begin()
     return await asyncio.gather(*(_run_node(node, fork_context) for node in nodes))
 
 

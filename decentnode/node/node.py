@@ -273,7 +273,10 @@ class RoundExchange:
         if not record.late:  # a hung peer would extend its own deadline
             self._recent.append(seconds)
         sent = self.endpoint.counters.sent
-        self._heartbeat.record_progress(NodeProgress(record.round, record.loss, sent, record.epsilon))
+        virtual = None if record.wall_seconds is None else record.seconds
+        self._heartbeat.record_progress(
+            NodeProgress(record.round, record.loss, sent, record.epsilon, virtual_seconds=virtual)
+        )
 
     def _take_refusals(self) -> dict[str, int]:
         """Refusals since the last round, by reason; reports each peer with refused payloads once."""

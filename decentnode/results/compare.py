@@ -9,11 +9,10 @@ from decentnode.core.text import decimal, readable_bytes, readable_seconds
 from decentnode.results.figures.curves import Outcome, RunCurves, different_datasets, spread_of
 from decentnode.results.metrics import ACCURACY, LOSS, Metric
 from decentnode.results.reader import EvaluationRow
+from decentnode.results.table_cells import AT_MOST
 
 FROM_START = 3
 """The last columns: the cost to reach the target."""
-AT_MOST = "<= "
-"""The prefix of an upper bound, where the first evaluation is beyond the target already."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class Reached:
 def compare(runs: Sequence[RunCurves], target: float | None = None) -> Iterator[str]:
     """A table of the runs, in lines; `points` is the difference of the headline metric from the first run.
 
+    `time` is `simulated time` where it is virtual in all runs; a first line says where in some alone.
     `target`: the headline metric of the last columns, as shown (accuracy in percent); by default the best
     that all runs reach. They are those of the first evaluation beyond it; `<=` where that is the first one
     of all.
@@ -40,13 +40,18 @@ def compare(runs: Sequence[RunCurves], target: float | None = None) -> Iterator[
     """
     if apart := different_datasets(runs):
         yield f"These runs are on different data sets, so their metrics do not compare: {apart}"
+    simulated = [run.name for run in runs if run.is_simulated]
+    if simulated and len(simulated) < len(runs):
+        names = ", ".join(simulated)
+        yield f"Times of some runs are simulated, so they do not compare with those of others: {names}"
+    time = "simulated time" if len(simulated) == len(runs) else "time"
     headline = next((run.headline for run in runs if run.rows), ACCURACY)
     curves = [[_reached(row, headline) for row in run.rows] for run in runs]
     wanted = _reached_by_all(curves, headline) if target is None else target
     first = curves[0][-1].value if curves[0] else None
     headings = (
         "run", "nodes", "rounds", headline.name + headline.unit, "lowest", "highest", "points", "loss",
-        "sent per node", "time", "rounds", "sent per node", "time",
+        "sent per node", time, "rounds", "sent per node", time,
     )  # fmt: skip
     cells = [_cells(run, curve, first, wanted=wanted) for run, curve in zip(runs, curves, strict=True)]
     yield from _aligned([headings, *cells], "to -" if wanted is None else f"to {wanted:g}{headline.unit}")
@@ -93,6 +98,8 @@ def _cells(
     )
     at_most = AT_MOST if first_reaching is reached[0] and first_reaching.rounds > 1 else ""
     to_target = ("-",) * FROM_START
+    if wanted is not None and first_reaching is None:
+        to_target = ("-", "-", f"not reached in {readable_seconds(last.seconds)}")
     if first_reaching is not None:
         to_target = tuple(f"{at_most}{cell}" for cell in (str(first_reaching.rounds), *_cost(first_reaching)))
     digits = ".2f" if run.headline.is_fraction else ".4g"

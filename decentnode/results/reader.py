@@ -1,7 +1,7 @@
 """Reads the files of a run directory without loading torch (docs/results.md)."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +37,8 @@ class EvaluationRow(msgspec.Struct):
     consensus_distance: float | None = None
     average_model: dict[str, float | None] | None = None
     """The metrics of the mean model, by name; None where they are not known."""
+    wall_seconds: float | None = None
+    """Real seconds, where `seconds` are those of a simulation."""
 
     @property
     def ranks(self) -> list[int]:
@@ -140,6 +142,14 @@ def read_lines(path: StrPath, kind: type[T], decode: Callable[[bytes], T] | None
 def read_evaluations(path: StrPath) -> list[EvaluationRow]:
     """The rows of an `evaluations.jsonl`, by round."""
     return sorted(read_lines(path, EvaluationRow, _row), key=lambda row: row.round)
+
+
+def is_simulated(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether the times of a run are virtual: by its summary, and before its end by its transport."""
+    if "simulated" in summary:
+        return bool(summary["simulated"])
+    section = settings.get("communication")
+    return (section.get("name") if isinstance(section, dict) else section) == "simulated"
 
 
 class EvaluationFollower:

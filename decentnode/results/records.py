@@ -95,8 +95,7 @@ class Records:
     def write(self, record: RoundRecord, counters: "ByteCounters") -> None:
         """Completes a record with time and bytes of its round, and appends it; keeps the model if due."""
         record.seconds = self.seconds
-        if self.are_virtual:
-            record.wall_seconds = time.monotonic() - self._began_in_reality
+        record.wall_seconds = self.wall_seconds
         for name, total in vars(counters).items():
             setattr(record, name, total - self._before.get(name, 0))
         self._before = dict(vars(counters))
@@ -118,6 +117,15 @@ class Records:
     def seconds(self) -> float:
         """Seconds since the start of the run."""
         return self._clock.now() - self._began
+
+    @property
+    def wall_seconds(self) -> float | None:
+        """Real seconds since the start of the run, where `seconds` are virtual; None: they are real."""
+        return time.monotonic() - self._began_in_reality if self.are_virtual else None
+
+    def resume_in_reality(self, wall_seconds: float) -> None:
+        """Continues a simulated node whose run has taken so many real seconds."""
+        self._began_in_reality = time.monotonic() - wall_seconds
 
     def resume(self, seconds: float, counters: "ByteCounters") -> None:
         """Continues a node that has run for so many seconds and counted so many bytes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from decentnode.core.text import counted, first_line, readable_bytes, readable_seconds
+from decentnode.core.text import counted, first_line, ratio, readable_bytes, readable_seconds
 from decentnode.errors import UNDECODABLE, BadInput
 from decentnode.results import cards
 from decentnode.results.extra import need
@@ -24,6 +24,7 @@ from decentnode.results.reader import (
     EvaluationRow,
     StrPath,
     check_run,
+    is_simulated,
     read_evaluations,
     read_metrics,
     read_object,
@@ -139,7 +140,10 @@ class Run:
             if (average := row.of_average(headline.name)) is not None:
                 yield "average model", headline.text(average)
             yield "sent per node", readable_bytes(self.bytes_per_node[-1])
-            yield "time", readable_seconds(row.seconds)
+            yield "simulated time" if self.is_simulated else "time", readable_seconds(row.seconds)
+            if row.wall_seconds is not None:
+                faster = ratio(row.seconds, row.wall_seconds)
+                yield "wall time", f"{readable_seconds(row.wall_seconds)}, {faster} faster"
         else:
             yield headline.title, "no evaluation yet" if self.state == RUNNING else "no evaluation"
         if lost := self.summary.get("lost_nodes"):
@@ -181,6 +185,11 @@ class Run:
         """The content of `summary.json`; empty before the end of the run."""
         path = self.directory / "summary.json"
         return read_object(path) if path.exists() else {}
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether its seconds are virtual."""
+        return is_simulated(self.summary, self.settings)
 
     @property
     def model_hash(self) -> str:
@@ -280,8 +289,9 @@ class Run:
     def evaluations(self) -> "DataFrame":
         """A frame with a row for each rank and evaluation; needs pandas.
 
-        Columns: `run`, `seed`, `rank`, `round` (from 1), `seconds` (since the start), `bytes_sent` (by this
-        rank, since the start), `train_loss`, `consensus_distance` (relative, of all nodes), then the metrics
+        Columns: `run`, `seed`, `rank`, `round` (from 1), `seconds` (since the start), `wall_seconds` (real
+        ones, where `seconds` are those of a simulation), `bytes_sent` (by this rank, since the start),
+        `train_loss`, `consensus_distance` (relative, of all nodes), then the metrics
         in the units of the files (accuracy: 0 to 1).
         """
         rows = [line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row=row)]
@@ -348,7 +358,7 @@ class Run:
         if axis is BYTES:
             axis = bytes_axis([run_curves])
         elif axis is SECONDS:
-            axis = seconds_axis(run_curves.is_simulated)
+            axis = seconds_axis([run_curves.is_simulated])
         return plots.run_figure(run_curves, chosen, axis)
 
 

@@ -2,22 +2,23 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import nan
+from math import isfinite, isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from decentnode.core.text import counted, first_line, readable_bytes
+from decentnode.core.text import counted, first_line, readable_bytes, readable_seconds
 from decentnode.errors import BadInput
 from decentnode.results import cards
 from decentnode.results.bands import AXES, distance_band, metric_band
 from decentnode.results.extra import need
 from decentnode.results.figures.curves import (
     BYTES,
+    MIXED_TIMES,
     SECONDS,
     RunCurves,
     chosen_axis,
@@ -38,7 +39,7 @@ from decentnode.results.statistics import (
     interval,
     value_at,
 )
-from decentnode.results.table_cells import UNKNOWN, number, of_bytes, of_seconds
+from decentnode.results.table_cells import AT_MOST, UNKNOWN, Cell, number, of_bytes, of_seconds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -54,6 +55,8 @@ PORTS = ("base_port", "group_port")
 """Options of `communication` that a sweep chooses for runs at the same time."""
 MOST_ROWS = 40
 """Variants that the card of a study lists."""
+MOST_COLUMNS = 6
+"""Networks that have a column each in the figure of costs."""
 Measure = Callable[[Run], float]
 """A function for one number of a run; nan where it has none."""
 
@@ -76,10 +79,12 @@ class Variant:
     @property
     def had_the_machine_alone(self) -> bool:
         """Whether seconds of its runs compare: they are virtual, or no other run ran meanwhile."""
-        return all(
-            run.entry is None or run.entry.alone or bool(run.summary.get("simulated"))
-            for run in self.finished
-        )
+        return all(run.entry is None or run.entry.alone or run.is_simulated for run in self.finished)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the seconds of its runs are virtual."""
+        return all(run.is_simulated for run in self.runs)
 
     @property
     def graph_varies(self) -> bool:
@@ -154,6 +159,19 @@ class Study:
         return [variant for variant in self.variants if variant.finished]
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether the seconds of all its runs are virtual."""
+        return all(variant.is_simulated for variant in self.variants)
+
+    @property
+    def time_doubt(self) -> str:
+        """Returns why the seconds of its runs do not compare; empty where they do."""
+        if len({variant.is_simulated for variant in self.variants}) > 1:
+            return MIXED_TIMES
+        alone = all(variant.had_the_machine_alone for variant in self.compared)
+        return "" if alone else "runs shared the machine: do not compare"
+
+    @property
     def equal_bytes(self) -> float:
         """The smallest final number of bytes per node among the finished runs; 0 only if none sends.
 
@@ -171,13 +189,18 @@ class Study:
         return min([total for total in totals if total > 0] or totals, default=nan)
 
     @cached_property
+    def target(self) -> float | None:
+        """Returns `target` of the study's file; None where there is none. Raises BadInput."""
+        return _target_of(self.directories)
+
+    @cached_property
     def default_target(self) -> float:
         """Returns `target` of the study's file, otherwise the best value that every finished run reaches.
 
         The latter is rounded to one that is easier; nan without finished runs.
         """
-        if (written := _target_of(self.directories)) is not None:
-            return written
+        if self.target is not None:
+            return self.target
         best = [self.measures()["best"](run) for variant in self.compared for run in variant.finished]
         return self.headline.easier(self.headline.worst(best)) if best else nan
 
@@ -208,6 +231,25 @@ class Study:
             )
         return measures
 
+    def cost_to_target(self, variant: Variant, name: Literal["bytes", "seconds"], target: float) -> Cell:
+        """Returns bytes per node or seconds of a variant until the target, with the 95 % interval over seeds.
+
+        `<=` before an upper bound. Where runs have not reached it, the cell says in how much at least.
+        """
+        measures = self.measures(target)
+        costs = [measures[f"{name}_to_target"](run) for run in variant.finished]
+        totals = [
+            measures[name](run) for run, cost in zip(variant.finished, costs, strict=True) if isnan(cost)
+        ]
+        readable = readable_bytes if name == "bytes" else readable_seconds
+        if totals:
+            by = "" if len(totals) == len(costs) else f" by {len(totals)} of {len(costs)}"
+            return Cell(f"not reached{by} in {readable(min(totals))}")
+        cost = interval(costs)
+        half = f" ± {readable(cost.half)}" if isfinite(cost.half) else ""
+        at_most = f"{AT_MOST}" if self.is_bound(variant, target) else ""
+        return Cell(f"{at_most}{readable(cost.mean)}{half}", cost.mean, cost.half)
+
     def is_bound(self, variant: Variant, target: float) -> bool:
         """Whether the costs of a variant up to the target are upper bounds, as a run begins beyond it."""
         runs = (run for run in variant.finished if run.rows[0].round)
@@ -218,8 +260,8 @@ class Study:
 
         `target`: the headline metric, as people read it, that bytes and seconds are counted up to; default:
         the best that every variant reaches. Columns NAME and NAME_half: the mean and half of its 95 %
-        interval. `alone`: whether seconds compare; `target_is_bound`: whether the costs up to the target are
-        upper bounds.
+        interval. `simulated`: whether seconds are virtual; `alone`: whether they compare; `target_is_bound`:
+        whether the costs up to the target are upper bounds.
         """
         wanted = self.default_target if target is None else target
         measures = self.measures(wanted)
@@ -232,7 +274,8 @@ class Study:
                 for key, value in ((name, interval.mean), (f"{name}_half", interval.half))
             }
             seeds, alone = len(variant.finished), variant.had_the_machine_alone
-            row = {"variant": variant.name, **variant.axes, "seeds": seeds, **figures, "alone": alone}
+            row = {"variant": variant.name, **variant.axes, "seeds": seeds, **figures}
+            row |= {"simulated": variant.is_simulated, "alone": alone}
             rows.append(row | {"target_is_bound": self.is_bound(variant, wanted)})
         return need("pandas").DataFrame(rows)
 
@@ -273,33 +316,82 @@ class Study:
 
         return plots_study.study_figure(self._curves(chosen_metric(self.runs[0].metrics, metric), x))
 
-    def _curves(self, metric: Metric | None, x: str) -> "StudyCurves":
+    def plot_costs(self, target: float | None = None) -> "NotebookFigure":
+        """A matplotlib figure of the headline metric against time and, below, against bytes sent per node.
+
+        For each variant the mean over seeds with its 95 % interval. Where one axis of the study names the
+        transport, each of its values has a column. `target`: a line, by default at the `target` of the
+        study's file. Raises BadInput where no run has finished. Intervals need scipy.
+        """
+        from decentnode.results.figures import plots_study  # loads matplotlib
+
+        if not self.compared:
+            raise BadInput(f"{self.directories[0]}: no run has finished, so there is nothing to draw")
+        axis = self._axis_of_networks()
+        columns: dict[str, dict[str, str]] = {}
+        """The name in the figure by that of the variant, for each column."""
+        for variant in self.compared:
+            others = ", ".join(label for name, label in variant.axes.items() if name != axis)
+            column, name = (variant.axes[axis], others) if axis else ("", variant.name)
+            columns.setdefault(column, {})[variant.name] = name
+        return plots_study.cost_figure(
+            {
+                column: [self._curves(self.headline, x, names) for x in ("seconds", "bytes")]
+                for column, names in columns.items()
+            },
+            self.target if target is None else target,
+        )
+
+    def _axis_of_networks(self) -> str | None:
+        """The axis of a sweep whose values alone say how payloads travel; None where there is none."""
+        variants = self.compared
+        if any(run.entry is None for variant in variants for run in variant.runs):
+            return None
+        travels = {
+            variant.name: json.dumps(_transport(variant.runs[0]), sort_keys=True, default=str)
+            for variant in variants
+        }
+        for axis in variants[0].axes if len(variants[0].axes) > 1 else ():
+            of_label: dict[str | None, set[str]] = {}
+            for variant in variants:
+                of_label.setdefault(variant.axes.get(axis), set()).add(travels[variant.name])
+            is_decisive = all(len(each) == 1 for each in of_label.values()) and None not in of_label
+            if is_decisive and 1 < len(of_label) <= MOST_COLUMNS and len(set(travels.values())) > 1:
+                return axis
+        return None
+
+    def _curves(self, metric: Metric | None, x: str, names: Mapping[str, str] | None = None) -> "StudyCurves":
+        """The curves of all variants, or of those in `names`, which are their names in the figure."""
         from decentnode.results.figures.plots_study import StudyCurves  # loads matplotlib
 
         axis = chosen_axis(x)
         if not any(run.rows for run in self.runs):
             raise BadInput(f"{self.directories[0]}: no run has an evaluation, so there is nothing to draw")
+        shown = {variant.name: variant.name for variant in self.variants} if names is None else names
+        variants = [variant for variant in self.variants if variant.name in shown]
         if axis is BYTES:
-            axis = in_unit(max(max(run.bytes_per_node, default=0.0) for run in self.runs))
-        if axis is SECONDS and all(run.summary.get("simulated") for run in self.runs):
-            axis = seconds_axis(True)
-        if axis is SECONDS and not all(variant.had_the_machine_alone for variant in self.compared):
-            axis = replace(axis, label=f"{axis.label} (runs shared the machine: do not compare)")
-        looks = {variant.name: style_at(place) for place, variant in enumerate(self.variants)}
+            runs = [run for variant in variants for run in variant.runs]
+            axis = in_unit(max(max(run.bytes_per_node, default=0.0) for run in runs))
+        if axis is SECONDS:
+            axis = seconds_axis([self.is_simulated])
+            doubt = f" ({self.time_doubt})" if self.time_doubt else ""
+            axis = replace(axis, label=f"{axis.label}{doubt}")
+        looks = {variant.name: style_at(place) for place, variant in enumerate(variants)}
         bands = {
-            variant.name: (
+            shown[variant.name]: (
                 distance_band(variant.finished) if metric is None else metric_band(variant.finished, metric),
                 looks[variant.name],
             )
-            for variant in self.compared
+            for variant in variants
+            if variant.finished
         }
         others = {
-            f"{variant.name}, seed {run.seed} ({run.state})": (
+            f"{shown[variant.name]}, seed {run.seed} ({run.state})": (
                 AXES[x](run),
                 [row.consensus_distance or nan for row in run.rows] if metric is None else run.curve(metric),
                 looks[variant.name],
             )
-            for variant in self.variants
+            for variant in variants
             for run in variant.runs
             if run.rows and run.state != FINISHED
         }
@@ -336,7 +428,7 @@ class Study:
             "best",
             f"at {limit}",
             "sent per node",
-            "time",
+            "simulated time" if self.is_simulated else "time",
         ]
         rows = []
         for variant in self.variants[:MOST_ROWS]:
@@ -357,7 +449,9 @@ class Study:
         if states:
             counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
             notes.append(f"Runs that have not finished do not count: {counts}.")
-        if not all(variant.had_the_machine_alone for variant in self.compared):
+        if self.time_doubt == MIXED_TIMES:
+            notes.append("Times of some runs are simulated, those of others real: they do not compare.")
+        elif self.time_doubt:
             notes.append("Runs shared the machine with others: their times do not compare.")
         return cards.grid(headings, rows, colors) + cards.notes(notes)
 
@@ -439,10 +533,13 @@ def _runs_in(directory: Path) -> Iterator[Run]:
 def _identity(run: Run) -> str:
     """Returns an identity that is equal for runs of one variant."""
     settings = {key: value for key, value in run.settings.items() if key not in OF_ONE_RUN}
-    communication = settings.get("communication")
-    if isinstance(communication, dict):
-        settings["communication"] = {k: v for k, v in communication.items() if k not in PORTS}
-    return json.dumps(settings, sort_keys=True, default=str)
+    return json.dumps(settings | {"communication": _transport(run)}, sort_keys=True, default=str)
+
+
+def _transport(run: Run) -> Any:
+    """Returns the section `communication` of a run without the ports that a sweep has chosen."""
+    section = run.settings.get("communication")
+    return {k: v for k, v in section.items() if k not in PORTS} if isinstance(section, dict) else section
 
 
 def _axes(runs: Sequence[Run]) -> list[dict[str, str]]:

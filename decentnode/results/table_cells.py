@@ -8,6 +8,8 @@ from decentnode.results.metrics import Metric
 from decentnode.results.statistics import Interval
 
 UNKNOWN = "-"
+AT_MOST = "<= "
+"""The prefix of an upper bound, where the first evaluation is beyond the target already."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,10 @@ Cell: TypeAlias = str | int | float | None
 
 TEXTS = ("run",)
 WHOLE_NUMBERS = ("seed", "rank", "round", "bytes_sent")
-COLUMNS = ("run", "seed", "rank", "round", "seconds", "bytes_sent", "train_loss", "consensus_distance")
+COLUMNS = (
+    "run", "seed", "rank", "round", "seconds", "wall_seconds", "bytes_sent", "train_loss",
+    "consensus_distance",
+)  # fmt: skip
 """The columns before those of the metrics; what is neither text nor whole is a float64."""
 SECONDS = ("seconds", "wall_seconds", "train_seconds", "exchange_seconds", "mix_seconds", "evaluate_seconds")
 BYTES = (
@@ -36,8 +39,9 @@ def cells(name: str, seed: int, metrics: Sequence[Metric], row: EvaluationRow) -
     """
     for rank in row.ranks:
         yield [
-            name, seed, rank, row.round + 1, row.seconds, row.bytes_sent.get(rank), row.train_loss.get(rank),
-            row.consensus_distance, *(row.metrics.get(metric.name, {}).get(rank) for metric in metrics),
+            name, seed, rank, row.round + 1, row.seconds, row.wall_seconds, row.bytes_sent.get(rank),
+            row.train_loss.get(rank), row.consensus_distance,
+            *(row.metrics.get(metric.name, {}).get(rank) for metric in metrics),
         ]  # fmt: skip
 
 

@@ -2,13 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Protocol
 
 from decentnode.core.clock import Clock
 
 SECOND = 10**9
 """Nanoseconds."""
+
+
+class EventLoop(Protocol):
+    """What calls back at virtual times."""
+
+    def call_at_nanosecond(self, due: int, callback: Callable[..., Any], *args: Any) -> object:
+        """Calls back at a time in nanoseconds."""
 
 
 class VirtualClock(Clock):

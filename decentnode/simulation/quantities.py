@@ -2,8 +2,10 @@
 
 import csv
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +17,7 @@ from decentnode.core.registry import guess
 from decentnode.core.rng import generator
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
-from decentnode.options import NonNegativeFloat, PositiveFloat
+from decentnode.options import NonNegative, NonNegativeFloat, PositiveFloat, Probability
 
 RATES = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9}
 """Bits per second."""
@@ -28,16 +30,28 @@ Numbers = NDArray[np.float64]
 class Distribution:
     """A number for each rank, or for each pair of ranks, drawn by the seed."""
 
-    distribution: Literal["lognormal", "uniform", "exponential"]
-    """lognormal: median * exp(sigma N(0, 1)). uniform: from low to high. exponential: of that mean."""
+    distribution: Literal["lognormal", "uniform", "exponential", "quantiles"]
+    """lognormal: median * exp(sigma N(0, 1)). uniform: from low to high. exponential: of that mean.
+    quantiles: a share `levels[k]` of the numbers is at most `values[k]`. Between two of them the logarithm is
+    uniform; the first and last value also stand for what lies beyond them.
+    """
     median: PositiveFloat | str | None = None
     sigma: Annotated[float, Ge(0), Le(5)] = 0.5
     low: NonNegativeFloat | str | None = None
     high: PositiveFloat | str | None = None
     mean: PositiveFloat | str | None = None
+    levels: tuple[Probability, ...] | None = None
+    """Increasing shares, such as 0.1, 0.5, 0.9."""
+    values: tuple[PositiveFloat | str, ...] | None = None
+    """One for each level."""
 
     def __post_init__(self) -> None:
-        read = {"lognormal": ("median",), "uniform": ("low", "high"), "exponential": ("mean",)}
+        read = {
+            "lognormal": ("median",),
+            "uniform": ("low", "high"),
+            "exponential": ("mean",),
+            "quantiles": ("levels", "values"),
+        }
         needed = read[self.distribution]
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
@@ -47,6 +61,13 @@ class Distribution:
                 raise ValueError(
                     f"{field.name} is no option of {self.distribution} (known: {', '.join(needed)})"
                 )
+        levels, values = self.levels or (), self.values or ()
+        if len(levels) != len(values):
+            raise ValueError(f"{len(levels)} levels and {len(values)} values; each level needs a value")
+        if self.distribution == "quantiles" and len(levels) < 2:
+            raise ValueError("levels must be two or more, for instance [0.1, 0.5, 0.9]")
+        if any(left >= right for left, right in pairwise(levels)):
+            raise ValueError(f"levels must increase: {', '.join(f'{level:g}' for level in levels)}")
 
     def draw(self, units: dict[str, float], shape: tuple[int, ...], *key: object) -> Numbers:
         """Returns drawn numbers in the basic unit; `key`: seed and purpose."""
@@ -58,22 +79,39 @@ class Distribution:
             if low > high:
                 raise ValueError(f"low is {self.low}, and high is only {self.high}")
             return random.uniform(low, high, shape)
+        if self.distribution == "quantiles":
+            values = [in_unit(value, units) for value in self.values or ()]
+            return _at_quantiles(random.random(shape), self.levels or (), values)
         return in_unit(self.mean, units) * random.exponential(1.0, shape)
+
+
+def _at_quantiles(shares: Numbers, levels: Sequence[float], values: Sequence[float]) -> Numbers:
+    """Returns the numbers below which these shares of a distribution lie, from its quantiles."""
+    if any(not value > 0 for value in values):
+        raise ValueError("the values of quantiles must be > 0")
+    if any(left > right for left, right in pairwise(values)):
+        raise ValueError("values must not decrease where levels increase")
+    return np.exp(np.interp(shares, levels, np.log(values)))
 
 
 @dataclass(frozen=True)
 class Regions:
-    """Nodes in data centers: half of measured round-trip times, and a time within each of them.
+    """Nodes in measured regions, which have the ranks in blocks.
 
-    The ranks are dealt to the regions in blocks of equal size.
+    azure: data centers, with half of the round-trip time between two of them. mlab: links of homes in a
+    country, drawn from its quantiles; from i to j it takes half of both round-trip times to a server.
     """
 
-    table: Literal["azure"]
-    """azure: medians between eight regions of Azure in July 2026 (tables/azure.csv)."""
+    table: Literal["azure", "mlab"]
+    """azure: median latencies between eight regions of Azure in July 2026. mlab: quantiles of rates and of
+    round-trip times to a server in eight countries in October 2025 (tables/*.csv).
+    """
     regions: tuple[str, ...] | None = None
     """Some of its regions; null: all."""
+    shares: tuple[PositiveFloat, ...] | None = None
+    """How many of the ranks each region has, relative to the others; null: all as many."""
     within: NonNegativeFloat | str = "0.5 ms"
-    """The time between two nodes of one region."""
+    """azure: the time between two nodes of one region."""
 
     def __post_init__(self) -> None:
         known = self.times
@@ -82,31 +120,111 @@ class Regions:
                 raise ValueError(
                     f"no region {quoted(region)}{guess(region, known)} (known: {', '.join(known)})"
                 )
+        if self.shares is not None and len(self.shares) != len(self.names):
+            raise ValueError(f"{len(self.shares)} shares for {len(self.names)} regions; each needs one")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The regions that have ranks."""
+        return self.regions or tuple(self.times)
 
     @cached_property
     def times(self) -> dict[str, dict[str, float]]:
-        """Round-trip times in milliseconds, by source and target."""
+        """By region the figures of the table: azure, round-trip milliseconds by target; mlab, quantiles."""
         text = (Path(__file__).parent / "tables" / f"{self.table}.csv").read_text("utf-8")
         rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-        return {row.pop("source"): {name: float(ms) for name, ms in row.items() if ms} for row in rows}
+        return {row.pop("source"): {name: float(cell) for name, cell in row.items() if cell} for row in rows}
 
-    def latencies(self, nodes: int) -> Numbers:
-        """Returns seconds from rank to rank, shape (nodes, nodes)."""
-        names, times = self.regions or tuple(self.times), self.times
-        of_rank = [names[rank * len(names) // nodes] for rank in range(nodes)]
-        within = in_unit(self.within, TIMES)
-        between = {(i, j): within if i == j else times[i][j] / 2000 for i in names for j in names}
+    def of_ranks(self, nodes: int) -> list[str]:
+        """Returns the region of each rank."""
+        shares = np.cumsum(self.shares or [1.0] * len(self.names))
+        middles = (np.arange(nodes) + 0.5) / nodes * shares[-1]
+        return [self.names[number] for number in np.searchsorted(shares, middles)]
+
+    def draw(self, figure: str, nodes: int, *key: object) -> Numbers:
+        """Returns a figure of the access link of each rank, as the table has it; `key`: seed and purpose."""
+        if self.table != "mlab":
+            raise ValueError(f"{self.table} has latencies alone; mlab has quantiles of rates")
+        random = generator(*key)  # type: ignore[arg-type]
+        drawn, of_rank = random.random(nodes), np.array(self.of_ranks(nodes))
+        for region in self.names:
+            row = {name: value for name, value in self.times[region].items() if name.startswith(f"{figure} ")}
+            levels = [float(name.rpartition("p")[2]) / 100 for name in row]
+            drawn[of_rank == region] = _at_quantiles(drawn[of_rank == region], levels, [*row.values()])
+        return drawn
+
+    def latencies(self, nodes: int, *key: object) -> Numbers:
+        """Returns seconds from rank to rank, shape (nodes, nodes); `key`: seed and purpose of draws."""
+        if self.table == "mlab":
+            to_server = self.draw("rtt_ms", nodes, *key) / 2000
+            return to_server[:, None] + to_server[None, :]
+        within, times = in_unit(self.within, TIMES), self.times
+        between = {(i, j): within if i == j else times[i][j] / 2000 for i in self.names for j in self.names}
+        of_rank = self.of_ranks(nodes)
         return np.array([[between[i, j] for j in of_rank] for i in of_rank])
 
 
-PerRank = NonNegativeFloat | str | tuple[NonNegativeFloat | str, ...] | Distribution
-"""A number in the basic unit, a text with a unit, one for each rank, a distribution, or a file of numbers."""
-PerPair = PerRank | Regions
-"""The same for pairs of ranks."""
+PerRank = NonNegativeFloat | str | tuple[NonNegativeFloat | str, ...] | Distribution | Regions
+"""A number in the basic unit, a text with a unit, one for each rank, a distribution, a file, or regions."""
 
 
-def in_unit(value: float | str | None, units: dict[str, float]) -> float:
-    """Returns a quantity in the basic unit; raises ValueError that says what would be right."""
+@dataclass(frozen=True)
+class Edges:
+    """Numbers of single edges, and of all other pairs of ranks."""
+
+    edges: str | tuple[tuple[NonNegative, NonNegative, NonNegativeFloat | str], ...]
+    """[rank i, rank j, number] each, or a file of lines `i j number`.
+
+    It holds from i to j, and from j to i unless that way has a number of its own.
+    """
+    others: PerRank | None = None
+    """All other pairs; null: no latency, or no limit of the rate."""
+
+    def numbers(self, units: dict[str, float], nodes: int, key: str, seed: int) -> Numbers:
+        """Returns the numbers of all pairs, shape (nodes, nodes); raises ValueError and BadInput."""
+        if self.others is None:
+            numbers = np.full((nodes, nodes), np.inf if units is RATES else 0.0)
+        else:
+            numbers = numbers_of(self.others, units, nodes, key, seed, pairs=True).copy()
+        values: dict[tuple[int, int], float] = {}
+        for place, words in self._lines():
+            try:
+                if len(words) != 3:
+                    raise ValueError("must be two ranks and a number")
+                source, target = (int(word) for word in words[:2])
+                values[source, target] = _plain(words[2], units)
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from None
+            if source == target or not (0 <= source < nodes and 0 <= target < nodes):
+                raise ValueError(
+                    f"{place}: {source} {target} must be two of the {nodes} ranks, 0 to {nodes - 1}"
+                )
+        for (source, target), value in values.items():
+            numbers[source, target] = value
+            if (target, source) not in values:
+                numbers[target, source] = value
+        return numbers
+
+    def _lines(self) -> Iterator[tuple[str, list[str]]]:
+        """Yields where an edge is written, and its words."""
+        if not isinstance(self.edges, str):
+            yield from ((f"edges[{n}]", [str(word) for word in edge]) for n, edge in enumerate(self.edges))
+            return
+        path = Path(self.edges)
+        for number, words in _rows(path):
+            # A unit may stand apart: `0 1 20 ms`.
+            yield f"{path}:{number}", [*words[:2], " ".join(words[2:])] if len(words) > 3 else words
+
+
+PerPair = PerRank | Edges
+"""The same for pairs of ranks, or for single edges."""
+
+
+def in_unit(value: float | str | None, units: dict[str, float], may_be_file: bool = True) -> float:
+    """Returns a quantity in the basic unit; raises ValueError that says what would be right.
+
+    `may_be_file`: whether the option may name a file, which was not there.
+    """
     if isinstance(value, int | float):
         return float(value)
     example = "10 Mbit/s (megabits)" if units is RATES else "20 ms"
@@ -117,7 +235,7 @@ def in_unit(value: float | str | None, units: dict[str, float]) -> float:
             if match and not match[2]
             else "has an unknown unit"
             if match
-            else "is no number, nor a file that is there"
+            else f"is no number{', nor a file that is there' if may_be_file else ''}"
         )
         raise ValueError(
             f"{quoted(value or '')} {problem}; write it like {example}; units: {', '.join(units)}"
@@ -135,8 +253,14 @@ def numbers_of(
     """
     shape = (nodes, nodes) if pairs else (nodes,)
     try:
+        if isinstance(quantity, Edges):
+            return quantity.numbers(units, nodes, key, seed)
         if isinstance(quantity, Regions):
-            return quantity.latencies(nodes)
+            if pairs and units is RATES:
+                raise ValueError(f"{quantity.table} has no rates between two nodes")
+            if pairs:
+                return quantity.latencies(nodes, seed, key)
+            return quantity.draw(f"{key}_mbps", nodes, seed, key) * 1e6
         if isinstance(quantity, Distribution):
             return quantity.draw(units, shape, seed, key)
         if isinstance(quantity, str) and Path(quantity).is_file():
@@ -153,16 +277,21 @@ def numbers_of(
         raise BadInput.at(key, str(error)) from None
 
 
-def _read(path: Path, units: dict[str, float], nodes: int, pairs: bool) -> Numbers:
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields number and words of the lines of a file, apart by commas or blanks; raises ValueError."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as text: {error}") from error
-    rows: list[list[float]] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = [word.strip() for word in (line.split(",") if "," in line else line.split())]
-        if not words or line.lstrip().startswith("#"):
-            continue
+        if words and not line.lstrip().startswith("#"):
+            yield number, words
+
+
+def _read(path: Path, units: dict[str, float], nodes: int, pairs: bool) -> Numbers:
+    rows: list[list[float]] = []
+    for number, words in _rows(path):
         try:
             rows.append([_plain(word, units) for word in words])
         except ValueError as error:

@@ -5,7 +5,7 @@ A pace can only slow down. It acts in both time models, so that these can be com
 all that a step takes: nothing is measured.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import inf
@@ -15,14 +15,25 @@ from typing import Annotated, Literal
 from annotated_types import Gt, Le
 
 from decentnode.core.clock import Clock
+from decentnode.core.registry import guess
 from decentnode.core.rng import generator
-from decentnode.errors import BadInput
+from decentnode.core.text import counted, quoted
+from decentnode.errors import BadInput, Defect, refuse
 from decentnode.options import Fraction, PositiveFloat
+from decentnode.simulation.quantities import TIMES, in_unit
+from decentnode.training.device_classes import (
+    TOLERANCE,
+    DeviceClass,
+    dealt,
+    positive_number,
+    read_classes,
+)
 
 MOST_SECONDS = 3600.0
 """Seconds of a step, at most, however slow the node is: every run ends."""
 BEAT_INTERVAL = 0.25
 """Seconds between two heartbeats of a node that sleeps."""
+KEY = "training.pace"
 
 
 @dataclass(frozen=True)
@@ -60,60 +71,149 @@ class RandomSlowdown:
 
 @dataclass(frozen=True)
 class PaceSettings:
-    """The least seconds of a local step: step_seconds times the slowdown of the rank."""
+    """The least seconds of a local step: step_seconds, times factors of rank, device and round."""
 
-    step_seconds: PositiveFloat
+    step_seconds: PositiveFloat | str
+    """Seconds, or a text with a unit such as `50 ms`."""
     slowdown: PositiveFloat | tuple[PositiveFloat, ...] | RandomSlowdown = 1.0
     """A factor for all ranks, one for each rank or machine, or a distribution."""
+    device_classes: Path | None = None
+    """A CSV file of devices with the header `class,factor` or `class,factor,share`. A factor says how many
+    times longer a step takes than on a device of factor 1, where it takes step_seconds.
+    """
+    device: str | tuple[str, ...] | Mapping[str, Fraction] | None = None
+    """The class of all ranks, one for each rank or machine, or the share of each class, drawn by the seed;
+    null: the shares in the file.
+    """
     trace_path: str | None = None
     """A file of further factors: one line per rank with numbers, apart by commas or spaces, used round by
-    round and then again.
+    round.
     """
+    trace_repeats: bool = True
+    """Whether a trace begins again after its end; false: it must have a number for each round."""
 
     def __str__(self) -> str:
-        slowdown = self.slowdown
+        slowdown, device = self.slowdown, self.device
         if isinstance(slowdown, RandomSlowdown):
             how = f", slowdown {slowdown.distribution}"
         else:
             how = ", slowdown by rank" if isinstance(slowdown, tuple) else f" x {slowdown:g}"
         how = "" if how == " x 1" else how
-        return f"steps of {self.step_seconds:g} s{how}{', by trace' if self.trace_path else ''}"
+        if self.device_classes is not None:
+            devices = device if isinstance(device, str) else f"devices of {self.device_classes.name}"
+            how += f", {devices}"
+        return f"steps of {self.seconds:g} s{how}{', by trace' if self.trace_path else ''}"
 
     @cached_property
-    def trace(self) -> list[list[float]]:
-        """The factors in the file by rank; one line of 1 where there is none. Raises BadInput."""
+    def seconds(self) -> float:
+        """The step_seconds as a number; raises BadInput where the text has no unit of time."""
+        try:
+            seconds = in_unit(self.step_seconds, TIMES, may_be_file=False)
+        except ValueError as error:
+            raise BadInput.at(f"{KEY}.step_seconds", str(error)) from None
+        if not 0 < seconds < inf:
+            raise BadInput.at(f"{KEY}.step_seconds", f"must be > 0 and finite, not {self.step_seconds}")
+        return seconds
+
+    @cached_property
+    def classes(self) -> dict[str, DeviceClass]:
+        """The classes of devices by name; empty without a file. Raises BadInput."""
+        return {} if self.device_classes is None else read_classes(self.device_classes)
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The share of each class where classes are drawn, otherwise empty; raises BadInput."""
+        if self.device_classes is None or isinstance(self.device, str | tuple):
+            return {}
+        if self.device is None:
+            found = {name: one.share for name, one in self.classes.items() if one.share is not None}
+            place, key = f"{self.device_classes}: ", f"{KEY}.device_classes"
+            if not found:
+                what = "missing: the file has no shares; name a class, one for each rank, or a share of each"
+                raise BadInput.at(f"{KEY}.device", what)
+        else:
+            found, place, key = dict(self.device), "", f"{KEY}.device"
+        if abs(sum(found.values()) - 1) > TOLERANCE:
+            raise BadInput.at(key, f"{place}the shares add up to {sum(found.values()):g}; they must be 1")
+        return found
+
+    @cached_property
+    def trace(self) -> list[tuple[int, list[float]]]:
+        """By rank the number of its line in the file, and its factors; empty without a file.
+
+        Raises BadInput.
+        """
         if self.trace_path is None:
             return []
-        key = "training.pace.trace_path"
+        key = f"{KEY}.trace_path"
         try:
             lines = Path(self.trace_path).read_text("utf-8").splitlines()
-            factors = [
-                [float(word) for word in line.replace(",", " ").split()] for line in lines if line.strip(" ,")
-            ]
         except OSError as error:
             raise BadInput.at(key, f"{self.trace_path}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise BadInput.at(
                 key, f"{self.trace_path}: must be text with one line of numbers per rank"
             ) from None
-        except ValueError as error:
-            raise BadInput.at(key, f"{self.trace_path}: {error}") from None
-        if not all(0 < number < inf for line in factors for number in line):
-            raise BadInput.at(key, f"{self.trace_path}: factors must be finite and > 0")
-        return factors
+        words = [(number, line.replace(",", " ").split()) for number, line in enumerate(lines, 1)]
+        return [
+            (number, [positive_number(word, f"{self.trace_path}:{number}: a factor", key) for word in row])
+            for number, row in words
+            if row
+        ]
 
     def of_rank(self, rank: int, nodes: int, seed: int, clock: Clock) -> "Pace":
         """The pace of one node."""
         return Pace(self, rank, nodes, seed=seed, clock=clock)
 
-    def check(self, nodes: int) -> None:
-        """Raises BadInput where the file does not fit that number of nodes."""
-        if self.trace_path is not None and len(self.trace) != nodes:
-            raise BadInput.at(
-                "training.pace.trace_path",
-                f"{self.trace_path} has {len(self.trace)} lines; it must have one "
-                f"for each of the {nodes} ranks",
-            )
+    def device_of(self, rank: int, nodes: int, seed: int) -> str:
+        """The class of a rank's device."""
+        if isinstance(self.device, str):
+            return self.device
+        return self.device[rank] if isinstance(self.device, tuple) else dealt(self.shares, nodes, seed)[rank]
+
+    def check(self, nodes: int, rounds: int) -> None:
+        """Raises BadInput for all that does not fit a run of so many nodes and rounds, or the files."""
+        defects: list[Defect] = []
+        for check in (
+            lambda: self.seconds,
+            self._check_devices,
+            lambda: self._check_trace(nodes, rounds),
+        ):
+            try:
+                check()
+            except BadInput as error:
+                defects += error.defects
+        refuse(defects)
+
+    def _check_devices(self) -> None:
+        if self.device_classes is None:
+            if self.device is not None:
+                what = "needs device_classes, a CSV file with the header class,factor"
+                raise BadInput.at(f"{KEY}.device", what)
+            return
+        device = self.device
+        for name in [device] if isinstance(device, str) else device or ():
+            if name not in self.classes:
+                known = guess(name, self.classes) or f" (known: {', '.join(self.classes)})"
+                raise BadInput.at(f"{KEY}.device", f"no class {quoted(name)} in {self.device_classes}{known}")
+        _ = self.shares
+
+    def _check_trace(self, nodes: int, rounds: int) -> None:
+        if self.trace_path is None:
+            if not self.trace_repeats:
+                raise BadInput.at(f"{KEY}.trace_repeats", "needs trace_path; leave it out")
+            return
+        if len(self.trace) != nodes:
+            what = f"has {len(self.trace)} lines; it must have one for each of the {nodes} ranks"
+            raise BadInput.at(f"{KEY}.trace_path", f"{self.trace_path} {what}")
+        for number, factors in self.trace:
+            if not self.trace_repeats and len(factors) < rounds:
+                what = f"ends after {counted(len(factors), 'round')}, and the run has {rounds}"
+                raise BadInput.at(
+                    f"{KEY}.trace_path",
+                    f"{self.trace_path}:{number}: {what}; add numbers, or let it begin again "
+                    "(trace_repeats: true)",
+                )
 
 
 @dataclass(frozen=True)
@@ -126,6 +226,14 @@ class Pace:
     seed: int
     clock: Clock
 
+    @cached_property
+    def device_factor(self) -> float:
+        """The factor of the class of its device; 1 without classes."""
+        settings = self.settings
+        if settings.device_classes is None:
+            return 1.0
+        return settings.classes[settings.device_of(self.rank, self.nodes, self.seed)].factor
+
     def seconds(self, round: int, step: int) -> float:
         """The least duration of a step."""
         slowdown, trace = self.settings.slowdown, self.settings.trace
@@ -134,8 +242,9 @@ class Pace:
         else:
             factor = slowdown[self.rank] if isinstance(slowdown, tuple) else slowdown
         if trace:
-            factor *= trace[self.rank][round % len(trace[self.rank])]
-        return min(self.settings.step_seconds * factor, MOST_SECONDS)
+            _, factors = trace[self.rank]
+            factor *= factors[round % len(factors)]
+        return min(self.settings.seconds * self.device_factor * factor, MOST_SECONDS)
 
     async def keep(self, began: float, round: int, step: int, beat: Callable[[], None]) -> None:
         """Sleeps until a step that began at that time has taken its least duration."""

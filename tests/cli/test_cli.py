@@ -234,14 +234,15 @@ def test_a_file_that_cannot_be_read_is_refused_before_anything_slow_is_imported(
     code = f"""
 import sys
 from decentnode.cli.app import main
-for command in ("run", "validate", "keys", "tune", "doctor"):
+for command in ("run", "validate", "calibrate", "keys", "tune", "doctor"):
     try:
         main([command, {str(path)!r}])
     except SystemExit as end:
         print(command, end.code, "torch" in sys.modules)
 """
     assert python(code).splitlines() == [
-        "run 2 False", "validate 2 False", "keys 2 False", "tune 2 False", "doctor 2 False"
+        "run 2 False", "validate 2 False", "calibrate 2 False",
+        "keys 2 False", "tune 2 False", "doctor 2 False"
     ]  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_a_run_has_begun_when_its_last_node_begins_its_first_round():
 def test_progress_is_read_once_and_only_of_nodes_that_have_done_a_round_since():
     heartbeats = HeartbeatBoard([3, 7, 9])
     assert heartbeats.new_progress() == {}
-    first, second = NodeProgress(0, 0.5, 1 << 40, None), NodeProgress(4, None, 7, 1.25)
+    first, second = NodeProgress(0, 0.5, 1 << 40, None), NodeProgress(4, None, 7, 1.25, 133.5)
     heartbeats.of(3).record_progress(first)
     heartbeats.of(9).record_progress(second)
     assert heartbeats.new_progress() == {3: first, 9: second}

@@ -1215,7 +1215,42 @@ time_model=asynchronous sharing=ad_psgd 'graph={name: exponential, nodes: 4}'
     | training.pace.slowdown.share | must be a number > 0 and <= 1, not 2
 'training.pace={step_seconds: 0.01, slowdown: {distribution: exponential, sigma: 1}}'
     | training.pace.slowdown | sigma is no option of exponential (known: drawn)
+'communication={name: simulated, uplink: {distribution: lognormal, medain: 1}}'
+    | communication.uplink.medain | unknown key; did you mean 'median'?
+'communication={name: simulated, latency: {table: mlab, shares: [1, -2]}}'
+    | communication.latency.shares[1] | must be a number > 0, not -2
+'communication={name: simulated, latency: {table: azur}}'
+    | communication.latency.table | must be 'azure' or 'mlab', not 'azur'
+'communication={name: simulated, uplink: {distribution: quantiles, levels: [0.9, 0.1], values: [1, 2]}}'
+    | communication.uplink | levels must increase: 0.9, 0.1
+training.pace=instant 'communication={name: simulated, downlink: {table: azure}}'
+    | communication.downlink | azure has latencies alone; mlab has quantiles of rates
 'training.pace={step_seconds: 0.01, slowdown: [1, 2, 3]}'
     | training.pace.slowdown | must have one number for each of the 4 ranks or ...
+training.pace.step_seconds=-1 | training.pace.step_seconds | must be a number > 0 or text, not -1
+training.pace.step_seconds='0 ms' | training.pace.step_seconds | must be > 0 and finite, not 0 ms
+training.pace.step_seconds='5 mss'
+    | training.pace.step_seconds | '5 mss' has an unknown unit; write it like 20 ms; units: ns, us, ms, s, ...
+training.pace.step_seconds=-5ms
+    | training.pace.step_seconds | '-5ms' is no number; write it like 20 ms; units: ...
+'training.pace={step_seconds: 1, trace_repeats: false}'
+    | training.pace.trace_repeats | needs trace_path; leave it out
+'training.pace={step_seconds: 1, trace_path: paces.csv, trace_repeats: false}' rounds=3
+    | training.pace.trace_path | {here}/paces.csv:2: ends after 2 rounds, and the run has 3; add numbers, or
+    + let it begin again (trace_repeats: true)
+'training.pace={step_seconds: 1, device: phone}'
+    | training.pace.device | needs device_classes, a CSV file with the header class,factor
+'training.pace={step_seconds: 1, device_classes: devices.csv, device: phon}'
+    | training.pace.device | no class 'phon' in {here}/devices.csv; did you mean 'phone'?
+'training.pace={device: {phone: 0.5, tablet: 0.5}, step_seconds: 1, device_classes: devices.csv}'
+    | training.pace.device | no class 'tablet' in {here}/devices.csv (known: phone, laptop)
+'training.pace={device: {phone: 0.5}, step_seconds: 1, device_classes: devices.csv}'
+    | training.pace.device | the shares add up to 0.5; they must be 1
+'training.pace={step_seconds: 1, device_classes: devices.csv, device: [phone, laptop]}'
+    | training.pace.device | must have one class for each of the 4 ranks or 1 machines, not 2
+'training.pace={step_seconds: 1, device_classes: device.csv}'
+    | training.pace.device_classes | no such file: {here}/device.csv; did you mean 'devices.csv'?
+communication=simulated training.seconds_per_round=1 training.pace=instant
+    | training.seconds_per_round | needs training.pace in virtual time: ...
 """
 """Words after the file BASE, and what follows `command line: `, or whole lines."""

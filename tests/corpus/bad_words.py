@@ -91,6 +91,7 @@ graph ring nodes=4 --wights x
     | decentnode: No such option: --wights (Possible options: --weights) (see decentnode --help)
 graph ring nodes=4 --rounds 3 | --rounds is for a picture; add --draw FILE
 graph ring nodes=4 --draw x.png --color red | --color: must be machine, label or none, not 'red'
+graph ring nodes=4 --network | --network needs a configuration, such as configs/simulated.yaml
 graph ring nodes=4 --draw x.png --color label
     | --color label needs a configuration, such as configs/quickstart.yaml
 graph x.yaml --weights x | --weights is for a graph; of an experiment change sharing.weights=RULE
@@ -129,6 +130,11 @@ tune x.yaml 'sharing={name: stc, server: 0}' 'graph={name: star, nodes: 4}'
 tune x.yaml sharing=choco 'graph={name: ring, nodes: 1}' mapping=null
     | command line: graph: one node alone has no neighbor to agree with
 tune x.yaml rounds=x | command line: rounds: must be a whole number > 0, not 'x'
+calibrate | decentnode: Missing argument 'CONFIG' (see decentnode --help)
+calibrate y.yaml | y.yaml: cannot be read: No such file or directory
+calibrate x.yaml --steps 1
+    | decentnode: Invalid value for '--steps': Input should be greater than or equal to 3 ...
+calibrate x.yaml rounds=x | command line: rounds: must be a whole number > 0, not 'x'
 list sharng | unknown kind or plug-in 'sharng'; did you mean 'sharing'? (known: ...)
 list optimizer | unknown kind or plug-in 'optimizer' (known: ...)
 list sharing graph | unknown sharing 'graph' (known: ad_psgd, all_reduce, ...
@@ -166,5 +172,18 @@ run x.yaml machine=2 'mapping={machines: [{address: 127.0.0.1, nodes: 2}, {addre
 doctor x.yaml security=none 'mapping={machines: [{address: 203.0.113.7, nodes: 2}, {address:
     + 203.0.113.8, nodes: 2}]}'
     | command line: mapping: no machine has an address of this host (0: 203.0.113.7, 1: 203.0.113.8); ...
+convert king nowhere | nowhere: cannot be read: No such file or directory
+convert kng ring.edges
+    | convert: unknown kind 'kng'; did you mean 'king'? (known: fedscale-capacity, fedscale-availability,
+    + flash, king, wonderproxy, matrix)
+convert matrix ring.edges | convert: a matrix needs --unit: us, ms, s
+convert king ring.edges --unit min | convert: --unit must be us, ms, s, not 'min'
+convert king ring.edges --nodes 0 | convert: --nodes must be at least 1, not 0
+convert king ring.edges --hours 2 | convert: --hours is no option of king, but of fedscale-availability, flash
+convert flash ring.edges --complete
+    | convert: --complete is no option of flash, but of king, wonderproxy, matrix
+convert flash ring.edges --hours nan | convert: --hours must be > 0, not nan
+convert flash ring.edges | ring.edges: no pickle of plain values: ...
+convert king ring.edges | ring.edges:2: has 2 numbers; the first line has 1
 """
 """Command lines beside the file BASE, which is right."""

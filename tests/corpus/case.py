@@ -17,6 +17,8 @@ COMMON: dict[str, str] = {
     "asymmetric.adj": "4\n1\n0 2\n3\n2 0\n",
     "mixed.edges": "4\n0 1\n1 0\n1 2\n2 1\n2 3\n3 0\n0 3\n",
     "bad_weights.txt": "0.5 0.5 0 0\n",
+    "devices.csv": "class,factor,share\nphone,4,0.5\nlaptop,1,0.5\n",
+    "paces.csv": "1 1 1\n1 2\n1 1 1\n1 1 1\n",
     "full/file": "of somebody\n",
     "there/machines.json": "{}\n",
     "torn/run.json": '{"schema": 1, "ru',

@@ -21,7 +21,15 @@ from rich.console import Console
 
 from decentnode.communication.launcher_link.reports import Failed, Finished, Published, RoundProgress
 from decentnode.config.settings import EvaluationSettings
-from decentnode.core.text import clock_time, counted, decimal, percent, readable_bytes, readable_seconds
+from decentnode.core.text import (
+    clock_time,
+    counted,
+    decimal,
+    percent,
+    ratio,
+    readable_bytes,
+    readable_seconds,
+)
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
 from decentnode.launcher.report import live_view
@@ -341,6 +349,22 @@ def test_the_panel_shows_where_the_run_is() -> None:
         "0.2500 test", "consensus distance 0.0809", "12.4 MB", "6.2 MB/s", "0 lost", "0:20, about 1:00 left",
     ):  # fmt: skip
         assert part in text
+
+
+def test_a_simulation_shows_virtual_and_wall_time_and_their_ratio(output) -> None:
+    dashboard = Dashboard("trial", 40, began=100.0, seconds_before=2.0)
+    dashboard.update(Standing(done=10.0, sent=1000, virtual_seconds=133.0), now=102.0)
+    text = shown(dashboard, 102.0)
+    assert "virtual 2 min 13 s, wall 4.0 s, 33x, about 0:06 left" in text and "B/s (wall)" in text
+    screen = LiveConsole(output)
+    screen.evaluated(msgspec.structs.replace(ROW, seconds=133.0, wall_seconds=4.0))
+    names, line = output.getvalue().splitlines()
+    assert names.endswith("     sent     virtual      wall  ratio")
+    assert line.endswith(" 12.4 MB  2 min 13 s     4.0 s    33x") and len(line) == len(names)
+    # A simulation may be slower than reality, and has no ratio before any real time.
+    assert [ratio(3.0, 30.0), ratio(3.0, 1000.0), ratio(9.0, 4.0), ratio(1.0, 0.0)] == [
+        "0.1x", "0.003x", "2.2x", "-",
+    ]  # fmt: skip
 
 
 def test_the_panel_keeps_the_evaluation_of_the_highest_round() -> None:

@@ -11,18 +11,21 @@ import yaml
 
 from decentnode.errors import BadInput
 from decentnode.results import Run, Study
+from decentnode.results.compare import compare
+from decentnode.results.figures.curves import read_runs
 from decentnode.results.metrics import ACCURACY, CLASSIFICATION, LOSS
 from decentnode.results.reader import SCHEMA, EvaluationRow
 from decentnode.results.records import write_atomically
 from decentnode.results.run import RunEntry
-from decentnode.results.study import read_variants
+from decentnode.results.study import STUDY_FILE, read_variants
 from decentnode.studies.report.charts import curve_charts
-from decentnode.studies.report.tables import main_table
+from decentnode.studies.report.tables import cost_lines, main_table, narrow
 
 
 def make_run(
     path: Path, accuracies: list[tuple[float, float]], seed: int = 0, sharing: str = "gossip",
     sent: int = 1000, done: bool = True, entry: RunEntry | None = None, metrics=CLASSIFICATION,
+    network: str = "",
 ) -> Path:  # fmt: skip
     """A run of two nodes with an evaluation of both after every tenth round, a second apart."""
     path.mkdir(parents=True)
@@ -33,6 +36,8 @@ def make_run(
         "sharing": {"name": sharing},
         "rounds": 30,
     }
+    if network:
+        settings["communication"] = {"name": "simulated", "latency": network}
     (path / "config.yaml").write_text(yaml.safe_dump(settings))
     rows = [
         EvaluationRow(
@@ -62,10 +67,58 @@ def test_a_run_is_a_tidy_table(tmp_path):
     assert run.curve() == pytest.approx([60.0, 85.0]) and isnan(run.curve(LOSS)[0])
     assert (run.rounds, run.bytes_per_node, run.seconds) == ([10, 20], [2000.0, 4000.0], [1.0, 2.0])
     frame = run.evaluations
-    assert frame.shape == (4, 10)
+    assert frame.shape == (4, 11) and frame["wall_seconds"].isna().all()
     last = frame.iloc[-1]
     assert (last["rank"], last["round"], last["accuracy"], last["bytes_sent"]) == (1, 20, 0.9, 6000)
     assert isnan(last["loss"]) and isnan(last["train_loss"]) and frame["train_loss"][0] == 0.25
+
+
+def test_times_of_a_simulated_study_are_virtual_and_say_until_when(tmp_path):
+    """Two networks and two schemes: a column of the figure for each network, in seconds and in bytes."""
+    for network in ("near", "far"):
+        for scheme, ends in (("gossip", (0.8, 0.9)), ("choco", (0.6, 0.7))):
+            for seed, end in enumerate(ends):
+                entry = RunEntry(
+                    "s", f"{network}_{scheme}", {"network": network, "scheme": scheme}, seed, False
+                )
+                values = [(0.5, 0.5), (end, end)]
+                path = tmp_path / "s" / f"{network}_{scheme}" / f"seed-{seed}"
+                make_run(path, values, seed=seed, sharing=scheme, entry=entry, network=network)
+    (tmp_path / "s" / STUDY_FILE).write_text("target: 75\n")
+    study = Study(tmp_path / "s")
+    # Runs at the same time take the same virtual time.
+    assert study.is_simulated and study.time_doubt == "" and study.target == 75.0
+    texts = {
+        variant.name: [study.cost_to_target(variant, name, 75.0).text for name in ("seconds", "bytes")]
+        for variant in study.variants
+    }
+    # Crossed between evaluations at 1 and 2 s: (75 - 50) / 30 and / 40 after the first.
+    assert texts["near_gossip"][0].startswith("1.7 s ± 1.3 s")
+    assert texts["near_choco"] == ["not reached in 2.0 s", "not reached in 4.0 kB"]
+    assert study.cost_to_target(study.variants[0], "seconds", 65.0).text == "not reached by 1 of 2 in 2.0 s"
+    figure = study.plot_costs()
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["far", "near", "", ""]
+    assert [axes.get_xlabel() for axes in figure.axes] == [
+        "simulated seconds", "simulated seconds", "kB sent per node", "kB sent per node",
+    ]  # fmt: skip
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["choco", "gossip", "target 75"]
+    assert study.plot(x="seconds").axes[0].get_xlabel() == "simulated seconds"
+    assert "simulated time" in study._repr_html_() and "simulated time" in study.runs[0]._repr_html_()
+    assert [*study.table()["simulated"]] == [True] * 4
+    real = make_run(tmp_path / "real", [(0.5, 0.5), (0.9, 0.9)])
+    mixed = Study(study.runs[0], real)
+    assert "do not compare" in mixed.plot(x="seconds").axes[0].get_xlabel()
+    assert "do not compare" in mixed._repr_html_()
+    first, *_ = compare(read_runs([study.runs[0].directory, real]), 75)
+    assert first.startswith("Times of some runs are simulated")
+    heading = next(line for line in compare(read_runs([study.runs[0].directory]), 75) if "points" in line)
+    assert heading.count("simulated time") == 2
+    table = main_table(study, 75.0)
+    assert table.headings[-2:] == ["bytes to 75 %", "simulated time to 75 %"]
+    assert "simulated time to 75 %" in narrow(table).headings
+    assert [*cost_lines(study, 75.0)][1].split()[:2] == ["far_choco", "2"]
+    assert curve_charts(study)["accuracy_seconds"]["layout"]["xaxis"]["title"]["text"] == "simulated seconds"
 
 
 def test_the_best_evaluation_is_chosen_by_validation_where_there_is_some(tmp_path):

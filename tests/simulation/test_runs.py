@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 import decentnode
 from decentnode.core.byte_counters import HEADER_BYTES
@@ -36,13 +37,20 @@ def simulated(**options):
     return {"name": "simulated", **options}
 
 
-@pytest.mark.parametrize("sharing", ["gossip", {"name": "choco", "gamma": 0.5}, "gradient_tracking"])
-def test_models_are_those_of_real_time_whatever_the_network(sharing):
+@pytest.mark.parametrize(
+    ("sharing", "options"),
+    [
+        ("gossip", {}),
+        ({"name": "choco", "gamma": 0.5}, {"network_model": "fair", "tcp": "lv08"}),
+        ("gradient_tracking", {"bandwidth": {"edges": [[0, 1, "300 kbit/s"]]}, "tcp": "cm02"}),
+    ],
+)
+def test_models_are_those_of_real_time_whatever_the_network(sharing, options):
     """And two runs with one seed have the same times, which another seed changes."""
     real = run("inproc", sharing=sharing)
     network = simulated(
         latency={"distribution": "lognormal", "median": "30 ms"}, uplink="1 Mbit/s", downlink="4 Mbit/s",
-        jitter="10 ms", loss=0.1,
+        jitter="10 ms", loss=0.1, **options,
     )  # fmt: skip
     slow = {"pace": {"step_seconds": 0.02, "slowdown": {"distribution": "exponential"}}}
     first, again = (run(network, sharing=sharing, training=slow) for _ in range(2))
@@ -53,6 +61,22 @@ def test_models_are_those_of_real_time_whatever_the_network(sharing):
     assert other.model_hash == real.model_hash
     assert (first.records["seconds"] != other.records["seconds"]).any()
     assert first.records["wall_seconds"].notna().all() and real.records["wall_seconds"].isna().all()
+
+
+def test_devices_of_classes_take_their_time(tmp_path):
+    """And files are beside the configuration that names them."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "devices.csv").write_text("class,factor\nphone,4\nlaptop,1\n")
+    (folder / "trace.csv").write_text("1 2\n" * 6)
+    pace = {"step_seconds": "10 ms", "device_classes": "devices.csv", "trace_path": "trace.csv"}
+    config = SMALL | {"communication": "simulated", "training": SMALL["training"] | {"pace": pace}}
+    (folder / "small.yaml").write_text(yaml.safe_dump(config))
+    devices = ["laptop", "phone", *["laptop"] * 4]
+    finished = decentnode.run(folder / "small.yaml", progress=False, **{"training.pace.device": devices})
+    # All wait for the phone, in the last round only its neighbors.
+    assert finished.summary["simulated"]["seconds"] == pytest.approx(0.04 * 4 * (1 + 2))
+    assert finished.summary["simulated"]["pace"] == "steps of 0.01 s, devices of devices.csv, by trace"
 
 
 def test_a_ring_of_equal_nodes_takes_what_it_must(capfd):
@@ -66,7 +90,14 @@ def test_a_ring_of_equal_nodes_takes_what_it_must(capfd):
     assert timed.summary["simulated"]["seconds"] == pytest.approx(expected[-1])
     lines = capfd.readouterr().out
     assert "simulated time: network queue, latency 50 ms, uplink 100 kbit/s; steps of 0.2 s" in lines
+    assert timed.summary["simulated"]["ratio"] == pytest.approx(
+        expected[-1] / timed.summary["wall_seconds"], rel=0.01
+    )
     assert "simulated time    " in lines
+    assert timed.summary["bytes_sent"] == 8 * 6 * 2 * BYTES, "what the links carried"
+    # Both models share the uplink until they end at the same time.
+    fair = run({**network, "network_model": "fair"}, training={"pace": {"step_seconds": 0.2}})
+    assert fair.summary["simulated"]["seconds"] == pytest.approx(expected[-1])
     # Nothing is shared with `delay`.
     alone = run({**network, "network_model": "delay"}, training={"pace": {"step_seconds": 0.2}})
     assert alone.summary["simulated"]["seconds"] == pytest.approx(8 * (0.25 + 8 * BYTES / 1e5))
@@ -129,16 +160,31 @@ def test_asynchronous_windows_are_virtual_too_and_can_be_replayed():
             "communication.downlink: has 1 numbers; it must have one for",
         ),
         (
+            {
+                "communication": simulated(network_model="fair"),
+                "graph": {"name": "fully_connected", "nodes": 200},
+            },
+            "communication.network_model: fair computes at most 16,384 flows at once; the graph has 39,800",
+        ),
+        (
+            {"communication": simulated(tcp="reno")},
+            "communication.tcp: must be 'cm02' or 'lv08' or null, not 'reno'",
+        ),
+        (
+            {"communication": simulated(latency={"edges": [[0, 1, 0.02]], "other": 1.0})},
+            "communication.latency.other: unknown key; did you mean 'others'?",
+        ),
+        (
+            {"communication": simulated(bandwidth={"edges": [[0, 9, "1 Mbit/s"]]})},
+            "communication.bandwidth: edges[0]: 0 9 must be two of the 6 ranks, 0 to 5",
+        ),
+        (
             {"communication": simulated(latency="no.csv")},
             "communication.latency: 'no.csv' is no number, nor a file that is there",
         ),
         (
             {"training": {"seconds_per_round": 1.0, "pace": "instant"}},
             "training.seconds_per_round: needs training.pace",
-        ),
-        (
-            {"faults": [{"name": "crash", "ranks": 1, "rounds": 1}]},
-            "faults: act on processes and in real time",
         ),
         (
             {

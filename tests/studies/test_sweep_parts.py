@@ -269,9 +269,9 @@ def test_idle_time_is_that_of_our_processors():
 
 def test_progress_and_entries_come_back_as_they_were(tmp_path):
     progress = RunProgress()
-    progress.put(5.0, 2.5, planned=7)
+    progress.put(5.0, 2.5, planned=7, virtual=60.0, wall=3.0)
     taken_over = RunProgress(os.dup(progress.fd))
-    assert progress.get() == taken_over.get() == (5.0, 2.5, 7)
+    assert progress.get() == taken_over.get() == (5.0, 2.5, 7, 60.0, 3.0)
     taken_over.close()
     progress.close()
     entry = RunEntry("s", "v", {"a": "b"}, 3, True, 1.5, 2.5, 0)

@@ -1,6 +1,7 @@
 """How long local steps last at least: factors by lists, distributions and traces against closed forms."""
 
 import asyncio
+from dataclasses import replace
 from math import exp, pi, sqrt
 
 import numpy as np
@@ -45,23 +46,31 @@ def test_a_share_of_the_ranks_straggles(share, slow):
 def test_a_trace_multiplies_the_factor_of_the_rank_round_by_round(tmp_path):
     file = tmp_path / "trace.csv"
     file.write_text("1, 2,3\n4 0.5\n\n")
-    settings = PaceSettings(0.1, (1.0, 10.0), str(file))
-    settings.check(2)
+    settings = PaceSettings("100 ms", (1.0, 10.0), trace_path=str(file))
+    settings.check(2, rounds=9)
     assert seconds(settings, 0, 2, rounds=4) == pytest.approx([0.1, 0.2, 0.3, 0.1])
     assert seconds(settings, 1, 2, rounds=3) == pytest.approx([4, 0.5, 4])
     with pytest.raises(BadInput, match=r"has 2 lines; it must have one for each of the 3 ranks"):
-        settings.check(3)
+        settings.check(3, rounds=9)
+    once = replace(settings, trace_repeats=False)
+    once.check(2, rounds=2)
+    with pytest.raises(BadInput) as caught:
+        once.check(2, rounds=3)
+    assert str(caught.value) == (
+        f"training.pace.trace_path: {file}:2: ends after 2 rounds, and the run has 3; add numbers, or let it "
+        "begin again (trace_repeats: true)"
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (None, "cannot be read: No such file or directory"),
-        (b"\xff\xfe\n", "must be text with one line of numbers per rank"),
-        (b"1,two\n", "could not convert string to float: 'two'"),
-        (b"1,0\n", "factors must be finite and > 0"),
-        (b"1,inf\n", "factors must be finite and > 0"),
-        (b"nan\n", "factors must be finite and > 0"),
+        (None, ": cannot be read: No such file or directory"),
+        (b"\xff\xfe\n", ": must be text with one line of numbers per rank"),
+        (b"1,two\n", ":1: a factor must be a finite number > 0, not 'two'"),
+        (b"\n1,0\n", ":2: a factor must be a finite number > 0, not '0'"),
+        (b"1,inf\n", ":1: a factor must be a finite number > 0, not 'inf'"),
+        (b"nan\n", ":1: a factor must be a finite number > 0, not 'nan'"),
     ],
 )
 def test_a_trace_that_is_none_is_one_line(content, line, tmp_path):
@@ -69,8 +78,59 @@ def test_a_trace_that_is_none_is_one_line(content, line, tmp_path):
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(BadInput) as caught:
-        PaceSettings(0.1, 1.0, str(file)).check(1)
-    assert str(caught.value) == f"training.pace.trace_path: {file}: {line}"
+        PaceSettings(0.1, trace_path=str(file)).check(1, rounds=1)
+    assert str(caught.value) == f"training.pace.trace_path: {file}{line}"
+
+
+DEVICES = "class,factor,share\n# slow ones\nphone, 8, 0.25\nlaptop,1,0.5\n\ntablet,2.5,.25\n"
+
+
+def factors(settings, nodes=8, seed=1):
+    settings.check(nodes, rounds=1)
+    return [seconds(settings, rank, nodes, seed)[0] for rank in range(nodes)]
+
+
+def test_a_class_of_devices_scales_the_step(tmp_path):
+    file = tmp_path / "devices.csv"
+    file.write_text(DEVICES)
+    by_share = PaceSettings(0.5, device_classes=file)
+    drawn = factors(by_share)
+    assert sorted(drawn) == [0.5] * 4 + [1.25] * 2 + [4.0] * 2
+    assert drawn == factors(by_share) and drawn != factors(by_share, seed=2)
+    assert str(by_share) == "steps of 0.5 s, devices of devices.csv"
+    phones = PaceSettings(0.5, 3.0, device_classes=file, device="phone")
+    assert factors(phones) == [12.0] * 8 and str(phones) == "steps of 0.5 s x 3, phone"
+    assert factors(replace(phones, device=("phone", "laptop")), 2) == [12.0, 1.5]
+    # 1.36 of 4 are rounded to 1, and 2.68 to 3.
+    thirds = replace(phones, device={"phone": 0.34, "laptop": 0.33, "tablet": 0.33})
+    assert sorted(factors(thirds, 4)) == [1.5, 1.5, 3.75, 12.0]
+    file.write_text("class,factor\nphone,8\n")
+    with pytest.raises(
+        BadInput, match=r"^training.pace.device: missing: the file has no shares; name a class"
+    ):
+        PaceSettings(0.5, device_classes=file).check(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"\xff\xfe\n", ": must be a CSV file with the header class,factor,share"),
+        (b"# nothing\n", ": has no classes; write lines such as phone,4"),
+        (b"name,factor\na,1\n", ":1: the header must be class,factor or class,factor,share"),
+        (b"class,factor\na,1,1\n", ":2: has 3 columns; it must have 2: class,factor"),
+        (b"class,factor\na,1\na,2\n", ":3: class 'a' is there twice"),
+        (b"class,factor\n,1\n", ":2: the class has no name"),
+        (b"class,factor\na,-1\n", ":2: factor must be a finite number > 0, not '-1'"),
+        (b"class,factor,share\na,1,half\n", ":2: share must be a finite number > 0, not 'half'"),
+        (b"class,factor,share\na,1,.5\nb,1,.6\n", ": the shares add up to 1.1; they must be 1"),
+    ],
+)
+def test_a_file_of_devices_that_is_none_is_one_line(content, line, tmp_path):
+    file = tmp_path / "devices.csv"
+    file.write_bytes(content)
+    with pytest.raises(BadInput) as caught:
+        PaceSettings(0.1, device_classes=file).check(4, rounds=1)
+    assert str(caught.value) == f"training.pace.device_classes: {file}{line}"
 
 
 def test_no_step_is_slowed_to_more_than_an_hour():

@@ -221,6 +221,8 @@ class ExchangeHandle:
                 # A node that computes requests nothing.
                 self.due, self.is_long = math.inf, False
         if (failure := self._owner.failure) is not None:
+            if isinstance(failure, RunFailed):
+                raise failure
             raise RunFailed(f"the transport broke: {failure}") from failure
         return self.done
 

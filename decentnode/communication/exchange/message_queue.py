@@ -58,6 +58,8 @@ class MessageQueue:
 
     def take(self) -> list[Queued]:
         """All messages in the order of their arrival; raises RunFailed when the transport is broken."""
+        if isinstance(self._owner.failure, RunFailed):
+            raise self._owner.failure
         if self._owner.failure is not None:
             raise RunFailed(f"the transport broke: {self._owner.failure}") from self._owner.failure
         with self._owner.lock:

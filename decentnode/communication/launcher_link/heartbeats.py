@@ -19,7 +19,9 @@ import numpy as np
 
 from decentnode.communication.launcher_link.shared_array import shared_array
 
-_ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN, _DONE, _LOSS, _SENT, _EPSILON, _AWAITED, _PEERS = range(11)
+_ROUND, _ACTIVITY, _MARKS, _SINCE, _BEGAN, _DONE, _LOSS, _SENT, _EPSILON, _VIRTUAL, _AWAITED, _PEERS = range(
+    12
+)
 MOST_AWAITED = 8
 """Awaited peers that a heartbeat can name."""
 WORDS = _PEERS + MOST_AWAITED
@@ -60,6 +62,8 @@ class NodeProgress(NamedTuple):
     bytes_sent: int
     epsilon: float | None
     """What its private steps have spent, where that is a claim."""
+    virtual_seconds: float | None = None
+    """The time of a simulation at the end of that round; None: time is real."""
 
 
 class Heartbeat(NamedTuple):
@@ -106,6 +110,7 @@ class HeartbeatSlot:
         self.words[_SENT] = progress.bytes_sent
         self.seconds[_LOSS] = math.nan if progress.loss is None else progress.loss
         self.seconds[_EPSILON] = math.nan if progress.epsilon is None else progress.epsilon
+        self.seconds[_VIRTUAL] = math.nan if progress.virtual_seconds is None else progress.virtual_seconds
         # The round last: who sees it changed finds the rest written.
         self.words[_DONE] = progress.round + 1
 
@@ -192,10 +197,12 @@ class HeartbeatBoard:
         rows = np.flatnonzero(done != self._read_done)
         self._read_done = done
         words, seconds = self._words[rows], self._words.view("float64")[rows]
-        columns = (rows, done[rows] - 1, seconds[:, _LOSS], words[:, _SENT], seconds[:, _EPSILON])
+        of_rounds = (rows, done[rows] - 1, words[:, _SENT])
+        numbers = (seconds[:, place] for place in (_LOSS, _EPSILON, _VIRTUAL))
+        columns = (column.tolist() for column in (*of_rounds, *numbers))
         return {
-            self._ranks[row]: NodeProgress(round, known(loss), bytes_sent, known(epsilon))
-            for row, round, loss, bytes_sent, epsilon in zip(*(c.tolist() for c in columns), strict=True)
+            self._ranks[row]: NodeProgress(round, known(loss), bytes_sent, known(epsilon), known(virtual))
+            for row, round, bytes_sent, loss, epsilon, virtual in zip(*columns, strict=True)
         }
 
     def of(self, rank: int) -> HeartbeatSlot:

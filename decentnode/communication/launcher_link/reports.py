@@ -61,6 +61,8 @@ class Published(RoundReport, frozen=True, tag="published"):
     """Whether its vector is there for the observer."""
     evaluation: Literal["here", "background", "none"] = "here"
     """Who evaluates the model and sends `Evaluated`: the node, an evaluator of its machine, or nobody."""
+    wall_seconds: float | None = None
+    """Real seconds since the start, where `seconds` are those of a simulation."""
 
 
 class Evaluated(RoundReport, frozen=True, tag="evaluated"):

@@ -31,6 +31,8 @@ FAR_AHEAD = 8
 """Rounds by which a peer must be ahead before this node skips to it instead of making it wait."""
 MOST_REQUESTS = 16
 """Requests for a node's model per incarnation of a peer, which usually sends one to each neighbor."""
+PROPOSAL_INTERVAL = 1.0
+"""Seconds between two proposals to lost peers."""
 MOST_PROPOSALS = 8
 """Proposals to one peer between two ticks."""
 TOO_SLOW = 1

@@ -207,9 +207,13 @@ class Peers(dict[int, Peer]):
         there.
         """
         with self.lock:
+            # From here on no agreement for a round before `round` is possible, also while the node trains.
+            self.mailbox.enter_round(round - 1)
             others = [self[rank] for rank in peers if rank != self.rank]
             waiting = [p for p in others if p.error is None or self.returns_in(p.rank) in range(round)]
             for peer in waiting:
+                # A proposal of an earlier round may still be on the way; that agreement holds no more.
+                peer.round = round
                 self.start_fresh(peer.rank, round)
             return {peer.rank for peer in waiting}
 

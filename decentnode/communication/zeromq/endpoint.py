@@ -61,13 +61,6 @@ class ProcessEndpoint(RoutedEndpoint):
             self._sockets.need(self.rank, peers)
             self.frame_route.acknowledge_apart(peers)
 
-    def admit(self, round: int) -> list[int]:
-        return self.peers.admit(round)
-
-    @property
-    def ahead(self) -> int:
-        return self.peers.ahead
-
     def skip_to(self, round: int) -> None:
         for rank in sorted(self.peers.skip_to(round, self._sockets.concerned(self.rank))):
             self._sockets.send_control(wire.Kind.SKIP, self.rank, rank, (round, 0, 0))

@@ -18,7 +18,7 @@ from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Waiter
 from decentnode.communication.interceptor import Received
-from decentnode.communication.peers.edges import EdgeProtocol
+from decentnode.communication.peers.edges import PROPOSAL_INTERVAL, EdgeProtocol
 from decentnode.communication.peers.failure_detector import FailureDetector
 from decentnode.communication.peers.peers import Peers
 from decentnode.communication.peers.rejoin import RejoinProtocol
@@ -33,8 +33,6 @@ from decentnode.core.process_setup import close_connections_in_children
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, StartError
 
-PROPOSAL_INTERVAL = 1.0
-"""Seconds between two proposals to lost peers."""
 BACKLOG = 1024
 OF_EXCHANGES = (wire.NOTICE, wire.ACKNOWLEDGE)
 CLOSING_SOCKETS = 4096

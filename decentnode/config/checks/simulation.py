@@ -1,9 +1,10 @@
 """Checks of runs in virtual time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from decentnode.communication.base import Communication
 from decentnode.communication.simulated import Simulated
+from decentnode.config.settings import TimeModelSettings
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.training.settings import TrainingSettings
@@ -23,7 +24,9 @@ def _virtual_time(communication: Communication, training: TrainingSettings, grap
     if training.pace is None:
         what = "missing: virtual time knows the duration of a step from here alone"
         yield Defect(
-            ("training", "pace"), what, "write {step_seconds: 0.05}, or instant for steps without one"
+            ("training", "pace"),
+            what,
+            "write {step_seconds: 0.05}, what `decentnode calibrate` prints, or instant",
         )
     if training.seconds_per_round is not None and training.slowed is None:
         what = "needs training.pace in virtual time: steps without a duration never fill it"
@@ -34,12 +37,15 @@ def _virtual_time(communication: Communication, training: TrainingSettings, grap
         )
 
 
-def _no_real_time(communication: Communication, faults: Sequence[object]) -> Iterator[Defect]:
-    """Yields what acts in real time or on processes."""
-    if not communication.plan.simulation:
+def _flows(communication: Communication, graph: Graph, time_model: TimeModelSettings) -> Iterator[Defect]:
+    """Yields more flows at once than `fair` computes, where the graph has a known number of edges."""
+    most = communication.most_flows if isinstance(communication, Simulated) else None
+    if most is None or time_model.is_asynchronous or graph.period is None:
         return
-    if faults:
-        yield Defect(("faults",), "act on processes and in real time; a simulation has none; leave it out")
+    flows = sum(graph.most_targets(rank) for rank in range(graph.num_nodes))
+    if flows > most:
+        what = f"fair computes at most {most:,} flows at once; the graph has {flows:,} directed edges"
+        yield Defect(("communication", "network_model"), what, "use queue, or fewer nodes or neighbors")
 
 
-SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _no_real_time)
+SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _flows)

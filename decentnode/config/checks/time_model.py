@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from decentnode.communication.base import Communication
 from decentnode.config.settings import TimeModelSettings
 from decentnode.core.registry import SHARINGS, name_of
-from decentnode.errors import Defect
+from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import SharingBase
@@ -13,12 +13,18 @@ from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.settings import ONE_OF_BOTH, TrainingSettings
 
 
-def _paces(training: TrainingSettings, mapping: Mapping) -> Iterator[Defect]:
-    value = None if training.slowed is None else training.slowed.slowdown
+def _paces(training: TrainingSettings, mapping: Mapping, rounds: int) -> Iterator[Defect]:
+    if (pace := training.slowed) is None:
+        return
     machines, nodes = len(mapping.machines), mapping.num_nodes
-    if isinstance(value, tuple) and len(value) not in (machines, nodes):
-        what = f"must have one number for each of the {nodes} ranks or {machines} machines"
-        yield Defect(("training", "pace", "slowdown"), f"{what}, not {len(value)}")
+    for key, value, item in (("slowdown", pace.slowdown, "number"), ("device", pace.device, "class")):
+        if isinstance(value, tuple) and len(value) not in (machines, nodes):
+            what = f"must have one {item} for each of the {nodes} ranks or {machines} machines"
+            yield Defect(("training", "pace", key), f"{what}, not {len(value)}")
+    try:
+        pace.check(nodes, rounds)
+    except BadInput as error:
+        yield from error.defects
 
 
 def _time_model(time_model: TimeModelSettings, sharing: SharingBase) -> Iterator[Defect]:

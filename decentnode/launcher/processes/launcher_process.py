@@ -15,7 +15,7 @@ from decentnode.core.streams import explain
 from decentnode.errors import STOPPED_BY, ExitCode
 from decentnode.launcher.processes.fork_server import die_with
 
-_PROGRESS = struct.Struct("<ddd")
+_PROGRESS = struct.Struct("<ddddd")
 
 
 class RunProgress:
@@ -32,16 +32,21 @@ class RunProgress:
         if fd is None:
             self.put(nan, 0.0)
 
-    def put(self, began: float, rounds: float, planned: int = 0) -> None:
-        """Writes the start of the first round on the clock of `time.monotonic`, and the rounds."""
-        self._memory[:] = _PROGRESS.pack(began, rounds, planned)
+    def put(
+        self, began: float, rounds: float, planned: int = 0, virtual: float = nan, wall: float = nan
+    ) -> None:
+        """Writes the start of the first round on the clock of `time.monotonic`, and the rounds.
 
-    def get(self) -> tuple[float, float, int]:
-        """Returns the start of the first round (nan before it), the mean rounds that nodes have done, and
-        the rounds of the run.
+        `virtual`, `wall`: the seconds of a simulation, and the real ones that it has taken.
         """
-        began, rounds, planned = _PROGRESS.unpack(self._memory[:])
-        return began, rounds, int(planned)
+        self._memory[:] = _PROGRESS.pack(began, rounds, planned, virtual, wall)
+
+    def get(self) -> tuple[float, float, int, float, float]:
+        """Returns the start of the first round (nan before it), the mean rounds that nodes have done, the
+        rounds of the run, and virtual and real seconds of a simulation (nan where time is real).
+        """
+        began, rounds, planned, virtual, wall = _PROGRESS.unpack(self._memory[:])
+        return began, rounds, int(planned), virtual, wall
 
     def close(self) -> None:
         """Closes the memory in this process."""

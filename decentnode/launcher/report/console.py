@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from decentnode.core.polling import ready
 from decentnode.core.streams import silence
-from decentnode.core.text import counted, decimal, readable_bytes, readable_seconds
+from decentnode.core.text import counted, decimal, ratio, readable_bytes, readable_seconds
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import ExitCode
 from decentnode.launcher.report.final_lines import closing_lines, headline
@@ -42,8 +42,11 @@ class LiveConsole:
         self._is_read = True
         self._metrics: Sequence[Metric] = CLASSIFICATION
 
-    def began(self, experiment: Experiment, startup: float) -> None:
-        """Shows the start of the first round, `startup` seconds after the command."""
+    def began(self, experiment: Experiment, startup: float, before: float = 0.0) -> None:
+        """Shows the start of the first round, `startup` seconds after the command.
+
+        `before`: seconds that a resumed run has taken before.
+        """
         settings, self._metrics = experiment.settings, experiment.metrics
         nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
         hosts = counted(len(experiment.processes), "process", "processes")
@@ -56,7 +59,7 @@ class LiveConsole:
     def evaluated(self, row: EvaluationRow) -> None:
         """Shows an evaluation of all nodes after a round."""
         if self._evaluations % HEADING_EVERY == 0:
-            self.line(heading(self._metrics), "bold")
+            self.line(heading(self._metrics, row.wall_seconds is not None), "bold")
         self._evaluations += 1
         self.line(evaluation_line(row, self._metrics))
 
@@ -111,17 +114,19 @@ class LiveConsole:
         print(text, file=self.output, flush=True)
 
 
-def heading(metrics: Sequence[Metric]) -> str:
+def heading(metrics: Sequence[Metric], is_simulated: bool = False) -> str:
     """Returns the names above the columns of `evaluation_line`."""
     first = f"{metrics[0].name}{metrics[0].unit}"
     loss = "    loss" if LOSS in metrics[1:] else ""
-    return f" round {first:>11}  lowest highest average{loss} distance     sent        time"
+    time = "    virtual      wall  ratio" if is_simulated else "       time"
+    return f" round {first:>11}  lowest highest average{loss} distance     sent {time}"
 
 
 def evaluation_line(row: EvaluationRow, metrics: Sequence[Metric]) -> str:
     """Returns columns of one evaluation: the nodes' headline metric, the mean of their loss, the cost."""
     first, *others = metrics
     scores, loss = (spread(row.metrics.get(name, {})) or {} for name in (first.name, LOSS.name))
+    wall = row.wall_seconds
     columns = (
         (6, str(row.round + 1)),
         (max(11, len(first.name + first.unit)), first.number(scores.get("mean"))),
@@ -132,6 +137,7 @@ def evaluation_line(row: EvaluationRow, metrics: Sequence[Metric]) -> str:
         (8, decimal(row.consensus_distance)),
         (8, readable_bytes(sum(row.bytes_sent.values()))),
         (11, readable_seconds(row.seconds)),
+        *([] if wall is None else [(9, readable_seconds(wall)), (6, ratio(row.seconds, wall))]),
     )
     # A value wider than its column shifts the rest of its line, and never touches the next one.
     return " ".join(f"{text:>{width}}" for width, text in columns)

@@ -8,7 +8,14 @@ from typing import Any
 
 import msgspec
 
-from decentnode.core.text import counted, decimal, ranks_in_words, readable_bytes, readable_seconds
+from decentnode.core.text import (
+    counted,
+    decimal,
+    ranks_in_words,
+    ratio,
+    readable_bytes,
+    readable_seconds,
+)
 from decentnode.errors import STOPPED_BY, ExitCode
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.results.figures.plot_process import Pictures
@@ -154,7 +161,9 @@ def _target(summary: dict[str, Any]) -> Lines:
         return
     mean = "" if target["reached_value"] is None else f" ({metric.text(target['reached_value'])})"
     end = "" if last is None else f", the nodes ended after round {last + 1}"
-    yield "target", f"{goal} was reached in round {reached + 1}{mean}{end}"
+    seconds, kind = target.get("reached_seconds"), "simulated " if summary.get("simulated") else ""
+    after = "" if seconds is None else f" after {readable_seconds(seconds)} of {kind}time"
+    yield "target", f"{goal} was reached in round {reached + 1}{mean}{after}{end}"
 
 
 def _privacy(summary: dict[str, Any]) -> Lines:
@@ -186,10 +195,11 @@ def _cost(summary: dict[str, Any]) -> Lines:
         each = readable_bytes(summary["bytes_sent"] / summary["finished_nodes"])
         yield "sent, received", f"{sent}, {received}; {each} sent per node"
     startup, wall = (readable_seconds(summary[f"{part}_seconds"]) for part in ("startup", "wall"))
-    yield "time", f"{wall}, after {startup} to start"
-    if (simulated := summary.get("simulated")) and simulated["seconds"] is not None:
-        times = simulated["seconds"] / summary["wall_seconds"] if summary["wall_seconds"] else 0.0
-        yield "simulated time", f"{readable_seconds(simulated['seconds'])}, {times:.3g} times the real time"
+    simulated = summary.get("simulated")
+    yield "wall time" if simulated else "time", f"{wall}, after {startup} to start"
+    if simulated and simulated["seconds"] is not None:
+        times = ratio(simulated["seconds"], summary["wall_seconds"])
+        yield "simulated time", f"{readable_seconds(simulated['seconds'])}, {times} the wall time"
     memory, by_node = summary["peak_memory_mb"], summary["peak_memory_mb_per_node"]
     if memory and by_node:
         yield "memory", f"{memory:.1f} MB, at most {by_node['max']:.1f} MB in a node's process"

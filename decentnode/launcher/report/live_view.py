@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from decentnode.core.streams import silence
-from decentnode.core.text import clock_time, decimal, readable_bytes
+from decentnode.core.text import clock_time, decimal, readable_bytes, simulated_time
 from decentnode.core.timeouts import Timeouts
 from decentnode.launcher.report.console import LiveConsole
 from decentnode.launcher.state.membership import MembershipTable, MemberState
@@ -55,6 +55,8 @@ class Standing:
     loss: float | None = None
     epsilon: float | None = None
     """The most that a node's private steps have spent."""
+    virtual_seconds: float | None = None
+    """The time of a simulation, at the latest end of a round; None: time is real, or no round has ended."""
 
     @classmethod
     def of(cls, membership: MembershipTable) -> "Standing":
@@ -64,10 +66,11 @@ class Standing:
         rounds = [member.round + 1 for member in live] or [0]
         losses = [member.loss for member in live if member.loss is not None]
         spent = [member.epsilon for member in live if member.epsilon is not None]
+        virtual = [member.virtual_seconds for member in members if member.virtual_seconds is not None]
         return cls(
             Counter(member.state for member in members), min(rounds), max(rounds), fmean(rounds),
             sum(member.bytes_sent for member in members), fmean(losses) if losses else None,
-            max(spent, default=None),
+            max(spent, default=None), max(virtual, default=None),
         )  # fmt: skip
 
 
@@ -80,6 +83,8 @@ class Dashboard:
     began: float
     done_before: float = 0.0
     """Rounds done before this start, in a resumed run."""
+    seconds_before: float = 0.0
+    """Real seconds of the run before this start."""
     is_tested: bool = True
     """Whether the run has any evaluation."""
     metric: Metric = ACCURACY
@@ -112,8 +117,11 @@ class Dashboard:
 
     def panel(self, now: float) -> Panel:
         """Returns the panel, seven lines high."""
-        left = self.seconds_left(now)
-        times = clock_time(now - self.began) + ("" if left is None else f", about {clock_time(left)} left")
+        left, virtual = self.seconds_left(now), self.standing.virtual_seconds
+        times = clock_time(now - self.began)
+        if virtual is not None:
+            times = simulated_time(virtual, self.seconds_before + now - self.began)
+        times += "" if left is None else f", about {clock_time(left)} left"
         return Panel(
             Group(self._round_line(), self._figures()), title=Text(self.name, "bold"), title_align="left",
             subtitle=Text(times), subtitle_align="right", border_style="blue",
@@ -140,7 +148,8 @@ class Dashboard:
         for cells in self._quality():
             table.add_row(*cells)
         spent = "" if self.standing.epsilon is None else f"epsilon {decimal(self.standing.epsilon)} spent"
-        table.add_row("sent", readable_bytes(self.standing.sent), f"{readable_bytes(self.rate)}/s", spent)
+        rate = f"{readable_bytes(self.rate)}/s{'' if self.standing.virtual_seconds is None else ' (wall)'}"
+        table.add_row("sent", readable_bytes(self.standing.sent), rate, spent)
         table.add_row(
             "nodes", f"{states[MemberState.RUNNING] + states[MemberState.STARTING]} running",
             f"{states[MemberState.FINISHED]} finished", Text(f"{lost} lost", "bold red" if lost else ""),
@@ -185,14 +194,15 @@ class LiveScreen(LiveConsole):
         self._size = (0, 0)
         """Columns and lines of the panel as it was drawn."""
 
-    def began(self, experiment: Experiment, startup: float) -> None:
-        super().began(experiment, startup)
+    def began(self, experiment: Experiment, startup: float, before: float = 0.0) -> None:
+        super().began(experiment, startup, before)
         settings = experiment.settings
         is_tested = settings.evaluation.happens(settings.rounds)
         self.dashboard = Dashboard(
             settings.name,
             settings.rounds,
             time.monotonic(),
+            seconds_before=before,
             is_tested=is_tested,
             metric=experiment.metrics[0],
         )

@@ -21,13 +21,14 @@ class ProgressConsole(LiveConsole):
     def __init__(self, output: TextIO, progress: RunProgress) -> None:
         super().__init__(output)
         self._progress = progress
-        self._began, self._planned = nan, 0
+        self._began, self._planned, self._before = nan, 0, 0.0
         self._written = 0.0
         self._membership: MembershipTable | None = None
 
-    def began(self, experiment: Experiment, startup: float) -> None:
-        super().began(experiment, startup)
+    def began(self, experiment: Experiment, startup: float, before: float = 0.0) -> None:
+        super().began(experiment, startup, before)
         self._began, self._planned = time.monotonic(), experiment.settings.rounds
+        self._before = before
         self._progress.put(self._began, 0.0, self._planned)
 
     def progress(self, membership: MembershipTable) -> None:
@@ -43,4 +44,7 @@ class ProgressConsole(LiveConsole):
 
     def _write(self) -> None:
         if self._membership is not None:
-            self._progress.put(self._began, Standing.of(self._membership).done, self._planned)
+            standing = Standing.of(self._membership)
+            virtual = standing.virtual_seconds
+            times = () if virtual is None else (virtual, self._before + time.monotonic() - self._began)
+            self._progress.put(self._began, standing.done, self._planned, *times)

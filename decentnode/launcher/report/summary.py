@@ -87,7 +87,7 @@ def summarize(
         },
         "startup_seconds": round(startup, 3),
         "wall_seconds": round(wall, 3),
-        "simulated": _simulated(experiment, finished, simulation) if simulation else None,
+        "simulated": _simulated(experiment, finished, simulation, wall) if simulation else None,
         "bytes_sent": sum(f.bytes_sent for f in finished.values()),
         "bytes_received": sum(f.bytes_received for f in finished.values()),
         "refused_messages": dict(sum((Counter(f.refused) for f in finished.values()), refused)),
@@ -153,11 +153,16 @@ def model_hash(digests: dict[int, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _simulated(experiment: Experiment, finished: Mapping[int, Finished], network: str) -> dict[str, Any]:
+def _simulated(
+    experiment: Experiment, finished: Mapping[int, Finished], network: str, wall: float
+) -> dict[str, Any]:
     """Returns the modelled network and pace, and the virtual seconds until the last node ended."""
     ends = [report.virtual_seconds for report in finished.values() if report.virtual_seconds is not None]
+    seconds = max(ends, default=None)
     return {
         "network": network,
         "pace": str(experiment.settings.training.pace),
-        "seconds": max(ends, default=None),
+        "seconds": seconds,
+        "wall_seconds": round(wall, 3),
+        "ratio": round(seconds / wall, 3) if seconds is not None and wall else None,
     }

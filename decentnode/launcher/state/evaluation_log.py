@@ -152,9 +152,11 @@ class EvaluationLog:
         if seen is None or seen.nodes < len(reports):
             # A part of the models does not represent all.
             seen = Observation(round, 0, None, None)
+        wall = [r.wall_seconds for r in reports.values() if r.wall_seconds is not None]
         return EvaluationRow(
             round=round,
             seconds=fmean(r.seconds for r in reports.values()),
+            wall_seconds=fmean(wall) if wall else None,
             metrics=by_name({rank: of for rank, of in metrics.items() if rank in reports}),
             train_loss={rank: r.train_loss for rank, r in reports.items() if r.train_loss is not None},
             bytes_sent={rank: r.bytes_sent for rank, r in reports.items()},

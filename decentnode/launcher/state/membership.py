@@ -52,6 +52,8 @@ class Member:
     """The last known training loss."""
     epsilon: float | None = None
     """What its private steps have spent, where that is a claim."""
+    virtual_seconds: float | None = None
+    """The time of a simulation at the end of its last round; None: time is real."""
     not_finite: int | None = None
     """The round since which every test loss was not finite; None if the last one was finite."""
     last_report: float = field(default_factory=time.monotonic)
@@ -233,7 +235,8 @@ class MembershipTable:
             member = self.members[rank]
             # The last report of a node says more.
             if member.is_active:
-                member.round, member.loss, member.bytes_sent, member.epsilon = done
+                member.round, member.loss, member.bytes_sent, member.epsilon = done[:4]
+                member.virtual_seconds = done.virtual_seconds
         return [*progress]
 
     def progress_of(self, rank: int) -> reports.RoundProgress:

@@ -19,6 +19,8 @@ class Target:
     """The first round whose evaluation has reached it, as far as this machine knows; None: none has."""
     means: dict[int, float] = field(default_factory=dict, init=False)
     """The means over nodes that were looked at, by round; finite ones alone."""
+    seconds: dict[int, float] = field(default_factory=dict, init=False)
+    """The seconds of these evaluations, virtual ones in a simulation."""
 
     def take(self, rows: Iterable[EvaluationRow]) -> bool:
         """Looks at evaluations; returns whether the first that reaches the target is among them."""
@@ -26,6 +28,7 @@ class Target:
             values = [float("nan") if value is None else value for value in row.values(self.metric.name)]
             if values and isfinite(mean := fmean(values)):
                 self.means[row.round] = mean
+                self.seconds[row.round] = row.seconds
         if self.reached is None:
             meets = (round for round in sorted(self.means) if self._is_reached(round))
             self.reached = next(meets, None)
@@ -43,6 +46,7 @@ class Target:
             "value": self.value,
             "reached_round": self.reached,
             "reached_value": None if self.reached is None else self.means.get(self.reached),
+            "reached_seconds": None if self.reached is None else self.seconds.get(self.reached),
             "best": best,
             "last_round": last_round,
         }

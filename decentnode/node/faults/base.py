@@ -2,9 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
 from decentnode.core.registry import name_of, refuse_old_hooks
 from decentnode.errors import BadInput, Defect
 from decentnode.mapping.base import Mapping
-from decentnode.options import NonNegative, Probability
+from decentnode.options import NonNegative, NonNegativeFloat, Probability
+from decentnode.simulation.outages import Interval
+from decentnode.simulation.quantities import TIMES, in_unit
 
 ActivityName = Literal["begin", "train", "send", "receive", "mix", "evaluate", "checkpoint"]
 """The activities of a round, named as in `communication.launcher_link.heartbeats.Activity`."""
@@ -38,16 +40,42 @@ class Fault:
     rounds: NonNegative | tuple[NonNegative, NonNegative] | None = None
     """The round, or the first and the last, counted from 0; null: all."""
     probability: Probability = 1.0
-    """The probability that it strikes, at each opportunity."""
+    """The probability that it strikes, at each opportunity; in virtual time once for each rank."""
+    at: NonNegativeFloat | str | None = None
+    """In virtual time, when it begins: seconds, or a text such as `2 min`; it replaces `rounds`."""
+
+    acts_in_virtual_time: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         refuse_old_hooks(cls, {"strike": "inject", "relent": "lift", "strikes_in": "injects_in"})
 
     def __post_init__(self) -> None:
+        self.seconds_of("at")
         if isinstance(self.rounds, tuple) and self.rounds[0] > self.rounds[1]:
             first, last = self.rounds
             raise BadInput.at("rounds", f"must be the first and the last, not {first} and then {last}")
+
+    def seconds_of(self, option: str) -> float | None:
+        """Returns an option in seconds; raises BadInput."""
+        value = getattr(self, option)
+        try:
+            return None if value is None else in_unit(value, TIMES)
+        except ValueError as error:
+            raise BadInput.at(option, str(error)) from None
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it acts at virtual times."""
+        return self.at is not None
+
+    def outages_of(self, rank: int, draw: np.random.Generator) -> Iterable[Interval]:
+        """Returns the intervals in which it takes a node offline, in virtual time; `draw`: of the rank."""
+        return ()
+
+    def cut(self) -> tuple[Interval, Callable[[int, int], bool]] | None:
+        """Returns when it cuts links in virtual time, and which, asked with two ranks; None: none."""
+        return None
 
     @property
     def span(self) -> tuple[int, float]:
@@ -69,7 +97,17 @@ class Fault:
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
     ) -> Iterator[Defect]:
         """Yields the reasons why it would never strike in such a run."""
-        machines = len(mapping.machines)
+        machines, is_simulation = len(mapping.machines), bool(communication.plan.simulation)
+        if self.is_virtual and not is_simulation:
+            yield Defect((), f"{name_of(self)} acts at virtual times, which communication: simulated has")
+        if is_simulation and not self.acts_in_virtual_time:
+            known = "crash, partition, offline, link_down, churn, availability"
+            yield Defect((), f"{name_of(self)} acts on real processes; in virtual time use {known}")
+        elif is_simulation and not self.is_virtual:
+            yield Defect((), f"{name_of(self)} needs `at` in virtual time, the second at which it begins")
+        by_rounds = [name for name in ("rounds", "machine") if getattr(self, name) is not None]
+        if self.is_virtual and by_rounds:
+            yield Defect((by_rounds[0],), "is of real runs; in virtual time `at` says when it begins")
         unknown_ranks = sorted(rank for rank in self.named_ranks() if rank >= nodes)
         if unknown_ranks:
             yield Defect(
@@ -127,6 +165,8 @@ class MessageFault(Fault, ABC):
         self, communication: Communication, mapping: Mapping, nodes: int, rounds: int
     ) -> Iterator[Defect]:
         yield from super().defects(communication, mapping, nodes, rounds=rounds)
+        if communication.plan.simulation:
+            return
         fullest = max(communication.plan.nodes_in_one_process(machine.nodes) for machine in mapping.machines)
         if communication.plan.has_group:
             yield Defect(

@@ -15,6 +15,7 @@ from decentnode.communication.launcher_link.shared_array import shared_array
 from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.node.faults.base import Fault, MessageFault, NodeFault, includes
+from decentnode.simulation.outages import Outages, OutageSchedule
 
 MOST_REMEMBERED = 8
 """Messages per link and kind that are remembered, to recognize a resend."""
@@ -37,7 +38,11 @@ class FaultInjector:
 
     def heartbeat(self, rank: int, heartbeat: HeartbeatSlot, reporter: Reporter) -> HeartbeatSlot:
         """The heartbeat slot of a node; it injects the faults for that rank, if there are any."""
-        faults = [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, NodeFault)]
+        faults = [
+            (i, fault)
+            for i, fault in self._meant_for(rank)
+            if isinstance(fault, NodeFault) and not fault.is_virtual
+        ]
         if not faults:
             return heartbeat
         return FaultHeartbeat(
@@ -49,12 +54,39 @@ class FaultInjector:
     ) -> "FaultInterceptor | None":
         """The filter of messages for these ranks of one process; None without faults for them."""
         faults = {
-            rank: [(i, fault) for i, fault in self._meant_for(rank) if isinstance(fault, MessageFault)]
+            rank: [
+                (i, fault)
+                for i, fault in self._meant_for(rank)
+                if isinstance(fault, MessageFault) and not fault.is_virtual
+            ]
             for rank in ranks
         }
         if not any(faults.values()):
             return None
         return FaultInterceptor(faults, heartbeats, self, reporter=reporter)
+
+    def outages(self, reporter: Reporter) -> Outages:
+        """Returns all that acts at virtual times; the launcher is told of each outage."""
+        schedules = {}
+        for rank in range(len(self.machines)):
+            # Keyed by fault and rank, so that another fault changes no draw.
+            draws = [
+                (fault, generator(self.seed, "fault", i, rank))
+                for i, fault in self._meant_for(rank)
+                if fault.is_virtual
+            ]
+            schedule = OutageSchedule(
+                *(fault.outages_of(rank, draw) for fault, draw in draws if draw.random() < fault.probability)
+            )
+            if schedule:
+                schedules[rank] = schedule
+        cuts = [cut for fault in self.faults if fault.is_virtual and (cut := fault.cut()) is not None]
+
+        def report(rank: int, what: str) -> None:
+            print(f"rank {rank}: {what}", flush=True)
+            reporter.send(FaultInjected(rank, 0, "outage", what))
+
+        return Outages(schedules, cuts, report)
 
     def is_due(self, fault: int, rank: int, round: int) -> bool:
         """Whether a fault of a node is due in that round and has not acted in it, or in a later one."""

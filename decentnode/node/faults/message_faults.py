@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -13,6 +13,7 @@ from decentnode.core.registry import FAULTS
 from decentnode.errors import BadInput
 from decentnode.node.faults.base import Hold, MessageFault
 from decentnode.options import NonNegative, PositiveFloat
+from decentnode.simulation.outages import Interval, interval
 
 
 @FAULTS.register("drop")
@@ -41,12 +42,15 @@ class MessageDelay(MessageFault):
 class NetworkPartition(MessageFault):
     """No message passes from one group to another until it heals (Kingsbury's Jepsen, 2013).
 
-    Links stay up, so a dead process is detected all the same. Ranks in no group receive from all.
+    Links stay up, so a dead process is detected all the same. Ranks in no group receive from all. In virtual
+    time the links between the groups are cut, and break after `failures.grace`.
     """
+
+    acts_in_virtual_time = True
 
     groups: tuple[tuple[NonNegative, ...], ...]
     seconds: PositiveFloat | None = None
-    """Seconds after the start of its first round at which it heals; null: after its last round."""
+    """Seconds after its beginning at which it heals; null: after its last round, in virtual time never."""
 
     _group: dict[int, int] = field(default_factory=dict, init=False, repr=False)
     _heals: float = field(default=math.inf, init=False, repr=False)
@@ -67,6 +71,9 @@ class NetworkPartition(MessageFault):
     def separates(self, sender: int, receiver: int) -> bool:
         groups = {self._group.get(sender), self._group.get(receiver)}
         return len(groups) == 2 and None not in groups
+
+    def cut(self) -> tuple[Interval, Callable[[int, int], bool]] | None:
+        return interval(self.seconds_of("at") or 0.0, self.seconds), self.separates
 
     def pursue(self, round: int, now: float) -> bool:
         if self.seconds is None:

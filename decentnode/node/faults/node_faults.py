@@ -4,9 +4,11 @@ import os
 import signal
 import time
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
 from annotated_types import Gt
 
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
@@ -16,6 +18,7 @@ from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, BadInput
 from decentnode.node.faults.base import NodeFault
 from decentnode.options import PositiveFloat
+from decentnode.simulation.outages import Interval, interval
 
 MARK_INTERVAL = 0.05
 """Seconds between two heartbeats of a slow node."""
@@ -27,8 +30,13 @@ class Crash(NodeFault):
     """The process dies, as by kill -9 (Kingsbury's Jepsen, 2013: the nemesis that kills).
 
     What it has sent by then leaves first, so the same crash leads to the same models. A node crashes at most
-    once per round, even if it repeats the round after a restart.
+    once per round, even if it repeats the round after a restart. In virtual time it is offline for ever.
     """
+
+    acts_in_virtual_time = True
+
+    def outages_of(self, rank: int, draw: np.random.Generator) -> Iterable[Interval]:
+        return [interval(self.seconds_of("at") or 0.0, None)]
 
     def inject(self) -> None:
         time.sleep(Timeouts.crash)

@@ -19,6 +19,7 @@ from decentnode.results.reader import (
     NOT_OURS,
     EvaluationRow,
     StrPath,
+    is_simulated,
     read_evaluations,
     read_metrics,
     read_object,
@@ -98,6 +99,7 @@ class Spread:
 ROUNDS = Axis("rounds", "rounds", "round", of=lambda row: row.round + 1)
 SECONDS = Axis("seconds", "time", "seconds", of=lambda row: row.seconds)
 BYTES = Axis("bytes", "bytes sent", "bytes sent per node", of=lambda row: fmean(row.bytes_sent.values()))
+MIXED_TIMES = "simulated and real ones: do not compare"
 AXES = {axis.key: axis for axis in (ROUNDS, BYTES, SECONDS)}
 UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
 
@@ -110,9 +112,13 @@ def chosen_axis(name: str) -> Axis:
     return AXES[name]
 
 
-def seconds_axis(simulated: bool) -> Axis:
-    """The seconds of runs, which says so where they are those of a simulation."""
-    return replace(SECONDS, name="simulated time", label="simulated seconds") if simulated else SECONDS
+def seconds_axis(simulated: Sequence[bool]) -> Axis:
+    """The seconds of runs, which says so where they are those of simulations; one entry for each run."""
+    if not any(simulated):
+        return SECONDS
+    if all(simulated):
+        return replace(SECONDS, name="simulated time", label="simulated seconds")
+    return replace(SECONDS, label=f"seconds ({MIXED_TIMES})")
 
 
 def bytes_axis(runs: Sequence[RunCurves]) -> Axis:
@@ -208,6 +214,7 @@ def _joined(rows: Sequence[EvaluationRow]) -> EvaluationRow:
         bytes_sent=join([row.bytes_sent for row in rows]),
         consensus_distance=_mean_of_known([row.consensus_distance for row in rows]),
         average_model={name: _mean_of_known(values) for name, values in averages.items()},
+        wall_seconds=_mean_of_known([row.wall_seconds for row in rows]),
     )
 
 
@@ -229,11 +236,11 @@ def _read(path: Path) -> RunCurves:
     # A killed run has no summary, but its evaluations can be drawn.
     name = read_value(summary, "name", str) if summary.exists() else path.resolve().name
     partition = read_partition(path)
-    outcome, dataset = None if rows else _outcome(summary), _dataset(path / "config.yaml")
-    is_simulated = summary.exists() and bool(read_object(summary).get("simulated"))
+    settings = _settings(path / "config.yaml")
     return RunCurves(
-        name, rows, partition, outcome=outcome, dataset=dataset, metrics=read_metrics(path),
-        is_simulated=is_simulated,
+        name, rows, partition, outcome=None if rows else _outcome(summary), dataset=_dataset(settings),
+        metrics=read_metrics(path),
+        is_simulated=is_simulated(read_object(summary) if summary.exists() else {}, settings),
     )  # fmt: skip
 
 
@@ -241,16 +248,25 @@ def _outcome(summary: Path) -> Outcome:
     nodes, rounds, finished, sent = (
         read_value(summary, key, int) for key in ("nodes", "rounds", "finished_nodes", "bytes_sent")
     )
-    return Outcome(nodes, rounds, sent / max(finished, 1), seconds=read_value(summary, "wall_seconds", float))
+    simulated = read_object(summary).get("simulated") or {}
+    seconds = simulated.get("seconds")
+    if seconds is None:
+        seconds = read_value(summary, "wall_seconds", float)
+    return Outcome(nodes, rounds, sent / max(finished, 1), seconds=seconds)
 
 
-def _dataset(config: Path) -> dict[str, Any]:
-    """The options that determine the samples, without the place of the files and the partition."""
+def _settings(config: Path) -> dict[str, Any]:
+    """The configuration of a run; empty where there is none."""
     try:
         content = yaml.safe_load(config.read_text()) if config.exists() else None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise BadInput(f"{config}: {NOT_OURS}: {str(error).splitlines()[0]}") from error
-    section = content.get("dataset") if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else {}
+
+
+def _dataset(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that determine the samples, without the place of the files and the partition."""
+    section = settings.get("dataset")
     # Runs of earlier releases have no such option as `sample`.
     options = section.items() if isinstance(section, dict) else ()
     return {k: v for k, v in options if k not in PLACES and v is not False}

@@ -132,7 +132,7 @@ def panels_of(runs: Sequence[RunCurves]) -> dict[str, Panel]:
     panels: dict[str, Panel] = {}
     tested = [run for run in runs if run.rows]
     for metric in (tested[0].headline, LOSS) if tested else ():
-        time = seconds_axis(all(run.is_simulated for run in tested))
+        time = seconds_axis([run.is_simulated for run in tested])
         for axis in (ROUNDS, bytes_axis(tested), time):
             panels[f"{metric.name}_{axis.key}"] = _curves(runs, metric, axis)
     local = tested[0].headline.of_local if tested else None

@@ -133,7 +133,7 @@ def _draw_round(axes: Axes, picture: GraphPicture, drawn_round: DrawnRound, side
     axes.axis("off")
     if drawn_round.title:
         axes.text(0.04, 1.0, drawn_round.title, transform=axes.transAxes, va="bottom", color=INK)
-    diameter = _diameter(drawn_round.places, side)
+    diameter = diameter_of(drawn_round.places, side)
     widths = _widths(picture, drawn_round, side)
     if picture.directed:
         for (i, j, _), width in zip(drawn_round.edges, widths, strict=True):
@@ -163,18 +163,18 @@ def _draw_node(
     )  # fmt: skip
     axes.annotate(
         str(rank), (place[0], place[1]), xytext=(0, LOWER.get(shape, 0.0) * diameter),
-        textcoords="offset points", ha="center", va="center_baseline", color=_ink_on(face), zorder=3,
+        textcoords="offset points", ha="center", va="center_baseline", color=ink_on(face), zorder=3,
         fontsize=diameter * (0.5 if rank < 100 else 0.4),
     )  # fmt: skip
 
 
-def _ink_on(face: Any) -> str:
+def ink_on(face: Any) -> str:
     """Returns white or dark, whichever is legible (by relative luminance)."""
     red, green, blue = to_rgb(face)
     return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45 else INK
 
 
-def _diameter(places: NDArray[np.float64], side: float) -> float:
+def diameter_of(places: NDArray[np.float64], side: float) -> float:
     """The diameter of a drawn node in points: two thirds of the distance of the nearest two."""
     n = len(places)
     distance = np.linalg.norm(places[:, None] - places[None], axis=-1)

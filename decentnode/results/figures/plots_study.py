@@ -12,6 +12,7 @@ from decentnode.results.bands import Band
 from decentnode.results.figures.curves import Axis
 from decentnode.results.figures.plots import (
     MOST_MARKED,
+    PALE,
     THUMBNAIL,
     THUMBNAIL_INCHES,
     NotebookFigure,
@@ -24,6 +25,8 @@ from decentnode.results.figures.styles import PATTERNS, CurveStyle
 BAND_ALPHA = 0.2
 WIDTH, HEIGHT, LEGEND_LINE = 7, 4.4, 0.2
 """Inches; the height is that without the legend."""
+COST_WIDTH, COST_HEIGHT = 3.7, 2.8
+"""Inches of a panel in the figure of costs."""
 LETTERS_PER_INCH, HANDLE_LETTERS = 14, 8
 """Letters of the legend's size, and what the piece of line before a name takes."""
 
@@ -55,6 +58,45 @@ def study_figure(curves: StudyCurves) -> NotebookFigure:
         _draw(axes, curves)
         axes.set_title(curves.title)
         figure.legend(loc="outside lower center", ncols=columns, handlelength=2.6)
+        return figure
+
+
+def cost_figure(
+    curves_by_column: Mapping[str, Sequence[StudyCurves]], target: float | None
+) -> NotebookFigure:
+    """Returns a figure with a column of panels for each name, one below the other, and a legend below.
+
+    `target`: where a dashed line is.
+    """
+    with drawing_style():
+        rows = max(map(len, curves_by_column.values()))
+        width = max(WIDTH, COST_WIDTH * len(curves_by_column))
+        names = list(
+            dict.fromkeys(
+                name for each in curves_by_column.values() for name in (*each[0].bands, *each[0].others)
+            )
+        )
+        across = int(LETTERS_PER_INCH * width) // (max(map(len, names)) + HANDLE_LETTERS)
+        across = max(1, min(len(names) + (target is not None), across))
+        height = COST_HEIGHT * rows + 0.3 + LEGEND_LINE * -(-len(names) // across)
+        figure = NotebookFigure(figsize=(width, height), layout="constrained")
+        grid = figure.subplots(rows, len(curves_by_column), squeeze=False, sharey=True)
+        handles: dict[str, Any] = {}
+        for place, (column, panels) in enumerate(curves_by_column.items()):
+            for row, curves in enumerate(panels):
+                axes = grid[row][place]
+                _draw(axes, curves)
+                axes.set_title(column if row == 0 else "")
+                if place:
+                    axes.set_ylabel("")
+                    axes.tick_params(labelleft=False)
+                if target is not None:
+                    look: dict[str, Any] = {"color": PALE, "linestyle": "--", "linewidth": 1.0}
+                    axes.axhline(target, label=f"target {target:g}", **look)
+                handles |= {str(line.get_label()): line for line in axes.get_lines()}
+        legend = [handles.pop(name) for name in names if name in handles]
+        legend += handles.values()
+        figure.legend(handles=legend, loc="outside lower center", ncols=across, handlelength=2.6)
         return figure
 
 

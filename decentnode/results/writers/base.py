@@ -75,7 +75,8 @@ def scalars(row: EvaluationRow, metrics: Sequence[Metric], per_rank: bool = Fals
         scores["bytes_sent"] = fmean(row.bytes_sent.values())
     if row.consensus_distance is not None:
         scores["consensus_distance"] = row.consensus_distance
-    return scores | {"seconds": row.seconds}
+    wall = {} if row.wall_seconds is None else {"wall_seconds": row.wall_seconds}
+    return scores | {"seconds": row.seconds, **wall}
 
 
 def hyperparameters(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

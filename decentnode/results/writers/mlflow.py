@@ -57,7 +57,8 @@ class MlflowWriter(Writer):
         if row.round + 1 in self._steps:
             return
         entities = need("mlflow.entities", "mlflow")
-        milliseconds = int(1000 * (start_of(self._run) + row.seconds))
+        elapsed = row.seconds if row.wall_seconds is None else row.wall_seconds
+        milliseconds = int(1000 * (start_of(self._run) + elapsed))
         values = scalars(row, self._run.metrics, self.per_rank).items()
         metrics = [entities.Metric(key, value, milliseconds, row.round + 1) for key, value in values]
         for first in range(0, len(metrics), MOST_METRICS):

@@ -62,7 +62,8 @@ class TensorBoardWriter(Writer):
         summaries = need("tensorboard.compat.proto.summary_pb2", EXTRA)
         by_name = scalars(row, self._run.metrics, self.per_rank)
         values = [summaries.Summary.Value(tag=tag, simple_value=number) for tag, number in by_name.items()]
-        self._add(row.seconds, step=row.round + 1, summary=summaries.Summary(value=values))
+        elapsed = row.seconds if row.wall_seconds is None else row.wall_seconds
+        self._add(elapsed, step=row.round + 1, summary=summaries.Summary(value=values))
 
     def _settings(self) -> Any:
         """The resolved configuration as a table in Markdown, for TensorBoard's tab of texts."""

@@ -34,13 +34,13 @@ def curve_charts(study: Study) -> dict[str, Chart]:
     local = study.headline.of_local
     metrics += [local] if all(local in run.metrics for run in study.runs) else []
     styles, charts = styles_of(study), {}
-    alone = all(variant.had_the_machine_alone for variant in study.compared)
     for metric in metrics:
         bands = {variant.name: metric_band(variant.finished, metric) for variant in study.compared}
         for axis in AXES:
             title = AXIS_TITLES[axis]
-            if axis == "seconds" and not alone:
-                title += " (runs shared the machine: do not compare)"
+            if axis == "seconds":
+                title = "simulated seconds" if study.is_simulated else title
+                title += f" ({study.time_doubt})" if study.time_doubt else ""
             traces = [
                 t for name, band in bands.items() for t in _traces(name, band, axis, style=styles[name])
             ]

@@ -96,9 +96,10 @@ class Frontier:
     def table(self) -> Table:
         """Returns one row for each variant."""
         headline = self.headline
+        time = "simulated time" if self.study.is_simulated else "time"
         headings = [
             "variant", "front", "seeds", f"{headline.name}{headline.unit}", "worst node", "sent per node",
-            "time", "epsilon", "audited", "canary AUC", "attack", "AUC", "TPR at 1 % FPR",
+            time, "epsilon", "audited", "canary AUC", "attack", "AUC", "TPR at 1 % FPR",
         ]  # fmt: skip
         rows = [self._row(point) for point in self.points]
         return Table(f"{headline.name}, cost and privacy", headings, rows, notes=[*self._notes()])

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from base64 import b64encode
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -36,11 +37,17 @@ def render(study: Study, target: float | None, is_live: bool) -> str:
     """The page; a live one asks its server for newer versions, and loads them."""
     content = page_content(study, study.default_target if target is None else target)
     environment = need("jinja2").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    costs = ""
+    if study.compared and study.is_simulated and not is_live:
+        from decentnode.results.figures.plots import as_png  # loads matplotlib
+
+        costs = b64encode(as_png(study.plot_costs(target))).decode()
     template = environment.from_string((FILES / "page.html").read_text())
     return str(
         template.render(
             content,
             is_live=is_live,
+            costs=costs,
             charts_json=as_script(content["charts"]),
             style=(FILES / "page.css").read_text(),
             script=(FILES / "page.js").read_text(),

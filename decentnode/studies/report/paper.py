@@ -81,12 +81,14 @@ def _figures(study: Study, width: float = WIDTH_INCHES[1]) -> dict[str, Figure]:
     """The figures by name: headline metric and loss against each axis, and the consensus distance."""
     figures: dict[str, Figure] = {}
     metrics = [study.headline, *([LOSS] if study.headline != LOSS else [])]
-    alone = all(variant.had_the_machine_alone for variant in study.compared)
     for part, curves in _parts(study).items():
         for metric in metrics:
             bands = [(curve, metric_band(curve.variant.finished, metric)) for curve in curves]
-            for axis in AXES if alone else [name for name in AXES if name != "seconds"]:
-                figures[f"{metric.name}_{axis}{part}"] = _figure(bands, axis, metric, width=width)
+            for axis in [name for name in AXES if name != "seconds" or not study.time_doubt]:
+                figure = _figure(bands, axis, metric, width=width)
+                if axis == "seconds" and study.is_simulated:
+                    figure.axes[0].set_xlabel("simulated seconds")
+                figures[f"{metric.name}_{axis}{part}"] = figure
         distances = [(curve, distance_band(curve.variant.finished)) for curve in curves]
         figures[f"consensus_distance{part}"] = _figure(distances, "rounds", None, width=width)
     return figures

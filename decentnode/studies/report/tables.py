@@ -3,20 +3,21 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Literal
 
 from decentnode.core.text import readable_bytes, readable_seconds
 from decentnode.results import Study
-from decentnode.results.compare import AT_MOST
 from decentnode.results.metrics import Metric
 from decentnode.results.run import FINISHED
 from decentnode.results.statistics import Comparison, interval
 from decentnode.results.study import Measure, Variant, graphs_and_seeds
-from decentnode.results.table_cells import UNKNOWN, Cell, number, of_bytes, of_seconds, plain
+from decentnode.results.table_cells import AT_MOST, UNKNOWN, Cell, number, of_bytes, of_seconds, plain
 from decentnode.studies.report.claims import Claims
 
+COSTS: tuple[Literal["seconds", "bytes"], ...] = ("seconds", "bytes")
 LONGEST_LINE = 10
 """Letters of a heading in LaTeX; a longer one takes two lines."""
 
@@ -39,13 +40,12 @@ def main_table(study: Study, target: float) -> Table:
     of = f"{headline.name}{f' ({unit})' if unit else ''}"
     limit = readable_bytes(study.equal_bytes) if study.compared else UNKNOWN
     shown = f"{target:.4g}{headline.unit}"
+    time = "simulated time" if study.is_simulated else "time"
     headings = [
         "variant", "seeds", f"{of} at the end", "best", f"at {limit}", "at equal time", "sent per node",
-        "time", f"bytes to {shown}", f"time to {shown}",
+        time, f"bytes to {shown}", f"{time} to {shown}",
     ]  # fmt: skip
-    bounds = [study.is_bound(variant, target) for variant in study.compared]
-    pairs = zip(study.compared, bounds, strict=True)
-    rows = [_row(variant, headline, measures, is_bound=is_bound) for variant, is_bound in pairs]
+    rows = [_row(study, variant, measures, target=target) for variant in study.compared]
     claims = [Claims.of(variant.finished) for variant in study.compared]
     if any(claim.unit for claim in claims):
         headings.append("epsilon")
@@ -55,7 +55,7 @@ def main_table(study: Study, target: float) -> Table:
         f"At equal bytes and time: between evaluations, at the smallest final total above 0 ({limit} and "
         f"{readable_seconds(study.equal_seconds)}); a dash where a run was not evaluated before.",
     ]
-    if any(bounds):
+    if any(study.is_bound(variant, target) for variant in study.compared):
         notes.append(f"{AT_MOST.strip()}: a run is beyond {shown} at its first evaluation, so at most this.")
     if any(len(variant.finished) > 1 for variant in study.compared):
         varies = {variant.name: variant.graph_varies for variant in study.compared}
@@ -70,11 +70,32 @@ def main_table(study: Study, target: float) -> Table:
     if others := states.keys() - {FINISHED}:
         counts = ", ".join(f"{states[state]} {state}" for state in sorted(others))
         notes.append(f"Runs that have not finished do not count: {counts}.")
+    if study.is_simulated:
+        notes.append("Times are those of a simulation: virtual seconds behind a modelled network.")
+    elif simulated := [variant.name for variant in study.compared if variant.is_simulated]:
+        notes.append(
+            f"Times of some are simulated, and do not compare with the others': {', '.join(simulated)}."
+        )
     if not all(variant.had_the_machine_alone for variant in study.compared):
         notes.append(
             "Seconds in parentheses are of runs that shared the machine with others: do not compare."
         )
     return Table(f"{headline.name} and cost", headings, rows, notes=notes)
+
+
+def cost_lines(study: Study, target: float) -> Iterator[str]:
+    """Yields the costs of each variant until the target, aligned for a screen."""
+    shown = f"{target:.4g}{study.headline.unit}"
+    time = "simulated time" if study.is_simulated else "time"
+    rows = [[f"until {shown}", "seeds", time, "sent per node"]]
+    for variant in study.compared:
+        costs = [study.cost_to_target(variant, name, target).text for name in COSTS]
+        rows.append([variant.name, _seeds(variant).text, *costs])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    if study.time_doubt:
+        yield f"  time: {study.time_doubt}"
 
 
 def narrow(table: Table) -> Table:
@@ -85,11 +106,14 @@ def narrow(table: Table) -> Table:
 
 
 def _is_kept(heading: str) -> bool:
-    is_measure = heading.startswith(("at ", "bytes to ")) and heading != "at equal time"
+    # Real seconds depend on the machine; simulated ones are a result.
+    measures = ("at ", "bytes to ", "simulated time to ")
+    is_measure = heading.startswith(measures) and heading != "at equal time"
     return is_measure or heading == "variant" or heading.endswith("at the end")
 
 
-def _row(variant: Variant, metric: Metric, measures: dict[str, Measure], is_bound: bool) -> list[Cell]:
+def _row(study: Study, variant: Variant, measures: dict[str, Measure], target: float) -> list[Cell]:
+    metric = study.headline
     values = {name: variant.over_seeds(measure) for name, measure in measures.items()}
     alone = variant.had_the_machine_alone
     return [
@@ -99,14 +123,9 @@ def _row(variant: Variant, metric: Metric, measures: dict[str, Measure], is_boun
         _shared(number(values["at_equal_seconds"], metric), alone),
         of_bytes(values["bytes"]),
         _shared(of_seconds(values["seconds"]), alone),
-        _at_most(of_bytes(values["bytes_to_target"]), is_bound),
-        _shared(_at_most(of_seconds(values["seconds_to_target"]), is_bound), alone),
+        study.cost_to_target(variant, "bytes", target),
+        _shared(study.cost_to_target(variant, "seconds", target), alone),
     ]
-
-
-def _at_most(cell: Cell, is_bound: bool) -> Cell:
-    is_marked = is_bound and cell.text != UNKNOWN
-    return Cell(f"{AT_MOST}{cell.text}", cell.value, cell.half) if is_marked else cell
 
 
 def _seeds(variant: Variant) -> Cell:

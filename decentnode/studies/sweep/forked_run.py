@@ -32,8 +32,8 @@ class RunConsole(ProgressConsole):
         super().__init__(output, progress)
         self._entry, self._directory = entry, directory
 
-    def began(self, experiment: Experiment, startup: float) -> None:
-        super().began(experiment, startup)
+    def began(self, experiment: Experiment, startup: float, before: float = 0.0) -> None:
+        super().began(experiment, startup, before)
         with contextlib.suppress(OSError):  # A full disk; the sweep reports it after the end.
             self._entry.save(self._directory)
 

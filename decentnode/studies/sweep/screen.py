@@ -33,6 +33,8 @@ class RunningRow:
     """Rounds in a second; 0 before the first."""
     seconds: float
     """Seconds since the run was forked."""
+    times: str = ""
+    """The virtual seconds of a simulated run, and how much faster than real time it is."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,10 @@ def panel(standing: SweepStanding) -> Panel:
         rows.add_column(ratio=ratio, no_wrap=True)
     for row in standing.running[:MOST_ROWS]:
         rate = f"{row.rate:.2g} a second" if row.rate else "starting"
+        bar = ProgressBar(total=row.rounds, completed=row.done, complete_style="cyan")
         rows.add_row(
             row.name, f"round {row.done:.0f} of {row.rounds}", rate, clock_time(row.seconds),
-            ProgressBar(total=row.rounds, completed=row.done, complete_style="cyan"),
+            Text(row.times) if row.times else bar,
         )  # fmt: skip
     title = f"{standing.name}{', stopping' if standing.stopping else ''}"
     return Panel(

@@ -3,6 +3,7 @@
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from math import isnan, nan
 from pathlib import Path
 from types import FrameType
@@ -11,11 +12,13 @@ import msgspec
 
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import signals_that_stop
-from decentnode.core.text import counted, readable_seconds
+from decentnode.core.text import clock_time, counted, first_line, ratio, readable_seconds
 from decentnode.errors import STOPPED_BY, BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
+from decentnode.results import Study
 from decentnode.results.reader import read_object
 from decentnode.results.run import RunEntry
+from decentnode.studies.report.tables import cost_lines
 from decentnode.studies.sweep.admission import Admission
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus
 from decentnode.studies.sweep.forecast import Forecast
@@ -23,6 +26,8 @@ from decentnode.studies.sweep.forked_run import ForkedRun, RunOutcome, RunStart,
 from decentnode.studies.sweep.plan import SweepPlan
 from decentnode.studies.sweep.screen import RunningRow, SweepLines, SweepStanding
 
+COSTS = "costs.png"
+"""The figure of a simulated study, in its directory."""
 ATTEMPTS = 2
 """How often a run is tried that fails."""
 MOST_LETTERS = 200
@@ -199,10 +204,15 @@ class Sweep:
         )
 
     def _row(self, forked: ForkedRun, now: float) -> RunningRow:
-        began, done, _ = forked.progress.get()
-        rate = 0.0 if isnan(began) or now <= began else done / (now - began)
-        rounds = forked.planned.settings.rounds
-        return RunningRow(forked.planned.name, rounds, done, rate=rate, seconds=now - forked.began)
+        began, done, _, virtual, wall = forked.progress.get()
+        return RunningRow(
+            forked.planned.name,
+            forked.planned.settings.rounds,
+            done,
+            rate=0.0 if isnan(began) or now <= began else done / (now - began),
+            seconds=now - forked.began,
+            times="" if isnan(virtual) else f"virtual {clock_time(virtual)}, {ratio(virtual, wall)}",
+        )
 
     def _seconds_left(self) -> float:
         """The costs of what is left, shared by as many runs as go at a time; nan if it is not known."""
@@ -227,7 +237,23 @@ class Sweep:
         if self._done < total:
             self._lines.line(f"  continue with: {self._command}")
         self._lines.line(f"  results   {self._plan.study.out}")
+        if self._done and self._signal is None:
+            try:
+                for line in self._costs():
+                    self._lines.line(line)
+            except (BadInput, OSError) as error:  # a library that is missing, or a full disk
+                self._lines.line(f"  no costs until the target: {first_line(error)}")
         return code
+
+    def _costs(self) -> Iterator[str]:
+        """Yields what each variant took until the target, and draws a simulated study."""
+        study = Study(self._plan.study.out)
+        if study.compared and study.target is not None:
+            yield from cost_lines(study, study.target)
+        if study.compared and study.is_simulated:
+            path = Path(self._plan.study.out) / COSTS
+            study.plot_costs().savefig(path)
+            yield f"  figure    {path}"
 
     def _code(self) -> ExitCode:
         if self._signal is not None and self._done < len(self._plan.directories):

@@ -1,0 +1,90 @@
+"""The output of `decentnode graph CONFIG --network`: latency and rates of a simulated network."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decentnode.communication.simulated import Simulated
+from decentnode.core.text import counted, readable_rate, short_time
+from decentnode.errors import BadInput
+from decentnode.graph.base import Graph
+
+if TYPE_CHECKING:
+    from decentnode.cli.graph import Drawing
+    from decentnode.config.settings import Settings
+
+MOST_ON_GRAPH = 32
+"""Nodes that are drawn as a graph; more, or a graph that changes, as a matrix of all latencies."""
+QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "most": 1.0}
+
+
+def report_network(settings: "Settings", drawing: "Drawing | None" = None) -> Iterator[str]:
+    """Yields quantiles of latency and rates of a configuration, a line each, and draws them.
+
+    Raises BadInput where its network is not simulated.
+    """
+    communication = settings.communication.make()
+    if not isinstance(communication, Simulated):
+        name = settings.communication.name
+        raise BadInput(f"--network: communication is {name}, which models no network; use simulated")
+    if drawing is not None and (drawing.rounds is not None or drawing.color is not None):
+        raise BadInput("--network: latency and uplink have the colors, for all rounds; no --color, --rounds")
+    graph = settings.graph.make()
+    nodes = graph.num_nodes
+    network, regions = communication.network_of(nodes), communication.regions_of(nodes)
+    yield f"nodes              {nodes}"
+    yield f"network            {communication.plan.simulation}"
+    if regions:
+        blocks = [(name, len([*ranks])) for name, ranks in groupby(regions)]
+        yield f"regions            {', '.join(f'{name} ({count})' for name, count in blocks)}"
+    pairs = ~np.eye(nodes, dtype=bool)
+    shares = [*QUANTILES.values()]
+    rows = [["", *QUANTILES]]
+    if nodes > 1:
+        rows.append(["latency, all pairs", *map(short_time, np.quantile(network.latency[pairs], shares))])
+    edges = [(i, j) for i in range(nodes) for j in graph.targets(i, 0)]
+    if edges:
+        latency = network.latency[tuple(np.array(edges).T)]
+        along = "latency, edges" if graph.static else "latency, round 1"
+        rows.append([along, *map(short_time, np.quantile(latency, shares))])
+    for name, rates in (("uplink", network.uplink), ("downlink", network.downlink)):
+        rows.append([name, *map(readable_rate, _quantiles(rates))])
+    for name, *cells in rows:
+        yield f"{name:<18} {' '.join(f'{cell:>12}' for cell in cells)}"
+    if drawing is not None:
+        yield from _draw(f"{settings.name}: {counted(nodes, 'node')}", graph, communication, drawing)
+
+
+def _quantiles(rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Quantiles of rates; between them is none, because some may be infinite."""
+    return np.quantile(rates, [*QUANTILES.values()], method="inverted_cdf")
+
+
+def _draw(title: str, graph: Graph, communication: Simulated, drawing: "Drawing") -> Iterator[str]:
+    """Writes the picture, and returns the line that names it."""
+    from decentnode.graph.placement import places
+    from decentnode.results.figures.plots import check_picture
+    from decentnode.results.figures.plots_network import NetworkPicture, draw_network
+
+    check_picture(drawing.path, "--draw")
+    nodes = graph.num_nodes
+    network, regions = communication.network_of(nodes), communication.regions_of(nodes)
+    is_graph = graph.static and 1 < nodes <= MOST_ON_GRAPH
+    edges = {(min(i, j), max(i, j)) for i in range(nodes) for j in graph.targets(i, 0)}
+    coordinates = places(graph, [0])[0] if is_graph else None
+    draw_network(
+        NetworkPicture(
+            title,
+            network.latency,
+            network.uplink,
+            network.downlink,
+            regions=regions,
+            places=coordinates,
+            edges=sorted(edges),
+        ),
+        drawing.path,
+    )
+    yield f"picture            {drawing.path}"

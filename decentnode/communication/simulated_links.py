@@ -1,0 +1,361 @@
+"""SimulatedLinks in virtual time: what is on the way over each, and what happens when one does not hold.
+
+A link is down while one of its ends is offline, or a fault cuts it. What is on the way then waits for the
+link, and is sent again when it is up, as TCP does. When a cause has lasted for `grace` seconds the link is
+broken: what waited is lost, and both ends count each other as lost, an offline one as soon as it is back.
+So this failure detector looks at links, never at silence: a slow transfer is no failure. From there on the
+edge is that of real runs (`peers/edges.py`): when the link is up again, its ends agree on a round.
+
+Threads: none but that of the event loop.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from decentnode.communication.base import BufferSpec
+from decentnode.communication.exchange.handle import Key, Message
+from decentnode.communication.inproc import WithinProcess
+from decentnode.communication.peers.edges import PROPOSAL_INTERVAL, EdgeProtocol
+from decentnode.communication.peers.peer import Peer, PeerEvent
+from decentnode.communication.peers.peers import Peers
+from decentnode.communication.peers.rejoin import first_of
+from decentnode.communication.routes import Route, RoutedEndpoint
+from decentnode.communication.wire import Header, Kind
+from decentnode.core.byte_counters import HEADER_BYTES
+from decentnode.core.payload import Payload
+from decentnode.errors import PeerLost
+from decentnode.simulation.clock import SECOND, VirtualClock
+from decentnode.simulation.loop import VirtualLoop
+from decentnode.simulation.network import Network
+from decentnode.simulation.outages import NEVER, Interval, Outages, crash
+
+Separates = Callable[[int, int], bool]
+"""Whether a cut separates two ranks."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingMessage:
+    """A message on the way."""
+
+    size: int
+    deliver: Callable[[], object]
+    is_void: bool = False
+    """Whether the link went down under it: it is sent again, or lost."""
+
+
+class SimulatedLinks:
+    """All links of a run."""
+
+    def __init__(
+        self, peers: Mapping[int, Peers], network: Network, clock: VirtualClock, outages: Outages,
+        grace: float,
+    ) -> None:  # fmt: skip
+        """`peers`: those of each node, as they are made; `grace`: seconds until a link breaks."""
+        self.edges: dict[int, EdgeProtocol] = {}
+        self._peers = peers
+        self._network = network
+        self._clock = clock
+        self._outages = outages
+        self._grace = round(grace * SECOND)
+        self._offline_since: dict[int, int] = {}
+        self._cuts: dict[Separates, int] = {}
+        """Those that hold, and since when."""
+        self._met: defaultdict[int, set[int]] = defaultdict(set)
+        """By rank the peers that it knows, or that know it."""
+        self._messages_on_the_way: defaultdict[tuple[int, int], deque[PendingMessage]] = defaultdict(deque)
+        self._waiting_messages: defaultdict[tuple[int, int], deque[PendingMessage]] = defaultdict(deque)
+        """By directed link what is sent when it is up."""
+        self._broken: set[tuple[int, int]] = set()
+        """The pairs whose links are broken and not up again, the lower rank first."""
+        self._lost_while_offline: defaultdict[int, set[int]] = defaultdict(set)
+        self._mended: defaultdict[int, set[int]] = defaultdict(set)
+        """By rank the peers whose links are up again, on whose edges the ends may disagree."""
+        self._is_checking = False
+
+    @property
+    def _loop(self) -> VirtualLoop:
+        return cast(VirtualLoop, asyncio.get_running_loop())
+
+    def begin(self) -> None:
+        """Plans all outages; called in the loop."""
+        for rank, schedule in self._outages.schedules.items():
+            self._plan(rank, iter(schedule))
+        for (begin, end), separates in self._outages.cuts:
+            self._loop.call_at_nanosecond(begin, self._cut, separates, end)
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether some link may be down at some time."""
+        return bool(self._outages)
+
+    def join(self, rank: int, peers: Peers) -> None:
+        """Takes in a node."""
+        self.edges[rank] = EdgeProtocol({rank: peers}, self.send_control, partial(self.is_up, rank))
+
+    def is_up(self, rank: int, peer: int) -> bool:
+        """Whether a link carries messages now."""
+        offline = self._offline_since
+        is_cut = any(separates(rank, peer) for separates in self._cuts)
+        return rank not in offline and peer not in offline and not is_cut
+
+    # Messages.
+
+    def carry(self, source: int, target: int, size: int, deliver: Callable[[], object]) -> None:
+        """Brings so many bytes over a link; calls `deliver` when they are there."""
+        now = self._clock.nanoseconds
+        if not self._outages:
+            self._network.send(self._loop, now, source, target, size, deliver)
+            return
+        message, link = PendingMessage(size, deliver), (source, target)
+        if not self.is_up(source, target):
+            if _pair(source, target) not in self._broken:
+                self._waiting_messages[link].append(message)
+            return
+        self._messages_on_the_way[link].append(message)
+        self._network.send(self._loop, now, source, target, size, partial(self._arrive, link, message))
+
+    def _arrive(self, link: tuple[int, int], message: PendingMessage) -> None:
+        if not message.is_void:
+            self._messages_on_the_way[link].remove(message)
+            message.deliver()
+
+    def tell(self, source: int, target: int, tell: Callable[[], object]) -> None:
+        """Does at once what costs no time, such as an acknowledgement; over a link that is down, later."""
+        if not self._outages or self.is_up(source, target):
+            tell()
+        else:
+            self.carry(source, target, 0, tell)
+
+    def send_control(self, kind: Kind, rank: int, peer: int, key: Key, seq: int) -> None:
+        header = Header(kind, 0, rank, peer, *key, seq=seq)
+        self.carry(rank, peer, HEADER_BYTES, partial(self._receive, header))
+
+    def _receive(self, header: Header) -> None:
+        edges, peers = self.edges[header.receiver], self._peers[header.receiver]
+        if header.kind == Kind.RESEND:
+            edges.answer_request(peers, header.sender, header.key)
+        else:
+            edges.receive(peers, header.kind, header)
+
+    # Outages.
+
+    def _plan(self, rank: int, coming: Iterator[Interval]) -> None:
+        """Plans the next outage of a node."""
+        now = self._clock.nanoseconds
+        for begin, end in coming:
+            if begin <= now < end:
+                self._go_offline(rank, end, coming)
+                return
+            if begin > now:
+                self._loop.call_at_nanosecond(begin, self._go_offline, rank, end, coming)
+                return
+
+    def _go_offline(self, rank: int, end: int, coming: Iterator[Interval]) -> None:
+        now, mailbox = self._clock.nanoseconds, self._peers[rank].mailbox
+        # A node that has ended stays, so that its last messages arrive.
+        if mailbox.ended:
+            return
+        until = "for ever" if end == NEVER else f"until {end / SECOND:g} s"
+        self._outages.report(rank, f"offline at {now / SECOND:g} simulated s, {until}")
+        self._offline_since[rank] = now
+        for peer in sorted(self._met[rank]):
+            self._stop(rank, peer)
+        self._loop.call_at_nanosecond(now + self._grace, self._break_all_of, rank, now)
+        if end == NEVER:
+            mailbox.fail(crash(rank, now))
+        else:
+            self._loop.call_at_nanosecond(end, self._come_back, rank, coming)
+
+    def _come_back(self, rank: int, coming: Iterator[Interval]) -> None:
+        del self._offline_since[rank]
+        for peer in sorted(self._lost_while_offline.pop(rank, ())):
+            self._lose(rank, peer)
+        for peer in sorted(self._met[rank]):
+            self._restore(rank, peer)
+        self._plan(rank, coming)
+
+    def _break_all_of(self, rank: int, since: int) -> None:
+        if self._offline_since.get(rank) == since:
+            for peer in sorted(self._met[rank]):
+                self._break(rank, peer)
+
+    def _cut(self, separates: Separates, end: int) -> None:
+        now = self._clock.nanoseconds
+        self._cuts[separates] = now
+        for rank, peer in self._separated_by(separates):
+            self._outages.report(rank, f"link to rank {peer} cut at {now / SECOND:g} simulated s")
+            self._stop(rank, peer)
+        self._loop.call_at_nanosecond(now + self._grace, self._break_all_cut, separates)
+        self._loop.call_at_nanosecond(end, self._end_cut, separates)
+
+    def _end_cut(self, separates: Separates) -> None:
+        del self._cuts[separates]
+        for rank, peer in self._separated_by(separates):
+            self._restore(rank, peer)
+
+    def _break_all_cut(self, separates: Separates) -> None:
+        if separates in self._cuts:
+            for rank, peer in self._separated_by(separates):
+                self._break(rank, peer)
+
+    def _separated_by(self, separates: Separates) -> list[tuple[int, int]]:
+        pairs = {_pair(rank, peer) for rank, peers in self._met.items() for peer in peers}
+        return sorted(pair for pair in pairs if separates(*pair))
+
+    # Edges whose links were broken.
+
+    def _check(self) -> None:
+        """Proposes again, and asks peers that a node waits for whether they use the edge, as real nodes do.
+
+        Agreements and the ends of edges cross on the way, so one end may wait over an edge that the other one
+        has dropped.
+        """
+        now = self._clock.now()
+        running = [rank for rank in sorted(self._mended) if not self._peers[rank].mailbox.ended]
+        for rank in running:
+            if rank in self._offline_since:
+                continue
+            if self.edges[rank].has_lost():
+                self.edges[rank].propose()
+            for handle, awaited in self._peers[rank].mailbox.awaited():
+                if now - handle.opened >= PROPOSAL_INTERVAL:
+                    for peer in sorted(awaited & self._mended[rank]):
+                        self.send_control(Kind.RESEND, rank, peer, handle.key, 0)
+        self._is_checking = bool(running)
+        if running:
+            self._loop.call_later(PROPOSAL_INTERVAL, self._check)
+
+    # The links of one pair.
+
+    def introduce(self, rank: int, peer: Peer) -> None:
+        """Shows a node a peer of which it has not heard before: lost where their link is broken."""
+        if not self._outages:
+            return
+        other, now = peer.rank, self._clock.nanoseconds
+        self._met[rank].add(other)
+        self._met[other].add(rank)
+        causes = [since for separates, since in self._cuts.items() if separates(rank, other)]
+        causes += [self._offline_since[end] for end in (rank, other) if end in self._offline_since]
+        pair = _pair(rank, other)
+        if pair not in self._broken and any(now - since >= self._grace for since in causes):
+            self._broken.add(pair)
+            self._lose(other, rank)
+        if pair in self._broken:
+            peer.step(PeerEvent.LOSE, _lost(other))
+
+    def _stop(self, rank: int, peer: int) -> None:
+        """Lets what is on the way between two nodes wait."""
+        for link in ((rank, peer), (peer, rank)):
+            for message in self._messages_on_the_way.pop(link, ()):
+                message.is_void = True
+                self._waiting_messages[link].append(PendingMessage(message.size, message.deliver))
+
+    def _break(self, rank: int, peer: int) -> None:
+        if (pair := _pair(rank, peer)) in self._broken:
+            return
+        self._broken.add(pair)
+        for end, other in ((rank, peer), (peer, rank)):
+            self._waiting_messages.pop((end, other), None)
+            self._lose(end, other)
+
+    def _lose(self, rank: int, peer: int) -> None:
+        """Has a node count a peer as lost, when it is online."""
+        if rank in self._offline_since:
+            self._lost_while_offline[rank].add(peer)
+        else:
+            self._peers[rank].lose(peer, _lost(peer))
+
+    def _restore(self, rank: int, peer: int) -> None:
+        """Sends what has waited for a link that is up, or has its ends agree on a round if it was broken."""
+        if not self.is_up(rank, peer):
+            return
+        lower, higher = pair = _pair(rank, peer)
+        if pair in self._broken:
+            self._broken.discard(pair)
+            self._mended[lower].add(higher)
+            self._mended[higher].add(lower)
+            self.edges[lower].propose()
+            if not self._is_checking:
+                self._is_checking = True
+                self._loop.call_later(PROPOSAL_INTERVAL, self._check)
+        for source, target in ((lower, higher), (higher, lower)):
+            for message in self._waiting_messages.pop((source, target), ()):
+                self.carry(source, target, message.size, message.deliver)
+
+
+class SimulatedRoute(Route):
+    """Hands payloads over as `inproc` does, when the link has carried their bytes."""
+
+    def __init__(self, rank: int, peers: Mapping[int, Peers], links: SimulatedLinks) -> None:
+        self._rank = rank
+        self._peers = peers
+        self._within = WithinProcess(rank, peers)
+        self._links = links
+
+    def carried(self, payload: Payload, targets: list[int]) -> list[int]:
+        return self._within.carried(payload, targets)
+
+    def send(self, payload: Payload, targets: list[int], key: Key, seq: int) -> None:
+        if self._links.may_fail:
+            # As over TCP: a sender that has lost a reader does not wait for it before it writes again.
+            payload = Payload(payload.layout, payload.buffer.clone(), payload.counts)
+        size = payload.nbytes + HEADER_BYTES
+        for target in targets:
+            deliver = partial(self._within.send, payload, [target], key, seq)
+            self._links.carry(self._rank, target, size, deliver)
+
+    def send_single(self, target: int, payload: Payload, window: int, tag: int, number: int) -> bool:
+        if not self._within.carried(payload, [target]):
+            return False
+        deliver = partial(self._within.send_single, target, payload, window, tag, number)
+        self._links.carry(self._rank, target, payload.nbytes + HEADER_BYTES, deliver)
+        return True
+
+    def acknowledge(self, source: int, message: Message) -> bool:
+        self._links.tell(self._rank, source, partial(self._within.acknowledge, source, message))
+        return True
+
+    def introduce(self, peer: Peer) -> None:
+        self._within.introduce(peer)
+        self._links.introduce(self._rank, peer)
+
+    def leave(self, failed: bool) -> None:
+        last = self._peers[self._rank].mailbox.sent_last
+        for rank, peers in self._peers.items():
+            # One that has not met this node finds it ended when it does.
+            if self._rank in peers:
+                self._links.tell(self._rank, rank, partial(peers.depart, self._rank, last, failed))
+
+
+class SimulatedEndpoint(RoutedEndpoint):
+    """One node's end in virtual time."""
+
+    def __init__(
+        self,
+        rank: int,
+        buffer_spec: BufferSpec,
+        peers: dict[int, Peers],
+        links: SimulatedLinks,
+        clock: VirtualClock,
+    ) -> None:
+        route = SimulatedRoute(rank, peers, links)
+        super().__init__(rank, buffer_spec, buffer_spec.slots(), [route], clock=clock)
+        peers[rank] = self.peers
+        links.join(rank, self.peers)
+        self._links = links
+
+    def skip_to(self, round: int) -> None:
+        for peer in sorted(self.peers.skip_to(round, tuple(self.peers))):
+            self._links.send_control(Kind.SKIP, self.rank, peer, first_of(round), 0)
+
+
+def _pair(rank: int, peer: int) -> tuple[int, int]:
+    return (rank, peer) if rank < peer else (peer, rank)
+
+
+def _lost(peer: int) -> PeerLost:
+    return PeerLost(peer, "connection lost")

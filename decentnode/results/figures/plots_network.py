@@ -1,0 +1,189 @@
+"""Draws a modelled network: the graph with its latencies and rates, or the matrix of all latencies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from decentnode.core.text import readable_rate, short_time
+from decentnode.errors import BadInput
+from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
+from decentnode.results.figures.plots_graph import (
+    LOWER,
+    MARGIN,
+    SHAPES,
+    SIZE_OF,
+    diameter_of,
+    ink_on,
+)
+from decentnode.results.figures.styles import PALETTE
+
+LATENCIES, RATES = matplotlib.colormaps["plasma_r"], matplotlib.colormaps["viridis"]
+SIDE = 6.6
+"""Inches of the graph, and of the matrix."""
+BARS = 2.1
+"""Inches of the bars of one direction."""
+WIDE_RANGE = 20
+"""Largest over smallest number from which on a scale is logarithmic."""
+MOST_TICKS = 12
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NetworkPicture:
+    """The content of a picture of a network."""
+
+    title: str
+    latency: Numbers
+    """Seconds from rank to rank, shape (n, n)."""
+    uplink: Numbers
+    """Bits per second of each rank, shape (n,); infinite: without a limit."""
+    downlink: Numbers
+    regions: Sequence[str] = ()
+    """The region of each rank; empty: there are none."""
+    places: Numbers | None = None
+    """The coordinates x and y of each rank, from -1 to 1, for a picture of the graph; None: a matrix."""
+    edges: Sequence[tuple[int, int]] = field(default=())
+
+
+def draw_network(picture: NetworkPicture, path: Path) -> None:
+    """Writes the picture; raises BadInput."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with drawing_style({"axes.grid": False, "svg.fonttype": "path", "svg.hashsalt": ""}):
+            figure = _matrix(picture) if picture.places is None else _graph(picture, picture.places)
+            figure.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except OSError as error:
+        raise BadInput(f"{path}: the picture cannot be written: {error.strerror}") from error
+
+
+def _graph(picture: NetworkPicture, places: Numbers) -> Figure:
+    """Edges by the mean latency of both directions, nodes by their uplink, shapes by region."""
+    figure = Figure(figsize=(SIDE + 1.9, SIDE + 0.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    reach = 1 + MARGIN
+    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", title=picture.title)
+    axes.axis("off")
+    latency = np.array([(picture.latency[i, j] + picture.latency[j, i]) / 2 for i, j in picture.edges])
+    scale = scale_of(latency)
+    lines = [(places[i], places[j]) for i, j in picture.edges]
+    axes.add_collection(LineCollection(lines, linewidths=2.2, colors=LATENCIES(scale(latency)), zorder=1))
+    if len(latency):
+        _color_bar(figure, axes, scale, LATENCIES, "latency of an edge, mean of both directions", short_time)
+    rates = scale_of(picture.uplink)
+    has_rates = bool(np.isfinite(picture.uplink).all())
+    if has_rates:
+        _color_bar(figure, axes, rates, RATES, "uplink of a node", readable_rate)
+    names = list(dict.fromkeys(picture.regions))
+    shapes = {name: SHAPES[place % len(SHAPES)] for place, name in enumerate(names)}
+    diameter = diameter_of(places, SIDE)
+    for rank, place in enumerate(places):
+        region = picture.regions[rank] if picture.regions else ""
+        # Without a limit there is no rate to show, so the color is free for regions.
+        plain = PALETTE[names.index(region) % len(PALETTE)] if region else PALETTE[0]
+        face: Any = RATES(rates(picture.uplink[rank])) if has_rates else plain
+        shape = shapes.get(region, "o")
+        axes.plot(
+            *place, marker=shape, markersize=diameter * SIZE_OF.get(shape, 1.0), markerfacecolor=face,
+            markeredgecolor=INK, markeredgewidth=0.8, linestyle="", zorder=2,
+        )  # fmt: skip
+        axes.annotate(
+            str(rank), (place[0], place[1]), xytext=(0, LOWER.get(shape, 0.0) * diameter),
+            textcoords="offset points", ha="center", va="center_baseline", color=ink_on(face), zorder=3,
+            fontsize=diameter * (0.5 if rank < 100 else 0.4),
+        )  # fmt: skip
+    entries = [
+        Line2D(
+            [], [], linestyle="", marker=shapes[name], markersize=8, label=name, markeredgecolor=INK,
+            markerfacecolor="white" if has_rates else PALETTE[place % len(PALETTE)],
+        )
+        for place, name in enumerate(names)
+    ]  # fmt: skip
+    if entries:
+        figure.legend(handles=entries, loc="outside lower center", ncols=4)
+    return figure
+
+
+def _matrix(picture: NetworkPicture) -> Figure:
+    """All latencies as a matrix, and beside it the rates of each rank as bars."""
+    rates = [("uplink", picture.uplink), ("downlink", picture.downlink)]
+    limited = [(name, values) for name, values in rates if np.isfinite(values).any()]
+    figure = Figure(figsize=(SIDE + 2.3 + BARS * len(limited), SIDE + 0.3), layout="constrained")
+    FigureCanvasAgg(figure)
+    widths = [SIDE, *[BARS] * len(limited)]
+    columns = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
+    axes, n = columns[0], len(picture.latency)
+    off_diagonal = picture.latency[~np.eye(n, dtype=bool)]
+    scale = scale_of(off_diagonal)
+    shown = np.ma.masked_array(picture.latency, np.eye(n, dtype=bool))
+    axes.imshow(shown, cmap=LATENCIES, norm=scale, interpolation="nearest", aspect="auto")
+    axes.set(title=picture.title, xlabel="to rank", ylabel="from rank")
+    blocks = [(name, len([*ranks])) for name, ranks in groupby(picture.regions)]
+    if blocks and len(blocks) <= len(set(picture.regions)):
+        sizes = np.array([size for _, size in blocks])
+        ends, labels = np.cumsum(sizes), [name for name, _ in blocks]
+        middles = ends - sizes / 2 - 0.5
+        axes.set_xticks(middles, labels, rotation=40, ha="right", rotation_mode="anchor")
+        axes.set_yticks(middles, labels)
+        axes.set(xlabel="to a node in", ylabel="from a node in")
+        for end in ends[:-1]:
+            axes.axhline(end - 0.5, color="white", linewidth=1.0)
+            axes.axvline(end - 0.5, color="white", linewidth=1.0)
+    else:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
+    _color_bar(figure, axes, scale, LATENCIES, "latency", short_time, location="bottom")
+    for bars, (name, values) in zip(columns[1:], limited, strict=True):
+        known = np.where(np.isfinite(values), values, 0.0)
+        bars.barh(range(n), known, height=0.8 if n <= 128 else 1.0, color=PALETTE[0], linewidth=0)
+        bars.set(ylim=(n - 0.5, -0.5), xlabel=name)
+        bars.grid(axis="x")
+        if isinstance(scale_of(values), LogNorm):
+            bars.set_xscale("log")
+            bars.xaxis.set_minor_locator(NullLocator())
+        else:
+            bars.set_xlim(left=0)
+            bars.xaxis.set_major_locator(MaxNLocator(3))
+        bars.xaxis.set_major_formatter(FuncFormatter(lambda value, _: readable_rate(value) if value else "0"))
+        bars.tick_params(axis="x", labelrotation=40)
+        bars.yaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
+    return figure
+
+
+def scale_of(numbers: Numbers) -> Normalize:
+    """Returns the scale of colors for these numbers: logarithmic where they are far apart and above 0."""
+    known = numbers[np.isfinite(numbers)]
+    least, most = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    # A fifth may be small, as within regions, and leaves the colors to the others.
+    if least > 0 and most / float(np.quantile(known, 0.2)) >= WIDE_RANGE:
+        return LogNorm(least, most)
+    # A scale needs a width, also where all numbers are the same.
+    return Normalize(0.0 if least < most else least - max(abs(least), 1.0), most)
+
+
+def _color_bar(
+    figure: Figure, axes: Axes, scale: Normalize, colors: Any, label: str, text: Any, location: str = "right"
+) -> None:
+    bar = figure.colorbar(ScalarMappable(scale, colors), ax=axes, location=location, shrink=0.75, pad=0.02)
+    bar.set_label(label)
+    bar.outline.set_edgecolor(PALE)
+    axis = bar.ax.xaxis if location == "bottom" else bar.ax.yaxis
+    if isinstance(scale, LogNorm):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value) if isfinite(value) else ""))
