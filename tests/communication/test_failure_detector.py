@@ -96,6 +96,15 @@ def test_a_wait_for_what_was_lost_teaches_nothing(waiter):
     assert waiter.wait(1) == pytest.approx(Timeouts.first_request)
 
 
+def test_what_is_requested_and_comes_twice_was_only_slow(waiter):
+    waiter.wait(0)
+    waiter.pass_time(5.0)
+    waiter.end()
+    waiter.end()
+    assert waiter.box.refused == {}
+    assert waiter.wait(1) == pytest.approx(5.0 * MARGIN)
+
+
 def test_the_first_pause_leaves_room_for_signs_of_life(waiter):
     waiter.box.usual = UsualWait()
     waiter.box.usual.was_needless = True

@@ -104,13 +104,15 @@ class UsualWait:
     What is missing is mostly only late. So the first request comes somewhat after the longest recent wait,
     and each further one after twice the pause. This keeps requests from loading a slow machine. As in Karn
     and Partridge (1987) only an unambiguous answer adjusts the estimate: a peer that reports that it is
-    behind.
+    behind, or a requested payload that arrives twice, because a slow link had not lost it (RFC 3708).
     """
 
     def __init__(self) -> None:
         self.seconds = Timeouts.first_request
         self.was_needless = False
-        """Whether a requested peer has answered that it is only behind."""
+        """Whether a request in this exchange has turned out to be needless."""
+        self._last = 0.0
+        """Seconds that the last exchange took."""
 
     def learn(self, waited: float) -> None:
         """Adjusts it after an exchange that took `waited` seconds."""
@@ -121,7 +123,12 @@ class UsualWait:
             self.seconds = max(
                 Timeouts.first_request, FORGETTING * self.seconds, min(MARGIN * waited, self.seconds)
             )
-        self.was_needless = False
+        self.was_needless, self._last = False, waited
+
+    def note_repeated(self) -> None:
+        """Adjusts it when a requested payload has arrived a second time, mostly after its exchange."""
+        self.was_needless = True
+        self.seconds = max(self.seconds, MARGIN * self._last)
 
 
 @dataclass(eq=False)

@@ -241,9 +241,11 @@ class Mailbox(ExchangeOwner):
             self._note_surplus(source, handle.key, reason)
 
     def _note_surplus(self, source: int, key: Key, reason: str) -> None:
-        """Counts a message without use, unless this node requested it."""
+        """Counts a message without use, unless this node requested it: then the request was needless."""
         if key > self.peers[source].requested:
             self.refuse(reason)
+        else:
+            self.usual.note_repeated()
 
     def _miss(self, handle: ExchangeHandle, source: int, error: PeerError) -> None:
         handle.awaited.discard(source)
