@@ -11,4 +11,7 @@ NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Gt(0), Le(1)]
 Probability = Annotated[float, Ge(0), Le(1)]
 Bits = Annotated[int, Ge(1), Le(8)]
+NAMES_FILE = "a text that is there as a file is its path"
+TextOrFile = Annotated[str, NAMES_FILE]
+"""A text such as `20 ms`, or the path of a file, which is looked for as other paths are."""
 Port = Annotated[int, Gt(0), Lt(65536)]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from inspect import isfunction, signature
 from pathlib import Path
@@ -20,6 +21,7 @@ from decentnode.config.type_check import (
     TypeMismatch,
     describe,
     is_path,
+    may_be_path,
     parameters_of,
     show,
     typed,
@@ -143,22 +145,26 @@ class PluginParser:
         if isinstance(section[name], dict) and is_dataclass(value):
             # Settings of several keys, such as those of `pace`, which may name files, too.
             paths = {
-                inner: self._path((*key, name, inner), inner_hint, getattr(value, inner))
+                inner: self._located((*key, name), inner, inner_hint, getattr(value, inner))
                 for inner, (inner_hint, _) in parameters_of(type(value)).items()
-                if is_path(inner, inner_hint) and getattr(value, inner) is not None
             }
             return replace(value, **paths)  # type: ignore[type-var]
-        return self._path((*key, name), hint, value) if value is not None and is_path(name, hint) else value
+        return self._located(key, name, hint, value)
+
+    def _located(self, key: Key, name: str, hint: Any, value: Any) -> Any:
+        """Returns an option, as an absolute path if it names a file."""
+        if value is not None and is_path(name, hint):
+            return self._path((*key, name), hint, value)
+        if isinstance(value, str) and may_be_path(hint):
+            with suppress(OSError, RuntimeError, ValueError):
+                paths = [folder / expanded(value) for folder in self._folders((*key, name))]
+                return next((str(path.resolve()) for path in paths if path.is_file()), value)
+        return value
 
     def _path(self, key: Key, hint: Any, value: Any) -> Any:
         """Makes a path absolute, from the file's folder or else the current one (overrides: vice versa)."""
-        folders, place = [self.folder, Path.cwd()], self.document.location(key)
-        if place.override:
-            folders.reverse()
-        if place.file:
-            folders.insert(0, Path(place.file).resolve().parent)
         try:
-            candidates = [(folder / expanded(value)).resolve() for folder in folders]
+            candidates = [(folder / expanded(value)).resolve() for folder in self._folders(key)]
             found = next((path for path in candidates if path.exists()), None)
             if found is None and key[0] in _SHIPPED:
                 found = _SHIPPED[key[0]](value)
@@ -174,6 +180,15 @@ class PluginParser:
                 meant = near_config(str(value), self.folder) or meant
             self.document.add(key, f"no such file: {' or '.join(places)}{meant}")
         return type(value)(found or candidates[0])
+
+    def _folders(self, key: Key) -> list[Path]:
+        """Returns the folders from which a path at `key` may start, the first one first."""
+        folders, place = [self.folder, Path.cwd()], self.document.location(key)
+        if place.override:
+            folders.reverse()
+        if place.file:
+            folders.insert(0, Path(place.file).resolve().parent)
+        return folders
 
     def _named(self, key: Key, registry: Registry, default: str) -> tuple[Any, Mapping[str, Any]]:
         """Returns name and options of the plug-in at `key`; an empty name when there is none.

@@ -21,6 +21,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from decentnode.core.registry import guess, nearest
 from decentnode.core.text import quoted
 from decentnode.errors import MISSING_KEY, Defect, Key
+from decentnode.options import NAMES_FILE
 
 REQUIRED = Parameter.empty
 Parameters = Mapping[str, tuple[Any, Any]]
@@ -230,6 +231,11 @@ def _dig(value: Any, key: Key) -> Any:
 def is_path(name: str, hint: Any) -> bool:
     """Whether an option names a file or directory: by its type, or by its name."""
     return bare(hint) is Path or ((name == "path" or name.endswith("_path")) and bare(hint) is str)
+
+
+def may_be_path(hint: Any) -> bool:
+    """Returns whether a text for an option names a file if there is one (`options.TextOrFile`)."""
+    return any(NAMES_FILE in getattr(choice, "__metadata__", ()) for choice in (hint, *get_args(hint)))
 
 
 def show(value: Any) -> str:

@@ -17,7 +17,7 @@ from decentnode.core.registry import guess
 from decentnode.core.rng import generator
 from decentnode.core.text import quoted
 from decentnode.errors import BadInput
-from decentnode.options import NonNegative, NonNegativeFloat, PositiveFloat, Probability
+from decentnode.options import NonNegative, NonNegativeFloat, PositiveFloat, Probability, TextOrFile
 
 RATES = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9}
 """Bits per second."""
@@ -164,7 +164,7 @@ class Regions:
         return np.array([[between[i, j] for j in of_rank] for i in of_rank])
 
 
-PerRank = NonNegativeFloat | str | tuple[NonNegativeFloat | str, ...] | Distribution | Regions
+PerRank = NonNegativeFloat | TextOrFile | tuple[NonNegativeFloat | str, ...] | Distribution | Regions
 """A number in the basic unit, a text with a unit, one for each rank, a distribution, a file, or regions."""
 
 
@@ -172,7 +172,7 @@ PerRank = NonNegativeFloat | str | tuple[NonNegativeFloat | str, ...] | Distribu
 class Edges:
     """Numbers of single edges, and of all other pairs of ranks."""
 
-    edges: str | tuple[tuple[NonNegative, NonNegative, NonNegativeFloat | str], ...]
+    edges: TextOrFile | tuple[tuple[NonNegative, NonNegative, NonNegativeFloat | str], ...]
     """[rank i, rank j, number] each, or a file of lines `i j number`.
 
     It holds from i to j, and from j to i unless that way has a number of its own.
@@ -211,9 +211,7 @@ class Edges:
             yield from ((f"edges[{n}]", [str(word) for word in edge]) for n, edge in enumerate(self.edges))
             return
         path = Path(self.edges)
-        for number, words in _rows(path):
-            # A unit may stand apart: `0 1 20 ms`.
-            yield f"{path}:{number}", [*words[:2], " ".join(words[2:])] if len(words) > 3 else words
+        yield from ((f"{path}:{number}", words) for number, words in _rows(path))
 
 
 PerPair = PerRank | Edges
@@ -284,8 +282,10 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as text: {error}") from error
     for number, line in enumerate(text.splitlines(), 1):
-        words = [word.strip() for word in (line.split(",") if "," in line else line.split())]
-        if words and not line.lstrip().startswith("#"):
+        # A unit may stand apart from its number: `20 ms`.
+        apart = "," if "," in line else r"\s+(?![A-Za-z])"
+        words = [word.strip() for word in re.split(apart, line.strip())]
+        if any(words) and not line.lstrip().startswith("#"):
             yield number, words
 
 

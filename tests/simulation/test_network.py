@@ -308,6 +308,20 @@ def test_edges_have_numbers_of_their_own(tmp_path):
         Simulated(bandwidth=Edges((), others=Regions("azure"))).network_of(3)
 
 
+def test_files_lie_beside_the_configuration_that_names_them(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "up.csv").write_text("\n".join(f"{n + 1} Mbit/s" for n in range(16)))
+    (tmp_path / "edges.txt").write_text("0 1 20 kbit/s\n")
+    (tmp_path / "run.yaml").write_text(
+        f"extends: {ROOT / 'configs' / 'simulated.yaml'}\n"
+        "communication: {name: simulated, uplink: up.csv, bandwidth: {edges: edges.txt}}\n"
+    )
+    network = load(tmp_path / "run.yaml", ["communication.latency=5 ms"]).communication.make().network_of(16)
+    assert network.uplink.tolist() == [1e6 * (n + 1) for n in range(16)]
+    assert network.bandwidth[0, 1] == network.bandwidth[1, 0] == 2e4
+
+
 def test_a_run_with_another_seed_has_another_network():
     home = ROOT / "configs" / "simulated.yaml"
     drawn = [
