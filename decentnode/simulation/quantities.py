@@ -23,6 +23,8 @@ RATES = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9, "kbps": 1e3,
 """Bits per second."""
 TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/]*)\s*")
+_BLANKS = re.compile(rf"\s+(?!(?:{'|'.join([*RATES, *TIMES])})(?:\s|$))")
+"""Blanks between two numbers, but not those between a number and its unit."""
 Numbers = NDArray[np.float64]
 
 
@@ -282,9 +284,8 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as text: {error}") from error
     for number, line in enumerate(text.splitlines(), 1):
-        # A unit may stand apart from its number: `20 ms`.
-        apart = "," if "," in line else r"\s+(?![A-Za-z])"
-        words = [word.strip() for word in re.split(apart, line.strip())]
+        apart = line.split(",") if "," in line else _BLANKS.split(line.strip())
+        words = [word.strip() for word in apart]
         if any(words) and not line.lstrip().startswith("#"):
             yield number, words
 
