@@ -104,9 +104,11 @@ def _run_of(directory: str, code: int) -> Run:
     _raise_failure(directory, code, "decentnode.resume")
     finished = Run(directory)
     if code == ExitCode.NODES_LOST:
-        lost = counted(len(finished.summary.get("lost_nodes", ())), "node")
-        why = f"the run has finished, and {lost} were lost; {_first_loss(directory)}"
-        warnings.warn(f"{directory}: {why}", stacklevel=3)
+        lost, edges = (len(finished.summary.get(key, ())) for key in ("lost_nodes", "broken_edges"))
+        why = f"{counted(lost, 'node')} lost: {_first_loss(directory)}"
+        if not lost:
+            why = f"{counted(edges, 'edge')} between finished nodes stayed dropped"
+        warnings.warn(f"{directory}: the run has finished; {why}", stacklevel=3)
     return finished
 
 

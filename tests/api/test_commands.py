@@ -272,7 +272,7 @@ def test_errors_of_a_run_are_exceptions_with_the_same_text(tmp_path, monkeypatch
         crash = [{"name": "crash", "ranks": 3, "rounds": 2}]
         run = decentnode.run(QUICKSTART, progress=False, rounds=4, faults=crash, evaluation=QUIET)
     assert run.summary["lost_nodes"]
-    assert "1 node was lost; rank 3: killed" in str(caught[-1].message).replace("were", "was")
+    assert "the run has finished; 1 node lost: rank 3: killed" in str(caught[-1].message)
     study = decentnode.Study([run, decentnode.Run(run.directory)])
     assert study.runs[0].directory == run.directory and len(study.runs) == 1
 
