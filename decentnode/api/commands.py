@@ -104,7 +104,8 @@ def _run_of(directory: str, code: int) -> Run:
     _raise_failure(directory, code, "decentnode.resume")
     finished = Run(directory)
     if code == ExitCode.NODES_LOST:
-        lost = counted(len(finished.summary.get("lost_nodes", ())), "node")
+        lost_nodes = finished.summary.get("lost_nodes", ())
+        lost = counted(len(lost_nodes), "node") if lost_nodes else "some links"
         why = f"the run has finished, and {lost} were lost; {_first_loss(directory)}"
         warnings.warn(f"{directory}: {why}", stacklevel=3)
     return finished
