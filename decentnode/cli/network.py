@@ -5,7 +5,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from decentnode.communication.simulated import Simulated
 from decentnode.core.text import counted, readable_rate, short_time
@@ -50,17 +49,17 @@ def report_network(settings: "Settings", drawing: "Drawing | None" = None) -> It
         latency = network.latency[tuple(np.array(edges).T)]
         along = "latency, edges" if graph.static else "latency, round 1"
         rows.append([along, *map(short_time, np.quantile(latency, shares))])
-    for name, rates in (("uplink", network.uplink), ("downlink", network.downlink)):
-        rows.append([name, *map(readable_rate, _quantiles(rates))])
+    rates = {"uplink": network.uplink, "downlink": network.downlink}
+    if network.bandwidth is not None and nodes > 1:
+        rates["bandwidth, pairs"] = network.bandwidth[pairs]
+    for name, values in rates.items():
+        # No interpolation: some rates may be infinite.
+        quantiles = np.quantile(values, shares, method="inverted_cdf")
+        rows.append([name, *map(readable_rate, quantiles)])
     for name, *cells in rows:
         yield f"{name:<18} {' '.join(f'{cell:>12}' for cell in cells)}"
     if drawing is not None:
         yield from _draw(f"{settings.name}: {counted(nodes, 'node')}", graph, communication, drawing)
-
-
-def _quantiles(rates: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Quantiles of rates; between them is none, because some may be infinite."""
-    return np.quantile(rates, [*QUANTILES.values()], method="inverted_cdf")
 
 
 def _draw(title: str, graph: Graph, communication: Simulated, drawing: "Drawing") -> Iterator[str]:

@@ -140,10 +140,12 @@ class Run:
             if (average := row.of_average(headline.name)) is not None:
                 yield "average model", headline.text(average)
             yield "sent per node", readable_bytes(self.bytes_per_node[-1])
-            yield "simulated time" if self.is_simulated else "time", readable_seconds(row.seconds)
-            if row.wall_seconds is not None:
-                faster = ratio(row.seconds, row.wall_seconds)
-                yield "wall time", f"{readable_seconds(row.wall_seconds)}, {faster} faster"
+            if row.wall_seconds is None:
+                yield "simulated time" if self.is_simulated else "time", readable_seconds(row.seconds)
+            else:
+                times = ratio(row.seconds, row.wall_seconds)
+                yield "simulated time", f"{readable_seconds(row.seconds)}, {times} the wall time"
+                yield "wall time", readable_seconds(row.wall_seconds)
         else:
             yield headline.title, "no evaluation yet" if self.state == RUNNING else "no evaluation"
         if lost := self.summary.get("lost_nodes"):

@@ -45,6 +45,10 @@ class VirtualClock(Clock):
     def now(self) -> float:
         return self.nanoseconds / SECOND
 
+    def after(self, seconds: float) -> float:
+        # A whole number of nanoseconds, so that a timer can be set to it.
+        return (self.nanoseconds + round(seconds * SECOND)) / SECOND
+
     async def wait_outside(self, is_over: Callable[[], bool], interval: float) -> None:
         # Also if it is over: whether another process was fast must not decide about the order of nodes.
         wait = OutsideWait(is_over, interval, asyncio.get_running_loop().create_future())

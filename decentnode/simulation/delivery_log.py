@@ -21,7 +21,8 @@ class DeliveryLog:
         What is not repeated of a faster node, whose checkpoint is of a later time, is missing.
         """
         path = directory / NAME
-        lines = path.read_bytes().splitlines()[1:] if path.exists() else []
+        # A kill may have cut off the last line.
+        lines = path.read_bytes().split(b"\n")[1:-1] if path.exists() else []
         kept = [line for line in lines if int(line.split(b",")[2]) <= clock.nanoseconds]
         path.write_bytes(b"".join(line + b"\n" for line in (HEADER, *kept)))
         self._clock = clock

@@ -39,12 +39,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at_nanosecond(round(when * SECOND), callback, *args, context=context)
+        clock, due = self._virtual_clock, round(when * SECOND)
+        # A time that rounds to the present must pass, too: who waits for it would look again for ever.
+        due = max(due, clock.nanoseconds + 1) if when > clock.now() else due
+        return self.call_at_nanosecond(due, callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        # A delay that rounds to nothing must pass, too: who waits for a time would look again for ever.
         nanoseconds = max(1, round(delay * SECOND)) if delay > 0 else 0
         due = self._virtual_clock.nanoseconds + nanoseconds
         return self.call_at_nanosecond(due, callback, *args, context=context)
@@ -57,6 +59,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._asked += 1
         heapq.heappush(self._timers, (due, self._asked, handle))
         return handle
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Ends the run with the error of a callback: a message that it did not deliver would be missed."""
+        if "handle" in context and isinstance(error := context.get("exception"), Exception):
+            raise error
+        super().call_exception_handler(context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Drops cancelled timers when they are most of all; otherwise one is dropped when its turn comes."""

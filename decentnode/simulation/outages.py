@@ -22,7 +22,7 @@ NEVER = 1 << 62
 def interval(begin: float, seconds: float | None) -> Interval:
     """Returns an interval of so many seconds; None: for ever."""
     start = round(begin * SECOND)
-    return start, NEVER if seconds is None else start + round(seconds * SECOND)
+    return start, NEVER if seconds is None else min(start + round(seconds * SECOND), NEVER)
 
 
 class OutageSchedule:
@@ -84,15 +84,14 @@ class Outages:
         if rank not in self.schedules:
             return clock
         assert isinstance(clock, VirtualClock), "outages are checked against the transport"
-        return NodeClock(clock, rank, self.schedules[rank])
+        return NodeClock(clock, self.schedules[rank])
 
 
 class NodeClock(VirtualClock):
     """Virtual time for one node that is offline at times: it does nothing then, and its steps last longer."""
 
-    def __init__(self, clock: VirtualClock, rank: int, schedule: OutageSchedule) -> None:
+    def __init__(self, clock: VirtualClock, schedule: OutageSchedule) -> None:
         self._clock = clock
-        self._rank = rank
         self._schedule = schedule
 
     @property
@@ -110,9 +109,9 @@ class NodeClock(VirtualClock):
         """Waits for so many seconds in which the node is online; raises RunFailed where it never is again."""
         due = self._schedule.after(self.nanoseconds, round(seconds * SECOND))
         if due >= NEVER:
-            end = next(begin for begin, end in self._schedule if end == NEVER)
-            await asyncio.sleep(max(0, end - self.nanoseconds) / SECOND)
-            raise crash(self._rank, end)
+            crashes_at = next(begin for begin, end in self._schedule if end == NEVER)
+            await asyncio.sleep(max(0, crashes_at - self.nanoseconds) / SECOND)
+            raise crash(crashes_at)
         await asyncio.sleep((due - self.nanoseconds) / SECOND)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
@@ -120,6 +119,6 @@ class NodeClock(VirtualClock):
         await self.sleep(0)
 
 
-def crash(rank: int, now: int) -> RunFailed:
-    """Returns the error with which a node ends that never is online again."""
+def crash(now: int) -> RunFailed:
+    """Returns the error with which a node ends that is offline for ever from now on, in nanoseconds."""
     return RunFailed(f"crashed at {now / SECOND:g} simulated s (faults)")

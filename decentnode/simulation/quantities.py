@@ -220,7 +220,7 @@ PerPair = PerRank | Edges
 """The same for pairs of ranks, or for single edges."""
 
 
-def in_unit(value: float | str | None, units: dict[str, float], may_be_file: bool = True) -> float:
+def in_unit(value: float | str | None, units: dict[str, float], may_be_file: bool = False) -> float:
     """Returns a quantity in the basic unit; raises ValueError that says what would be right.
 
     `may_be_file`: whether the option may name a file, which was not there.
@@ -272,7 +272,7 @@ def numbers_of(
                 )
             row = np.array([in_unit(value, units) for value in quantity])
             return np.broadcast_to(row[:, None], shape) if pairs else row
-        return np.full(shape, in_unit(quantity, units))
+        return np.full(shape, in_unit(quantity, units, may_be_file=True))
     except ValueError as error:
         raise BadInput.at(key, str(error)) from None
 

@@ -108,7 +108,7 @@ class PaceSettings:
     def seconds(self) -> float:
         """The step_seconds as a number; raises BadInput where the text has no unit of time."""
         try:
-            seconds = in_unit(self.step_seconds, TIMES, may_be_file=False)
+            seconds = in_unit(self.step_seconds, TIMES)
         except ValueError as error:
             raise BadInput.at(f"{KEY}.step_seconds", str(error)) from None
         if not 0 < seconds < inf:

@@ -69,6 +69,8 @@ def test_a_resumed_run_continues_at_its_virtual_time(tmp_path, monkeypatch):
     training = {"pace": {"step_seconds": 0.2, "slowdown": {"distribution": "exponential"}}}
     whole = run(network, training=training)
     begun = run(network, training=training, rounds=4)
+    with (begun.directory / "network.csv").open("a") as file:
+        file.write("1,2")  # a line that a kill has cut off
     resumed = decentnode.resume(begun, progress=False, rounds=8)
     assert resumed.model_hash == whole.model_hash
     columns = ["rank", "round", "seconds", "train_seconds", "sent_payload"]

@@ -1,13 +1,21 @@
 """Failures in virtual time: what a run without them, or a real one, must agree with."""
 
+import asyncio
+from functools import partial
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import decentnode
-from decentnode.errors import ConfigError
+from decentnode.communication.simulated_links import SimulatedLinks
+from decentnode.errors import ConfigError, RunFailed
 from decentnode.node.faults import NodeAvailability
-from decentnode.simulation.outages import NEVER, OutageSchedule
+from decentnode.simulation import loop
+from decentnode.simulation.clock import SECOND, VirtualClock
+from decentnode.simulation.network import Network
+from decentnode.simulation.outages import NEVER, Outages, OutageSchedule, interval
 
 SMALL = {
     "name": "small",
@@ -98,6 +106,30 @@ def test_a_node_that_was_offline_for_longer_rejoins_and_every_run_is_the_same():
     assert first.records.groupby("rank")["round"].max().eq(40).all()
 
 
+def test_a_link_that_is_cut_for_ever_hides_no_standstill(monkeypatch):
+    monkeypatch.setattr(loop, "STANDSTILL", 0.1)
+    monkeypatch.setattr(loop, "LONGEST_BLOCK", 0.05)
+    clock, reported = VirtualClock(), []
+    clock.nanoseconds = 5 * SECOND
+    cuts = [(interval(1.0, 3.0), lambda rank, peer: True), (interval(6.0, None), lambda rank, peer: True)]
+    outages = Outages(cuts=cuts, report=lambda rank, what: reported.append(what))
+    links = SimulatedLinks({}, Network("queue", *np.zeros((3, 2, 2))), clock, outages, grace=1.0)
+    links._met[0].add(1)
+
+    async def main():
+        links.begin()
+        await asyncio.Event().wait()
+
+    links._break = lambda rank, peer: reported.append("broken")
+    with (
+        asyncio.Runner(loop_factory=partial(loop.VirtualLoop, clock)) as runner,
+        pytest.raises(RunFailed, match="virtual time stands at 7 s"),
+    ):
+        runner.run(main())
+    # The first cut was over when the run was resumed.
+    assert reported == ["link to rank 1 cut at 6 simulated s", "broken"]
+
+
 def test_asynchronous_nodes_come_and_go():
     churn = {"name": "churn", "ranks": [1, 4], "online": "1 s", "offline": "1 s"}
     asynchronous = {
@@ -138,8 +170,11 @@ def test_a_trace_says_when_nodes_are_online(tmp_path):
     [
         ({"name": "crash", "ranks": 1, "rounds": 1}, "crash needs `at` in virtual time, the second at which"),
         ({"name": "drop", "at": 1}, "drop acts on real processes; in virtual time use crash, partition,"),
-        ({"name": "crash", "at": 1, "rounds": 1}, "rounds: is of real runs; in virtual time `at` says when"),
-        ({"name": "crash", "at": "soon"}, "at: 'soon' is no number, nor a file that is there; write it like"),
+        ({"name": "crash", "at": 1, "rounds": 1}, "rounds: has no effect in virtual time; `at` says when it"),
+        ({"name": "crash", "at": "soon"}, "at: 'soon' is no number; write it like 20 ms"),
+        ({"name": "crash", "at": 1, "activity": "mix"}, "activity: has no effect in virtual time; leave it"),
+        ({"name": "offline", "seconds": "0 s"}, "seconds: must be > 0 and finite, not 0 s"),
+        ({"name": "link_down", "links": [[1, 2]], "probability": 0.5}, "probability: has no effect in virtu"),
         ({"name": "link_down", "links": [[1, 1]]}, "links: must be pairs of two ranks, such as [[0, 1]"),
         ({"name": "churn", "online": 3}, "offline: missing"),
     ],

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -41,6 +42,40 @@ def test_hours_pass_at_once_and_in_order():
     order = [("b", 0.5), ("a", 1.0), ("c", 1.0), ("b", 1.0), ("a", 3601.0), ("b", 3601.0)]
     assert seen == order
     assert clock.nanoseconds == 3604 * 10**9
+
+
+def test_no_time_is_missed_by_a_rounding():
+    """0.2 + 0.1 is above the float of 300,000,000 ns: one who waits for it must not look again for ever."""
+    clock, looks = VirtualClock(), []
+
+    async def main():
+        await clock.sleep(0.2)
+        due = 0.2 + 0.1
+        while clock.now() < due:
+            looks.append(clock.now())
+            assert len(looks) < 10
+            # As `asyncio.wait_for` of Python 3.12 and later.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due - clock.now()):
+                    await asyncio.Event().wait()
+
+    run(main(), clock)
+    assert clock.nanoseconds in (300_000_000, 300_000_001)
+
+
+def test_an_error_of_a_callback_ends_the_run():
+    clock = VirtualClock()
+
+    def deliver():
+        raise RunFailed("too many messages")
+
+    async def main():
+        asyncio.get_running_loop().call_at_nanosecond(5, deliver)
+        await clock.sleep(1.0)
+
+    with pytest.raises(RunFailed, match="too many messages"):
+        run(main(), clock)
+    assert clock.nanoseconds == 5
 
 
 def test_time_stands_while_a_coroutine_waits_outside():

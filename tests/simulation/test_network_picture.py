@@ -42,6 +42,9 @@ def test_the_screen_has_quantiles_and_the_picture_all_nodes(tmp_path, monkeypatc
     assert lines[-2].split() == ["downlink", *["unlimited"] * 5]
     assert [text.get_text() for text in figures[1].legends[0].get_texts()] == ["East US", "Japan East"]
 
+    lines = [*report_network(load(CONFIG, ["communication={name: simulated, bandwidth: 2 Mbit/s}"]))]
+    assert lines[-1].split() == ["bandwidth,", "pairs", *["2", "Mbit/s"] * 5]
+
     many = ["graph={name: regular, nodes: 64, degree: 4}"]
     many += [f"{REGIONS[:-1]}, uplink: {{distribution: lognormal, median: 1 Mbit/s, sigma: 1.5}}}}"]
     list(report_network(load(CONFIG, many), Drawing(tmp_path / "network.svg")))

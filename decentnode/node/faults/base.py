@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -45,6 +45,8 @@ class Fault:
     """In virtual time, when it begins: seconds, or a text such as `2 min`; it replaces `rounds`."""
 
     acts_in_virtual_time: ClassVar[bool] = False
+    real_options: ClassVar[tuple[str, ...]] = ("rounds", "machine")
+    """Options without effect in virtual time."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -57,12 +59,18 @@ class Fault:
             raise BadInput.at("rounds", f"must be the first and the last, not {first} and then {last}")
 
     def seconds_of(self, option: str) -> float | None:
-        """Returns an option in seconds; raises BadInput."""
+        """Returns an option in seconds, of which only `at` may be 0; raises BadInput."""
         value = getattr(self, option)
+        if value is None:
+            return None
         try:
-            return None if value is None else in_unit(value, TIMES)
+            seconds = in_unit(value, TIMES)
         except ValueError as error:
             raise BadInput.at(option, str(error)) from None
+        if not (0 < seconds < math.inf or (seconds == 0 and option == "at")):
+            what = ">= 0" if option == "at" else "> 0"
+            raise BadInput.at(option, f"must be {what} and finite, not {value}")
+        return seconds
 
     @property
     def is_virtual(self) -> bool:
@@ -105,9 +113,10 @@ class Fault:
             yield Defect((), f"{name_of(self)} acts on real processes; in virtual time use {known}")
         elif is_simulation and not self.is_virtual:
             yield Defect((), f"{name_of(self)} needs `at` in virtual time, the second at which it begins")
-        by_rounds = [name for name in ("rounds", "machine") if getattr(self, name) is not None]
-        if self.is_virtual and by_rounds:
-            yield Defect((by_rounds[0],), "is of real runs; in virtual time `at` says when it begins")
+        for option in fields(self) if self.is_virtual else ():
+            if option.name in self.real_options and getattr(self, option.name) != option.default:
+                instead = "`at` says when it begins" if option.name == "rounds" else "leave it out"
+                yield Defect((option.name,), f"has no effect in virtual time; {instead}")
         unknown_ranks = sorted(rank for rank in self.named_ranks() if rank >= nodes)
         if unknown_ranks:
             yield Defect(

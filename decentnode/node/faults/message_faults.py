@@ -47,6 +47,7 @@ class NetworkPartition(MessageFault):
     """
 
     acts_in_virtual_time = True
+    real_options = (*MessageFault.real_options, "ranks", "probability", "activity", "peers")
 
     groups: tuple[tuple[NonNegative, ...], ...]
     seconds: PositiveFloat | None = None

@@ -34,6 +34,7 @@ class Crash(NodeFault):
     """
 
     acts_in_virtual_time = True
+    real_options = (*NodeFault.real_options, "activity")
 
     def outages_of(self, rank: int, draw: np.random.Generator) -> Iterable[Interval]:
         return [interval(self.seconds_of("at") or 0.0, None)]

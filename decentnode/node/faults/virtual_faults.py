@@ -72,7 +72,8 @@ class NodeChurn(VirtualFault):
     def outages_of(self, rank: int, draw: np.random.Generator) -> Iterator[Interval]:
         now = round((self.seconds_of("at") or 0.0) * SECOND)
         while True:
-            begin = now + round(draw.exponential(self.seconds_of("online") or 0.0) * SECOND)
+            # At least a nanosecond, between two outages that would be one.
+            begin = now + max(1, round(draw.exponential(self.seconds_of("online") or 0.0) * SECOND))
             now = begin + 1 + round(draw.exponential(self.seconds_of("offline") or 0.0) * SECOND)
             yield begin, now
 
@@ -81,6 +82,8 @@ class NodeChurn(VirtualFault):
 @dataclass(kw_only=True)
 class NodeAvailability(VirtualFault):
     """Nodes are online as in a trace (FedScale, Lai et al., ICML 2022, 3.2; FLASH, Yang et al., WWW 2021)."""
+
+    real_options = (*VirtualFault.real_options, "at")
 
     path: str
     """A CSV with the header `rank,from,to`: each line an interval in which that rank is online, in seconds
@@ -98,7 +101,7 @@ class NodeAvailability(VirtualFault):
                     raise ValueError(f"line 1: must be rank,from,to, not {','.join(header) or 'empty'}")
                 for row in filter(None, rows):
                     line = f"line {rows.line_num}: "
-                    if len(row) != 3 or not row[0].strip().isdigit():
+                    if len(row) != 3 or not row[0].strip().isdecimal():
                         raise ValueError(f"{line}must be a rank and two times, not {','.join(row)}")
                     try:
                         begin, end = (_seconds(word.strip()) for word in row[1:])
@@ -154,6 +157,8 @@ class LinkDown(VirtualFault):
 
     They break after `failures.grace`.
     """
+
+    real_options = (*VirtualFault.real_options, "ranks", "probability")
 
     links: tuple[tuple[NonNegative, NonNegative], ...]
     """The pairs of ranks."""

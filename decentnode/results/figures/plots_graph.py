@@ -142,33 +142,28 @@ def _draw_round(axes: Axes, picture: GraphPicture, drawn_round: DrawnRound, side
         lines = [(drawn_round.places[i], drawn_round.places[j]) for i, j, _ in drawn_round.edges]
         axes.add_collection(LineCollection(lines, linewidths=widths, colors=EDGE, zorder=1))
     for rank, place in enumerate(drawn_round.places):
-        _draw_node(
-            axes,
-            place,
-            rank,
-            group=picture.groups[rank],
-            rests=rank in drawn_round.resting,
-            diameter=diameter,
-        )
+        color, shape = group_style(picture.groups[rank])
+        face, edge = ("white", PALE) if rank in drawn_round.resting else (color, INK)
+        draw_node(axes, place, rank, shape=shape, face=face, edge=edge, diameter=diameter)
 
 
-def _draw_node(
-    axes: Axes, place: NDArray[np.float64], rank: int, group: int, rests: bool, diameter: float
-) -> None:
-    color, shape = group_style(group)
-    face: Any = "white" if rests else color
+def draw_node(
+    axes: Axes, place: NDArray[np.float64], rank: int, *, shape: str, face: Any, diameter: float,
+    edge: str = INK,
+) -> None:  # fmt: skip
+    """Draws a node with its rank; `diameter`: in points."""
     axes.plot(
         *place, marker=shape, markersize=diameter * SIZE_OF.get(shape, 1.0), markerfacecolor=face,
-        markeredgecolor=PALE if rests else INK, markeredgewidth=0.8, linestyle="", zorder=2,
+        markeredgecolor=edge, markeredgewidth=0.8, linestyle="", zorder=2,
     )  # fmt: skip
     axes.annotate(
         str(rank), (place[0], place[1]), xytext=(0, LOWER.get(shape, 0.0) * diameter),
-        textcoords="offset points", ha="center", va="center_baseline", color=ink_on(face), zorder=3,
+        textcoords="offset points", ha="center", va="center_baseline", color=_ink_on(face), zorder=3,
         fontsize=diameter * (0.5 if rank < 100 else 0.4),
     )  # fmt: skip
 
 
-def ink_on(face: Any) -> str:
+def _ink_on(face: Any) -> str:
     """Returns white or dark, whichever is legible (by relative luminance)."""
     red, green, blue = to_rgb(face)
     return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45 else INK

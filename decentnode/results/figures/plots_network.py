@@ -22,14 +22,7 @@ from numpy.typing import NDArray
 from decentnode.core.text import readable_rate, short_time
 from decentnode.errors import BadInput
 from decentnode.results.figures.plots import DPI, INK, PALE, drawing_style
-from decentnode.results.figures.plots_graph import (
-    LOWER,
-    MARGIN,
-    SHAPES,
-    SIZE_OF,
-    diameter_of,
-    ink_on,
-)
+from decentnode.results.figures.plots_graph import MARGIN, SHAPES, diameter_of, draw_node
 from decentnode.results.figures.styles import PALETTE
 
 LATENCIES, RATES = matplotlib.colormaps["plasma_r"], matplotlib.colormaps["viridis"]
@@ -97,16 +90,7 @@ def _graph(picture: NetworkPicture, places: Numbers) -> Figure:
         # Without a limit there is no rate to show, so the color is free for regions.
         plain = PALETTE[names.index(region) % len(PALETTE)] if region else PALETTE[0]
         face: Any = RATES(rates(picture.uplink[rank])) if has_rates else plain
-        shape = shapes.get(region, "o")
-        axes.plot(
-            *place, marker=shape, markersize=diameter * SIZE_OF.get(shape, 1.0), markerfacecolor=face,
-            markeredgecolor=INK, markeredgewidth=0.8, linestyle="", zorder=2,
-        )  # fmt: skip
-        axes.annotate(
-            str(rank), (place[0], place[1]), xytext=(0, LOWER.get(shape, 0.0) * diameter),
-            textcoords="offset points", ha="center", va="center_baseline", color=ink_on(face), zorder=3,
-            fontsize=diameter * (0.5 if rank < 100 else 0.4),
-        )  # fmt: skip
+        draw_node(axes, place, rank, shape=shapes.get(region, "o"), face=face, diameter=diameter)
     entries = [
         Line2D(
             [], [], linestyle="", marker=shapes[name], markersize=8, label=name, markeredgecolor=INK,
