@@ -89,9 +89,11 @@ class Network:
             due = now + _nanoseconds(lost + travel + bits / min(up, down, link))
             loop.call_at_nanosecond(self._in_order(source, target, due), deliver)
             return
-        begin = max(now, self._uplink_free.get(source, 0)) + _nanoseconds(lost)
+        begin = max(now, self._uplink_free.get(source, 0))
+        # Other messages use the uplink during the round trips after which a loss is noticed.
+        self._uplink_free[source] = begin + _nanoseconds(transmissions * bits / up)
+        begin += _nanoseconds(lost)
         sent = begin + _nanoseconds(bits / up)
-        self._uplink_free[source] = sent
         if link != inf:
             # Its bits pass the link while they are sent, when those before them have passed it.
             begin = max(begin, self._link_free.get((source, target), 0))

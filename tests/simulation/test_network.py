@@ -233,6 +233,10 @@ def test_losses_repeat_a_transmission_as_often_as_expected():
     times = [came - 1000 * n for n, came in arrivals(links, sent).items()]
     # A transmission is 1 s, and the next one begins a round trip later: p / (1 - p) repeats on average.
     assert np.mean(times) == pytest.approx(1.1 + (0.25 / 0.75) * 1.2, rel=0.05)
+    # A message to another node waits for the transmissions alone, not for the round trips after losses.
+    links = network(3, up=1e6, latency=100.0, loss=0.5)
+    came = arrivals(links, [(0, 0, 1, 125_000)] * 20 + [(0, 0, 2, 125)])
+    assert max(came.values()) < 1500, "twenty losses one after the other would take 4,000 s"
 
 
 @pytest.mark.parametrize(
