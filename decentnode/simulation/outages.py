@@ -109,7 +109,7 @@ class NodeClock(VirtualClock):
         """Waits for so many seconds in which the node is online; raises RunFailed where it never is again."""
         due = self._schedule.after(self.nanoseconds, round(seconds * SECOND))
         if due >= NEVER:
-            crashes_at = next(begin for begin, end in self._schedule if end == NEVER)
+            crashes_at = next(begin for begin, end in self._schedule if end >= NEVER)
             await asyncio.sleep(max(0, crashes_at - self.nanoseconds) / SECOND)
             raise crash(crashes_at)
         await asyncio.sleep((due - self.nanoseconds) / SECOND)

@@ -228,7 +228,9 @@ def in_unit(value: float | str | None, units: dict[str, float], may_be_file: boo
     if isinstance(value, int | float):
         return float(value)
     example = "10 Mbit/s (megabits)" if units is RATES else "20 ms"
-    match = _QUANTITY.fullmatch(value or "")
+    match = _QUANTITY.fullmatch((value or "").strip().removeprefix("-"))
+    if match and match[2] in units and (value or "").strip().startswith("-"):
+        raise ValueError(f"{quoted(value or '')} is negative; write it like {example}")
     if match is None or not match[2] or match[2] not in units:
         problem = (
             "has no unit"

@@ -18,6 +18,8 @@ from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.timeouts import Timeouts
 
 _PUBLISHED, _READ = 0, 1
+BEHIND_TIMEOUT = 0.2
+"""Real seconds of a wait for the reader in virtual time while another node is behind."""
 POLL_INTERVAL = 0.005
 
 
@@ -51,6 +53,10 @@ class SnapshotBuffers:
         if len(module_state) > self._module_states.shape[1]:
             return False
         flags = self._flags[row]
+        published = self._flags[:, _PUBLISHED]
+        if clock.is_virtual and (published < flags[_PUBLISHED]).any():
+            # The reader needs a node that is behind, which cannot go on while virtual time stands.
+            timeout = min(timeout, BEHIND_TIMEOUT)
         awake = AwakeClock(POLL_INTERVAL)
         deadline = awake.now() + (0.0 if rank in self._given_up else timeout)
 
@@ -59,7 +65,8 @@ class SnapshotBuffers:
 
         await clock.wait_outside(lambda: is_read() or awake.now() > deadline, POLL_INTERVAL)
         if not is_read():
-            self._given_up.add(rank)
+            if timeout > BEHIND_TIMEOUT:
+                self._given_up.add(rank)
             return False
         self._given_up.discard(rank)
         # The flags order both sides: the node writes here only after the reader released the last vector.

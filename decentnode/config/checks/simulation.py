@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from decentnode.communication.base import Communication
 from decentnode.communication.simulated import Simulated
-from decentnode.config.settings import TimeModelSettings
+from decentnode.config.settings import KeyFolder, TimeModelSettings
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.training.settings import TrainingSettings
@@ -52,4 +52,12 @@ def _flows(communication: Communication, graph: Graph, time_model: TimeModelSett
         yield Defect(("communication", "network_model"), what, "use queue, or fewer nodes or neighbors")
 
 
-SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _flows)
+def _keys(communication: Communication, security: str | KeyFolder) -> Iterator[Defect]:
+    """Yields keys, which protect links between machines."""
+    if communication.plan.simulation and isinstance(security, KeyFolder):
+        yield Defect(
+            ("security",), "keys are of links between machines, and a simulation has none; leave them out"
+        )
+
+
+SIMULATION_CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (_virtual_time, _flows, _keys)
