@@ -425,7 +425,7 @@ class Communication(ABC):
         Ranks that are `absent` count as lost until they join.
         """
 
-    def begin(self) -> None:
+    def enter_loop(self) -> None:
         """Is called in the event loop of the nodes, before the first of them runs."""
         return None
 

@@ -165,7 +165,7 @@ class Simulated(Communication):
             assert self._links is not None, "prepared before it opens"
             self._links.delivery_log = DeliveryLog(self._log_directory, self._clock)
 
-    def begin(self) -> None:
+    def enter_loop(self) -> None:
         assert self._links is not None, "prepared before it begins"
         self._links.begin()
 

@@ -144,6 +144,8 @@ class Timeouts:
     """Room in the pipe for the last report of a node."""
     snapshot: ClassVar[float] = 5.0
     """A node's wait until the observer has read its last snapshot."""
+    snapshot_behind: ClassVar[float] = 0.2
+    """The same in virtual time while another node is behind, which the observer needs, too."""
     undecided: ClassVar[float] = 20.0
     """A node's wait for the last round of a graceful stop."""
     crash: ClassVar[float] = 0.2

@@ -242,7 +242,7 @@ def _start_together(fork_context: ForkContext, position: int, nodes: list[Node])
 async def _run_nodes(
     nodes: list[Node], communication: Communication, fork_context: ForkContext, clock: Clock
 ) -> list[ExitCode]:
-    communication.begin()
+    communication.enter_loop()
     return await asyncio.gather(*(_run_node(node, fork_context, clock) for node in nodes))
 
 

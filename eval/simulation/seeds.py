@@ -213,7 +213,7 @@ def run(configuration: dict[str, Any], folder: Path) -> Outcome:
             node.records.close()
 
     async def everybody() -> None:
-        communication.begin()
+        communication.enter_loop()
         await asyncio.gather(*map(until_it_ends, nodes))
 
     limit = time.monotonic() + LIMIT

@@ -1232,7 +1232,7 @@ training.pace.step_seconds='0 ms' | training.pace.step_seconds | must be > 0 and
 training.pace.step_seconds='5 mss'
     | training.pace.step_seconds | '5 mss' has an unknown unit; write it like 20 ms; units: ns, us, ms, s, ...
 training.pace.step_seconds=-5ms
-    | training.pace.step_seconds | '-5ms' is no number; write it like 20 ms; units: ...
+    | training.pace.step_seconds | '-5ms' is negative; write it like 20 ms
 'training.pace={step_seconds: 1, trace_repeats: false}'
     | training.pace.trace_repeats | needs trace_path; leave it out
 'training.pace={step_seconds: 1, trace_path: paces.csv, trace_repeats: false}' rounds=3

@@ -18,8 +18,6 @@ from decentnode.core.clock import AwakeClock, Clock
 from decentnode.core.timeouts import Timeouts
 
 _PUBLISHED, _READ = 0, 1
-BEHIND_TIMEOUT = 0.2
-"""Real seconds of a wait for the reader in virtual time while another node is behind."""
 POLL_INTERVAL = 0.005
 
 
@@ -56,7 +54,7 @@ class SnapshotBuffers:
         published = self._flags[:, _PUBLISHED]
         if clock.is_virtual and (published < flags[_PUBLISHED]).any():
             # The reader needs a node that is behind, which cannot go on while virtual time stands.
-            timeout = min(timeout, BEHIND_TIMEOUT)
+            timeout = min(timeout, Timeouts.snapshot_behind)
         awake = AwakeClock(POLL_INTERVAL)
         deadline = awake.now() + (0.0 if rank in self._given_up else timeout)
 
@@ -65,7 +63,7 @@ class SnapshotBuffers:
 
         await clock.wait_outside(lambda: is_read() or awake.now() > deadline, POLL_INTERVAL)
         if not is_read():
-            if timeout > BEHIND_TIMEOUT:
+            if timeout > Timeouts.snapshot_behind:
                 self._given_up.add(rank)
             return False
         self._given_up.discard(rank)

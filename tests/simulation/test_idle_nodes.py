@@ -149,7 +149,7 @@ def test_idle_nodes_are_woken_by_events_alone(tmp_path, monkeypatch, sharing):
     assert sum(node.sharing._steps for node in nodes.nodes) == 64
 
 
-def test_a_waiting_node_sees_a_loss_at_once_and_a_silent_peer_at_its_deadline(tmp_path):
+def test_a_waiting_node_sees_a_loss_at_once_and_takes_no_silent_peer_for_lost(tmp_path):
     clock, nodes = nodes_in_virtual_time(
         tmp_path, "graph={name: ring, nodes: 4}", "rounds=1", "time_model.seconds_per_round=1000",
         "training.pace={step_seconds: 300}", "failures.deadline=20", "sharing={name: ad_psgd, staleness: 0}",
@@ -182,6 +182,6 @@ def test_a_waiting_node_sees_a_loss_at_once_and_a_silent_peer_at_its_deadline(tm
     with asyncio.Runner(loop_factory=partial(VirtualLoop, clock)) as runner:
         runner.run(main())
     assert (100.25, 0, 1, "PeerLost") in seen
-    timeouts = [(when, peer) for when, _, peer, kind in seen if kind == "PeerTimeout"]
-    # After steps of 300 s the deadline, and the second look. Rank 0 answers no peer that is lost to it.
-    assert {when for when, _ in timeouts} == {321.0, 642.0} and {peer for _, peer in timeouts} == {0, 2}
+    assert "PeerTimeout" not in {kind for _, _, _, kind in seen}, (
+        "virtual time looks at links, not at silence"
+    )
