@@ -36,12 +36,14 @@ from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment, NodeHost
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
-from decentnode.results.records import private_megabytes
+from decentnode.results.records import RecordFile, private_megabytes
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages
 from decentnode.training.gradient_sync import SyncContext
 
+MOST_RECORD_FILES = 256
+"""The nodes of a process that have files of records of their own; more of them share one."""
 PRINT_STACKS = signal.SIGUSR1
 """Makes a process write the stacks of all threads to its log, whatever it is doing."""
 
@@ -212,7 +214,10 @@ def _build(
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
-    host = NodeHost(communication, clock, is_shared=len(ranks) > 1)
+    record_file = None
+    if len(ranks) > MOST_RECORD_FILES:
+        record_file = RecordFile(fork_context.records, ranks, partial(fork_context.report_disk, ranks[0]))
+    host = NodeHost(communication, clock, is_shared=len(ranks) > 1, record_file=record_file)
     nodes = [experiment.build(rank, fork_context, host, clock=clocks[rank]) for rank in ranks]
     return directory, communication, nodes
 

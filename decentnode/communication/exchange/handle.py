@@ -196,9 +196,16 @@ class ExchangeHandle:
     def __await__(self) -> Any:
         if not self.done and not self._owner.alone:
             pause, loop = self.start_waiting(), asyncio.get_running_loop()
-            future = loop.create_future()
+            future, thread = loop.create_future(), threading.get_ident()
             timer = loop.call_later(pause, self._hand_over)
-            self.call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
+
+            def wake() -> None:
+                if threading.get_ident() == thread:
+                    _resolve(future)
+                else:
+                    loop.call_soon_threadsafe(_resolve, future)
+
+            self.call_when_done(wake)
             yield from future
             timer.cancel()
         self.finish_within(math.inf)
@@ -291,6 +298,6 @@ class ExchangeHandle:
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:
-    # The node may have been cancelled between the call from the other thread and this one.
+    # The node may have been cancelled meanwhile.
     if not future.done():
         future.set_result(None)
