@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import faulthandler
+import gc
 import hashlib
 import os
 import resource
@@ -134,6 +135,8 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                     sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )
+        # What was made until here stays: a collection need not look at thousands of nodes again and again.
+        gc.freeze()
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             codes = runner.run(_run_nodes(nodes, communication, fork_context, clock))
