@@ -70,6 +70,9 @@ class Transport:
     The defaults fit a transport that loses no message.
     """
 
+    times_waits = True
+    """Whether a long wait is shown to the launcher, and requests what may be lost."""
+
     def acknowledge(self, source: int, message: Message) -> None:
         """Tells a source that the memory of its message is free again."""
 
@@ -197,7 +200,7 @@ class ExchangeHandle:
         if not self.done and not self._owner.alone:
             pause, loop = self.start_waiting(), asyncio.get_running_loop()
             future, thread = loop.create_future(), threading.get_ident()
-            timer = loop.call_later(pause, self._hand_over)
+            timer = loop.call_later(pause, self._hand_over) if self._owner.transport.times_waits else None
 
             def wake() -> None:
                 if threading.get_ident() == thread:
@@ -207,7 +210,8 @@ class ExchangeHandle:
 
             self.call_when_done(wake)
             yield from future
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
         self.finish_within(math.inf)
         return self
 
