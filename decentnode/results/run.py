@@ -133,7 +133,8 @@ class Run:
             row = self.rows[-1]
             known = [value for value in row.values(headline.name) if value is not None]
             mean = fmean(known) if len(known) == len(row.ranks) else None
-            yield f"{headline.title}", f"{headline.text(mean)} after round {row.round + 1}, mean of the nodes"
+            of = f"mean of {row.mean_over or 'the nodes'}"
+            yield f"{headline.title}", f"{headline.text(mean)} after round {row.round + 1}, {of}"
             if known:
                 ends = headline.worst(known), headline.best(known)
                 yield "worst, best node", " and ".join(map(headline.text, ends))

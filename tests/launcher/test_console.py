@@ -57,10 +57,11 @@ EXPERIMENT = SimpleNamespace(
     processes=(1, 2),
     layout=SimpleNamespace(numel=4810),
     metrics=CLASSIFICATION,
+    plan=SimpleNamespace(last_ranks=None),
 )
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
-    "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "lost_nodes": {}, "broken_edges": [],
+    "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "tested_nodes": 16, "lost_nodes": {}, "broken_edges": [],
     "restarted_nodes": {}, "components": [], "not_finite": {},
     "refused_messages": {}, "attacker_weight": {}, "stopped_nodes": 0, "resumable_round": None,
     "startup_seconds": 2.64, "wall_seconds": 2.02, "bytes_sent": 49_418_240, "bytes_received": 49_418_240,
