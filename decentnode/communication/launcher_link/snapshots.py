@@ -32,7 +32,7 @@ class SnapshotBuffers:
         self.elements = elements
         self._given_up: set[int] = set()
         self._row = {rank: i for i, rank in enumerate(ranks)}
-        self._flags = shared_array((len(ranks), 2))
+        self._flags = shared_array((2, len(ranks)))
         # As bytes, because numpy has no bfloat16.
         vectors = shared_array((len(ranks) * elements * dtype.itemsize,), "uint8")
         self._vectors = torch.from_numpy(vectors).view(dtype).view(len(ranks), elements)
@@ -50,8 +50,8 @@ class SnapshotBuffers:
         row = self._row[rank]
         if len(module_state) > self._module_states.shape[1]:
             return False
-        flags = self._flags[row]
-        published = self._flags[:, _PUBLISHED]
+        flags = self._flags[:, row]
+        published = self._flags[_PUBLISHED]
         if clock.is_virtual and (published < flags[_PUBLISHED]).any():
             # The reader needs a node that is behind, which cannot go on while virtual time stands.
             timeout = min(timeout, Timeouts.snapshot_behind)
@@ -77,7 +77,7 @@ class SnapshotBuffers:
     @property
     def has_unread(self) -> bool:
         """Whether the vector of any rank waits for its reader."""
-        return bool((self._flags[:, _READ] < self._flags[:, _PUBLISHED]).any())
+        return bool((self._flags[_READ] < self._flags[_PUBLISHED]).any())
 
     def vector(self, rank: int) -> Tensor:
         """The vector that the rank published last, shape (d,); valid until it is released."""
@@ -90,7 +90,7 @@ class SnapshotBuffers:
 
     def release(self, rank: int, round: int) -> None:
         """Lets the rank publish again."""
-        flags = self._flags[self._row[rank]]
+        flags = self._flags[:, self._row[rank]]
         # A late release of an earlier round must not take back a newer one.
         flags[_READ] = max(int(flags[_READ]), round + 1)
 
