@@ -61,8 +61,8 @@ EXPERIMENT = SimpleNamespace(
 )
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
-    "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "tested_nodes": 16, "lost_nodes": {}, "broken_edges": [],
-    "restarted_nodes": {}, "components": [], "not_finite": {},
+    "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "tested_nodes": 16, "lost_nodes": {},
+    "broken_edges": [], "restarted_nodes": {}, "components": [], "not_finite": {},
     "refused_messages": {}, "attacker_weight": {}, "stopped_nodes": 0, "resumable_round": None,
     "startup_seconds": 2.64, "wall_seconds": 2.02, "bytes_sent": 49_418_240, "bytes_received": 49_418_240,
     "metrics": msgspec.to_builtins(CLASSIFICATION),
