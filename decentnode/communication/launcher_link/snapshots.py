@@ -31,6 +31,8 @@ class SnapshotBuffers:
         """`room`: the most bytes of what a model needs and its vector lacks; unused, it costs nothing."""
         self.elements = elements
         self._given_up: set[int] = set()
+        self._waited_for = 0
+        """The last flag that a node of this process has waited for in vain, another one being behind."""
         self._row = {rank: i for i, rank in enumerate(ranks)}
         self._flags = shared_array((2, len(ranks)))
         # As bytes, because numpy has no bfloat16.
@@ -52,9 +54,12 @@ class SnapshotBuffers:
             return False
         flags = self._flags[:, row]
         published = self._flags[_PUBLISHED]
-        if clock.is_virtual and (published < flags[_PUBLISHED]).any():
-            # The reader needs a node that is behind, which cannot go on while virtual time stands.
-            timeout = min(timeout, Timeouts.snapshot_behind)
+        unread, is_another_behind = int(flags[_PUBLISHED]), False
+        if clock.is_virtual and (published < unread).any():
+            # The reader needs a node that is behind, which cannot go on while virtual time stands: one of
+            # thousands that are ahead waits, in case the reader has given the other up.
+            is_another_behind = True
+            timeout = min(timeout, Timeouts.snapshot_behind) if unread > self._waited_for else 0.0
         awake = AwakeClock(POLL_INTERVAL)
         deadline = awake.now() + (0.0 if rank in self._given_up else timeout)
 
@@ -63,7 +68,9 @@ class SnapshotBuffers:
 
         await clock.wait_outside(lambda: is_read() or awake.now() > deadline, POLL_INTERVAL)
         if not is_read():
-            if timeout > Timeouts.snapshot_behind:
+            if is_another_behind:
+                self._waited_for = max(self._waited_for, unread)
+            elif timeout > Timeouts.snapshot_behind:
                 self._given_up.add(rank)
             return False
         self._given_up.discard(rank)
