@@ -1,8 +1,9 @@
 """One run as a study sees it: settings, state, curves of the headline metric, a tidy table."""
 
 import fcntl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from decentnode.results.figures.plots import NotebookFigure
 
 RUNNING, FINISHED, INCOMPLETE = "running", "finished", "incomplete"
+ROWS_PER_BLOCK = 50_000
 ENTRY = "study.json"
 """The file in a run's directory where a sweep records the run, once it has ended."""
 
@@ -297,7 +299,7 @@ class Run:
         `train_loss`, `consensus_distance` (relative, of all nodes), then the metrics
         in the units of the files (accuracy: 0 to 1).
         """
-        rows = [line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row=row)]
+        rows = (line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row=row))
         return _frame(rows, columns(self.metrics))
 
     @property
@@ -311,11 +313,11 @@ class Run:
         `epsilon`, `attacker_weight`, `memory_mb` (MiB) and the metrics, where they are known.
         """
         files = sorted((self.directory / "records").glob("[0-9]*.jsonl"))
-        rows = [
+        rows = (
             line
             for path in files
             for line in record_cells(self.name, self.seed, self.metrics, read_records(path))
-        ]
+        )
         return _frame(rows, [*RECORD_COLUMNS, *(metric.name for metric in self.metrics)])
 
     def model(self, rank: int, round: int | None = None) -> dict[str, Any]:
@@ -373,8 +375,13 @@ def _named(section: Any) -> str:
     return Path(path).stem if isinstance(path, str) else str(section.get("name") or "")
 
 
-def _frame(rows: Sequence[Sequence[Cell]], names: Sequence[str]) -> "DataFrame":
+def _frame(rows: Iterable[Sequence[Cell]], names: Sequence[str]) -> "DataFrame":
     """The rows as a frame; unknown numbers are nan, also in a column that has no other."""
-    frame = need("pandas").DataFrame(rows, columns=names)
-    unknown = [name for name in names if name not in TEXTS and frame[name].dtype == object]
-    return frame.astype(dict.fromkeys(unknown, "float64"))
+    pandas, blocks = need("pandas"), list["DataFrame"]()
+    left = iter(rows)
+    # In blocks: as objects, a million rows take ten times the memory of their frame.
+    while (block := [*islice(left, ROWS_PER_BLOCK)]) or not blocks:
+        frame = pandas.DataFrame(block, columns=names)
+        unknown = [name for name in names if name not in TEXTS and frame[name].dtype == object]
+        blocks.append(frame.astype(dict.fromkeys(unknown, "float64")))
+    return blocks[0] if len(blocks) == 1 else pandas.concat(blocks, ignore_index=True)

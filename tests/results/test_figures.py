@@ -240,4 +240,4 @@ def test_of_many_nodes_a_panel_shows_quantiles(tmp_path) -> None:
     assert overview.get_suptitle().startswith("trial: 101 of 1,250 nodes, round 20, test accuracy 50.00 %")
     # Groups of nodes that are alike: the mean over neighboring ranks would be the same everywhere.
     labels = shown["labels"].images[0].get_array()
-    assert len(labels) == figures.GROUPS and [*labels[0]] == [2, 1] and [*labels[-1]] == [0, 3]
+    assert len(labels) == figures.ROWS_OF_MORE and [*labels[0]] == [2, 1] and [*labels[-1]] == [0, 3]

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-from numpy import array, array_split, lexsort, linspace
+from numpy import linspace
 
 from decentnode.core.text import counted
 from decentnode.errors import BadInput, ExitCode
@@ -41,7 +41,7 @@ from decentnode.results.figures.curves import (
 )
 from decentnode.results.figures.styles import MARKERS, PALETTE
 from decentnode.results.metrics import LOCAL, LOSS, Metric
-from decentnode.results.partition_table import PartitionTable
+from decentnode.results.partition_table import MOST_ROWS, ROWS_OF_MORE, PartitionTable, label_rows
 from decentnode.results.reader import StrPath
 
 MANY_COLORS = matplotlib.colormaps["turbo"]
@@ -64,10 +64,6 @@ MOST_MARKED = 30
 MOST_LABELS = 20
 MOST_BARS = 100
 """The most counts with gaps between their bars; more are one area."""
-MOST_ROWS = 256
-"""The most nodes that have a row in the order of their ranks; of more, rows are of nodes that are alike."""
-GROUPS = 128
-"""The rows of more nodes."""
 PICTURES = (".png", ".svg", ".pdf")
 DPI = 130
 SCREEN_DPI = 72
@@ -431,19 +427,12 @@ def _draw_counts(axes: Axes, name: str, counts: Sequence[int]) -> None:
 
 def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
     """The number of training samples of each label on each node, of many nodes in groups that are alike."""
-    counts, order, of = array(labels), "rank", "training samples"
-    nodes, columns = counts.shape
+    nodes, columns, order, of = len(labels), len(labels[0]), "rank", "training samples"
     if nodes > MOST_ROWS:
-        # By their most frequent label, and by its share: the mean of any nodes hides how they differ.
-        share = counts.max(1) / counts.sum(1).clip(min=1)
-        alike = counts[lexsort((-share, counts.argmax(1)))]
-        counts = array([group.mean(0) for group in array_split(alike, GROUPS)])
-        order, of = (
-            "nodes, by their most frequent label",
-            f"training samples, mean of {nodes / GROUPS:.0f} nodes",
-        )
+        order = "nodes, by their most frequent label"
+        of = f"training samples, mean of {nodes / ROWS_OF_MORE:.0f} nodes"
     image = axes.imshow(
-        counts, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0,
+        label_rows(labels), aspect="auto", cmap="Blues", interpolation="nearest", vmin=0,
         extent=(-0.5, columns - 0.5, nodes - 0.5, -0.5),
     )  # fmt: skip
     axes.grid(visible=False)
