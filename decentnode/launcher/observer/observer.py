@@ -246,7 +246,7 @@ class ModelObserver(threading.Thread):
         # A node in a later round has skipped this one.
         are_here = all(rank in answered or done > round for rank, done in self._expected.items())
         if self.machine not in parts.sums and (late or are_here):
-            self._contribute(PartialSum(self.machine, round, len(parts.shown), self._sum(parts)))
+            self._contribute(PartialSum(self.machine, round, len(parts.shown), self._sum(round, parts)))
             if not parts.shown:
                 # There may never be a mean to measure a distance from.
                 self._contribute(PartialDistance(self.machine, round, 0, 0.0))
@@ -269,13 +269,13 @@ class ModelObserver(threading.Thread):
             self.send(contribution)
             self.notify()
 
-    def _sum(self, parts: _RoundParts) -> bytes:
+    def _sum(self, round: int, parts: _RoundParts) -> bytes:
         if not parts.shown:
             return b""
         # In float64, so rounding is negligible, and in rank order, whatever the order of arrival.
         total = torch.zeros(self.snapshots.elements, dtype=torch.float64)
         for rank in sorted(parts.shown):
-            total += self.snapshots.vector(rank)
+            total += self.snapshots.vector(rank, round)
         return total.numpy().tobytes()
 
     def _make_mean(self, round: int, round_parts: _RoundParts) -> None:
@@ -289,7 +289,9 @@ class ModelObserver(threading.Thread):
     def _distance(self, round: int, parts: _RoundParts) -> float:
         assert parts.mean is not None
         mean = parts.mean
-        distance = sum(float((self.snapshots.vector(r) - mean).norm()) for r in sorted(parts.shown))
+        distance = sum(
+            float((self.snapshots.vector(rank, round) - mean).norm()) for rank in sorted(parts.shown)
+        )
         # Only now: sum and distance need the same vectors.
         self._release(round, parts)
         return distance
