@@ -83,7 +83,7 @@ def spring(neighbors: Adjacency) -> Places:
 
 
 def by_distances(neighbors: Adjacency) -> Places:
-    """Places by the distances in the graph to a few nodes (Pivot MDS: Brandes and Pich, 2007, section 3).
+    """Places by the distances in the graph to a few nodes (Pivot MDS: Brandes and Pich, GD 2006).
 
     C = -(D^2 with the means of rows and columns taken out) / 2, shape (n, k); the places are C times the two
     first right singular vectors of C. Takes seconds for tens of thousands of nodes.
