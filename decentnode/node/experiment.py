@@ -1,7 +1,7 @@
 """Settings -> nodes. Pure assembly: nothing here starts, connects or waits."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from decentnode.config.type_check import unknown
 from decentnode.core.clock import Clock
 from decentnode.core.registry import name_of
 from decentnode.core.rng import key, seed_generators
-from decentnode.core.vector import DTYPES, ParameterLayout, Vector
+from decentnode.core.vector import DTYPES, ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Dataset, LoadedDataset, draw
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
@@ -39,7 +39,7 @@ from decentnode.models.base import (
     least_batch,
 )
 from decentnode.models.module_copies import copied
-from decentnode.models.module_state import ModuleState, changes_itself
+from decentnode.models.module_state import ModuleState, changes_itself, keeps_only_tensors
 from decentnode.node.asynchronous.loop import AsyncNode, check_schedules
 from decentnode.node.asynchronous.messages import MessageExchange
 from decentnode.node.asynchronous.schedule import LiveSchedule, schedule_for
@@ -58,7 +58,7 @@ from decentnode.node.recording.transcripts import writer_for
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
-from decentnode.results.records import KeptBeside, Records
+from decentnode.results.records import KeptBeside, RecordFile, Records
 from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.sharing.base import Setup, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import beside, stay_in_vector
@@ -68,12 +68,27 @@ from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
 from decentnode.training.privacy.base import PrivacyPlan
 from decentnode.training.settings import BATCH_SIZE
-from decentnode.training.training import Hooks, Training
+from decentnode.training.training import Hooks, StepExecutor, Training
 
 REPORT_BYTES = 300
 """Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
 """Bytes of a number in that report, with its name and punctuation."""
+
+
+@dataclass(eq=False)
+class NodeHost:
+    """What the nodes of one host process have in common."""
+
+    communication: Communication
+    clock: Clock
+    is_shared: bool = False
+    """Whether there are several nodes."""
+    executor: StepExecutor = field(default_factory=StepExecutor)
+    record_file: RecordFile | None = None
+    """The file of the records of all nodes; None: each node has its own."""
+    module_tensors: dict[torch.device, ModuleTensors] = field(default_factory=dict)
+    """By device the network that all nodes use in turn, where one can serve them all."""
 
 
 @dataclass(frozen=True)
@@ -336,22 +351,15 @@ class Experiment:
             return {peer for rank in ranks for peer in graph.partners(rank)}
         return {peer for rank in ranks for peer in graph.peers_in(rank, [0])}
 
-    def build(
-        self, rank: int, resources: NodeResources, communication: Communication, shares_process: bool,
-        clock: Clock | None = None,
-    ) -> Node:  # fmt: skip
-        """Builds one node, ready to run; `shares_process`: whether it is one of several in its process.
-
-        `clock`: that of the nodes of this process, by default the real one.
-        """
-        settings, clock, run = self.settings, clock or Clock(), resources.records.parent
-        endpoint = self._endpoint(rank, communication)
-        # A copy per node: the network itself is shared by all processes of the machine.
-        network = copied(self.network).to(endpoint.device)
-        vector = Vector(network, self.layout, endpoint.slots)
+    def build(self, rank: int, resources: NodeResources, host: NodeHost, clock: Clock | None = None) -> Node:
+        """Builds one node of a process, ready to run; `clock`: its own, by default that of the process."""
+        settings, clock, run = self.settings, clock or host.clock, resources.records.parent
+        endpoint = self._endpoint(rank, host.communication)
+        module_tensors = self._module_tensors(host, endpoint.device)
+        network, vector = module_tensors.module, Vector(module_tensors, endpoint.slots)
         sharing = self.sharing_in_run(rank)
         # Between steps, other nodes of the same event loop get their turn.
-        pause = (lambda: clock.sleep(0)) if shares_process else None
+        pause = (lambda: clock.sleep(0)) if host.is_shared else None
         scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock=clock)
         if self.injector is not None:
             scheduler.heartbeat = self.injector.heartbeat(rank, scheduler.heartbeat, resources.reporter)
@@ -362,7 +370,7 @@ class Experiment:
         )
         # In the asynchronous loop a slow node answers while it sleeps.
         waits = None if sharing.asynchronous else pace
-        journal = PrivacyJournal(run, rank)
+        journal = PrivacyJournal(run, rank) if self.privacy else None
         hooks = Hooks(
             sharing.adjust_gradient,
             pause,
@@ -370,36 +378,38 @@ class Experiment:
             pace=waits,
             clock=clock,
             trains=trains,
-            spends=journal.spend,
+            spends=journal.spend if journal else None,
         )
         plan, shard = self.privacy[rank] if self.privacy else None, self.shard(rank)
         foreign = settings.has_foreign_plugins
         training = Training(
-            network, vector, settings.training, shard=shard, hooks=hooks, plan=plan, seeds_all=foreign
-        )
-        if training.private is not None:
+            network, vector, settings.training, shard=shard, hooks=hooks, plan=plan, seeds_all=foreign,
+            executor=host.executor,
+        )  # fmt: skip
+        if journal is not None and training.private is not None:
             journal.keep(training.private)
         reporter, failures = resources.reporter, settings.failures
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
         if not sharing.promises.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
         exchange_class: type[RoundExchange] = MessageExchange if sharing.asynchronous else RoundExchange
+        # Only neighbors in the graph may have the model.
+        is_partner = partial(self.graph.graph.is_partner, rank) if sharing.gives_model else None
         exchange = exchange_class(
-            endpoint, sharing, clock, reporter, scheduler.heartbeat, failures.timeouts, stop
-        )
-        if sharing.gives_model:
-            # Only neighbors in the graph may have the model.
-            exchange.may_fetch = self.graph.graph.partners(rank).__contains__
+            endpoint, sharing, clock, reporter, scheduler.heartbeat, failures.timeouts, stop,
+            may_fetch=is_partner,
+        )  # fmt: skip
         warn = partial(resources.report_disk, rank)
         transcript = writer_for(run, rank, settings, mapping=self.mapping, scheme=sharing, warn=warn)
-        kept_beside: list[KeptBeside] = [journal]
+        kept_beside: list[KeptBeside] = [journal] if journal else []
         if transcript is not None:
             exchange.tap = transcript.take
             kept_beside.append(transcript)
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
-            kept_beside.append(ModelRecords(run, rank, network, is_due=due, warn=warn))
-        records = Records(resources.records, rank, warn, beside=kept_beside, clock=clock)
+            kept_beside.append(ModelRecords(run, rank, network, is_due=due, warn=warn, attach=vector.attach))
+        record_file = host.record_file or RecordFile(resources.records, [rank], warn)
+        records = Records(record_file, beside=kept_beside, clock=clock)
         evaluation = NodeEvaluation(
             self.plan, training, endpoint.counters, resources=resources, clock=clock, records=records
         )
@@ -438,6 +448,20 @@ class Experiment:
             checkpoints=checkpoints,
         )
 
+    def _module_tensors(self, host: NodeHost, device: torch.device) -> ModuleTensors:
+        """The network of a node, which all nodes of its process take turns with if that is possible."""
+        if device in host.module_tensors:
+            return host.module_tensors[device]
+        # A copy: the network itself is shared by all processes of the machine.
+        made = ModuleTensors(copied(self.network).to(device), self.layout)
+        settings = self.settings
+        has_one_each = (
+            settings.has_foreign_plugins or self.gradient_sync.one_model or settings.training.compile
+        )
+        if host.is_shared and not has_one_each and keeps_only_tensors(self.network):
+            host.module_tensors[device] = made
+        return made
+
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
         device = device_for(self.settings.device, self.mapping.local_rank(rank))
         memory = replace(self.memory(rank), device=device)
@@ -447,7 +471,9 @@ class Experiment:
     def memory(self, rank: int) -> BufferSpec:
         """The memory that a node sends from."""
         sharing = self.sharing_in_run(rank)
-        peers = frozenset(self.graph.graph.partners(rank))
+        graph = self.graph.graph
+        # Early payloads of other ranks would wait in memory without ever being read.
+        peers = None if graph.period is None else frozenset(graph.partners(rank))
         if isinstance(sharing, AsyncSharing):
             # A message owns its memory until it is sent, so no slot of an exchange is needed.
             return BufferSpec(self.layout.numel, self.layout.dtype, parts=sharing.burst, peers=peers)
@@ -456,8 +482,7 @@ class Experiment:
         several = 1 if is_shared else self.graph.most_targets(rank)
         return BufferSpec(
             self.layout.numel, self.layout.dtype, several * (self.most_payload_bytes + STAGING_ALIGNMENT),
-            # Early payloads of other ranks would wait in memory without ever being read.
-            peers=None if self.graph.graph.period is None else peers,
+            peers=peers,
         )  # fmt: skip
 
 
