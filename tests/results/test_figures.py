@@ -7,13 +7,14 @@ from pathlib import Path
 
 import matplotlib
 import msgspec
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from decentnode.core.timeouts import Timeouts
-from decentnode.results.figures import curves
+from decentnode.results.figures import curves, plots_privacy
 from decentnode.results.figures import plots as figures
 from decentnode.results.figures.plot_process import make_figures
 from decentnode.results.metrics import ACCURACY, LOSS
@@ -241,3 +242,14 @@ def test_of_many_nodes_a_panel_shows_quantiles(tmp_path) -> None:
     # Groups of nodes that are alike: the mean over neighboring ranks would be the same everywhere.
     labels = shown["labels"].images[0].get_array()
     assert len(labels) == figures.ROWS_OF_MORE and [*labels[0]] == [2, 1] and [*labels[-1]] == [0, 3]
+
+
+def test_of_many_nodes_a_cell_of_a_heat_map_is_the_largest_of_its_block(monkeypatch) -> None:
+    monkeypatch.setattr(plots_privacy, "MOST_CELLS", 2)
+    table = np.array([[0, 1, 2], [3, 9, 0], [1, np.inf, 5.0]])
+    assert plots_privacy.block_maxima(table).tolist() == [[9, 2], [np.inf, 5]]
+    assert plots_privacy.block_maxima(table[:, :1]).tolist() == [[3], [1]]
+    picture = plots_privacy.heat_map("many", {"one": table, "colluders": table[:, :1]})
+    assert "the most epsilon of a block of 2 ranks (white: nothing)" in {
+        axes.get_ylabel() for axes in picture.axes
+    }
