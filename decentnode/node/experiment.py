@@ -493,6 +493,8 @@ def evaluation_plan(settings: Settings, run_samples: RunSamples, network: nn.Mod
     size = source.available(tests.samples, samples)
     if size is not None and size > len(samples):
         raise BadInput.at("evaluation.samples", f"{size} samples asked for, the test set has {len(samples)}")
+    nodes = len(run_samples.parts)
+    sample = tests.sample(nodes, settings.seed, settings.adversary_ranks)
     return EvaluationPlan(
         samples=samples,
         every=tests.every,
@@ -500,7 +502,8 @@ def evaluation_plan(settings: Settings, run_samples: RunSamples, network: nn.Mod
         batch_size=tests.batch_size or batch_size(network),
         final=tests.final,
         drawn=None if size is None else draw(samples, size, "evaluation", settings.seed),
-        ranks=tests.tested(len(run_samples.parts)),
+        ranks=tests.tested(nodes) if sample is None else sample,
+        last_ranks=sample,
         adversaries=settings.adversary_ranks,
         validation=run_samples.dataset.validation,
         local=run_samples.own_tests,
