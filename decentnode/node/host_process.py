@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import faulthandler
+import gc
 import hashlib
 import os
 import resource
@@ -38,12 +39,14 @@ from decentnode.node.experiment import Experiment, NodeHost
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.node.step_workers import StepWorkers
-from decentnode.results.records import private_megabytes
+from decentnode.results.records import RecordFile, private_megabytes
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages
 from decentnode.training.gradient_sync import SyncContext
 
+MOST_RECORD_FILES = 256
+"""The nodes of a process that have files of records of their own; more of them share one."""
 PRINT_STACKS = signal.SIGUSR1
 """Makes a process write the stacks of all threads to its log, whatever it is doing."""
 
@@ -135,6 +138,8 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                     sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )
+        # What was made until here stays: a collection need not look at thousands of nodes again and again.
+        gc.freeze()
         # The nodes are as they begin, and nothing but this thread runs.
         executor.start([node.training for node in nodes])
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
@@ -218,7 +223,10 @@ def _build(
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
-    host = NodeHost(communication, clock, is_shared=len(ranks) > 1)
+    record_file = None
+    if len(ranks) > MOST_RECORD_FILES:
+        record_file = RecordFile(fork_context.records, ranks, partial(fork_context.report_disk, ranks[0]))
+    host = NodeHost(communication, clock, is_shared=len(ranks) > 1, record_file=record_file)
     if experiment.workers:
         timeouts = experiment.settings.failures.timeouts
         vectors = 3 if experiment.settings.communication.overlap else 2

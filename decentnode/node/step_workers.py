@@ -9,7 +9,6 @@ Threads: the thread of the event loop sends orders and reads replies. Each worke
 """
 
 import contextlib
-import gc
 import math
 import os
 import signal
@@ -326,8 +325,6 @@ def _work(trainings: dict[int, Training], orders: int, replies: int) -> NoReturn
     """Computes what is ordered until the orders end, and ends the process."""
     code = 1
     try:
-        # A collection would write to, and so copy, every page that it shares with the host process.
-        gc.freeze()
         received = bytearray()
         while content := os.read(orders, _CHUNK):
             received += content

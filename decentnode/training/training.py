@@ -52,7 +52,7 @@ class Hooks:
     """The clock of the node."""
     trains: Callable[[int], bool] = lambda round: True
     """Whether the node makes local steps in a round."""
-    spends: Callable[[History], None] = lambda history: None
+    spends: Callable[[History], None] | None = None
     """A function called before the private steps of a round, with all steps up to its end."""
 
 
@@ -282,7 +282,8 @@ class Training:
         steps = self.steps_in(round)
         if self.private is not None:
             steps = self.private.begin(steps)
-            self.hooks.spends(self.private.after(steps))
+            if self.hooks.spends is not None:
+                self.hooks.spends(self.private.after(steps))
         pace = self.hooks.pace
         clock = self.hooks.clock
         budget = TimeBudget(self.settings.seconds_per_round, clock)
@@ -451,7 +452,7 @@ class Training:
         if not losses or not sum(sizes):
             return None
         # Read once per round: reading each loss would make a GPU wait in every step.
-        values = torch.stack(losses).tolist()
+        values = [loss.item() for loss in losses] if self._on_cpu else torch.stack(losses).tolist()
         for step, value in enumerate(values):
             if not math.isfinite(value):
                 raise RunFailed(

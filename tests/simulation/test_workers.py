@@ -185,7 +185,10 @@ def lost(workers, **changes):
 
 @pytest.mark.parametrize(
     ("model", "reason"),
-    [("Dies", r"communication.workers: the process .* was killed by signal 9"), ("Hangs", r"hung|communication.workers: .* has shown no sign of life for 1 s")],
+    [
+        ("Dies", r"communication.workers: the process .* was killed by signal 9"),
+        ("Hangs", r"hung|communication.workers: .* has shown no sign of life for 1 s"),
+    ],
 )
 def test_a_worker_that_dies_or_hangs_ends_the_run(model, reason):
     began = time.monotonic()
