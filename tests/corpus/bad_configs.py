@@ -1252,7 +1252,7 @@ training.pace.step_seconds=-5ms
     | training.pace.device_classes | no such file: {here}/device.csv; did you mean 'devices.csv'?
 communication=simulated training.seconds_per_round=1 training.pace=instant
     | training.seconds_per_round | needs training.pace in virtual time: ...
-'communication={name: simulated, workers: 2}' training.pace=instant sharing=quasi_global
+'communication={name: inproc, workers: 2}' sharing=quasi_global training.optimizer=SGD
     | communication.workers | quasi_global changes each gradient by what it has in the process of the nodes;
     + use 0 or auto
 'communication={name: inproc, workers: 2}' device=cuda
