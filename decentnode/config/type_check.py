@@ -259,6 +259,8 @@ def describe(hint: Any, many: bool = False) -> str:
         return " or ".join(describe(choice, many) for choice in choices)
     if origin is Literal:
         return _choices(arguments)
+    if origin is Callable:
+        return "an optimizer"
     if origin is not None:
         return _describe_container(origin, arguments, many)
     if hint in _NOUNS:

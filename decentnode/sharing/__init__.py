@@ -17,6 +17,7 @@ from decentnode.sharing.fed_avg import FedAvg
 from decentnode.sharing.fed_opt import FedAdam, FedYogi
 from decentnode.sharing.fed_prox import FedProx
 from decentnode.sharing.fed_stc import FedStc
+from decentnode.sharing.gasloc import Gasloc
 from decentnode.sharing.gossip import Gossip
 from decentnode.sharing.gradient_tracking import GradientTracking
 from decentnode.sharing.jwins import Jwins
@@ -50,7 +51,7 @@ from decentnode.sharing.zip_dl import ZipDl
 __all__ = [
     "D2", "AllReduce", "Balance", "Beer", "BeerPerEdge", "Cesar", "Choco", "ChocoPerEdge", "ClippedGossip",
     "ConsensusControl", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
-    "FedStc", "FedYogi", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
+    "FedStc", "FedYogi", "Gasloc", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
     "Median", "Moniqua", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",
     "Promises", "PushSum", "QuasiGlobal", "RelaySum", "Requirements", "Rfa", "Scaffold", "SchemeWrapper",
     "SecureAggregation", "Setup", "Sharing", "Shatter", "Stc", "TrimmedMean", "Ubar", "ZipDl", "asynchronous",

@@ -108,6 +108,8 @@ class Gossip(Sharing):
             )
 
     def preserves_mean(self, chain: Chain) -> bool:
+        if self.outer is not None:
+            return False
         if chain.rounds and not chain.only_rounds:
             return False
         return not chain.selects or (self.fill == "own" and chain.same_coordinates)

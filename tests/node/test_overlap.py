@@ -135,7 +135,11 @@ def test_a_run_that_continues_keeps_its_order(tmp_path):
     settings = [quadratic(tmp_path, overlap).settings for overlap in ("true", "false")]
     with pytest.raises(BadInput, match=r"resume: communication.overlap cannot change from true to false"):
         refuse_changes(*settings)
-    assert config.resolved(settings[0])["communication"] == {"name": "inproc", "overlap": True}
+    assert config.resolved(settings[0])["communication"] == {
+        "name": "inproc",
+        "overlap": True,
+        "workers": 0,
+    }
 
 
 class Normalizing(nn.Sequential):

@@ -34,6 +34,7 @@ from decentnode.sharing import (
     FedProx,
     FedStc,
     FedYogi,
+    Gasloc,
     GeometricMedian,
     Gossip,
     GradientTracking,
@@ -216,6 +217,7 @@ CASES: dict[str, Case] = {
     "fed_prox": Case(lambda: FedProx(mu=0.5), graphs=SERVED, weights=Uniform()),
     "fed_stc": Case(lambda: FedStc(fraction=0.3), graphs=UPDATES, weights=Uniform(), chains=(plain,)),
     "fed_yogi": Case(FedYogi, graphs=SERVED, weights=Uniform(), chains=(plain,)),
+    "gasloc": Case(lambda: Gasloc(gamma=0.5), chains=LOSSY),
     "geometric_median": Case(GeometricMedian, chains=LOSSY),
     "gossip": Case(
         Gossip,
