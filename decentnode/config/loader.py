@@ -31,11 +31,12 @@ P = TypeVar("P", bound=Plugin)
 
 PER_HOST = ("run_dir", "machine", "device")
 """Keys that may differ between the machines of one run."""
-LATER = (
+LATER: tuple[tuple[str, str, object], ...] = (
     ("training", "threads", "auto"),
     ("checkpoint", "final", True),
     ("evaluation", "target", None),
     ("evaluation", "node_test_split", False),
+    ("sharing", "personal", []),
     ("training.pace", "device_classes", None),
     ("training.pace", "device", None),
     ("training.pace", "trace_repeats", True),

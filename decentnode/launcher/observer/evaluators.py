@@ -99,8 +99,8 @@ class EvaluatorPool:
         self.count = evaluators_wanted(experiment, local)
         """The number of evaluators."""
         layout, ranks = experiment.layout, sorted(local)
-        self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype)
-        """For the observer."""
+        self.snapshots = SnapshotBuffers(ranks, layout.shared.numel, layout.dtype)
+        """For the observer, which measures the shared part of models."""
         snapshots = SnapshotBuffers(
             ranks if self.count else [],
             layout.numel,

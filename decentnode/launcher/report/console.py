@@ -50,7 +50,7 @@ class LiveConsole:
         settings, self._metrics = experiment.settings, experiment.metrics
         nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
         hosts = counted(len(experiment.processes), "process", "processes")
-        size = f"{experiment.layout.numel:,} parameters"
+        size = experiment.layout.size
         self.line(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
 
     def progress(self, membership: MembershipTable) -> None:
