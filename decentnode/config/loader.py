@@ -37,6 +37,7 @@ LATER: tuple[tuple[str, str, object], ...] = (
     ("evaluation", "target", None),
     ("evaluation", "node_test_split", False),
     ("sharing", "personal", []),
+    ("model", "adapters", None),
     ("training.pace", "device_classes", None),
     ("training.pace", "device", None),
     ("training.pace", "trace_repeats", True),
@@ -182,7 +183,7 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
         values: Any = content
         for name in section.split("."):
             values = values[name]
-        if isinstance(values, dict) and values[key] == default:
+        if isinstance(values, dict) and key in values and values[key] == default:
             del values[key]
     content["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
     # A graph of labels is the same wherever the samples are.

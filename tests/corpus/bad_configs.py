@@ -914,6 +914,15 @@ resnet18, norm: batch, width: 4}\ntraining:\n  optimizer: {name: SGD, lr: 0.1}\n
     | 12 training.mix_buffers | running statistics would travel beside the transforms, where clip does not
     + hide them; leave it out, and every node keeps its own
 
+= hidden: [8]}
+hidden: [8], adapters: {rank: 9}}
+    | 9 model.adapters.rank | must be at most 8 for '1', whose weight is 8 x 64; or name other targets
+hidden: [8], adapters: {rank: 2, targets: ['1', head]}}
+    | 9 model.adapters.targets[1] | no linear layer matches 'head' (known: 1, 3)
+hidden: [8], adapters: {rank: 2, target: ['1']}}
+    | 9 model.adapters.target | unknown key; did you mean 'targets'?
+hidden: [8], adapters: {rank: 0}} | 9 model.adapters.rank | must be a whole number > 0, not 0
+
 = weights: metropolis_hastings
 personal: ['*'] | 14 sharing.personal | all parameters are personal, so nothing is left to share; use
     + sharing.name: none
