@@ -631,7 +631,7 @@ name: gosip | 14 sharing.name | unknown sharing 'gosip'; did you mean 'gossip'? 
 name: all_reduce
     | 14 sharing | all_reduce needs a graph where every node receives from every other, such as
     + fully_connected; this one is not
-name: gossip, gamma: 0.5 | 14 sharing.gamma | unknown option of gossip (known: fill, weights, transforms,
+name: gossip, gamma: 0.5 | 14 sharing.gamma | unknown option of gossip (known: fill, outer, weights, transforms,
     + personal)
 name: gossip, fill: mean | 14 sharing.fill | must be 'own' or 'zero', not 'mean'
 name: choco, gamma: 0 | 14 sharing.gamma | must be a number > 0 and <= 1, not 0
@@ -750,7 +750,7 @@ communication: {base_port: '29600'}
     | 15 communication.base_port | must be a whole number > 0 and < 65536, not '29600'
 communication: {nodes_per_process: 0} | 15 communication.nodes_per_process | must be a whole number > 0, not 0
 communication: {name: inproc, base_port: 29600}
-    | 15 communication.base_port | unknown option of inproc (known: overlap)
+    | 15 communication.base_port | unknown option of inproc (known: workers, overlap)
 communication: {local: tcp, base_port: 65533}
     | 15 communication.base_port | the ports 65533..65536 are needed, the last that exists is 65535
 communication: zeromq\nmodel: lenet | 16 model | this key appears twice; the first is in line 9
@@ -785,7 +785,9 @@ evry: 10 | 16 evaluation.evry | unknown key; did you mean 'every'?
 batch_size: 0 | 16 evaluation.batch_size | must be a whole number > 0 or null, not 0
 nodes: 5 | 16 evaluation.nodes | must be at most the 4 nodes of the graph, not 5
 nodes: [0, 4] | 16 evaluation.nodes | must be ranks of the graph, 0..3, not 4
-nodes: [] | 16 evaluation.nodes | no node is given; give a number or ranks, or leave it out for all
+nodes: [] | 16 evaluation.nodes | no node is given; give a number, ranks, or all
+nodes: most | 16 evaluation.nodes | must be 'all' or a whole number > 0 or
+    + a list of whole numbers >= 0 or null, not 'most'
 background: 'yes' | 16 evaluation.background | must be true or false or a whole number > 0, not 'yes'
 figures: 'false' | 16 evaluation.figures | must be true or false, not 'false'
 final: no | 16 evaluation.final | must be true or false, not 'no'
@@ -1271,5 +1273,12 @@ training.pace.step_seconds=-5ms
     | training.pace.device_classes | no such file: {here}/device.csv; did you mean 'devices.csv'?
 communication=simulated training.seconds_per_round=1 training.pace=instant
     | training.seconds_per_round | needs training.pace in virtual time: ...
+'communication={name: inproc, workers: 2}' sharing=quasi_global training.optimizer=SGD
+    | communication.workers | quasi_global changes each gradient by what it has in the process of the nodes;
+    + use 0 or auto
+'communication={name: inproc, workers: 2}' device=cuda
+    | communication.workers | workers compute on the CPU; use 0 or auto, or device: cpu
+'communication={name: inproc, workers: many}'
+    | communication.workers | must be a whole number >= 0 or 'auto', not 'many'
 """
 """Words after the file BASE, and what follows `command line: `, or whole lines."""

@@ -50,8 +50,14 @@ class LiveConsole:
         settings, self._metrics = experiment.settings, experiment.metrics
         nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
         hosts = counted(len(experiment.processes), "process", "processes")
+        if experiment.workers:
+            hosts += f" with {counted(experiment.workers, 'worker')}"
         size = experiment.layout.size
         self.line(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
+        if (sample := experiment.plan.last_ranks) is not None and settings.evaluation.happens(
+            settings.rounds
+        ):
+            self.line(f"evaluation: of {len(sample)} of the nodes, drawn by the seed (evaluation.nodes: all)")
 
     def progress(self, membership: MembershipTable) -> None:
         """Shows how far the nodes are; called after their reports, and at every `interval`."""
