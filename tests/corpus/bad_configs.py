@@ -631,8 +631,8 @@ name: gosip | 14 sharing.name | unknown sharing 'gosip'; did you mean 'gossip'? 
 name: all_reduce
     | 14 sharing | all_reduce needs a graph where every node receives from every other, such as
     + fully_connected; this one is not
-name: gossip, gamma: 0.5 | 14 sharing.gamma | unknown option of gossip (known: fill, outer, weights, transforms,
-    + personal)
+name: gossip, gamma: 0.5
+    | 14 sharing.gamma | unknown option of gossip (known: fill, outer, weights, transforms, personal)
 name: gossip, fill: mean | 14 sharing.fill | must be 'own' or 'zero', not 'mean'
 name: choco, gamma: 0 | 14 sharing.gamma | must be a number > 0 and <= 1, not 0
 name: choco, gamma: 2 | 14 sharing.gamma | must be a number > 0 and <= 1, not 2
