@@ -170,7 +170,7 @@ def validate(
             experiment = Experiment.from_settings(settings)
             for notice in dry_round.check(experiment).notices:
                 print(notice, file=sys.stderr)
-        text += f" with {experiment.layout.numel:,} parameters, {experiment.samples.sizes}"
+        text += f" with {experiment.layout.size}, {experiment.samples.sizes}"
     print(text)
 
 

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from decentnode.cli.graph import make
+from decentnode.core.atomic_files import write_durably
 from decentnode.core.registry import WRITERS
 from decentnode.core.text import counted
 from decentnode.errors import BadInput
 from decentnode.interop.decentralizepy_results import as_decentralizepy
 from decentnode.launcher.state.run_directory import RunLock
+from decentnode.models.pretrained import SAFETENSORS
+from decentnode.node.checkpoint.safetensors_io import pieces
+from decentnode.node.recording.model_records import content_of_model
 from decentnode.results import Run
 from decentnode.results.writers import Writer
 
@@ -62,6 +66,20 @@ def export(directory: Path, kind: str, out: Path | None, options: Sequence[str] 
         return [f"{kind} has {counted(len(run.rows), 'evaluation')}"]
     except OSError as error:
         raise BadInput(f"{error.filename or out}: cannot be written: {error.strerror}") from error
+
+
+def export_merged(directory: Path, out: Path | None, rank: int | None) -> list[str]:
+    """Writes the weights of the last model that is kept, with adapters added; returns the path.
+
+    `rank`: the node; None: the mean of all, as `Run.mean_model` has it. Raises BadInput.
+    """
+    path = (out or directory / "merged").with_suffix(SAFETENSORS)
+    network = Run(directory).merged_model(rank)
+    try:
+        write_durably(path, pieces(*content_of_model(network)))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror}") from error
+    return [str(path)]
 
 
 def _write(run: Run, kind: str, options: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from decentnode.core.streams import print_lines
-from decentnode.errors import ExitCode
+from decentnode.errors import BadInput, ExitCode
 
 
 def plot(
@@ -138,8 +138,20 @@ def export(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE|FOLDER", help="Where it goes; default: in the run.")
     ] = None,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Write weights with their adapters added, for model.pretrained.")
+    ] = False,
+    rank: Annotated[
+        int | None,
+        typer.Option(min=0, help="The node whose weights --merged writes; default: the mean of all."),
+    ] = None,
 ) -> None:
     """Write the evaluations of a run for another tool, also of a run that was killed."""
     from decentnode.cli import export as exports
 
+    if merged:
+        print_lines(exports.export_merged(run, out, rank))
+        return
+    if rank is not None:
+        raise BadInput("--rank: is for --merged; evaluations are those of all nodes")
     print_lines(exports.export(run, kind, out, options or ()))

@@ -90,6 +90,7 @@ EXAMPLES = {
     "export": (
         "decentnode export runs/mine",
         "decentnode export runs/mine --format decentralizepy --out exported",
+        "decentnode export runs/adapters --merged --out weights.safetensors",
     ),
     "download": (
         "decentnode download cifar10",

@@ -295,6 +295,12 @@ def _private(gradient_sync: GradientSync, sharing: Sharing, training: TrainingSe
         yield Defect(("training", "privacy"), what + "within them; use training.name: local")
 
 
+def _personal(gradient_sync: GradientSync, personal: Sequence[str]) -> Iterator[Defect]:
+    if personal and name_of(gradient_sync) != "local":
+        what = f"{name_of(gradient_sync)} averages the gradients of all parameters; leave it out"
+        yield Defect(("sharing", "personal"), what)
+
+
 def _one_model(
     gradient_sync: GradientSync, sharing: Sharing, failures: FailureSettings,
     communication: Communication, mapping: Mapping, overlap: bool,
@@ -463,6 +469,6 @@ def _adversaries(adversaries: Sequence[CheckedAdversary], graph: Graph, sharing:
 CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
     _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
     _weights, _scheme, _negotiated, _gradient_steps, _overlap, _losses, _one_process, _members, _trust,
-    _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private,
+    _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private, _personal,
     _port_of_service, *TIME_CHECKS, *SIMULATION_CHECKS, *WORKER_CHECKS,
 )  # fmt: skip

@@ -31,11 +31,13 @@ P = TypeVar("P", bound=Plugin)
 
 PER_HOST = ("run_dir", "machine", "device")
 """Keys that may differ between the machines of one run."""
-LATER = (
+LATER: tuple[tuple[str, str, object], ...] = (
     ("training", "threads", "auto"),
     ("checkpoint", "final", True),
     ("evaluation", "target", None),
     ("evaluation", "node_test_split", False),
+    ("sharing", "personal", []),
+    ("model", "adapters", None),
     ("training.pace", "device_classes", None),
     ("training.pace", "device", None),
     ("training.pace", "trace_repeats", True),
@@ -182,7 +184,7 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
         values: Any = content
         for name in section.split("."):
             values = values[name]
-        if isinstance(values, dict) and values[key] == default:
+        if isinstance(values, dict) and key in values and values[key] == default:
             del values[key]
     content["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
     # A graph of labels is the same wherever the samples are.

@@ -224,6 +224,8 @@ class SharingSettings(Plugin):
 
     weights: Annotated[Plugin, Named(registry.MIXINGS)]
     transforms: Annotated[tuple[Plugin, ...], Named(registry.TRANSFORMS)] = ()
+    personal: tuple[str, ...] = ()
+    """Names of parameters that no node sends or averages; * stands for any letters."""
 
 
 @dataclass(frozen=True, kw_only=True)

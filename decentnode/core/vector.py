@@ -4,14 +4,16 @@ While peers still read the slot that was sent, the mix is written into the other
 become views of that. So a vector that is sent from where it was trained is never copied.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from decentnode.core.registry import guess
 from decentnode.errors import BadInput, RunFailed
 
 AdjustGradient = Callable[[Tensor, Tensor, int], None]
@@ -23,6 +25,8 @@ DTYPES: dict[Precision, torch.dtype] = {
 }  # fmt: skip
 COMPLEX_OF = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 """The type of complex numbers whose parts have a format."""
+MOST_NAMES = 8
+"""Names of parameters in a message, at most."""
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -37,6 +41,8 @@ class Entry:
     is_buffer: bool = False
     channels_last: bool = False
     is_complex: bool = False
+    is_personal: bool = False
+    """Whether it is this node's alone: no scheme sends or mixes it."""
 
     def view(self, flat: Tensor) -> Tensor:
         """Returns this tensor as a view of a whole vector."""
@@ -60,7 +66,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Names, shapes and offsets of everything in the vector, in the module's order, complex ones first."""
+    """Names, shapes and offsets of everything in the vector, in the module's order, complex ones first.
+
+    Personal parameters are last, so what a scheme is given is one contiguous part, and begins at 0.
+    """
 
     entries: tuple[Entry, ...]
     dtype: torch.dtype = torch.float32
@@ -77,13 +86,29 @@ class ParameterLayout:
 
     @cached_property
     def parameters(self) -> "ParameterLayout":
-        """Returns this layout without buffers, which are always last in the vector."""
+        """Returns this layout without buffers, which are last in the part that is shared."""
         return replace(self, entries=tuple(entry for entry in self.entries if not entry.is_buffer))
+
+    @cached_property
+    def shared(self) -> "ParameterLayout":
+        """Returns the layout of what schemes are given: all but personal parameters."""
+        return replace(self, entries=tuple(entry for entry in self.entries if not entry.is_personal))
+
+    @cached_property
+    def personal(self) -> "ParameterLayout":
+        """Returns the personal parameters, at their places in the whole vector."""
+        return replace(self, entries=tuple(entry for entry in self.entries if entry.is_personal))
 
     @cached_property
     def channels_last(self) -> bool:
         """Whether the module's 4-D weights have that memory order."""
         return any(entry.channels_last for entry in self.entries)
+
+    @property
+    def size(self) -> str:
+        """Returns the number of parameters as text, with that of personal ones."""
+        personal = f" ({self.personal.numel:,} personal)" if self.personal.entries else ""
+        return f"{self.numel:,} parameters{personal}"
 
     def name_at(self, index: int) -> str:
         """Returns the module's name of the tensor that an element of the vector belongs to."""
@@ -95,9 +120,12 @@ class ParameterLayout:
     @classmethod
     def of(
         cls, module: nn.Module, mix_buffers: bool = False, channels_last: bool = False,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype = torch.float32, personal: Sequence[str] = (),
     ) -> "ParameterLayout":  # fmt: skip
         """Returns the layout of a module's parameters and, if `mix_buffers`, of running statistics.
+
+        `personal`: patterns for names of what stays with its node. Such parameters are last in the vector,
+        and such buffers are not in it, as without `mix_buffers`.
 
         It never contains integer buffers (batch counters), whose average has no meaning; sparse or complex
         ones, and masks with infinities; or frozen parameters, equal on all nodes. `channels_last` stores
@@ -109,15 +137,54 @@ class ParameterLayout:
         tensors: list[tuple[str, Tensor, bool]] = [(name, p, False) for name, p in trained]
         if mix_buffers:
             tensors += [(name, b, True) for name, b in module.named_buffers() if has_mean(b)]
-        if not tensors:
+        if not trained:
             raise BadInput.at("model", f"{type(module).__name__} has no parameter to train (requires_grad)")
+        kept = _matching(module, tensors, personal)
+        tensors = [t for t in tensors if t[0] not in kept] + [(n, p, False) for n, p in trained if n in kept]
         entries, offset = [], 0
         for name, tensor, is_buffer in tensors:
             if defect := _defect(tensor, dtype):
                 raise BadInput.at("model", f"'{name}' is {defect}")
-            entries.append(Entry.of(name, tensor, offset, is_buffer, channels_last))
-            offset += entries[-1].shape.numel()
+            entry = Entry.of(name, tensor, offset, is_buffer, channels_last)
+            entries.append(replace(entry, is_personal=name in kept))
+            offset += entry.shape.numel()
         return cls(tuple(entries), dtype)
+
+
+def _matching(
+    module: nn.Module, tensors: Sequence[tuple[str, Tensor, bool]], patterns: Sequence[str]
+) -> frozenset[str]:
+    """Returns the names of the tensors that patterns match under any of their names; raises BadInput."""
+    aliases: dict[int, list[str]] = {}
+    for name, tensor in [*module.named_parameters(remove_duplicate=False), *module.named_buffers()]:
+        aliases.setdefault(id(tensor), []).append(name)
+    kept: set[str] = set()
+    for index, pattern in enumerate(patterns):
+        found = {n for n, t, _ in tensors if any(fnmatchcase(a, pattern) for a in aliases[id(t)])}
+        if not found:
+            names = [name for name, _, _ in tensors]
+            known = [*dict.fromkeys(f"{name.rpartition('.')[0]}.*" for name in names if "." in name), *names]
+            hint = guess(pattern, known) or f" (known: {', '.join(known[:MOST_NAMES])})"
+            outside = [n for named in aliases.values() for n in named if fnmatchcase(n, pattern)]
+            why = f"no parameter matches '{pattern}'{hint}"
+            if outside:
+                why = f"'{outside[0]}' stays with its node anyway; leave it out"
+            raise BadInput.at(f"sharing.personal[{index}]", why)
+        kept |= found
+    parameters = [(name, tensor) for name, tensor, is_buffer in tensors if not is_buffer]
+    if kept.issuperset(name for name, _ in parameters):
+        raise BadInput.at(
+            "sharing.personal",
+            "all parameters are personal, so nothing is left to share; use sharing.name: none",
+        )
+    if complex_one := next(
+        (name for name, tensor in parameters if name in kept and tensor.is_complex()), None
+    ):
+        # Torch reads complex numbers from even places alone, and the shared part may have an odd length.
+        raise BadInput.at(
+            "sharing.personal", f"'{complex_one}' is complex; only real parameters can be personal"
+        )
+    return frozenset(kept)
 
 
 def has_mean(buffer: Tensor) -> bool:
@@ -230,6 +297,21 @@ class Vector:
     def spare(self) -> Tensor:
         """The slot for the next mix, shape (d,); its content is undefined."""
         return self._slots[1 - self._current]
+
+    @property
+    def shared(self) -> Tensor:
+        """The part of the current model that a scheme sends and mixes: all but personal parameters."""
+        return self.values[: self.layout.shared.numel]
+
+    @property
+    def shared_spare(self) -> Tensor:
+        """The same part of the slot for the next mix."""
+        return self.spare[: self.layout.shared.numel]
+
+    def keep_personal(self) -> None:
+        """Copies the personal parameters into the spare slot, beside the mix of the others."""
+        end = self.layout.shared.numel
+        self.spare[end:].copy_(self.values[end:])
 
     @property
     def trained(self) -> Tensor:

@@ -137,7 +137,7 @@ class Launcher:
                 credentials=self._credentials,
                 failures=settings.failures,
                 rounds=settings.rounds,
-                vector_bytes=8 * experiment.layout.numel,
+                vector_bytes=8 * experiment.layout.shared.numel,
                 run_seconds=lambda: self._run_state.identity.seconds,
                 is_stopping=self._is_ending,
                 why_not_taken_back=reason,

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from decentnode.core.rng import seeded
 from decentnode.core.vector import COMPLEX_OF
 from decentnode.errors import BadInput, is_out_of_memory
+from decentnode.models.adapters import Adapters
 from decentnode.models.module_copies import copied
 from decentnode.models.module_state import all_buffers, check_extra_state, set_buffer
 from decentnode.models.pretrained import load_weights
@@ -32,6 +33,8 @@ class Model(ABC):
 
     pretrained: Path | None = None
     """A file with the tensors to start from: .safetensors, or a state_dict written by torch.save."""
+    adapters: Adapters | None = None
+    """What is trained instead of all parameters; null: those."""
 
     @property
     def uses_compiler(self) -> bool:
@@ -64,15 +67,15 @@ class NetworkOf(Model):
 def model_of(cls: Callable[..., Any], options: Mapping[str, Any]) -> Model:
     """The plug-in for `module:Class`: a Model with these options, or any nn.Module class.
 
-    Also a function that returns an nn.Module. `pretrained` is an option of all, unless their own arguments
-    include one of that name.
+    Also a function that returns an nn.Module. `pretrained` and `adapters` are options of all, unless their
+    own arguments include one of that name.
     """
     if isinstance(cls, type) and issubclass(cls, Model):
         return cls(**options)
     if isfunction(cls) or (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        network_options = dict(options)
-        path = None if "pretrained" in signature(cls).parameters else network_options.pop("pretrained", None)
-        return NetworkOf(cls, network_options, pretrained=path)
+        own, of_base = signature(cls).parameters, ("pretrained", "adapters")
+        ours = {name: options[name] for name in of_base if name in options and name not in own}
+        return NetworkOf(cls, {name: options[name] for name in options if name not in ours}, **ours)
     raise BadInput.at("model", f"{cls.__name__} is neither a decentnode Model nor a torch.nn.Module")
 
 
@@ -91,6 +94,9 @@ def initial_model(
         give_shapes(network, zeros)
     if model.pretrained is not None:
         load_weights(network, model.pretrained)
+    if model.adapters is not None:
+        with seeded(seed, "adapters"):
+            model.adapters.attach(network)
     wanted = {torch.float32: dtype, torch.complex64: COMPLEX_OF.get(dtype, torch.complex64)}
     for tensor in (*network.parameters(), *network.buffers()):
         if tensor.dtype in wanted and tensor.layout is torch.strided:

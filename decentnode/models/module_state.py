@@ -11,12 +11,16 @@ from typing import Any
 import torch
 import xxhash
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 
 from decentnode.core.payload import as_bytes
 from decentnode.core.rng import seeded
 from decentnode.errors import BadInput
 from decentnode.models.module_copies import ComputedTensors, copied
 from decentnode.models.state_encoding import UnknownKind, components, encoded, in_one_block
+
+KEEP_TENSORS = ("torch.nn.modules.", "torch.nn.utils.parametrize", "decentnode.models.")
+"""Modules of these keep nothing but tensors from one batch to the next."""
 
 
 class ModuleState:
@@ -122,11 +126,11 @@ def check_extra_state(module: nn.Module) -> None:
 def keeps_only_tensors(network: nn.Module) -> bool:
     """Whether all that a network keeps from one batch to the next is in its parameters and buffers.
 
-    So is it for modules of torch and of this package without hooks and without tensors that are computed from
-    others. Several nodes may take turns with such a network.
+    So is it for modules of torch and of this package, also with adapters, without hooks and without tensors
+    that are computed from others. Several nodes may take turns with such a network.
     """
     return not any(
-        not type(part).__module__.startswith(("torch.nn.modules.", "decentnode.models."))
+        not type_before_parametrizations(part).__module__.startswith(KEEP_TENSORS)
         or part._forward_hooks
         or part._forward_pre_hooks
         or part._backward_hooks

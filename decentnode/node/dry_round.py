@@ -172,8 +172,8 @@ class DryNodes:
         handshakes = {rank: scheme.handshake() for rank, scheme in self.schemes.items()}
         for scheme in self.schemes.values():
             scheme.receive_handshakes({rank: content for rank, content in handshakes.items() if content})
-            scheme.begin(self.vector.values)
-        self.models = {rank: self.vector.values.clone() for rank in self.ranks}
+            scheme.begin(self.vector.shared)
+        self.models = {rank: self.vector.shared.clone() for rank in self.ranks}
         training, layout = experiment.settings.training, experiment.layout
         if not is_on_cpu(experiment.settings):
             # This round is one on a CPU, which may not have what a GPU has.
@@ -204,9 +204,10 @@ class DryNodes:
             )
         loss.backward()  # type: ignore[no-untyped-call]
         vector.take_in()
+        gradient = vector.gradient[: len(vector.shared)]
         if scheme.adjust_gradient is not None:
-            scheme.adjust_gradient(vector.gradient, vector.values, 0)
-        self.models[rank] = vector.values - self.learning_rate * vector.gradient
+            scheme.adjust_gradient(gradient, vector.shared, 0)
+        self.models[rank] = vector.shared - self.learning_rate * gradient
 
     def _loss(self, batch: Batch) -> Tensor:
         """The loss of a minibatch; raises BadInput for what this machine cannot compute."""

@@ -143,7 +143,7 @@ class NodeEvaluation:
         began, elapsed, resources = self.clock.now(), self.records.seconds, self.resources
         # May wait for the observer, but at most for its timeout.
         published = await resources.snapshots.publish(
-            record.rank, record.round, self.training.vector.values, clock=self.clock
+            record.rank, record.round, self.training.vector.shared, clock=self.clock
         )
         is_tested = self.plan.includes(record.rank, record.round)
         in_background = is_tested and await self._hand_over(record)

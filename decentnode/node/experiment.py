@@ -109,6 +109,7 @@ class Experiment:
     network: nn.Module
     """The initial model of every node."""
     layout: ParameterLayout
+    """The layout of a node's vector; schemes are given its `shared` part."""
     planned_rounds: int
     """The rounds that the settings ask for; private steps may have spent their budget before."""
     plan: EvaluationPlan
@@ -139,8 +140,9 @@ class Experiment:
             zeros=dataset.train.zeros(2),
         )  # fmt: skip
         layout = ParameterLayout.of(
-            network, settings.training.mix_buffers, settings.training.channels_last(network), dtype
-        )
+            network, settings.training.mix_buffers, settings.training.channels_last(network), dtype,
+            personal=settings.sharing.personal,
+        )  # fmt: skip
         labels = tuple(dataset.train.labels.shape[1:])
         check_scores(network, dataset.train.zeros(2), dataset.num_classes, labels=labels)
         for part in (dataset.train, dataset.test):
@@ -288,13 +290,16 @@ class Experiment:
         """A new scheme, not bound yet, with averaged buffers around it where it needs them."""
         scheme: SharingBase = self.settings.sharing.make()
         transforms = [*scheme.first_transforms(), *(t.make() for t in self.settings.sharing.transforms)]
-        if not isinstance(scheme, Sharing) or stay_in_vector(self.layout, scheme, transforms):
+        if not isinstance(scheme, Sharing) or stay_in_vector(self.layout.shared, scheme, transforms):
             return scheme
         return beside(scheme)
 
-    def bound(self, scheme: SharingBase, rank: int) -> SharingBase:
-        """Gives a scheme, with all that is around it, what it needs on a node of the run."""
-        layout, settings, shard = self.layout, self.settings, self.shard(rank)
+    def bound(self, scheme: SharingBase, rank: int, vector: Vector | None = None) -> SharingBase:
+        """Gives a scheme, with all that is around it, what it needs on a node of the run.
+
+        `vector`: the node's, with its personal parameters; None: they are the initial ones.
+        """
+        layout, settings, shard = self.layout.shared, self.settings, self.shard(rank)
         transforms = [t.make() for t in settings.sharing.transforms]
         local_loss = None
         if scheme.requirements.local_loss and shard.size:
@@ -302,8 +307,9 @@ class Experiment:
             network = copied(self.network).train()
             objective = settings.training.objective(network, layout.channels_last)
             local_loss = LocalLoss(
-                objective, layout, shard, batch_size=settings.training.batch_size or BATCH_SIZE
-            )
+                objective, layout, shard, batch_size=settings.training.batch_size or BATCH_SIZE,
+                vector=vector,
+            )  # fmt: skip
         setup = Setup(
             layout=layout,
             chain=scheme.make_chain(transforms, layout.numel, layout.dtype, parameters=layout),
@@ -316,13 +322,16 @@ class Experiment:
         scheme.bind(setup)
         return scheme
 
-    def sharing_in_run(self, rank: int) -> SharingBase:
-        """A new scheme of a node as it runs: that of an adversary lies, and overlays agree on edges."""
+    def sharing_in_run(self, rank: int, vector: Vector | None = None) -> SharingBase:
+        """A new scheme of a node as it runs: that of an adversary lies, and overlays agree on edges.
+
+        `vector`: the node's own.
+        """
         scheme = self._scheme()
         for plugin in self.settings.adversaries:
             attack = plugin.make()
             scheme = attack.wrap(scheme) if rank in attack.ranks else scheme
-        return self.bound(on_overlay(scheme, self.graph), rank)
+        return self.bound(on_overlay(scheme, self.graph), rank, vector)
 
     @cached_property
     def least_batch(self) -> int:
@@ -388,7 +397,7 @@ class Experiment:
         if host.arena is not None and settings.communication.overlap:
             aside = BufferSpec(self.layout.numel, self.layout.dtype, arena=host.arena).vector()
         network, vector = module_tensors.module, Vector(module_tensors, endpoint.slots, aside)
-        sharing = self.sharing_in_run(rank)
+        sharing = self.sharing_in_run(rank, vector)
         # Between steps, other nodes of the same event loop get their turn.
         pause = (lambda: clock.sleep(0)) if host.is_shared else None
         scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock=clock)
@@ -553,10 +562,12 @@ def vector_test(experiment: Experiment, device: torch.device | None = None) -> V
 def average_model_test(experiment: Experiment) -> Callable[[Tensor, int], dict[str, float]] | None:
     """A test of a vector, after a round, on the nodes' test samples of that round.
 
-    None if a vector is not a whole model, because the network changes what is not mixed, such as running
-    statistics.
+    None if a mean is not a whole model, because the network changes what is not mixed, such as running
+    statistics, or because parameters are personal.
     """
     settings = experiment.settings
+    if experiment.layout.personal.entries:
+        return None
     norms = (part for part in experiment.network.modules() if isinstance(part, _NormBase))
     if not settings.training.mix_buffers and any(norm.track_running_stats for norm in norms):
         return None

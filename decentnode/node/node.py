@@ -56,7 +56,7 @@ class Node:
         """Runs all rounds in order, from the first or from where the node resumed."""
         # A node that continues from a checkpoint has the state of the scheme from there.
         if self.round < 0:
-            self.sharing.begin(self.training.vector.values)
+            self.sharing.begin(self.training.vector.shared)
         while (round := await self.scheduler.after(self.round)) is not None:
             # The learning rate schedule counts rounds, or their steps, also those that this node skipped.
             self.training.skip(range(self.round + 1, round))
@@ -80,14 +80,15 @@ class Node:
             self.exchange.endpoint.foresee(self.graph.foreseen(self.rank, round, self.scheduler.rounds))
         learning_rate = await adaptation.before(round)
         view = self.graph.view(self.rank, round, learning_rate)
-        self.exchange.begin(round, vector.values, adaptation.meanwhile)
-        await self.sharing.share(vector.values, view, self.exchange, out=vector.spare)
+        self.exchange.begin(round, vector.shared, adaptation.meanwhile)
+        await self.sharing.share(vector.shared, view, self.exchange, out=vector.shared_spare)
         # Checked after the mix, because peers may invalidate the memory while it is read.
         if self.exchange.is_valid():
-            self.sharing.accept(vector.values, view, vector.spare)
+            self.sharing.accept(vector.shared, view, vector.shared_spare)
         else:
             # The mix is discarded: the node keeps its own model, and the scheme its state.
-            vector.spare.copy_(vector.values)
+            vector.shared_spare.copy_(vector.shared)
+        vector.keep_personal()
         await adaptation.after(view)
         # The spare slot holds the mix and becomes the vector; peers may still read the old one.
         vector.flip()

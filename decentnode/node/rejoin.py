@@ -110,7 +110,7 @@ def _find_models(
             continue
         # The same condition as for a neighbor's model.
         if givers and node.sharing.gives_model:
-            _take_model(node, givers[0].training.vector.values, givers[0].rank)
+            _take_model(node, givers[0].training.vector.shared, givers[0].rank)
         else:
             print(f"rank {node.rank}: no neighbor sent a model; starting from the initial model", flush=True)
 
@@ -128,7 +128,7 @@ def _fetch_models(
         if rank in fetched:
             continue
         model = communication.fetch(rank, peer, Timeouts.model_request(deadline, PASSES * len(turns)))
-        shape = asking[rank].training.vector.values.shape
+        shape = asking[rank].training.vector.shared.shape
         # A model of another shape, or with NaN, would spread to all neighbors.
         if model is not None and model.shape == shape and model.isfinite().all():
             _take_model(asking[rank], model, peer)
@@ -137,7 +137,7 @@ def _fetch_models(
 
 
 def _take_model(node: Node, model: Tensor, giver: int) -> None:
-    node.training.vector.values.copy_(model)
+    node.training.vector.shared.copy_(model)
     print(f"rank {node.rank} has the model of rank {giver}", flush=True)
 
 

@@ -344,6 +344,19 @@ class Run:
             seed=self.seed, precision=(self.settings.get("training") or {}).get("dtype", "float32"),
         )  # fmt: skip
 
+    def merged_model(self, rank: int | None = None, round: int | None = None) -> "nn.Module":
+        """The model of a node, or by default the mean, as a module whose weights have their adapters added.
+
+        `round` as in `model`. Raises BadInput where no model is kept, or the model has no adapters.
+        """
+        from decentnode.results import kept_models  # loads torch
+
+        network = self.mean_model(round)
+        if rank is not None:
+            network.load_state_dict(self.model(rank, round))
+        kept_models.merge_adapters(network, self.directory)
+        return network
+
     def plot(self, metric: str | None = None, x: str = "rounds") -> "NotebookFigure":
         """A matplotlib figure of a metric: the mean of the nodes, of many the median, and their spread.
 

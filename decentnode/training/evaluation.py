@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from decentnode.core.rng import generator
-from decentnode.core.vector import ParameterLayout
+from decentnode.core.vector import ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
 from decentnode.models.module_state import ModuleState
@@ -91,15 +91,23 @@ class VectorTest:
 class LocalLoss:
     """The loss of vectors on samples that a node trains on, for rules that test models of neighbors."""
 
-    def __init__(self, objective: Objective, layout: ParameterLayout, shard: Shard, batch_size: int) -> None:
-        """The network of the objective is for this alone; batch norm uses the statistics of the batch."""
-        self._objective, self._layout = objective, layout
+    def __init__(
+        self, objective: Objective, layout: ParameterLayout, shard: Shard, batch_size: int,
+        vector: Vector | None = None,
+    ) -> None:  # fmt: skip
+        """The network of the objective is for this alone; batch norm uses the statistics of the batch.
+
+        `vector`: the node's own, whose personal parameters complete what others send.
+        """
+        self._objective, self._layout, self._vector = objective, layout, vector
         self._shard = shard
         self._size = min(shard.size, max(batch_size, shard.least_batch))
 
     def __call__(self, vector: Tensor, round: int) -> float:
         """The mean loss of a vector, shape (d,), on the minibatch of this round."""
         load_flat(self._objective.module, self._layout, vector)
+        if self._vector is not None:
+            load_flat(self._objective.module, self._vector.layout.personal, self._vector.values)
         random = generator(self._shard.seed, "local_loss", round, self._shard.rank)
         chosen = random.choice(len(self._shard.indices), self._size, replace=False)
         batch = self._shard.samples.batch(self._shard.indices[torch.from_numpy(chosen)])

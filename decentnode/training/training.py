@@ -443,7 +443,8 @@ class Training:
     def _adjust(self, step: int) -> None:
         gradient = self.vector.gradient
         if self.hooks.adjust_gradient is not None:
-            self.hooks.adjust_gradient(gradient, self.vector.trained, step)
+            end = self.vector.layout.shared.numel
+            self.hooks.adjust_gradient(gradient[:end], self.vector.trained[:end], step)
         if self.settings.clip_norm is not None:
             gradient.mul_((self.settings.clip_norm / (gradient.norm() + CLIP_EPSILON)).clamp(max=1.0))
 

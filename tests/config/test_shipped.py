@@ -22,7 +22,7 @@ def test_a_checkout_has_its_files_at_the_top():
     assert shipped.FOLDER == ROOT
     assert {"quickstart", "studies/quick", "experiments/decentralizepy/celeba"} <= {*NAMES}
     assert len(NAMES) == len([*ROOT.glob("configs/**/*.yaml")])
-    assert NAMES[0] == "asynchronous", "those of the top folder first"
+    assert NAMES[0] == "adapters", "those of the top folder first"
 
 
 def test_a_name_works_anywhere_and_means_the_shipped_file():

@@ -166,3 +166,40 @@ def test_the_change_of_a_buffer_counts_by_the_own_weight():
     vector.flip()
     assert module.running_var.tolist() == [1.0 + 0.5 * (0.25 - 1.0)]
     assert module.weight.tolist() == [0.25]
+
+
+def test_personal_parameters_are_last_and_personal_buffers_are_left_out():
+    """FedBN: norms, with their running statistics, stay with their node."""
+    module = small_net()
+    whole, fed_bn = (ParameterLayout.of(module, True, personal=names) for names in ((), ("1.*",)))
+    assert [entry.name for entry in fed_bn.entries] == [
+        "0.weight", "0.bias", "3.weight", "3.bias", "1.weight", "1.bias"
+    ]  # fmt: skip
+    assert [entry.offset for entry in fed_bn.entries] == [0, 54, 57, 81, 83, 86]
+    assert (whole.shared, whole.personal.entries) == (whole, ())
+    head = ParameterLayout.of(module, True, personal=("3.*",))
+    assert [entry.name for entry in head.shared.entries][-2:] == ["1.running_mean", "1.running_var"]
+    assert head.shared.numel + head.personal.numel == head.numel == whole.numel
+    vector = vector_of(module, mix_buffers=True, personal=("3.*",))
+    assert torch.equal(vector.values[-26:], torch.cat([p.detach().flatten() for p in module[3].parameters()]))
+    vector.spare.zero_()
+    vector.keep_personal()
+    vector.flip()
+    assert not vector.shared.any() and module[3].weight.any() and not module[0].weight.any()
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.head.weight = self.first.weight
+        self.phases = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+
+def test_personal_parameters_under_another_name_and_those_that_cannot_be():
+    layout = ParameterLayout.of(Tied(), personal=("head.*",))
+    assert [entry.name for entry in layout.personal.entries] == ["first.weight", "head.bias"]
+    with pytest.raises(BadInput, match=r"sharing.personal: 'phases' is complex; only real parameters can"):
+        ParameterLayout.of(Tied(), personal=("phases",))
+    with pytest.raises(BadInput, match=r"personal\[0\]: '1.running_mean' stays with its node anyway; leave"):
+        ParameterLayout.of(small_net(), personal=("*.running_*",))

@@ -631,7 +631,8 @@ name: gosip | 14 sharing.name | unknown sharing 'gosip'; did you mean 'gossip'? 
 name: all_reduce
     | 14 sharing | all_reduce needs a graph where every node receives from every other, such as
     + fully_connected; this one is not
-name: gossip, gamma: 0.5 | 14 sharing.gamma | unknown option of gossip (known: fill, weights, transforms)
+name: gossip, gamma: 0.5
+    | 14 sharing.gamma | unknown option of gossip (known: fill, outer, weights, transforms, personal)
 name: gossip, fill: mean | 14 sharing.fill | must be 'own' or 'zero', not 'mean'
 name: choco, gamma: 0 | 14 sharing.gamma | must be a number > 0 and <= 1, not 0
 name: choco, gamma: 2 | 14 sharing.gamma | must be a number > 0 and <= 1, not 2
@@ -682,6 +683,8 @@ transforms: [cast, cast]
 weights: metropolis
     | 14 sharing.weights | unknown weights 'metropolis'; did you mean 'metropolis_hastings'? (known: file,
     + from_graph, metropolis_hastings, uniform)
+personal: head.* | 14 sharing.personal | must be a list of texts, not 'head.*'
+personal: [3] | 14 sharing.personal[0] | must be text, not 3
 weights: 0.5 | 14 sharing.weights | must be a name, or a mapping with its options, not 0.5
 weights: file | 14 sharing.weights.path | missing; it must be text
 weights: {name: file, path: w.txt} | 14 sharing.weights.path | no such file: {here}/w.txt
@@ -912,6 +915,22 @@ resnet18, norm: batch, width: 4}\ntraining:\n  optimizer: {name: SGD, lr: 0.1}\n
     +  steps_per_round: 5\nsharing: {name: gossip, transforms: [{name: clip, norm: 1}]}
     | 12 training.mix_buffers | running statistics would travel beside the transforms, where clip does not
     + hide them; leave it out, and every node keeps its own
+
+= hidden: [8]}
+hidden: [8], adapters: {rank: 9}}
+    | 9 model.adapters.rank | must be at most 8 for '1', whose weight is 8 x 64; or name other targets
+hidden: [8], adapters: {rank: 2, targets: ['1', head]}}
+    | 9 model.adapters.targets[1] | no linear layer matches 'head' (known: 1, 3)
+hidden: [8], adapters: {rank: 2, target: ['1']}}
+    | 9 model.adapters.target | unknown key; did you mean 'targets'?
+hidden: [8], adapters: {rank: 0}} | 9 model.adapters.rank | must be a whole number > 0, not 0
+
+= weights: metropolis_hastings
+personal: ['*'] | 14 sharing.personal | all parameters are personal, so nothing is left to share; use
+    + sharing.name: none
+personal: [1.wieght] | 14 sharing.personal[0] | no parameter matches '1.wieght'; did you mean '1.weight'?
+personal: ['1.*', head] | 14 sharing.personal[1] | no parameter matches 'head' (known: 1.*, 3.*, 1.weight,
+    + ...)
 
 = batch_size: 16
 batch_size: 16\n  privacy: {name: dp_sgd, clip: 1, noise: 1, delta: 0.5}

@@ -44,7 +44,7 @@ class Nodes:
         count = experiment.graph.num_nodes
         self.identity = RunIdentity(directory / "checkpoints", "of a test")
         resources = NodeResources(
-            ReadSnapshots(range(count), experiment.layout.numel, experiment.layout.dtype),
+            ReadSnapshots(range(count), experiment.layout.shared.numel, experiment.layout.dtype),
             EvaluatorBoard(SnapshotBuffers([], 1), 0),
             1.0,
             unheard_reporter(),
@@ -68,7 +68,7 @@ class Nodes:
 
     def begin(self):
         for node in self.nodes:
-            node.sharing.begin(node.training.vector.values)
+            node.sharing.begin(node.training.vector.shared)
         return self
 
     def run(self, first, end):

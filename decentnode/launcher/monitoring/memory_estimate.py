@@ -37,7 +37,7 @@ def bytes_needed(experiment: Experiment, machine: int, evaluators: int = 0) -> i
     staging = sum(experiment.memory(rank).payload_bytes for rank in ranks)
     # Its state per neighbor may come later.
     sharing = experiment.sharing()
-    sharing.begin(torch.zeros(experiment.layout.numel, dtype=experiment.layout.dtype))
+    sharing.begin(torch.zeros(experiment.layout.shared.numel, dtype=experiment.layout.dtype))
     # Two slots, gradient, snapshots, copies of vector or gradient, and the state of optimizer and scheme.
     settings = experiment.settings
     copies = (

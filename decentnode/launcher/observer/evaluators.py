@@ -103,8 +103,8 @@ class EvaluatorPool:
         layout, ranks = experiment.layout, sorted(local)
         is_virtual = bool(experiment.settings.communication.make().plan.simulation)
         slots = VIRTUAL_SLOTS if is_virtual else 1
-        self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype, slots=slots)
-        """For the observer."""
+        self.snapshots = SnapshotBuffers(ranks, layout.shared.numel, layout.dtype, slots=slots)
+        """For the observer, which measures the shared part of models."""
         snapshots = SnapshotBuffers(
             ranks if self.count else [],
             layout.numel,

@@ -52,7 +52,7 @@ class LiveConsole:
         hosts = counted(len(experiment.processes), "process", "processes")
         if experiment.workers:
             hosts += f" with {counted(experiment.workers, 'worker')}"
-        size = f"{experiment.layout.numel:,} parameters"
+        size = experiment.layout.size
         self.line(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
         if (sample := experiment.plan.last_ranks) is not None and settings.evaluation.happens(
             settings.rounds

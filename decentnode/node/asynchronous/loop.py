@@ -79,7 +79,7 @@ class AsyncNode(Node):
         self.checkpoints.after(round, self.snapshot)
 
     async def _do(self, event: Event, view: View, tally: Tally, record: RoundRecord) -> None:
-        vector, exchange = self.training.vector.values, self.exchange
+        vector, exchange = self.training.vector.shared, self.exchange
         if isinstance(event, StepBegins):
             # Before and after, so that a scheme may send while the step is computed.
             exchange.post(self.sharing.before_step(vector, view))
