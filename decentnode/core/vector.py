@@ -139,31 +139,82 @@ def _defect(tensor: Tensor, dtype: torch.dtype) -> str:
     return f"{tensor.dtype}; the vector is {dtype} (training.dtype), so {remedy}"
 
 
-class Vector:
-    """The values and the gradient of one model, both flat; the module's tensors are views of them."""
+class ModuleTensors:
+    """The tensors of a module that are in the vector, and their flat gradient.
 
-    def __init__(self, module: nn.Module, layout: ParameterLayout, slots: tuple[Tensor, Tensor]) -> None:
-        """Moves the module's values into `slots[0]`; both slots are 1-D float tensors of `layout.numel`."""
+    The vectors of several nodes may take turns with one module (`Vector.attach`). Then the gradient is that
+    of the node whose turn it is, and buffers beside the vector go with their node.
+    """
+
+    def __init__(self, module: nn.Module, layout: ParameterLayout) -> None:
+        """`layout`: that of this module."""
+        self.module = module
         self.layout = layout
+        self.vector: Vector | None = None
+        """The vector whose turn it is."""
+        self._places = [_place(module, entry.name, is_buffer=entry.is_buffer) for entry in layout.entries]
+        self.tensors = self.current()
+        in_vector = {entry.name for entry in layout.entries}
+        self._beside = [
+            _place(module, name, is_buffer=True)
+            for name, _ in module.named_buffers(remove_duplicate=False)
+            if name not in in_vector
+        ]
+        self.gradient = torch.zeros(layout.numel, dtype=layout.dtype, device=self.tensors[0].device)
+        for entry, tensor in zip(layout.entries, self.tensors, strict=True):
+            if not entry.is_buffer:
+                tensor.grad = entry.view(self.gradient)
+
+    def current(self) -> list[Tensor]:
+        """The tensors that the module has now, which it may have replaced."""
+        return [tensors.get(key) for tensors, key in self._places]  # type: ignore[misc]
+
+    def point_to(self, views: list[Tensor]) -> None:
+        """Makes the tensors views of a vector."""
+        for tensor, view in zip(self.tensors, views, strict=True):
+            tensor.data = view
+
+    def buffers_beside(self) -> list[Tensor | None]:
+        """The buffers beside the vector that the module has now."""
+        return [tensors.get(key) for tensors, key in self._beside]
+
+    def set_buffers_beside(self, buffers: list[Tensor | None]) -> None:
+        """Gives the module these buffers beside the vector."""
+        for (tensors, key), buffer in zip(self._beside, buffers, strict=True):
+            tensors[key] = buffer
+
+
+def _place(module: nn.Module, name: str, is_buffer: bool) -> tuple[dict[str, Tensor | None], str]:
+    """The dictionary of a module in which a tensor is, and its key there."""
+    path, _, key = name.rpartition(".")
+    part = module.get_submodule(path)
+    return (part._buffers if is_buffer else part._parameters), key  # type: ignore[return-value]
+
+
+class Vector:
+    """The values of one node's model, flat; the module's tensors are views of them while it is attached."""
+
+    def __init__(self, module_tensors: ModuleTensors, slots: tuple[Tensor, Tensor]) -> None:
+        """Copies the module's values into `slots[0]`; both slots are 1-D float tensors of `layout.numel`.
+
+        Attaches itself. Vectors that share a module are all made before the first of them changes.
+        """
+        self.layout = layout = module_tensors.layout
+        self._module_tensors = module_tensors
         self._slots = slots
         self._current = 0
         self._aside: Tensor | None = None
         self._is_aside = False
-        places = ((entry, *entry.name.rpartition(".")) for entry in layout.entries)
-        self._places = [
-            (part._buffers if entry.is_buffer else part._parameters, key)
-            for entry, path, _, key in places
-            if (part := module.get_submodule(path))
-        ]
-        self._tensors = self._current_tensors()
         self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
-        self.gradient = torch.zeros_like(slots[0])
-        for tensor, view in zip(self._tensors, self._views[0], strict=True):
+        self._buffers: list[Tensor | None] = []
+        """Those beside the vector, while another vector is attached."""
+        for tensor, view in zip(module_tensors.tensors, self._views[0], strict=True):
             view.copy_(tensor.detach())
-        self._point_to(self._views[0])
-        for entry, tensor in zip(layout.entries, self._tensors, strict=True):
-            if not entry.is_buffer:
-                tensor.grad = entry.view(self.gradient)
+        if module_tensors.vector is not None:
+            self._buffers = [b if b is None else b.clone() for b in module_tensors.buffers_beside()]
+        else:
+            self._buffers = module_tensors.buffers_beside()
+        self.attach()
 
     @property
     def values(self) -> Tensor:
@@ -180,15 +231,31 @@ class Vector:
         """The memory of the module's tensors: the model, or the copy that is trained beside it."""
         return self.values if self._aside is None or not self._is_aside else self._aside
 
+    @property
+    def gradient(self) -> Tensor:
+        """The flat gradient of the module, shape (d,)."""
+        return self._module_tensors.gradient
+
+    def attach(self) -> None:
+        """Makes the module's tensors views of this vector, and gives the module this node's buffers."""
+        tensors, before = self._module_tensors, self._module_tensors.vector
+        if before is self:
+            return
+        if before is not None:
+            before._buffers = tensors.buffers_beside()
+        tensors.vector = self
+        tensors.set_buffers_beside(self._buffers)
+        tensors.point_to(self._views_now())
+
     def take_in(self) -> None:
         """Copies tensors that have got other memory into the vector, and makes them views again.
 
         A network may replace a buffer, or assign to `data` of a parameter. Raises RunFailed where it does not
-        fit.
+        fit. The vector must be attached.
         """
-        views = self._views_aside if self._is_aside else self._views[self._current]
-        for index, (tensor, view) in enumerate(zip(self._current_tensors(), views, strict=True)):
-            is_same = tensor is self._tensors[index]
+        tensors, views = self._module_tensors.tensors, self._views_now()
+        for index, (tensor, view) in enumerate(zip(self._module_tensors.current(), views, strict=True)):
+            is_same = tensor is tensors[index]
             if is_same and tensor.is_set_to(view):
                 continue
             entry = self.layout.entries[index]
@@ -206,24 +273,21 @@ class Vector:
                 )
             view.copy_(tensor.detach())
             tensor.data = view
-            self._tensors[index] = tensor
-
-    def _current_tensors(self) -> list[Tensor]:
-        return [tensors.get(key) for tensors, key in self._places]  # type: ignore[misc]
+            tensors[index] = tensor
 
     def flip(self) -> None:
         """Makes the spare slot the model."""
         self._current = 1 - self._current
-        self._point_to(self._views[self._current])
+        self._point()
 
     def step_aside(self) -> None:
-        """Makes the module's tensors views of a copy of the model; `values` does not change."""
+        """Makes a copy of the model the one that is trained; `values` does not change."""
         if self._aside is None:
             self._aside = torch.empty_like(self.values)
             self._views_aside = [entry.view(self._aside) for entry in self.layout.entries]
         self._aside.copy_(self.values)
         self._is_aside = True
-        self._point_to(self._views_aside)
+        self._point()
 
     def rejoin(self, own_weight: float) -> None:
         """Adds the change of the copy to the spare slot: spare <- spare + (copy - values).
@@ -239,9 +303,12 @@ class Vector:
         self.spare.add_(change)
         self._is_aside = False
 
-    def _point_to(self, views: list[Tensor]) -> None:
-        for tensor, view in zip(self._tensors, views, strict=True):
-            tensor.data = view
+    def _views_now(self) -> list[Tensor]:
+        return self._views_aside if self._is_aside else self._views[self._current]
+
+    def _point(self) -> None:
+        if self._module_tensors.vector is self:
+            self._module_tensors.point_to(self._views_now())
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:

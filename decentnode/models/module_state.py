@@ -119,6 +119,22 @@ def check_extra_state(module: nn.Module) -> None:
             raise BadInput.at("model", f"the extra state of {whose} cannot be saved: {error}") from error
 
 
+def keeps_only_tensors(network: nn.Module) -> bool:
+    """Whether all that a network keeps from one batch to the next is in its parameters and buffers.
+
+    So is it for modules of torch and of this package without hooks and without tensors that are computed from
+    others. Several nodes may take turns with such a network.
+    """
+    return not any(
+        not type(part).__module__.startswith(("torch.nn.modules.", "decentnode.models."))
+        or part._forward_hooks
+        or part._forward_pre_hooks
+        or part._backward_hooks
+        or any(isinstance(value, Tensor) for value in vars(part).values())
+        for part in network.modules()
+    )
+
+
 def changes_itself(network: nn.Module, batches: list[tuple[Tensor, ...]], in_vector: Collection[str]) -> bool:
     """Whether training changes what is not in the vector, so that a vector is not a whole model.
 

@@ -24,7 +24,7 @@ from decentnode.core.clock import Clock
 from decentnode.core.process_setup import default_threads, keep_freed_memory
 from decentnode.core.text import counted
 from decentnode.core.timeouts import Timeouts
-from decentnode.core.vector import Vector
+from decentnode.core.vector import ModuleTensors, Vector
 from decentnode.errors import BadInput, DecentnodeError, Defect, refuse
 from decentnode.models.module_copies import copied
 from decentnode.node.child_answers import answer_of
@@ -153,7 +153,7 @@ async def _measure(experiment: Experiment, calibration: Calibration, steps: int)
     slots = [torch.empty(layout.numel, dtype=layout.dtype, device=device) for _ in range(2)]
     training = Training(
         network,
-        Vector(network, layout, (slots[0], slots[1])),
+        Vector(ModuleTensors(network, layout), (slots[0], slots[1])),
         settings.training,
         shard=experiment.shard(rank),
         plan=experiment.privacy[rank] if experiment.privacy else None,

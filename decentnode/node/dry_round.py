@@ -18,7 +18,7 @@ from decentnode.config.settings import Settings
 from decentnode.core.payload import Payload
 from decentnode.core.text import first_line
 from decentnode.core.timeouts import Timeouts
-from decentnode.core.vector import Vector
+from decentnode.core.vector import ModuleTensors, Vector
 from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput, DecentnodeError, Defect, refuse
 from decentnode.graph.base import View
@@ -166,7 +166,9 @@ class DryNodes:
         self.ranks = members_of(experiment.graph)
         self.schemes = {rank: experiment.sharing(rank) for rank in self.ranks}
         network = copied(experiment.network)
-        self.vector = Vector(network, experiment.layout, experiment.memory(self.ranks[0]).slots())
+        self.vector = Vector(
+            ModuleTensors(network, experiment.layout), experiment.memory(self.ranks[0]).slots()
+        )
         handshakes = {rank: scheme.handshake() for rank, scheme in self.schemes.items()}
         for scheme in self.schemes.values():
             scheme.receive_handshakes({rank: content for rank, content in handshakes.items() if content})

@@ -161,7 +161,7 @@ class NodeEvaluation:
         )
         if is_tested and not in_background:
             training, plan = self.training, self.plan
-            training.seed_evaluation(record.round)
+            training.prepare_evaluation(record.round)
             record.metrics = self.scores = plan.measured(
                 record.round,
                 lambda samples: evaluate(
@@ -184,6 +184,7 @@ class NodeEvaluation:
         is_last = self.plan.is_last(record.round)
         if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
             return False
+        training.vector.attach()
         try:
             module_state = packed(training.module_state.state_dict())
         except (UnknownKind, BadTensors):

@@ -1,7 +1,7 @@
 """Settings -> nodes. Pure assembly: nothing here starts, connects or waits."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from decentnode.config.type_check import unknown
 from decentnode.core.clock import Clock
 from decentnode.core.registry import name_of
 from decentnode.core.rng import key, seed_generators
-from decentnode.core.vector import DTYPES, ParameterLayout, Vector
+from decentnode.core.vector import DTYPES, ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Dataset, LoadedDataset, draw
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
@@ -39,7 +39,7 @@ from decentnode.models.base import (
     least_batch,
 )
 from decentnode.models.module_copies import copied
-from decentnode.models.module_state import ModuleState, changes_itself
+from decentnode.models.module_state import ModuleState, changes_itself, keeps_only_tensors
 from decentnode.node.asynchronous.loop import AsyncNode, check_schedules
 from decentnode.node.asynchronous.messages import MessageExchange
 from decentnode.node.asynchronous.schedule import LiveSchedule, schedule_for
@@ -68,12 +68,25 @@ from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
 from decentnode.training.privacy.base import PrivacyPlan
 from decentnode.training.settings import BATCH_SIZE
-from decentnode.training.training import Hooks, Training
+from decentnode.training.training import Hooks, StepExecutor, Training
 
 REPORT_BYTES = 300
 """Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
 """Bytes of a number in that report, with its name and punctuation."""
+
+
+@dataclass(eq=False)
+class NodeHost:
+    """What the nodes of one host process have in common."""
+
+    communication: Communication
+    clock: Clock
+    is_shared: bool = False
+    """Whether there are several nodes."""
+    executor: StepExecutor = field(default_factory=StepExecutor)
+    module_tensors: dict[torch.device, ModuleTensors] = field(default_factory=dict)
+    """By device the network that all nodes use in turn, where one can serve them all."""
 
 
 @dataclass(frozen=True)
@@ -336,22 +349,15 @@ class Experiment:
             return {peer for rank in ranks for peer in graph.partners(rank)}
         return {peer for rank in ranks for peer in graph.peers_in(rank, [0])}
 
-    def build(
-        self, rank: int, resources: NodeResources, communication: Communication, shares_process: bool,
-        clock: Clock | None = None,
-    ) -> Node:  # fmt: skip
-        """Builds one node, ready to run; `shares_process`: whether it is one of several in its process.
-
-        `clock`: that of the nodes of this process, by default the real one.
-        """
-        settings, clock, run = self.settings, clock or Clock(), resources.records.parent
-        endpoint = self._endpoint(rank, communication)
-        # A copy per node: the network itself is shared by all processes of the machine.
-        network = copied(self.network).to(endpoint.device)
-        vector = Vector(network, self.layout, endpoint.slots)
+    def build(self, rank: int, resources: NodeResources, host: NodeHost, clock: Clock | None = None) -> Node:
+        """Builds one node of a process, ready to run; `clock`: its own, by default that of the process."""
+        settings, clock, run = self.settings, clock or host.clock, resources.records.parent
+        endpoint = self._endpoint(rank, host.communication)
+        module_tensors = self._module_tensors(host, endpoint.device)
+        network, vector = module_tensors.module, Vector(module_tensors, endpoint.slots)
         sharing = self.sharing_in_run(rank)
         # Between steps, other nodes of the same event loop get their turn.
-        pause = (lambda: clock.sleep(0)) if shares_process else None
+        pause = (lambda: clock.sleep(0)) if host.is_shared else None
         scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock=clock)
         if self.injector is not None:
             scheduler.heartbeat = self.injector.heartbeat(rank, scheduler.heartbeat, resources.reporter)
@@ -375,8 +381,9 @@ class Experiment:
         plan, shard = self.privacy[rank] if self.privacy else None, self.shard(rank)
         foreign = settings.has_foreign_plugins
         training = Training(
-            network, vector, settings.training, shard=shard, hooks=hooks, plan=plan, seeds_all=foreign
-        )
+            network, vector, settings.training, shard=shard, hooks=hooks, plan=plan, seeds_all=foreign,
+            executor=host.executor,
+        )  # fmt: skip
         if training.private is not None:
             journal.keep(training.private)
         reporter, failures = resources.reporter, settings.failures
@@ -398,7 +405,7 @@ class Experiment:
             kept_beside.append(transcript)
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
-            kept_beside.append(ModelRecords(run, rank, network, is_due=due, warn=warn))
+            kept_beside.append(ModelRecords(run, rank, network, is_due=due, warn=warn, attach=vector.attach))
         records = Records(resources.records, rank, warn, beside=kept_beside, clock=clock)
         evaluation = NodeEvaluation(
             self.plan, training, endpoint.counters, resources=resources, clock=clock, records=records
@@ -437,6 +444,20 @@ class Experiment:
             scheduler=scheduler,
             checkpoints=checkpoints,
         )
+
+    def _module_tensors(self, host: NodeHost, device: torch.device) -> ModuleTensors:
+        """The network of a node, which all nodes of its process take turns with if that is possible."""
+        if device in host.module_tensors:
+            return host.module_tensors[device]
+        # A copy: the network itself is shared by all processes of the machine.
+        made = ModuleTensors(copied(self.network).to(device), self.layout)
+        settings = self.settings
+        has_one_each = (
+            settings.has_foreign_plugins or self.gradient_sync.one_model or settings.training.compile
+        )
+        if host.is_shared and not has_one_each and keeps_only_tensors(self.network):
+            host.module_tensors[device] = made
+        return made
 
     def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
         device = device_for(self.settings.device, self.mapping.local_rank(rank))

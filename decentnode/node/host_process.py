@@ -33,7 +33,7 @@ from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.evaluation import NodeResources
-from decentnode.node.experiment import Experiment
+from decentnode.node.experiment import Experiment, NodeHost
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
 from decentnode.results.records import private_megabytes
@@ -212,15 +212,9 @@ def _build(
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
-    shares = len(ranks) > 1
-    return (
-        directory,
-        communication,
-        [
-            experiment.build(r, fork_context, communication, shares_process=shares, clock=clocks[r])
-            for r in ranks
-        ],
-    )
+    host = NodeHost(communication, clock, is_shared=len(ranks) > 1)
+    nodes = [experiment.build(rank, fork_context, host, clock=clocks[rank]) for rank in ranks]
+    return directory, communication, nodes
 
 
 def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from decentnode.config.error_locations import defect_of
-from decentnode.core.vector import Vector
+from decentnode.core.vector import ModuleTensors, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, DecentnodeError, Defect, is_out_of_memory
 from decentnode.models.module_copies import copied
@@ -63,7 +63,7 @@ class ModelTrial:
         self._try_smallest()
         tests = self._tests()
         with doing("be evaluated after it was trained"):
-            node.seed_evaluation(0)
+            node.prepare_evaluation(0)
             scores = evaluate(node.objective, tests, experiment.plan.batch_size)
         if experiment.settings.records.models is not None:
             self._record(node)
@@ -85,7 +85,11 @@ class ModelTrial:
             settings = replace(settings, amp=None)
         plan = experiment.privacy[rank] if experiment.privacy else None
         return Training(
-            network, Vector(network, layout, slots), settings, shard=experiment.shard(rank), plan=plan
+            network,
+            Vector(ModuleTensors(network, layout), slots),
+            settings,
+            shard=experiment.shard(rank),
+            plan=plan,
         )
 
     def _train(self, training: Training, round: int) -> None:
@@ -196,7 +200,7 @@ class ModelTrial:
         test, saved = vector_test(experiment), unpacked(content)
         test.load(saved["vector"])
         test.module_state.load_state_dict(saved["training"]["module"])
-        self._new().seed_evaluation(0)
+        self._new().prepare_evaluation(0)
         if not equal(test.run(tests, experiment.plan.batch_size), scores):
             difference = "scores of the model are others in another process, which lacks a plain attribute"
             raise BadInput.at("evaluation.background", f"the {difference}; {ADVICE}")

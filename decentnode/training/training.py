@@ -43,7 +43,7 @@ class Hooks:
 
     adjust_gradient: AdjustGradient | None = None
     pause: Pause | None = None
-    """A function awaited after every step where several nodes share the process."""
+    """A function awaited in every step where several nodes share the process."""
     beat: Callable[[], None] | None = None
     """A function called after every minibatch: the node makes progress."""
     pace: Pace | None = None
@@ -104,6 +104,35 @@ class TrainReport:
     """The epsilon that all private steps so far have spent; None where nothing is claimed."""
 
 
+@dataclass(frozen=True)
+class StepResult:
+    """The result of one local step."""
+
+    loss: Tensor
+    """The loss before the step, a scalar."""
+    is_skipped: bool
+    """Whether mixed precision skipped the step, because a gradient was not finite."""
+    count: float
+    """How many terms the mean loss has."""
+    samples: int
+
+
+SubmittedStep = Callable[[], StepResult]
+"""Returns the result of a submitted step; once it has, the step has changed the model. Called once."""
+
+
+class StepExecutor:
+    """Computes each step alone, in this process, when its result is asked for.
+
+    From `submit` until the result, nobody else writes the vector of the node. So the steps that several nodes
+    have submitted may be computed together, or in other processes.
+    """
+
+    def submit(self, training: "Training", round: int, step: int) -> SubmittedStep:
+        """Takes a step of a node's round; both numbers count from 0."""
+        return partial(training.compute, round, step)
+
+
 class Training:
     """The local steps of one node on its shard, round after round."""
 
@@ -116,10 +145,12 @@ class Training:
         hooks: Hooks = NO_HOOKS,
         plan: PrivacyPlan | None = None,
         seeds_all: bool = True,
+        executor: StepExecutor | None = None,
     ) -> None:
         """Raises BadInput when the optimizer, the scheduler or the loss refuses its options.
 
-        `plan`: of private steps; `seeds_all`: whether the code of a step may draw from numpy and `random`.
+        `plan`: of private steps; `seeds_all`: whether the code of a step may draw from numpy and `random`;
+        `executor`: what computes the steps, by default this object itself.
         """
         self.module = module
         self.vector = vector
@@ -145,6 +176,7 @@ class Training:
         if settings.scheduler is not None:
             self.scheduler = settings.scheduler.make(self.optimizer)
         self._seeds_all = seeds_all
+        self._executor = executor or StepExecutor()
         self._on_cpu = vector.values.device.type == "cpu"
 
     @property
@@ -203,6 +235,7 @@ class Training:
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """A context in which the network trains, and which it leaves as it was."""
+        self.vector.attach()
         state, vector = copied_state(self.module_state), self.vector.trained.clone()
         self.module.train()
         yield
@@ -239,8 +272,11 @@ class Training:
             began, step = clock.now(), tally.steps
             # In virtual time a step takes none by itself, so its effect comes at its end.
             if pace is not None and clock.is_virtual:
+                submitted = self.submit(tally)
                 await pace.keep(began, round, step, self._beat)
-            await self.step(tally)
+                self._count(tally, submitted())
+            else:
+                await self.step(tally)
             if pace is not None and not clock.is_virtual:
                 await pace.keep(began, round, step, self._beat)
         return self.finish(tally)
@@ -251,19 +287,35 @@ class Training:
         return Tally(round, self.rate_in(round))
 
     async def step(self, tally: Tally) -> None:
-        """Makes one more local step of a round."""
-        if not tally.steps:
-            self.module.train()
-        batches = self._batches(tally.round, tally.steps)
-        loss, is_skipped = self._step(tally.round, tally.steps, batches)
-        tally.losses.append(loss)
-        tally.sizes.append(sum(map(self.objective.count, batches)))
-        tally.samples += sum(map(len, batches))
-        tally.skipped += is_skipped
-        tally.steps += 1
-        self._beat()
+        """Makes one more local step of a round, in which other nodes of the process get their turn."""
+        submitted = self.submit(tally)
         if self.hooks.pause is not None:
             await self.hooks.pause()
+        self._count(tally, submitted())
+
+    def submit(self, tally: Tally) -> SubmittedStep:
+        """Begins one more local step of a round. Until its result is taken, nobody may write the vector."""
+        return self._executor.submit(self, tally.round, tally.steps)
+
+    def compute(self, round: int, step: int) -> StepResult:
+        """Computes a step of a round in this process; both numbers count from 0."""
+        self.vector.attach()
+        if not step:
+            self.module.train()
+        batches = self._batches(round, step)
+        loss, is_skipped = self._step(round, step, batches)
+        return StepResult(
+            loss, is_skipped, count=sum(map(self.objective.count, batches)), samples=sum(map(len, batches))
+        )
+
+    def _count(self, tally: Tally, result: StepResult) -> None:
+        """Adds a step to those of its round."""
+        tally.losses.append(result.loss)
+        tally.sizes.append(result.count)
+        tally.samples += result.samples
+        tally.skipped += result.is_skipped
+        tally.steps += 1
+        self._beat()
         if self.settings.schedule_step == "step":
             self._step_scheduler()
 
@@ -338,8 +390,9 @@ class Training:
             # Nothing of the package draws from others, and they take as long as a small step.
             (torch.default_generator.manual_seed if self._on_cpu else torch.manual_seed)(number)
 
-    def seed_evaluation(self, round: int) -> None:
-        """Seeds the generators for an evaluation of the model after a round."""
+    def prepare_evaluation(self, round: int) -> None:
+        """Seeds the generators for an evaluation of the model after a round, and attaches the model."""
+        self.vector.attach()
         self._seed(key(self.shard.seed, "evaluate", round, self.shard.rank))
 
     def _accumulate(self, batches: Sequence[Batch]) -> Tensor:
@@ -398,6 +451,7 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that a resumed node needs beside the vector; tensors are references, not copies."""
+        self.vector.attach()
         return {
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
@@ -411,6 +465,7 @@ class Training:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`, bit for bit once the vector is restored, too."""
+        self.vector.attach()
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])

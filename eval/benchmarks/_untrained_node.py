@@ -17,7 +17,7 @@ from decentnode.communication.torch_distributed.plugin import TorchDistributed
 from decentnode.communication.zeromq.plugin import ZeroMQ
 from decentnode.core.clock import Clock
 from decentnode.core.timeouts import Timeouts
-from decentnode.core.vector import ParameterLayout, Vector
+from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.graph.families import FullyConnected
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
@@ -91,7 +91,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     layout = ParameterLayout.of(network)
     settings = TrainingSettings(Factory(torch.optim.SGD, {"lr": 0.1}), steps_per_round=0)
     shard = Shard(NO_SAMPLES, torch.empty(0, dtype=torch.int64), 1, rank)
-    training = Training(network, Vector(network, layout, endpoint.slots), settings, shard)
+    training = Training(network, Vector(ModuleTensors(network, layout), endpoint.slots), settings, shard)
     graph = WeightedGraph(FullyConnected(case.nodes), MetropolisHastings())
     sharing = Gossip()
     sharing.bind(Setup(layout, Chain([], case.elements), graph))

@@ -15,7 +15,7 @@ import torch
 from _report import Target, conclude, median, median_ratio, parser, show
 from torch import nn
 
-from decentnode.core.vector import ParameterLayout, Vector
+from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Batch, Samples
 from decentnode.models import Gpt2, LeNet, Mlp, ShakespeareLstm
 from decentnode.training.minibatches import Shard
@@ -54,7 +54,7 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     layout = ParameterLayout.of(network)
     slots = (torch.empty(layout.numel), torch.empty(layout.numel))
     vector, objective = (
-        Vector(network, layout, slots),
+        Vector(ModuleTensors(network, layout), slots),
         Objective(network, nn.CrossEntropyLoss(), Classification()),
     )
     samples = samples_of(name, shape, classes)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from decentnode.core.vector import Entry, ParameterLayout, Vector
+from decentnode.core.vector import Entry, ModuleTensors, ParameterLayout, Vector
 from decentnode.errors import BadInput
 
 SIZES = st.integers(1, 4)
@@ -14,7 +14,7 @@ SIZES = st.integers(1, 4)
 
 def vector_of(module, **options):
     layout = ParameterLayout.of(module, **options)
-    return Vector(module, layout, (torch.empty(layout.numel), torch.empty(layout.numel)))
+    return Vector(ModuleTensors(module, layout), (torch.empty(layout.numel), torch.empty(layout.numel)))
 
 
 def small_net():

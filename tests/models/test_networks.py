@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from decentnode.core.registry import MODELS
-from decentnode.core.vector import ParameterLayout, Vector
+from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
 from decentnode.models import (
     CelebaCnn,
     CifarCnn,
@@ -84,7 +84,7 @@ def test_a_small_form_learns_random_samples_in_the_vector(name, dtype):
     settings = TrainingSettings(Factory(torch.optim.Adam), steps_per_round=1)
     layout = ParameterLayout.of(network, channels_last=settings.channels_last(network), dtype=dtype)
     assert layout.channels_last == any(isinstance(part, nn.Conv2d) for part in network.modules())
-    vector = Vector(network, layout, (torch.zeros(layout.numel, dtype=dtype),) * 2)
+    vector = Vector(ModuleTensors(network, layout), (torch.zeros(layout.numel, dtype=dtype),) * 2)
     inputs, targets = batch_for(shape, dtype), torch.randint(CLASSES, (4, *labels))
     optimizer = torch.optim.Adam(network.parameters(), lr=0.001)
     losses = []
@@ -183,7 +183,7 @@ def test_a_tied_embedding_is_one_tensor_in_vector_and_export(name):
     network = initial_model(model, shape, CLASSES, seed=1)
     layout = ParameterLayout.of(network)
     assert sum(entry.shape == (CLASSES, 16) for entry in layout.entries) == 1
-    vector = Vector(network, layout, (torch.zeros(layout.numel), torch.ones(layout.numel)))
+    vector = Vector(ModuleTensors(network, layout), (torch.zeros(layout.numel), torch.ones(layout.numel)))
     expected = {key: tensor.clone() for key, tensor in network.state_dict().items()}
     exported = tensors_in(b"".join(bytes(piece) for piece in pieces(network.state_dict())))
     assert exported.keys() == expected.keys() == {entry.name for entry in layout.entries}

@@ -75,7 +75,7 @@ def check_whole_run(name, tmp_path):
     test, vector = vector_test(experiment), one.training.vector.values
     test.load(vector)
     test.module_state.load_state_dict(unpacked(packed(state)))
-    one.training.seed_evaluation(2)
+    one.training.prepare_evaluation(2)
     assert experiment.plan.measured(2, lambda samples: test.run(samples, 16)) == one.evaluation.scores, name
     if (measured := average_model_test(experiment)) is not None:
         assert measured(vector, 2).keys() == one.evaluation.scores.keys()

@@ -29,7 +29,6 @@ REAL = {
     "node/checkpoint/node_checkpoints.py": "the start of the run in real seconds, beside virtual ones",
     "node/calibration.py": "measures real steps",
     "node/child_answers.py": "a child process before the start",
-    "node/experiment.py": DEFAULT,
     "node/faults/": "faults on processes and their messages",
     "node/host_process.py": "where the clock of a process is made",
     "node/recording/transcripts.py": "how often a file is written",

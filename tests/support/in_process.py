@@ -10,9 +10,11 @@ from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import Reporter
 from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, SnapshotBuffers
+from decentnode.core.clock import Clock
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.evaluation import NodeResources
+from decentnode.node.experiment import NodeHost
 
 
 def unheard_reporter():
@@ -53,9 +55,8 @@ class Nodes:
         communication = experiment.settings.communication.make()
         if clock is not None:
             communication.prepare(ProcessDirectory(experiment.processes, 0, "", clock=clock), 0)
-        self.nodes = [
-            experiment.build(rank, resources, communication, True, clock=clock) for rank in range(count)
-        ]
+        host = NodeHost(communication, clock or Clock(), is_shared=True)
+        self.nodes = [experiment.build(rank, resources, host) for rank in range(count)]
         # Property tests make hundreds of these in one process, and a user may open 1,024 files.
         for node in self.nodes:
             weakref.finalize(self, node.records.close)

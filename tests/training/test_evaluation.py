@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from decentnode.core.vector import ParameterLayout, Vector
+from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import DatasetError
 from decentnode.models import Mlp, ResNet18, initial_model
@@ -73,7 +73,7 @@ def test_nothing_to_evaluate_on_is_an_error():
 def test_a_flat_vector_such_as_the_average_model_goes_into_another_module(channels_last):
     source, target = batch_norm_net(seed=1), batch_norm_net(seed=2)
     layout = ParameterLayout.of(source, mix_buffers=True, channels_last=channels_last)
-    vector = Vector(source, layout, (torch.empty(layout.numel), torch.empty(layout.numel)))
+    vector = Vector(ModuleTensors(source, layout), (torch.empty(layout.numel), torch.empty(layout.numel)))
     source(torch.randn(4, 1, 8, 8))
     load_flat(target, layout, vector.values)
     samples = torch.randn(4, 1, 8, 8)

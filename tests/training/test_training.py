@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from decentnode.core.rng import generator, key
-from decentnode.core.vector import ParameterLayout, Vector
+from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, RunFailed
 from decentnode.models import LeNet, Mlp, ResNet18, initial_model
@@ -43,7 +43,9 @@ def training_of(module, optimizer=SGD, samples=None, indices=None, hooks=None, m
     options = TrainingSettings(optimizer, **({"batch_size": 4} | settings))
     dtype = next(module.parameters()).dtype
     layout = ParameterLayout.of(module, mix_buffers, options.channels_last(module), dtype)
-    vector = Vector(module, layout, tuple(torch.empty(layout.numel, dtype=dtype) for _ in range(2)))
+    vector = Vector(
+        ModuleTensors(module, layout), tuple(torch.empty(layout.numel, dtype=dtype) for _ in range(2))
+    )
     samples = toy_samples() if samples is None else samples
     indices = torch.arange(len(samples)) if indices is None else indices
     return Training(module, vector, options, Shard(samples, indices, SEED, RANK), hooks or Hooks())

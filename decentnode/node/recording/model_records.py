@@ -44,6 +44,8 @@ class ModelRecords(KeptBeside):
     """Whether the model after a round is kept."""
     warn: Warn = lambda _: None
     """Receives errors, one line each."""
+    attach: Callable[[], None] = lambda: None
+    """Makes the tensors of the module those of this node."""
     _waiting: tuple[int, Content] | None = field(default=None, init=False)
     _writing: Future[None] | None = field(default=None, init=False)
     _lost: int = field(default=0, init=False)
@@ -64,6 +66,7 @@ class ModelRecords(KeptBeside):
         self._finish()
         # The disk has refused the model before; only one is kept in memory.
         self._lost += self._waiting is not None
+        self.attach()
         try:
             content = content_of_model(self.module)
         except UnknownKind as error:

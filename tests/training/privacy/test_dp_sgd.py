@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from decentnode.core.rng import SecureSource, SeededSource
-from decentnode.core.vector import ParameterLayout, Vector
+from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput
 from decentnode.models import Mlp, ResNet8, initial_model
@@ -33,7 +33,7 @@ def training_of(batch_size=12, steps=4, rounds=3, size=SIZE, accumulate=1, lr=0.
     )  # fmt: skip
     module = initial_model(Mlp((6,)), (4,), 3, seed=1)
     layout = ParameterLayout.of(module)
-    vector = Vector(module, layout, tuple(torch.empty(layout.numel) for _ in range(2)))
+    vector = Vector(ModuleTensors(module, layout), tuple(torch.empty(layout.numel) for _ in range(2)))
     shard = Shard(SAMPLES, torch.arange(size), 7, 3)
     plan = privacy.make().plan(size, batch_size * accumulate, (steps,) * rounds)
     return Training(module, vector, settings, shard, plan=plan)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from decentnode.core.registry import MODELS
-from decentnode.core.vector import ParameterLayout, Vector
+from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Batch
 from decentnode.models import model_of
 from decentnode.training.objective import Objective
@@ -64,7 +64,10 @@ def losses(name):
 def prepared(network, loss, task):
     network = network.double()
     layout = ParameterLayout.of(network, dtype=torch.float64)
-    Vector(network, layout, tuple(torch.empty(layout.numel, dtype=torch.float64) for _ in range(2)))
+    Vector(
+        ModuleTensors(network, layout),
+        tuple(torch.empty(layout.numel, dtype=torch.float64) for _ in range(2)),
+    )
     return Objective(network.train(), loss, task), layout
 
 
