@@ -63,6 +63,7 @@ from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.sharing.base import Setup, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import beside, stay_in_vector
 from decentnode.sharing.overlays import on_overlay
+from decentnode.training.batched.executor import BatchedExecutor
 from decentnode.training.evaluation import LocalLoss, VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
@@ -444,6 +445,13 @@ class Experiment:
             scheduler=scheduler,
             checkpoints=checkpoints,
         )
+
+    def step_executor(self, nodes: int) -> StepExecutor:
+        """Returns what computes the local steps of so many nodes of a process."""
+        most = self.settings.training.batch_nodes
+        if most is None:
+            return StepExecutor()
+        return BatchedExecutor(self.network, self.layout, nodes, None if most == "auto" else most)
 
     def _module_tensors(self, host: NodeHost, device: torch.device) -> ModuleTensors:
         """The network of a node, which all nodes of its process take turns with if that is possible."""

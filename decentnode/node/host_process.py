@@ -212,7 +212,8 @@ def _build(
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
-    host = NodeHost(communication, clock, is_shared=len(ranks) > 1)
+    executor = experiment.step_executor(len(ranks))
+    host = NodeHost(communication, clock, is_shared=len(ranks) > 1, executor=executor)
     nodes = [experiment.build(rank, fork_context, host, clock=clocks[rank]) for rank in ranks]
     return directory, communication, nodes
 

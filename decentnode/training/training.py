@@ -65,7 +65,7 @@ class TimeBudget:
     def __init__(self, seconds: float | None, clock: Clock) -> None:
         self.seconds, self.clock, self.began = seconds, clock, clock.now()
 
-    def allows(self, losses: Sequence[Tensor]) -> bool:
+    def allows(self, losses: Sequence[Tensor | float]) -> bool:
         """Whether a step of the mean length so far would still fit; true before the first one."""
         if self.seconds is None or not losses:
             return True
@@ -83,7 +83,7 @@ class Tally:
     steps: int = 0
     skipped: int = 0
     samples: int = 0
-    losses: list[Tensor] = field(default_factory=list)
+    losses: list[Tensor | float] = field(default_factory=list)
     sizes: list[float] = field(default_factory=list)
 
 
@@ -108,7 +108,7 @@ class TrainReport:
 class StepResult:
     """The result of one local step."""
 
-    loss: Tensor
+    loss: Tensor | float
     """The loss before the step, a scalar."""
     is_skipped: bool
     """Whether mixed precision skipped the step, because a gradient was not finite."""
@@ -131,6 +131,14 @@ class StepExecutor:
     def submit(self, training: "Training", round: int, step: int) -> SubmittedStep:
         """Takes a step of a node's round; both numbers count from 0."""
         return partial(training.compute, round, step)
+
+    def optimizer_state(self, training: "Training") -> dict[str, Any]:
+        """Returns `state_dict()` of a node's optimizer; tensors are references."""
+        return training.optimizer.state_dict()
+
+    def load_optimizer_state(self, training: "Training", state: dict[str, Any]) -> None:
+        """Continues with what `optimizer_state` returned, in this run or in another one."""
+        training.optimizer.load_state_dict(state)
 
 
 class Training:
@@ -302,7 +310,7 @@ class Training:
         self.vector.attach()
         if not step:
             self.module.train()
-        batches = self._batches(round, step)
+        batches = self.batches(round, step)
         loss, is_skipped = self._step(round, step, batches)
         return StepResult(
             loss, is_skipped, count=sum(map(self.objective.count, batches)), samples=sum(map(len, batches))
@@ -344,8 +352,8 @@ class Training:
         per_epoch = self.minibatches.steps_per_epoch(self.settings.accumulate)
         return self.settings.steps(self.shard.rank, round, per_epoch)
 
-    def _batches(self, round: int, step: int) -> list[Batch]:
-        """The minibatches of a step, augmented by random numbers of their own."""
+    def batches(self, round: int, step: int) -> list[Batch]:
+        """Takes the minibatches of a step, augmented by random numbers of their own."""
         batches = self.minibatches.several(self.settings.accumulate)
         if not self.augmentation:
             return batches
@@ -376,7 +384,7 @@ class Training:
         except SkippedStep as skipped:
             if self.scaler is not None and self.scaler.is_exhausted:
                 raise RunFailed(
-                    f"{self._place(round, step)}: the gradient is not finite in float16; training.amp: "
+                    f"{self.place(round, step)}: the gradient is not finite in float16; training.amp: "
                     "bfloat16 has the range of float32"
                 ) from None
             return skipped.loss, True
@@ -420,22 +428,24 @@ class Training:
         if self.settings.clip_norm is not None:
             gradient.mul_((self.settings.clip_norm / (gradient.norm() + CLIP_EPSILON)).clamp(max=1.0))
 
-    def _mean(self, round: int, losses: list[Tensor], sizes: list[float]) -> float | None:
+    def _mean(self, round: int, losses: list[Tensor | float], sizes: list[float]) -> float | None:
         """The mean loss of a round; None without a step. Raises RunFailed when a loss is not finite."""
         if not losses or not sum(sizes):
             return None
         # Read once per round: reading each loss would make a GPU wait in every step.
-        values = torch.stack(losses).tolist()
+        tensors = [loss for loss in losses if isinstance(loss, Tensor)]
+        values: list[float] = torch.stack(tensors).tolist() if tensors else losses
         for step, value in enumerate(values):
             if not math.isfinite(value):
                 raise RunFailed(
-                    f"{self._place(round, step)}: the loss is {value}; a learning rate below "
+                    f"{self.place(round, step)}: the loss is {value}; a learning rate below "
                     f"{self.learning_rate:g} or training.clip_norm would help"
                 )
         total = sum(map(self.objective.total, values, sizes))
         return self.reducer.mean(round, len(sizes) - 1, total, samples=sum(sizes))
 
-    def _place(self, round: int, step: int) -> str:
+    def place(self, round: int, step: int) -> str:
+        """The rank and the step in words, for messages."""
         return f"rank {self.shard.rank}, round {round + 1}, step {step + 1}"
 
     def _step_scheduler(self, loss: float | None = None) -> None:
@@ -453,7 +463,7 @@ class Training:
         """Returns all that a resumed node needs beside the vector; tensors are references, not copies."""
         self.vector.attach()
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self._executor.optimizer_state(self),
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
             "scaler": self.scaler.state_dict() if self.scaler else {},
             "minibatches": self.minibatches.state_dict(),
@@ -466,7 +476,7 @@ class Training:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`, bit for bit once the vector is restored, too."""
         self.vector.attach()
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._executor.load_optimizer_state(self, state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler:

@@ -9,15 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from decentnode.core.vector import Entry, ParameterLayout
-from decentnode.training.optim import AccumAdam, AccumAdamW
 from decentnode.training.settings import TrainingSettings
 
-ELEMENTWISE = (
-    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam,
-    torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop,
-    torch.optim.ASGD, AccumAdam, AccumAdamW,
-)  # fmt: skip
-"""Optimizers that change each number by its own gradient and state alone, so that rows stay apart."""
 Rows = slice | Tensor
 """Some nodes: an interval of them, whose state is used in place, or their indices, int64."""
 Groups = Sequence[Mapping[str, Any]]
@@ -44,6 +37,8 @@ class StackedOptimizer:
             trained if trained and isinstance(trained[0], dict) else [{"params": trained}]
         )
         self._nodes = nodes
+        self._has_schedule = settings.scheduler is not None
+        """Whether the hyperparameters of nodes may differ."""
         self._like = next(module.parameters())
         self._blocks: list[slice] = []
         parameters: list[dict[str, Any]] = []
@@ -80,6 +75,8 @@ class StackedOptimizer:
 
     def key(self, node: int, groups: Groups) -> Hashable:
         """What nodes must have in common to step in one call; `groups`: of the node's own optimizer."""
+        if not self._has_schedule:
+            return self._numbers[node]
         hyperparameters = [value for group in groups for name, value in group.items() if name != "params"]
         return (*map(_hashable, hyperparameters), self._numbers[node])
 
@@ -96,14 +93,18 @@ class StackedOptimizer:
         numbers = self._numbers[nodes[0]]
         for index, (block, parameter) in enumerate(zip(self._blocks, self._parameters, strict=True)):
             parameter.grad = None
-            parameter.data = values[:, block]
-            parameter.grad = gradients[:, block]
+            # Copies where there are several blocks: torch's fused kernels assume contiguous memory.
+            parameter.data = values[:, block].contiguous()
+            parameter.grad = gradients[:, block].contiguous()
             if numbers is not None:
                 tensors = {name: stack[rows] for name, stack in self._tensors[index].items()}
                 optimizer.state[parameter] = tensors | {
                     name: self._number(name, number) for name, number in numbers[index]
                 }
         optimizer.step()
+        for block, parameter in zip(self._blocks, self._parameters, strict=True):
+            if not parameter.is_set_to(values[:, block]):
+                values[:, block] = parameter.data
         self._keep(rows)
         after = self._read()
         for node in nodes:

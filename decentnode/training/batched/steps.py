@@ -6,50 +6,65 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decentnode.core.text import first_line
-from decentnode.core.vector import AdjustGradient, Entry, ParameterLayout
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.datasets.base import Batch, Samples
-from decentnode.errors import BadInput, is_out_of_memory
+from decentnode.errors import RunFailed, is_out_of_memory
 from decentnode.training.batched.stacked_optimizer import Groups, StackedOptimizer
 from decentnode.training.evaluation import load_flat
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.unrolled_lstm import unrolled
 from decentnode.training.settings import TrainingSettings
 from decentnode.training.tasks.base import Task
+from decentnode.training.training import CLIP_EPSILON, Training
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 """The most that the gradient of a node may differ from that of the loop, as a share of its norm."""
-CLIP_EPSILON, TINY = 1e-6, 1e-30
+TINY = 1e-30
 RANDOM = "vmap: called random operation"
 """How torch's error begins where a network draws random numbers."""
 
 
 @dataclass(eq=False, slots=True)
 class NodeStep:
-    """A local step of one node: what it starts from, and its results once it is computed."""
+    """A local step of one node: what it starts from, and its result once it is computed."""
 
+    training: Training
     node: int
     """The place of the node among those of the process."""
-    place: str
-    """The rank, round and step, for messages."""
-    vector: Tensor
-    """The model, shape (d,); the step writes the new one into it."""
-    groups: Groups
-    """The `param_groups` of the node's optimizer."""
-    indices: Sequence[Tensor] = ()
-    """The samples of each minibatch, int64; empty: they are in `batches`."""
+    round: int
+    number: int
+    """The number of the step in its round."""
+    indices: Sequence[NDArray[np.int64]] = ()
+    """The samples of each minibatch; empty: they are in `batches`."""
     batches: Sequence[Batch] = ()
     """The minibatches, where they are more than samples of the training set."""
-    adjust_gradient: AdjustGradient | None = None
-    number: int = 0
-    """The number of the step in its round, for `adjust_gradient`."""
-    loss: Tensor | None = None
-    """The loss before the step, a scalar; None: the step is not computed yet."""
+    batch: Sequence["NodeStep"] = ()
+    """The steps that are computed together with this one, until they are."""
+    loss: float | None = None
+    """The loss before the step; None: the step is not computed yet."""
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of the step."""
+        return sum([indices.size for indices in self.indices]) or sum(map(len, self.batches))
+
+    @property
+    def place(self) -> str:
+        """The rank, round and step in words, for messages."""
+        return self.training.place(self.round, self.number)
+
+    @property
+    def groups(self) -> Groups:
+        """The hyperparameters of the node's optimizer."""
+        return self.training.optimizer.param_groups
 
 
 class Parts(nn.Module):
@@ -61,17 +76,17 @@ class Parts(nn.Module):
         self._objective = objective
 
     def forward(self, tensors: dict[str, Tensor], *fields: Tensor) -> Tensor:
-        """The loss, multiplied with the share of the minibatch in its step where there is one."""
+        """The loss of a minibatch."""
         mixed: Any = (tensors["others"], tensors["mix"]) if "others" in tensors else None
-        loss = self._objective(Batch(fields, tensors["labels"], tensors.get("weights"), mixed))[1]
-        return tensors["share"] * loss if "share" in tensors else loss
+        return self._objective(Batch(fields, tensors["labels"], tensors.get("weights"), mixed))[1]
 
 
 class BatchedSteps:
-    """Computes the local steps of groups of nodes by `torch.func.vmap` over their stacked vectors.
+    """Computes the local steps of several nodes at once, by `torch.func.vmap` over their stacked vectors.
 
-    The first step of each group, and the first one of each shape, is also computed for two of its nodes as a
-    node alone does it. Where the gradients differ by more than the tolerance, the run ends.
+    In the first step of nodes, and for each new shape of minibatches, the first and the last node of a call
+    are computed as a node alone does it, too. Where gradients differ by more than the tolerance, or
+    models by more than their rounding, the run ends.
     """
 
     def __init__(
@@ -81,56 +96,37 @@ class BatchedSteps:
         settings: TrainingSettings,
         samples: Samples,
         nodes: int,
-        most: int,
     ) -> None:
-        """`module`: a network for this alone; `nodes`: how many there are; `most`: of a group."""
+        """`module`: a network for this alone; `nodes`: how many there are."""
         self.module = module.train()
         self.optimizer = StackedOptimizer(settings, module, layout, nodes)
-        self.most = most
         self._layout = layout
         self._settings = settings
         self._samples = samples
         # The loop of one node, and the same network in operations that have a rule for batches.
         self._alone = settings.objective(module, layout.channels_last)
         self._parts = Parts(settings.objective(unrolled(module), channels_last=False))
-        self._vectorized = vmap(
-            grad_and_value(lambda parameters, *args: functional_call(self._parts, parameters, args)),
-            randomness="error",
-        )
+        self._losses = vmap(lambda parameters, *args: functional_call(self._parts, parameters, args))
+        each = type(self._alone.task).count is Task.count and samples.weights is None
+        self.takes_indices = each and not samples.is_ragged and not settings.augmentation
+        """Whether minibatches are given as indices: each sample has one loss, and all have one shape."""
+        self._names = [f"network.{entry.name}" for entry in layout.entries]
         self._named = dict(module.named_parameters())
         self._device = next(module.parameters()).device
         self._checked: set[Hashable] = set()
         """The shapes of minibatches that were compared with the loop."""
 
-    @property
-    def takes_indices(self) -> bool:
-        """Whether minibatches may be given as indices: each sample has one loss, and all have one shape."""
-        samples = self._samples
-        each = type(self._alone.task).count is Task.count and samples.weights is None
-        return each and not samples.is_ragged and not self._settings.augmentation
+    def key(self, step: NodeStep) -> Hashable:
+        """What steps of one call have in common."""
+        return self._shape(step), self.optimizer.key(step.node, step.groups)
 
-    def compute(self, steps: Sequence[NodeStep]) -> None:
-        """Makes these steps, at most one for each node; raises BadInput where the check fails."""
-        groups: dict[Hashable, list[NodeStep]] = {}
-        for step in sorted(steps, key=lambda step: step.node):
-            shape: Hashable = tuple(map(len, step.indices)) or self._shape(step.batches)
-            key = shape, self.optimizer.key(step.node, step.groups)
-            groups.setdefault(key, []).append(step)
-        for (shape, _), group in groups.items():
-            for start in range(0, len(group), self.most):
-                self._compute(group[start : start + self.most], shape)
-
-    def _shape(self, batches: Sequence[Batch]) -> Hashable:
-        counts = self._counted(batches)
+    def _shape(self, step: NodeStep) -> Hashable:
+        if step.indices:
+            return tuple([indices.size for indices in step.indices])
+        counted = self._counted(step.batches)
         return tuple(
-            (
-                tuple(field.shape for field in batch.fields),
-                batch.labels.shape,
-                batch.weights is not None,
-                batch.mixed is not None,
-                is_counted,
-            )
-            for batch, is_counted in zip(batches, counts, strict=True)
+            (*(field.shape for field in (*batch.fields, batch.labels)), batch.mixed is not None, is_counted)
+            for batch, is_counted in zip(step.batches, counted, strict=True)
         )
 
     def _counted(self, batches: Sequence[Batch]) -> list[bool]:
@@ -140,8 +136,14 @@ class BatchedSteps:
         counted = [batch for batch, _ in self._alone.shares(batches)]
         return [any(batch is other for other in counted) for batch in batches]
 
-    def _compute(self, steps: Sequence[NodeStep], shape: Hashable) -> None:
-        vectors = torch.stack([step.vector for step in steps])
+    def compute(self, steps: Sequence[NodeStep]) -> None:
+        """Makes steps that have one key, of different nodes in the order of their places.
+
+        Raises RunFailed where the network cannot be computed so, or the check fails.
+        """
+        shape = self._shape(steps[0])
+        models = [step.training.vector.trained for step in steps]
+        vectors = torch.stack(models)
         gradients, losses = self._gradients(vectors, steps)
         checked: list[int] = []
         if shape not in self._checked or not self.optimizer.has_stepped(steps[0].node):
@@ -149,9 +151,9 @@ class BatchedSteps:
             checked = sorted({0, len(steps) - 1})
         for index in checked:
             self._check_gradient(steps[index], vectors[index], gradients[index])
-        for step, gradient, vector in zip(steps, gradients.unbind(), vectors.unbind(), strict=True):
-            if step.adjust_gradient is not None:
-                step.adjust_gradient(gradient, vector, step.number)
+        for index, step in enumerate(steps):
+            if (adjust := step.training.hooks.adjust_gradient) is not None:
+                adjust(gradients[index], vectors[index], step.number)
         if self._settings.clip_norm is not None:
             norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
             gradients.mul_((self._settings.clip_norm / (norms + CLIP_EPSILON)).clamp(max=1.0))
@@ -160,51 +162,65 @@ class BatchedSteps:
         for index, (before, after) in zip(checked, alone, strict=True):
             rounding = torch.finfo(before.dtype).eps * float(before.norm())
             self._compare(steps[index], "model", vectors[index] - before, after - before, rounding)
-        for step, vector, loss in zip(steps, vectors.unbind(), losses.unbind(), strict=True):
-            step.vector.copy_(vector)
-            step.loss = loss
+        torch._foreach_copy_(models, [*vectors])
+        for step, loss in zip(steps, losses.tolist(), strict=True):
+            # Without the batch, which refers to the step.
+            step.loss, step.batch = loss, ()
 
     def _gradients(self, vectors: Tensor, steps: Sequence[NodeStep]) -> tuple[Tensor, Tensor]:
         """The gradients of all nodes, shape (nodes, d), and their losses, shape (nodes,)."""
-        parameters = {f"network.{e.name}": of_nodes(e, vectors) for e in self._layout.entries}
-        gradients, losses = torch.zeros(()), torch.zeros(())
+        # Norms after convolutions ask for the memory format, which torch's batched tensors do not know.
+        views = [of_nodes(entry, vectors) for entry in self._layout.entries]
+        leaves = [(v.contiguous() if v.dim() == 5 else v).requires_grad_() for v in views]
+        parameters = dict(zip(self._names, leaves, strict=True))
+        gradients, total = torch.empty_like(vectors), vectors.new_zeros(len(steps))
+        places = [of_nodes(entry, gradients) for entry in self._layout.entries]
         try:
-            # The fused attention has no rule for batches of gradients.
+            # The fused attention has no rule for several nodes.
             with sdpa_kernel(SDPBackend.MATH):
-                for index, (tensors, fields) in enumerate(self._minibatches(steps)):
-                    each, loss = self._vectorized(parameters, tensors, *fields)
-                    parts = [flattened(e, each[f"network.{e.name}"]) for e in self._layout.entries]
-                    gradients = torch.cat(parts, 1) if index == 0 else gradients.add_(torch.cat(parts, 1))
-                    losses = loss if index == 0 else losses + loss
+                for index, (shares, tensors, fields) in enumerate(self._minibatches(steps)):
+                    losses = self._losses(parameters, tensors, *fields)
+                    losses = losses if shares is None else shares * losses
+                    # The loss of a node depends on its own parameters alone, so this is the gradient of each.
+                    parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+                    for place, part in zip(places, parts, strict=True):
+                        if index == 0:
+                            place.copy_(part) if part is not None else place.zero_()
+                        elif part is not None:
+                            place.add_(part)
+                    total = total + losses.detach()
         except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
-            raise BadInput.at(
+            raise RunFailed.at(
                 "training.batch_nodes", f"{steps[0].place}: {reason_of(error)}; leave it out"
             ) from error
-        return gradients, losses
+        return gradients, total
 
     def _minibatches(
         self, steps: Sequence[NodeStep]
-    ) -> Iterator[tuple[dict[str, Tensor], tuple[Tensor, ...]]]:
-        """Yields each minibatch of all nodes, as `Parts` takes it, with a first dimension for the nodes."""
+    ) -> Iterator[tuple[Tensor | None, dict[str, Tensor], tuple[Tensor, ...]]]:
+        """Yields each minibatch of all nodes, as `Parts` takes it, with a first dimension for the nodes.
+
+        Before it the factors of the losses in those of the steps, shape (nodes,); None: they are 1.
+        """
         if steps[0].indices:
             sizes = [*map(len, steps[0].indices)]
             shares = [size / sum(sizes) for size in sizes]
             plain = len(sizes) == 1 or self._alone.reduction == "sum"
             for part, share in zip(zip(*(step.indices for step in steps), strict=True), shares, strict=True):
-                batch = self._samples.batch(torch.cat(part))
+                batch = self._samples.batch(torch.from_numpy(np.concatenate(part)))
                 shape = len(steps), -1
-                tensors = {"labels": batch.labels.unflatten(0, shape)}
-                if not plain:
-                    tensors["share"] = self._one_each([share] * len(steps))
-                yield tensors, tuple(field.unflatten(0, shape) for field in batch.fields)
+                tensors = {"labels": batch.labels.view(*shape, *batch.labels.shape[1:])}
+                yield (
+                    None if plain else self._one_each([share] * len(steps)),
+                    tensors,
+                    tuple(f.view(*shape, *f.shape[1:]) for f in batch.fields),
+                )
             return
         for pairs in zip(*(self._alone.shares(step.batches) for step in steps), strict=True):
             batches = [batch for batch, _ in pairs]
             tensors = {"labels": torch.stack([batch.labels for batch in batches])}
-            if any(share != 1.0 for _, share in pairs):
-                tensors["share"] = self._one_each([share for _, share in pairs])
             weights = [batch.weights for batch in batches if batch.weights is not None]
             if weights:
                 tensors["weights"] = torch.stack(weights)
@@ -213,7 +229,8 @@ class BatchedSteps:
                 tensors["others"] = torch.stack([labels for labels, _ in mixed])
                 tensors["mix"] = self._one_each([share for _, share in mixed])
             fields = zip(*(batch.fields for batch in batches), strict=True)
-            yield tensors, tuple(map(torch.stack, fields))
+            shares = self._one_each([share for _, share in pairs])
+            yield shares, tensors, tuple(map(torch.stack, fields))
 
     def _one_each(self, numbers: Sequence[float]) -> Tensor:
         """A number for each node."""
@@ -223,7 +240,7 @@ class BatchedSteps:
         """Compares a gradient with that of the loop; raises BadInput where they differ."""
         load_flat(self.module, self._layout, vector)
         self.module.zero_grad()
-        batches = step.batches or [self._samples.batch(indices) for indices in step.indices]
+        batches = step.batches or [self._samples.batch(torch.from_numpy(indices)) for indices in step.indices]
         for batch, share in self._alone.shares(batches):
             torch.autograd.backward(share * self._alone(batch)[1])
         exact = torch.zeros_like(vector)
@@ -239,11 +256,12 @@ class BatchedSteps:
         for entry in self._layout.entries:
             self._named[entry.name].grad = entry.view(gradient).clone()
         optimizer = self._settings.make_optimizer(self._settings.trained(self.module))
-        state = optimizer.state_dict()
-        state["state"] = copy.deepcopy(self.optimizer.state_of(step.node))
-        optimizer.load_state_dict(state)
         for group, own in zip(optimizer.param_groups, step.groups, strict=True):
             group.update({name: value for name, value in own.items() if name != "params"})
+        # Not by load_state_dict, which changes the type of numbers.
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for index, state in copy.deepcopy(self.optimizer.state_of(step.node)).items():
+            optimizer.state[parameters[index]] = state
         optimizer.step()
         for entry in self._layout.entries:
             entry.view(after).copy_(self._named[entry.name].detach())
@@ -256,10 +274,10 @@ class BatchedSteps:
         most = TOLERANCE[exact.dtype]
         # A gradient that is not finite ends the run with a message of its own.
         if norm < math.inf and not difference <= most * norm + rounding + TINY:
-            raise BadInput.at(
+            raise RunFailed.at(
                 "training.batch_nodes",
-                f"{step.place}: the {what} differs from that of a node alone by {difference / max(norm, TINY):.1e} of its "
-                f"norm, and at most {most:g} is right; leave it out",
+                f"{step.place}: the {what} differs from that of a node alone by "
+                f"{difference / max(norm, TINY):.1e} of its norm, more than {most:g}; leave it out",
             )
 
 
@@ -270,11 +288,6 @@ def of_nodes(entry: Entry, vectors: Tensor) -> Tensor:
         outs, ins, height, width = entry.shape
         return part.view(-1, outs, height, width, ins).permute(0, 1, 4, 2, 3)
     return part.view(-1, *entry.shape)
-
-
-def flattened(entry: Entry, tensors: Tensor) -> Tensor:
-    """The inverse of `of_nodes`: shape (nodes, elements), in the order of the vector."""
-    return (tensors.permute(0, 1, 3, 4, 2) if entry.channels_last else tensors).flatten(1)
 
 
 def reason_of(error: Exception) -> str:

@@ -1,0 +1,99 @@
+"""Computes the submitted steps of the nodes of a process in batches of nodes."""
+
+from collections.abc import Hashable
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import nn
+
+from decentnode.core.vector import ParameterLayout
+from decentnode.models.module_copies import copied
+from decentnode.training.batched.steps import BatchedSteps, NodeStep
+from decentnode.training.training import StepExecutor, StepResult, SubmittedStep, Training
+
+MOST_NODES, MOST_NUMBERS = 128, 1 << 21
+"""The nodes of a batch by `auto`, and the numbers of their stacked vectors, at most."""
+
+
+class BatchedExecutor(StepExecutor):
+    """Keeps submitted steps until one of their results is asked for; then those like it are computed, too.
+
+    So in a batch are steps that nodes had begun at that time, with minibatches of one shape, equal
+    hyperparameters and equally many steps before.
+    """
+
+    def __init__(
+        self, network: nn.Module, layout: ParameterLayout, nodes: int, most: int | None = None
+    ) -> None:
+        """`network`: that of the nodes, which is copied; `nodes`: how many are in this process.
+
+        `most`: the nodes of a batch, None: by the size of the model.
+        """
+        self._network = network
+        self._layout = layout
+        self._count = nodes
+        self._most = most or max(1, min(MOST_NODES, MOST_NUMBERS // layout.numel))
+        self._nodes: dict[Training, int] = {}
+        """The place of each node in the stacks."""
+        self._batched: dict[torch.device, BatchedSteps] = {}
+        self._waiting: list[NodeStep] = []
+        """Steps that are in no batch yet."""
+
+    def submit(self, training: Training, round: int, step: int) -> SubmittedStep:
+        batched, node = self._batched_of(training), self._node(training)
+        submitted = NodeStep(training, node, round, step)
+        if batched.takes_indices:
+            submitted.indices = training.minibatches.several_indices(training.settings.accumulate)
+        else:
+            submitted.batches = training.batches(round, step)
+        self._waiting.append(submitted)
+        return partial(self._result, submitted, batched)
+
+    def _result(self, step: NodeStep, batched: BatchedSteps) -> StepResult:
+        if step.loss is None:
+            if not step.batch:
+                self._form_batches(batched)
+            batched.compute(step.batch)
+        assert step.loss is not None, "the batch of a step has it"
+        samples = step.samples
+        count = sum(map(step.training.objective.count, step.batches)) if step.batches else samples
+        return StepResult(step.loss, is_skipped=False, count=count, samples=samples)
+
+    def _form_batches(self, batched: BatchedSteps) -> None:
+        """Puts all steps that wait into batches."""
+        alike: dict[Hashable, list[NodeStep]] = {}
+        for step in sorted(self._waiting, key=attrgetter("node")):
+            alike.setdefault(batched.key(step), []).append(step)
+        for steps in alike.values():
+            for start in range(0, len(steps), self._most):
+                batch = steps[start : start + self._most]
+                for step in batch:
+                    step.batch = batch
+        self._waiting = []
+
+    def optimizer_state(self, training: Training) -> dict[str, Any]:
+        state = super().optimizer_state(training)
+        return state | {"state": self._batched_of(training).optimizer.state_of(self._node(training))}
+
+    def load_optimizer_state(self, training: Training, state: dict[str, Any]) -> None:
+        # The hyperparameters, which schedules change, are those of the node's own optimizer.
+        super().load_optimizer_state(training, state | {"state": {}})
+        self._batched_of(training).optimizer.load(self._node(training), state["state"])
+
+    def _node(self, training: Training) -> int:
+        return self._nodes.setdefault(training, len(self._nodes))
+
+    def _batched_of(self, training: Training) -> BatchedSteps:
+        """The computation on the device of a node."""
+        device = training.vector.values.device
+        if device not in self._batched:
+            self._batched[device] = BatchedSteps(
+                copied(self._network).to(device),
+                self._layout,
+                training.settings,
+                samples=training.shard.samples,
+                nodes=self._count,
+            )
+        return self._batched[device]
