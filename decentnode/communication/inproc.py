@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
 from decentnode.communication.exchange.handle import Key, Message
 from decentnode.communication.peers.peer import Peer, PeerEvent
-from decentnode.communication.peers.peers import Peers
+from decentnode.communication.peers.peers import PeersByRank
 from decentnode.communication.routes import Route, RoutedEndpoint
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Layout, Payload
@@ -38,7 +38,7 @@ class LocalMessage(Message):
 class WithinProcess(Route):
     """Payloads by reference, to the other nodes of a process."""
 
-    def __init__(self, rank: int, peers: Mapping[int, Peers]) -> None:
+    def __init__(self, rank: int, peers: PeersByRank) -> None:
         """`peers`: those of each node of the process, as they are made."""
         self._rank = rank
         self._peers = peers
@@ -72,16 +72,16 @@ class WithinProcess(Route):
         self._invalidated_to[peer] = seq
 
     def introduce(self, peer: Peer) -> None:
+        self._peers.known_to[peer.rank].add(self._rank)
         if peer.rank in self._peers and (mailbox := self._peers[peer.rank].mailbox).ended:
             last = mailbox.sent_last[0] if mailbox.sent_last else -1
             peer.step(PeerEvent.FINISH, PeerLeft(peer.rank, last, mailbox.failed))
 
     def leave(self, failed: bool) -> None:
         last = self._peers[self._rank].mailbox.sent_last
-        for peers in self._peers.values():
-            # One that has not met this node finds it ended when it does.
-            if self._rank in peers:
-                peers.depart(self._rank, last, failed)
+        # One that has not met this node finds it ended when it does.
+        for rank in sorted(self._peers.known_to[self._rank]):
+            self._peers[rank].depart(self._rank, last, failed)
 
 
 @COMMUNICATIONS.register("inproc")
@@ -89,7 +89,7 @@ class WithinProcess(Route):
 class InProcess(Communication):
     """All nodes in one process, payloads handed over by reference (after trio's memory streams, 2017)."""
 
-    _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
+    _peers: PeersByRank = field(default_factory=PeersByRank, init=False, repr=False)
     _clock: Clock = field(default_factory=Clock, init=False, repr=False)
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from decentnode.communication.base import BufferSpec, Communication, ProcessDirectory, TransportPlan
-from decentnode.communication.peers.peers import Peers
+from decentnode.communication.peers.peers import PeersByRank
 from decentnode.communication.simulated_links import SimulatedEndpoint, SimulatedLinks
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
@@ -66,7 +66,7 @@ class Simulated(Communication):
     """Of distributions, jitter and losses; null: that of the run."""
     delivery_log: bool = False
     """Whether each delivered message has a line in `network.csv`, in the directory of the run."""
-    _peers: dict[int, Peers] = field(default_factory=dict, init=False, repr=False)
+    _peers: PeersByRank = field(default_factory=PeersByRank, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)
     _links: SimulatedLinks | None = field(default=None, init=False, repr=False)
     _log_directory: Path | None = field(default=None, init=False, repr=False)
@@ -122,12 +122,14 @@ class Simulated(Communication):
             for key, quantity in (("uplink", self.uplink), ("downlink", self.downlink))
         }
         bandwidth = None
+        zeros = {key: nodes - np.count_nonzero(values) for key, values in rates.items()}
         if self.bandwidth is not None:
             bandwidth = numbers_of(self.bandwidth, RATES, nodes, "bandwidth", seed=seed, pairs=True)
             # A node does not send to itself: its own place in a matrix may be 0.
-            rates["bandwidth"] = bandwidth[~np.eye(nodes, dtype=bool)]
-        for key, values in rates.items():
-            if not (values > 0).all():
+            own = nodes - np.count_nonzero(bandwidth.diagonal())
+            zeros["bandwidth"] = bandwidth.size - np.count_nonzero(bandwidth) - own
+        for key, number in zeros.items():
+            if number:
                 raise BadInput.at(key, "a rate is 0; leave the option out for links without a limit")
         return Network(
             self.network_model,

@@ -11,7 +11,7 @@ Threads: none but that of the event loop.
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -21,7 +21,7 @@ from decentnode.communication.exchange.handle import Key, Message
 from decentnode.communication.inproc import WithinProcess
 from decentnode.communication.peers.edges import PROPOSAL_INTERVAL, EdgeProtocol
 from decentnode.communication.peers.peer import Peer, PeerEvent
-from decentnode.communication.peers.peers import Peers
+from decentnode.communication.peers.peers import Peers, PeersByRank
 from decentnode.communication.peers.rejoin import first_of
 from decentnode.communication.routes import Route, RoutedEndpoint
 from decentnode.communication.wire import Header, Kind
@@ -52,7 +52,7 @@ class SimulatedLinks:
     """All links of a run."""
 
     def __init__(
-        self, peers: Mapping[int, Peers], network: Network, clock: VirtualClock, outages: Outages,
+        self, peers: PeersByRank, network: Network, clock: VirtualClock, outages: Outages,
         grace: float,
     ) -> None:  # fmt: skip
         """`peers`: those of each node, as they are made; `grace`: seconds until a link breaks."""
@@ -122,6 +122,21 @@ class SimulatedLinks:
             return
         self._messages_on_the_way[link].append(message)
         self._network.send(self._loop, now, source, target, size, partial(self._arrive, link, message))
+
+    def deliver_at_once(
+        self, source: int, targets: list[int], deliver: Callable[[list[int]], object]
+    ) -> bool:
+        """Delivers a message to all targets with the same latency by one event.
+
+        Returns False, having done nothing, where messages take more than the latency, or are looked at one by
+        one.
+        """
+        network = self._network
+        if self._outages or self.delivery_log is not None or not network.has_latency_alone:
+            return False
+        for due, arrived in network.arrivals(self._clock.nanoseconds, source, targets).items():
+            self._loop.call_at_nanosecond(due, deliver, arrived)
+        return True
 
     def _arrive(self, link: tuple[int, int], message: PendingMessage) -> None:
         if not message.is_invalidated:
@@ -297,7 +312,7 @@ class SimulatedLinks:
 class SimulatedRoute(Route):
     """Hands payloads over as `inproc` does, when the link has carried their bytes."""
 
-    def __init__(self, rank: int, peers: Mapping[int, Peers], links: SimulatedLinks) -> None:
+    def __init__(self, rank: int, peers: PeersByRank, links: SimulatedLinks) -> None:
         self._rank = rank
         self._peers = peers
         self._within = WithinProcess(rank, peers)
@@ -310,8 +325,11 @@ class SimulatedRoute(Route):
         if self._links.may_fail:
             # As over TCP: a sender that has lost a reader does not wait for it before it writes again.
             payload = Payload(payload.layout, payload.buffer.clone(), payload.counts)
-        for target in targets:
-            self._carry(target, payload, partial(self._within.send, payload, [target], key, seq))
+        if not self._links.deliver_at_once(
+            self._rank, targets, lambda arrived: self._within.send(payload, arrived, key, seq)
+        ):
+            for target in targets:
+                self._carry(target, payload, partial(self._within.send, payload, [target], key, seq))
 
     def send_single(self, target: int, payload: Payload, window: int, tag: int, number: int) -> bool:
         if not self._within.carried(payload, [target]):
@@ -326,7 +344,10 @@ class SimulatedRoute(Route):
         self._links.carry(self._rank, target, size, deliver)
 
     def acknowledge(self, source: int, message: Message) -> bool:
-        self._links.tell(self._rank, source, partial(self._within.acknowledge, source, message))
+        if self._links.may_fail:
+            self._links.tell(self._rank, source, partial(self._within.acknowledge, source, message))
+            return True
+        self._peers[source].mailbox.acknowledged(self._rank, message.seq)
         return True
 
     def introduce(self, peer: Peer) -> None:
@@ -335,20 +356,22 @@ class SimulatedRoute(Route):
 
     def leave(self, failed: bool) -> None:
         last = self._peers[self._rank].mailbox.sent_last
-        for rank, peers in self._peers.items():
-            # One that has not met this node finds it ended when it does.
-            if self._rank in peers:
-                self._links.tell(self._rank, rank, partial(peers.depart, self._rank, last, failed))
+        # One that has not met this node finds it ended when it does.
+        for rank in sorted(self._peers.known_to[self._rank]):
+            self._links.tell(self._rank, rank, partial(self._peers[rank].depart, self._rank, last, failed))
 
 
 class SimulatedEndpoint(RoutedEndpoint):
     """One node's end in virtual time."""
 
+    # A wait of virtual seconds may be a real instant, and nothing is requested again.
+    times_waits = False
+
     def __init__(
         self,
         rank: int,
         buffer_spec: BufferSpec,
-        peers: dict[int, Peers],
+        peers: PeersByRank,
         links: SimulatedLinks,
         clock: VirtualClock,
     ) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 MOST_PENDING_BYTES = 16 << 20
 """Bytes that a file keeps in memory while it cannot be written."""
+MOST_COLLECTED_BYTES, COLLECTING_INTERVAL = 1 << 16, 1.0
+"""After so many bytes, or so many seconds, lines that are collected are written."""
 WARN_INTERVAL = 60.0
 Warn = Callable[[str], object]
 """Receives a problem of a file, in one line."""
@@ -33,9 +35,17 @@ class LineFile:
     So a disk that is full for a while loses nothing, and the content is always a prefix of all lines.
     """
 
-    def __init__(self, path: Path, warn: Warn = lambda _: None) -> None:
-        """Opens the file at the first line; calls `warn` at most once a minute while there is a problem."""
+    def __init__(self, path: Path, warn: Warn = lambda _: None, collects: bool = False) -> None:
+        """Opens the file at the first line; calls `warn` at most once a minute while there is a problem.
+
+        `collects`: lines may wait in memory for a second, so that many of them are one write.
+        """
         self.path = path
+        self._collects = collects
+        self._wrote = 0.0
+        """When it wrote last."""
+        self._is_synced = True
+        """Whether the disk has all that was written."""
         self.lost = 0
         """Lines that did not fit into memory either."""
         self._warn = warn
@@ -52,6 +62,11 @@ class LineFile:
             self.lost += 1
         else:
             self._pending += line + b"\n"
+        if self._collects and len(self._pending) < MOST_COLLECTED_BYTES:
+            now = time.monotonic()
+            if now - self._wrote < COLLECTING_INTERVAL:
+                return
+            self._wrote = now
         if (error := self._write()) is not None:
             self._complain(f"cannot be written: {error.strerror}; its lines wait in memory")
 
@@ -69,8 +84,10 @@ class LineFile:
         """
         error = self._write()
         try:
-            if self._fd is not None:
+            # Nodes that share a file ask for this one after the other.
+            if self._fd is not None and not self._is_synced:
                 os.fdatasync(self._fd)
+                self._is_synced = True
         except OSError as late:
             self._doubt = late
             self._complain(f"cannot be brought to the disk: {late.strerror}")
@@ -107,6 +124,7 @@ class LineFile:
             while self._pending:
                 if self._fd is None:
                     self._fd = open_at_whole_line(self.path)
+                self._is_synced = False
                 written = os.write(self._fd, self._pending)
                 del self._pending[:written]
         except OSError as error:

@@ -6,8 +6,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from decentnode.core.atomic_files import write_durably
-from decentnode.results import Run, read_records
-from decentnode.results.records import RoundRecord
+from decentnode.results import Run
+from decentnode.results.records import RoundRecord, records_by_rank
 
 
 def as_decentralizepy(run: Run, out: Path) -> list[Path]:
@@ -17,17 +17,16 @@ def as_decentralizepy(run: Run, out: Path) -> list[Path]:
     `total_data_per_n` those of values. Training loss is that of the evaluated rounds.
     """
     out.mkdir(parents=True, exist_ok=True)
-    paths = []
+    paths, records = [], records_by_rank(run.directory)
     for rank in sorted({rank for row in run.rows for rank in row.ranks}):
         path = out / f"{rank}_results.json"
-        write_durably(path, [json.dumps(_results(run, rank)).encode()])
+        write_durably(path, [json.dumps(_results(run, rank, records.get(rank, []))).encode()])
         paths.append(path)
     return paths
 
 
-def _results(run: Run, rank: int) -> dict[str, dict[int, float | None]]:
+def _results(run: Run, rank: int, records: Sequence[RoundRecord]) -> dict[str, dict[int, float | None]]:
     rows = {row.round + 1: row for row in run.rows if rank in row.ranks}
-    records = read_records(run.directory / "records" / f"{rank:05d}.jsonl")
     values = _totals(records, "sent_payload")
     meta = {
         round: index + header

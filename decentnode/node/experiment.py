@@ -58,7 +58,7 @@ from decentnode.node.recording.transcripts import writer_for
 from decentnode.node.round_scheduler import RoundScheduler
 from decentnode.node.run_samples import RunSamples
 from decentnode.results.metrics import Metric
-from decentnode.results.records import KeptBeside, Records
+from decentnode.results.records import KeptBeside, RecordFile, Records
 from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.sharing.base import Setup, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import beside, stay_in_vector
@@ -86,6 +86,8 @@ class NodeHost:
     is_shared: bool = False
     """Whether there are several nodes."""
     executor: StepExecutor = field(default_factory=StepExecutor)
+    record_file: RecordFile | None = None
+    """The file of the records of all nodes; None: each node has its own."""
     module_tensors: dict[torch.device, ModuleTensors] = field(default_factory=dict)
     """By device the network that all nodes use in turn, where one can serve them all."""
 
@@ -369,7 +371,7 @@ class Experiment:
         )
         # In the asynchronous loop a slow node answers while it sleeps.
         waits = None if sharing.asynchronous else pace
-        journal = PrivacyJournal(run, rank)
+        journal = PrivacyJournal(run, rank) if self.privacy else None
         hooks = Hooks(
             sharing.adjust_gradient,
             pause,
@@ -377,7 +379,7 @@ class Experiment:
             pace=waits,
             clock=clock,
             trains=trains,
-            spends=journal.spend,
+            spends=journal.spend if journal else None,
         )
         plan, shard = self.privacy[rank] if self.privacy else None, self.shard(rank)
         foreign = settings.has_foreign_plugins
@@ -385,7 +387,7 @@ class Experiment:
             network, vector, settings.training, shard=shard, hooks=hooks, plan=plan, seeds_all=foreign,
             executor=host.executor,
         )  # fmt: skip
-        if training.private is not None:
+        if journal is not None and training.private is not None:
             journal.keep(training.private)
         reporter, failures = resources.reporter, settings.failures
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
@@ -400,14 +402,15 @@ class Experiment:
             exchange.may_fetch = self.graph.graph.partners(rank).__contains__
         warn = partial(resources.report_disk, rank)
         transcript = writer_for(run, rank, settings, mapping=self.mapping, scheme=sharing, warn=warn)
-        kept_beside: list[KeptBeside] = [journal]
+        kept_beside: list[KeptBeside] = [journal] if journal else []
         if transcript is not None:
             exchange.tap = transcript.take
             kept_beside.append(transcript)
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
             kept_beside.append(ModelRecords(run, rank, network, is_due=due, warn=warn, attach=vector.attach))
-        records = Records(resources.records, rank, warn, beside=kept_beside, clock=clock)
+        record_file = host.record_file or RecordFile(resources.records, [rank], warn)
+        records = Records(record_file, beside=kept_beside, clock=clock)
         evaluation = NodeEvaluation(
             self.plan, training, endpoint.counters, resources=resources, clock=clock, records=records
         )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import faulthandler
+import gc
 import hashlib
 import os
 import resource
@@ -36,12 +37,14 @@ from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment, NodeHost
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
-from decentnode.results.records import private_megabytes
+from decentnode.results.records import RecordFile, private_megabytes
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.outages import Outages
 from decentnode.training.gradient_sync import SyncContext
 
+MOST_RECORD_FILES = 256
+"""The nodes of a process that have files of records of their own; more of them share one."""
 PRINT_STACKS = signal.SIGUSR1
 """Makes a process write the stacks of all threads to its log, whatever it is doing."""
 
@@ -132,6 +135,8 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                     sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )
+        # What was made until here stays: a collection need not look at thousands of nodes again and again.
+        gc.freeze()
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             codes = runner.run(_run_nodes(nodes, communication, fork_context, clock))
@@ -212,8 +217,13 @@ def _build(
     )
     # A rejoining node may request a whole model.
     communication.prepare(directory, max(experiment.most_payload_bytes, experiment.layout.nbytes))
+    record_file = None
+    if len(ranks) > MOST_RECORD_FILES:
+        record_file = RecordFile(fork_context.records, ranks, partial(fork_context.report_disk, ranks[0]))
     executor = experiment.step_executor(len(ranks))
-    host = NodeHost(communication, clock, is_shared=len(ranks) > 1, executor=executor)
+    host = NodeHost(
+        communication, clock, is_shared=len(ranks) > 1, executor=executor, record_file=record_file
+    )
     nodes = [experiment.build(rank, fork_context, host, clock=clocks[rank]) for rank in ranks]
     return directory, communication, nodes
 

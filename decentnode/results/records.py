@@ -74,19 +74,38 @@ class RoundRecord(msgspec.Struct, omit_defaults=True):
     """Real seconds since the start, where `seconds` are those of a simulation."""
 
 
+class RecordFile(LineFile):
+    """The records of one node, `RANK.jsonl`, or of all nodes of a process with many, `FIRST-LAST.jsonl`."""
+
+    def __init__(self, directory: Path, ranks: Sequence[int], warn: Warn = lambda _: None) -> None:
+        """`warn` gets one line when the disk refuses records."""
+        self.is_shared = len(ranks) > 1
+        name = f"{ranks[0]:05d}-{ranks[-1]:05d}" if self.is_shared else f"{ranks[0]:05d}"
+        super().__init__(directory / f"{name}.jsonl", warn, collects=self.is_shared)
+        self._cut_back_to: int | None = None
+
+    def cut_back(self, round: int) -> None:
+        """Removes records of later rounds, once: all nodes of a process go back to the same round.
+
+        Raises BadInput and OSError.
+        """
+        if self._cut_back_to != round:
+            cut_back(self.path, round)
+            self._cut_back_to = round if self.is_shared else None
+
+
 class Records:
-    """The records of one node, written line by line to `records/RANK.jsonl`, never read back.
+    """The records of one node, written line by line, never read back.
 
     Kept models and transcripts follow the same rules as the records of their rounds.
     """
 
     def __init__(
-        self, directory: Path, rank: int, warn: Warn = lambda _: None, beside: Sequence[KeptBeside] = (),
-        clock: Clock | None = None,
-    ) -> None:  # fmt: skip
-        """`warn` gets one line when the disk refuses records; `beside`: what else is kept of rounds."""
+        self, file: RecordFile, beside: Sequence[KeptBeside] = (), clock: Clock | None = None
+    ) -> None:
+        """`beside`: what else is kept of rounds."""
         self._clock = clock or Clock()
-        self._file = LineFile(directory / f"{rank:05d}.jsonl", warn)
+        self._file = file
         self._beside = beside
         self._before: dict[str, int] = {}
         self._began = self._clock.now()
@@ -148,7 +167,7 @@ class Records:
 
         Raises BadInput and OSError.
         """
-        cut_back(self._file.path, round)
+        self._file.cut_back(round)
         for kept in self._beside:
             kept.cut_back(round)
 
@@ -162,7 +181,9 @@ class Records:
 
     def close(self) -> str:
         """Closes the file; returns in one line what could not be written, empty where all was."""
-        return first_problem([self._file.close(), *(kept.close() for kept in self._beside)])
+        # Other nodes may still write to a file that they share.
+        lines = self._file.flush() if self._file.is_shared else self._file.close()
+        return first_problem([lines, *(kept.close() for kept in self._beside)])
 
 
 def first_problem(problems: Sequence[str]) -> str:
@@ -192,6 +213,23 @@ def cut_back(path: Path, round: int) -> None:
 def read_records(path: StrPath) -> list[RoundRecord]:
     """The records of one file; ignores a last line that a kill cut off."""
     return read_lines(path, RoundRecord, _with_metrics)
+
+
+def record_files(run: Path) -> list[Path]:
+    """The files of the records of a run on this machine."""
+    return sorted((run / "records").glob("[0-9]*.jsonl"))
+
+
+def records_by_rank(run: Path) -> dict[int, list[RoundRecord]]:
+    """The records of the nodes of this machine, by rank and in the order of rounds."""
+    by_rank: dict[int, list[RoundRecord]] = {}
+    for path in record_files(run):
+        for record in read_records(path):
+            by_rank.setdefault(record.rank, []).append(record)
+    for records in by_rank.values():
+        # One that was resumed may have two files, if its nodes shared a process in only one of its starts.
+        records.sort(key=lambda record: record.round)
+    return dict(sorted(by_rank.items()))
 
 
 def _with_metrics(line: bytes) -> RoundRecord:

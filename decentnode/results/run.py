@@ -29,7 +29,7 @@ from decentnode.results.reader import (
     read_metrics,
     read_object,
 )
-from decentnode.results.records import read_records, write_atomically
+from decentnode.results.records import records_by_rank, write_atomically
 from decentnode.results.tidy import RECORD_COLUMNS, TEXTS, Cell, cells, columns, record_cells
 
 if TYPE_CHECKING:
@@ -309,11 +309,10 @@ class Run:
         `received_header`; `heard`, `late` and `lost`: numbers of neighbors; `refused`: that of messages;
         `epsilon`, `attacker_weight`, `memory_mb` (MiB) and the metrics, where they are known.
         """
-        files = sorted((self.directory / "records").glob("[0-9]*.jsonl"))
         rows = [
             line
-            for path in files
-            for line in record_cells(self.name, self.seed, self.metrics, read_records(path))
+            for records in records_by_rank(self.directory).values()
+            for line in record_cells(self.name, self.seed, self.metrics, records)
         ]
         return _frame(rows, [*RECORD_COLUMNS, *(metric.name for metric in self.metrics)])
 

@@ -281,6 +281,8 @@ class SharingBase(Stateful, ABC):
         """
         chain = chain or self.chain
         first = chain.basis if in_basis else 0
+        if len(chain.transforms) == first:
+            return self.decode_each(incoming, view, lambda _, payload: payload["vector"])
         return self.decode_each(
             incoming,
             view,

@@ -14,7 +14,7 @@ SECOND = 10**9
 class EventLoop(Protocol):
     """What calls back at virtual times."""
 
-    def call_at_nanosecond(self, due: int, callback: Callable[..., Any], *args: Any) -> object:
+    def call_at_nanosecond(self, due: int, callback: Callable[..., object], *args: Any) -> None:
         """Calls back at a time in nanoseconds."""
 
 

@@ -19,6 +19,11 @@ LONGEST_BLOCK = 0.5
 """Real seconds that the loop waits at most for another thread or process before it looks again."""
 STANDSTILL = 30.0
 """Real seconds without any event after which the run is given up."""
+EVENTS_AT_ONCE = 64
+"""Events after which the loop looks at its files, where other threads and signals show that they want it."""
+
+Event = tuple[int, int, Callable[..., object], tuple[Any, ...], asyncio.TimerHandle | None]
+"""Its time in nanoseconds, its number, the call, and the handle by which it may be cancelled."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -27,11 +32,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(selectors.DefaultSelector())
         self._virtual_clock = clock
-        self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self._events: list[Event] = []
+        """A heap of all events to come."""
         self._asked = 0
-        """The number of timers so far: of those of one time the first that was asked for is first."""
+        """The number of events so far: of those of one time the first that was asked for is first."""
         self._cancelled = 0
-        """How many of the timers may be cancelled."""
+        """How many of the events may be cancelled."""
 
     def time(self) -> float:
         return self._virtual_clock.now()
@@ -42,23 +48,31 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         clock, due = self._virtual_clock, round(when * SECOND)
         # A time that rounds to the present must pass, too: who waits for it would look again for ever.
         due = max(due, clock.nanoseconds + 1) if when > clock.now() else due
-        return self.call_at_nanosecond(due, callback, *args, context=context)
+        return self._timer(due, callback, args, context)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         nanoseconds = max(1, round(delay * SECOND)) if delay > 0 else 0
         due = self._virtual_clock.nanoseconds + nanoseconds
-        return self.call_at_nanosecond(due, callback, *args, context=context)
+        return self._timer(due, callback, args, context)
 
-    def call_at_nanosecond(
-        self, due: int, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    def _timer(
+        self, due: int, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None
     ) -> asyncio.TimerHandle:
-        """Calls back at a virtual time in nanoseconds; at once if that is past."""
+        """Plans an event that may be cancelled."""
         handle = asyncio.TimerHandle(due / SECOND, callback, args, self, context)
         self._asked += 1
-        heapq.heappush(self._timers, (due, self._asked, handle))
+        heapq.heappush(self._events, (due, self._asked, handle._run, (), handle))
         return handle
+
+    def call_at_nanosecond(self, due: int, callback: Callable[..., object], *args: Any) -> None:
+        """Calls back at a virtual time in nanoseconds, at once if that is past; it cannot be cancelled.
+
+        An error of the callback ends the run.
+        """
+        self._asked += 1
+        heapq.heappush(self._events, (due, self._asked, callback, args, None))
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Ends the run with the error of a callback: a message that it did not deliver would be missed."""
@@ -69,34 +83,37 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Drops cancelled timers when they are most of all; otherwise one is dropped when its turn comes."""
         self._cancelled += 1
-        if self._cancelled > 1000 + len(self._timers) // 2:
-            self._timers = [timer for timer in self._timers if not timer[2].cancelled()]
-            heapq.heapify(self._timers)
+        if self._cancelled > 1000 + len(self._events) // 2:
+            self._events = [event for event in self._events if event[4] is None or not event[4].cancelled()]
+            heapq.heapify(self._events)
             self._cancelled = 0
 
     def _run_once(self) -> None:
-        """Does all that is ready; if nothing is, takes what other threads bring, or jumps to a timer."""
+        """Does all that is ready; if nothing is, takes what other threads bring, or the next events."""
         ready: Any = self._ready  # type: ignore[attr-defined]
-        if not ready:
-            self._process_events(self._selector.select(0))  # type: ignore[attr-defined]
-        if not ready and not self._jump():
-            self._wait_outside()
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+        self._process_events(self._selector.select(0))  # type: ignore[attr-defined]
+        for _ in range(EVENTS_AT_ONCE):
+            if self._stopping:  # type: ignore[attr-defined]
+                return
+            if not ready and not self._jump():
+                self._wait_outside()
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
 
     def _jump(self) -> bool:
-        """Makes the next timer ready and sets the clock to it; False where virtual time must stand."""
-        if self._virtual_clock.outside_waits:
+        """Sets the clock to the next event and makes it happen; False where virtual time must stand."""
+        clock = self._virtual_clock
+        if clock.outside_waits:
             return False
-        while self._timers:
-            due, _, handle = heapq.heappop(self._timers)
-            if handle.cancelled():
+        while self._events:
+            due, _, callback, args, handle = heapq.heappop(self._events)
+            if handle is not None and handle.cancelled():
                 continue
-            clock = self._virtual_clock
-            clock.nanoseconds = max(clock.nanoseconds, due)
-            self._ready.append(handle)  # type: ignore[attr-defined]
+            if due > clock.nanoseconds:
+                clock.nanoseconds = due
+            callback(*args)
             return True
         return False
 

@@ -12,7 +12,7 @@ A directed link may have a rate b of its own, which is a third limit beside u an
 four.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -60,6 +60,20 @@ class Network:
         factor = 1.0 if self.tcp is None else self.tcp.rate_factor
         return FairLinks(self.uplink * factor, self.downlink * factor)
 
+    def arrivals(self, now: int, source: int, targets: Iterable[int]) -> dict[int, list[int]]:
+        """By time of arrival, in nanoseconds, the targets of a message that takes the latency alone."""
+        arriving: dict[int, list[int]] = {}
+        for target in targets:
+            due = now + _nanoseconds(float(self.latency[source, target]))
+            arriving.setdefault(due, []).append(target)
+        return arriving
+
+    @cached_property
+    def has_latency_alone(self) -> bool:
+        """Whether each message takes the latency of its link and nothing else."""
+        rates = np.isinf(self.uplink).all() and np.isinf(self.downlink).all() and self.bandwidth is None
+        return bool(rates) and not (self.jitter or self.loss or self.tcp is not None)
+
     def send(
         self, loop: EventLoop, now: int, source: int, target: int, size: int, deliver: Callable[[], object]
     ) -> None:
@@ -102,7 +116,11 @@ class Network:
         # Jitter must not let a message overtake another one of the same link.
         first = self._in_order(source, target, begin + _nanoseconds(travel))
         last = first + sent - begin
-        loop.call_at_nanosecond(first, self._receive, loop, target, first, last, bits / down, deliver)
+        if down == inf and last == first:
+            # Neither end takes time, so no message waits for another one.
+            loop.call_at_nanosecond(first, deliver)
+        else:
+            loop.call_at_nanosecond(first, self._receive, loop, target, first, last, bits / down, deliver)
 
     def _receive(
         self, loop: EventLoop, target: int, first: int, last: int, seconds: float,

@@ -274,7 +274,8 @@ def numbers_of(
                 )
             row = np.array([in_unit(value, units) for value in quantity])
             return np.broadcast_to(row[:, None], shape) if pairs else row
-        return np.full(shape, in_unit(quantity, units, may_be_file=True))
+        # One number in memory, however many pairs there are.
+        return np.broadcast_to(in_unit(quantity, units, may_be_file=True), shape)
     except ValueError as error:
         raise BadInput.at(key, str(error)) from None
 

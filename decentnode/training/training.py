@@ -52,7 +52,7 @@ class Hooks:
     """The clock of the node."""
     trains: Callable[[int], bool] = lambda round: True
     """Whether the node makes local steps in a round."""
-    spends: Callable[[History], None] = lambda history: None
+    spends: Callable[[History], None] | None = None
     """A function called before the private steps of a round, with all steps up to its end."""
 
 
@@ -65,7 +65,7 @@ class TimeBudget:
     def __init__(self, seconds: float | None, clock: Clock) -> None:
         self.seconds, self.clock, self.began = seconds, clock, clock.now()
 
-    def allows(self, losses: Sequence[Tensor | float]) -> bool:
+    def allows(self, losses: Sequence[Tensor]) -> bool:
         """Whether a step of the mean length so far would still fit; true before the first one."""
         if self.seconds is None or not losses:
             return True
@@ -83,7 +83,7 @@ class Tally:
     steps: int = 0
     skipped: int = 0
     samples: int = 0
-    losses: list[Tensor | float] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
     sizes: list[float] = field(default_factory=list)
 
 
@@ -108,7 +108,7 @@ class TrainReport:
 class StepResult:
     """The result of one local step."""
 
-    loss: Tensor | float
+    loss: Tensor
     """The loss before the step, a scalar."""
     is_skipped: bool
     """Whether mixed precision skipped the step, because a gradient was not finite."""
@@ -270,7 +270,8 @@ class Training:
         steps = self.steps_in(round)
         if self.private is not None:
             steps = self.private.begin(steps)
-            self.hooks.spends(self.private.after(steps))
+            if self.hooks.spends is not None:
+                self.hooks.spends(self.private.after(steps))
         pace = self.hooks.pace
         clock = self.hooks.clock
         budget = TimeBudget(self.settings.seconds_per_round, clock)
@@ -428,13 +429,12 @@ class Training:
         if self.settings.clip_norm is not None:
             gradient.mul_((self.settings.clip_norm / (gradient.norm() + CLIP_EPSILON)).clamp(max=1.0))
 
-    def _mean(self, round: int, losses: list[Tensor | float], sizes: list[float]) -> float | None:
+    def _mean(self, round: int, losses: list[Tensor], sizes: list[float]) -> float | None:
         """The mean loss of a round; None without a step. Raises RunFailed when a loss is not finite."""
         if not losses or not sum(sizes):
             return None
         # Read once per round: reading each loss would make a GPU wait in every step.
-        tensors = [loss for loss in losses if isinstance(loss, Tensor)]
-        values: list[float] = torch.stack(tensors).tolist() if tensors else losses
+        values = [loss.item() for loss in losses] if self._on_cpu else torch.stack(losses).tolist()
         for step, value in enumerate(values):
             if not math.isfinite(value):
                 raise RunFailed(

@@ -26,7 +26,7 @@ from decentnode.node.evaluation import EvaluationPlan, NodeEvaluation, NodeResou
 from decentnode.node.local_update import AdaptThenCombine
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.round_scheduler import RoundScheduler
-from decentnode.results.records import Records
+from decentnode.results.records import RecordFile, Records
 from decentnode.sharing.base import Setup
 from decentnode.sharing.gossip import Gossip
 from decentnode.training.minibatches import Shard
@@ -103,7 +103,7 @@ def build_node(case: NodeCase, rank: int, endpoint: Endpoint) -> Node:
     )
     course = RoundScheduler(case.rounds, endpoint, heartbeats, clock)
     exchanger = RoundExchange(endpoint, sharing, clock, reporter, course.heartbeat, Timeouts(*[TIMEOUT] * 4))
-    records = Records(case.directory, rank)
+    records = Records(RecordFile(case.directory, [rank]))
     evaluation = NodeEvaluation(never, training, endpoint.counters, resources, clock, records)
     checkpoints = NodeCheckpoints(identity, 0, False, reporter, rank, course, records)
     adaptation = AdaptThenCombine(training, course.heartbeat, clock)

@@ -29,7 +29,7 @@ from decentnode.node.checkpoint import node_checkpoints as checkpointing
 from decentnode.node.checkpoint import safetensors_io as tensor_file
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.store import BadCheckpoint, RunStamp
-from decentnode.results.records import Records, RoundRecord, read_records
+from decentnode.results.records import RecordFile, Records, RoundRecord, read_records
 
 STAMP = RunStamp(run_id=77, incarnation=2, settings="ab" * 32)
 
@@ -377,7 +377,7 @@ def test_what_was_undone_and_could_not_be_removed_is_written_again(tmp_path, mon
     lines = []
     identity = checkpointing.RunIdentity(tmp_path, STAMP.settings)
     identity.settle(STAMP.run_id, STAMP.incarnation)
-    saved = checkpoints_of(identity, Records(tmp_path, 3), lines)
+    saved = checkpoints_of(identity, Records(RecordFile(tmp_path, [3])), lines)
     for round in (9, 19, 29):
         saved.after(round, lambda: {"of": 1})
     with monkeypatch.context() as readonly:
@@ -400,7 +400,7 @@ def test_what_was_undone_and_could_not_be_removed_is_written_again(tmp_path, mon
 def test_records_are_on_the_disk_before_the_checkpoint_that_stands_for_them(tmp_path, monkeypatch):
     """Else a loss of power would leave a hole that nobody fills."""
     path, synced = tmp_path / "00003.jsonl", []
-    records = Records(tmp_path, 3)
+    records = Records(RecordFile(tmp_path, [3]))
     records.write(RoundRecord(3, 9), ByteCounters())
     sync = os.fdatasync
 
@@ -422,7 +422,7 @@ def test_a_finished_run_keeps_its_state_without_waiting_for_the_disk(tmp_path, m
     for sync in ("fsync", "fdatasync"):
         monkeypatch.setattr(durable.os, sync, synced.append)
     identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
-    saved = checkpoints_of(identity, Records(tmp_path, 3), lines := [])
+    saved = checkpoints_of(identity, Records(RecordFile(tmp_path, [3])), lines := [])
     saved.scheduler.is_cut_short = is_cut_short
     saved.at_the_end(11, dict)
     kept = [11] if is_cut_short else []
@@ -448,7 +448,7 @@ def test_a_node_whose_records_wait_is_not_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(
         checkpoint, "write_durably", lambda path, pieces, syncs: path.write_bytes(b"".join(pieces))
     )
-    records = Records(tmp_path, 3)
+    records = Records(RecordFile(tmp_path, [3]))
     records.write(RoundRecord(3, 9), ByteCounters())
     identity = checkpointing.RunIdentity(tmp_path / "saved", STAMP.settings)
     saved = checkpoints_of(identity, records, lines)

@@ -15,7 +15,7 @@ from decentnode.node import host_process as host
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.host_process import _start_together
 from decentnode.node.node import Node
-from decentnode.results.records import Records
+from decentnode.results.records import RecordFile, Records
 from tests.launcher.test_watchdog import DEADLINE, TRAIN, Machine
 
 BLOCKS, ELEMENTS = 6, 4_000_000
@@ -78,7 +78,7 @@ def test_time_counts_from_the_start_that_all_nodes_are_given_together(tmp_path):
     fork_context = SimpleNamespace(
         handshakes=board, reporter=SimpleNamespace(send=lambda _: None), start=start, identity=identity
     )
-    records = Records(tmp_path, 0)
+    records = Records(RecordFile(tmp_path, [0]))
     node = SimpleNamespace(
         rank=0, records=records,
         sharing=SimpleNamespace(handshake=lambda: None, receive_handshakes=lambda everybody: None),

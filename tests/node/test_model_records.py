@@ -14,7 +14,7 @@ from decentnode.errors import BadInput
 from decentnode.node.recording import model_records
 from decentnode.node.recording.model_records import ModelRecords
 from decentnode.results.model_files import model_rounds, path_of, read_model, rounds_of
-from decentnode.results.records import Records, RoundRecord
+from decentnode.results.records import RecordFile, Records, RoundRecord
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_what_the_disk_does_not_take_is_tried_again_and_then_reported(tmp_path, 
         write_durably(path, pieces)
 
     monkeypatch.setattr(model_records, "write_durably", write)
-    records = Records(tmp_path, 7, told.append, [kept(tmp_path, module, told.append, every=1)])
+    records = Records(RecordFile(tmp_path, [7], told.append), [kept(tmp_path, module, told.append, every=1)])
     records.write(RoundRecord(7, 0), ByteCounters())
     folder = path_of(tmp_path, 7, 0).parent
     missing = "model could not be written: No space left on device"
@@ -97,7 +97,7 @@ def test_models_of_rounds_that_are_undone_go(tmp_path, module) -> None:
         models.after(round)
     models.sync()
     (path_of(tmp_path, 7, 9).with_suffix(".safetensors.tmp")).touch()
-    Records(tmp_path, 7, beside=[models]).cut_back(0)
+    Records(RecordFile(tmp_path, [7]), beside=[models]).cut_back(0)
     assert [path.name for path in path_of(tmp_path, 7, 0).parent.iterdir()] == ["00000000.safetensors"]
 
 

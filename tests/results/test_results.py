@@ -25,7 +25,7 @@ from decentnode.launcher.state.run_directory import make_run_directory, unused_d
 from decentnode.node.experiment import Experiment
 from decentnode.results.metrics import CLASSIFICATION
 from decentnode.results.reader import EvaluationRow, Event, read_evaluations, read_events, read_object
-from decentnode.results.records import Records, RoundRecord, read_records, write_atomically
+from decentnode.results.records import RecordFile, Records, RoundRecord, read_records, write_atomically
 from tests.support.reported import report_to
 
 DOCUMENT = "\n".join(
@@ -106,7 +106,7 @@ def test_the_example_of_the_document_runs(tmp_path) -> None:
     write_atomically(tmp_path / "summary.json", summary())
     (tmp_path / "evaluations.jsonl").write_text("")
     (tmp_path / "records").mkdir()
-    records = Records(tmp_path / "records", 0)
+    records = Records(RecordFile(tmp_path / "records", [0]))
     records.write(RoundRecord(0, 0, exchange_seconds=0.5), ByteCounters())
     records.close()
     names: dict = {}
@@ -116,7 +116,7 @@ def test_the_example_of_the_document_runs(tmp_path) -> None:
 
 
 def test_a_record_has_the_bytes_of_its_own_round(tmp_path) -> None:
-    records, counters = Records(tmp_path, 3), ByteCounters()
+    records, counters = Records(RecordFile(tmp_path, [3])), ByteCounters()
     for round in range(3):
         counters.sent_payload += 10 * (round + 1)
         counters.received_header += 64

@@ -70,6 +70,9 @@ class Transport:
     The defaults fit a transport that loses no message.
     """
 
+    times_waits = True
+    """Whether a long wait is shown to the launcher, and requests what may be lost."""
+
     def acknowledge(self, source: int, message: Message) -> None:
         """Tells a source that the memory of its message is free again."""
 
@@ -196,11 +199,19 @@ class ExchangeHandle:
     def __await__(self) -> Any:
         if not self.done and not self._owner.alone:
             pause, loop = self.start_waiting(), asyncio.get_running_loop()
-            future = loop.create_future()
-            timer = loop.call_later(pause, self._hand_over)
-            self.call_when_done(lambda: loop.call_soon_threadsafe(_resolve, future))
+            future, thread = loop.create_future(), threading.get_ident()
+            timer = loop.call_later(pause, self._hand_over) if self._owner.transport.times_waits else None
+
+            def wake() -> None:
+                if threading.get_ident() == thread:
+                    _resolve(future)
+                else:
+                    loop.call_soon_threadsafe(_resolve, future)
+
+            self.call_when_done(wake)
             yield from future
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
         self.finish_within(math.inf)
         return self
 
@@ -291,6 +302,6 @@ class ExchangeHandle:
 
 
 def _resolve(future: "asyncio.Future[None]") -> None:
-    # The node may have been cancelled between the call from the other thread and this one.
+    # The node may have been cancelled meanwhile.
     if not future.done():
         future.set_result(None)

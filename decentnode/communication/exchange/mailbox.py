@@ -257,7 +257,9 @@ class Mailbox(ExchangeOwner):
             if part is None or part == of:
                 window.remove_reader(reader, seq)
         for handle in tuple(self._open_exchanges.values()):
-            self._finish_if_complete(handle)
+            # One that awaits payloads is completed by the last of them.
+            if not handle.awaited or handle.is_long:
+                self._finish_if_complete(handle)
 
     def _finish_if_complete(self, handle: ExchangeHandle) -> None:
         if handle.awaited or handle.unreleased:

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decentnode.communication.launcher_link.shared_array import shared_array
 
@@ -205,9 +206,32 @@ class HeartbeatBoard:
             for row, round, bytes_sent, loss, epsilon, virtual in zip(*columns, strict=True)
         }
 
+    def part(self, ranks: Sequence[int]) -> "HeartbeatColumns":
+        """The heartbeats of some nodes, to be read at once."""
+        rows = {rank: row for row, rank in enumerate(self._ranks)}
+        return HeartbeatColumns(self._words, np.array([rows[rank] for rank in ranks]))
+
     def of(self, rank: int) -> HeartbeatSlot:
         """The heartbeat slot of a local rank."""
         return self._heartbeats[rank]
+
+
+@dataclass(eq=False)
+class HeartbeatColumns:
+    """The heartbeats of the nodes of a process as columns: with thousands, single reads would take long."""
+
+    words: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @property
+    def marks(self) -> int:
+        """The number of marks that the nodes have made together."""
+        return int(self.words[self.rows, _MARKS].sum())
+
+    def read(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Returns round, activity and time of the last mark of each node, shape (nodes,) each."""
+        seconds = self.words.view("float64")
+        return self.words[self.rows, _ROUND], self.words[self.rows, _ACTIVITY], seconds[self.rows, _SINCE]
 
 
 def known(number: float) -> float | None:

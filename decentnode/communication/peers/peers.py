@@ -5,6 +5,7 @@ the node's thread when it starts a round or skips some. The lock of the mailbox 
 peer is lost and its exchanges end in one step. `Peers.error` and `Peers.has_left` need no lock.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from decentnode.communication.exchange.early_messages import NEVER
@@ -33,6 +34,15 @@ class PeerTransport(Transport):
 
     def give_model(self) -> None:
         """Sends the node's model to the peers that requested it."""
+
+
+class PeersByRank(dict[int, "Peers"]):
+    """The peers of each node of a process, as the nodes are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known_to: defaultdict[int, set[int]] = defaultdict(set)
+        """By rank the nodes of the process that have a record of it."""
 
 
 class Peers(dict[int, Peer]):

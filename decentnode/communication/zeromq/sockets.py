@@ -15,7 +15,7 @@ import zmq
 from decentnode.communication import wire
 from decentnode.communication.base import ProcessDirectory
 from decentnode.communication.exchange.handle import Key
-from decentnode.communication.peers.peers import Peers
+from decentnode.communication.peers.peers import Peers, PeersByRank
 from decentnode.communication.shared_memory.attached import AttachedSegments
 from decentnode.communication.shared_memory.doorbell import pipe_path
 from decentnode.communication.wire import Kind
@@ -39,7 +39,7 @@ class Sockets:
         between two nodes of this process.
         """
         self.directory = directory
-        self.peers_by_rank: dict[int, Peers] = {}
+        self.peers_by_rank = PeersByRank()
         """By local rank its peers, with its mailbox."""
         self.run_id = 0
         self.hello = wire.Hello([], [])

@@ -5,12 +5,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from decentnode.communication.launcher_link.heartbeats import (
     MOST_AWAITED,
+    NO_LAST_ROUND,
     UNDECIDED,
     Activity,
     Heartbeat,
     HeartbeatBoard,
+    HeartbeatColumns,
 )
 from decentnode.communication.launcher_link.reports import Failed, Report, Restarted, Stuck, Waiting
 from decentnode.core.timeouts import Timeouts
@@ -45,6 +50,7 @@ class _Watched:
     """The record of one host process."""
 
     ranks: Sequence[int]
+    heartbeats: HeartbeatColumns
     marks: int = -1
     silent: float = 0.0
     """Seconds without a mark, not counting waits for another node."""
@@ -55,9 +61,18 @@ class _Watched:
     stuck: bool = False
     is_reported: bool = False
     """Whether it was reported as stuck since its last mark."""
-    rounds_from: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """By rank the first round it was seen in, and when."""
     stopped: bool = False
+    first_rounds: NDArray[np.int64] = field(init=False)
+    """The first round that each node was seen in; NO_LAST_ROUND: none yet."""
+    began: NDArray[np.float64] = field(init=False)
+    """When that was."""
+    index: dict[int, int] = field(init=False)
+    """By rank the index of a node in these arrays."""
+
+    def __post_init__(self) -> None:
+        self.first_rounds = np.full(len(self.ranks), NO_LAST_ROUND)
+        self.began = np.zeros(len(self.ranks))
+        self.index = {rank: index for index, rank in enumerate(self.ranks)}
 
 
 class Watchdog:
@@ -71,7 +86,9 @@ class Watchdog:
         self._heartbeats = heartbeats
         self._membership = membership
         self._beats = membership.heartbeats
-        self._watched = {position: _Watched(ranks) for position, ranks in membership.here.items()}
+        self._watched = {
+            position: _Watched(ranks, heartbeats.part(ranks)) for position, ranks in membership.here.items()
+        }
         self._local = {rank: position for position, ranks in membership.here.items() for rank in ranks}
         self._timeouts = timeouts
         self.next_check = 0.0
@@ -177,7 +194,8 @@ class Watchdog:
     def restart(self, position: int) -> None:
         """Forgets the record of a restarted process: the silence of the old one does not count."""
         if position in self._watched:
-            self._watched[position] = _Watched(self._watched[position].ranks)
+            watched = self._watched[position]
+            self._watched[position] = _Watched(watched.ranks, watched.heartbeats)
             self._stuck.discard(position)
 
     def is_stuck(self, rank: int) -> bool:
@@ -215,18 +233,16 @@ class Watchdog:
 
     def _has_moved(self, watched: _Watched, before: float, now: float) -> bool:
         """Whether one of its nodes has made a mark since the check `before`; resets its silence."""
-        marks = sum(self._beats[rank].marks for rank in watched.ranks)
+        marks = watched.heartbeats.marks
         if marks == watched.marks:
             return False
-        sightings = {rank: self._beats[rank].read() for rank in watched.ranks}
-        for rank, sighting in sightings.items():
-            first, _ = watched.rounds_from.get(rank, (sighting.round + 1, 0.0))
-            if sighting.activity is not Activity.START and sighting.round < first:
-                watched.rounds_from[rank] = sighting.round, now
+        rounds, activities, since = watched.heartbeats.read()
+        are_first = (activities != Activity.START) & (rounds < watched.first_rounds)
+        watched.first_rounds[are_first], watched.began[are_first] = rounds[are_first], now
         if not watched.waits:
             # Of several marks since the last check only the last time is known, so the silence is averaged.
-            since = max(sighting.since for sighting in sightings.values()) - before
-            watched.longest = max(watched.longest, watched.silent + max(0.0, since) / (marks - watched.marks))
+            last = max(0.0, float(since.max()) - before)
+            watched.longest = max(watched.longest, watched.silent + last / (marks - watched.marks))
         watched.marks, watched.silent = marks, 0.0
         watched.waits = watched.stuck = watched.is_reported = watched.stopped = False
         return True
@@ -283,6 +299,11 @@ class Watchdog:
 
     def _waits(self, now: float) -> Iterable[Waiting]:
         """Returns all waits, if one of them is unusually long: a shorter one may show its cause."""
+        first, *others = self._watched.values()
+        is_alone = not others and len(self._local) == len(self._membership.members) > 1
+        if is_alone and first.silent < Timeouts.notice:
+            # All nodes of the run take turns in one process.
+            return
         seen = {rank: self._beats[rank].read() for rank in sorted(self._active & self._local.keys())}
         waiting = {
             rank: beat
@@ -308,7 +329,11 @@ class Watchdog:
         return watched is not None and len(watched.ranks) > 1 and watched.silent < Timeouts.notice
 
     def _is_unusual(self, rank: int, heartbeat: Heartbeat, now: float) -> bool:
-        first, began = self._watched[self._local[rank]].rounds_from.get(rank, (heartbeat.round, now))
+        watched = self._watched[self._local[rank]]
+        index = watched.index[rank]
+        first, began = int(watched.first_rounds[index]), float(watched.began[index])
+        if first == NO_LAST_ROUND:
+            first, began = heartbeat.round, now
         usual = (heartbeat.since - began) / max(1, heartbeat.round - first + 1)
         return now - heartbeat.since > Timeouts.unusual_wait(usual)
 

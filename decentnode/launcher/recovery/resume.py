@@ -36,7 +36,7 @@ from decentnode.node.plugin_sources import difference, folder_of
 from decentnode.node.recording import model_records
 from decentnode.results import transcript
 from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, check_run, read_object, read_value
-from decentnode.results.records import cut_back, read_records, write_atomically
+from decentnode.results.records import cut_back, read_records, record_files, write_atomically
 
 MAY_CHANGE = (
     "rounds", "evaluation", "failures", "checkpoint", "records", "machine", "communication", "security",
@@ -128,9 +128,8 @@ class ResumePlan:
                 f"{self.run_dir}: the code is not that of this run: {self.other_code}; {remedy}, "
                 "or continue with --accept-code-change (in Python accept_code_change=True)"
             )
-        for path in map(self._records, ranks):
-            if path.exists():
-                read_records(path)
+        for path in record_files(self.run_dir):
+            read_records(path)
         with _able_to_write(self.run_dir):
             # The same content: only a write proves that the disk accepts one.
             write_durably(self.config, [self.config.read_bytes()])
@@ -139,9 +138,6 @@ class ResumePlan:
             join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
             starts=self._state["starts"], offers=offers,
         )  # fmt: skip
-
-    def _records(self, rank: int) -> Path:
-        return self.run_dir / "records" / f"{rank:05d}.jsonl"
 
     def _good_rounds(self, rank: int, settings: str) -> list[int]:
         directory = self.run_dir / checkpoint.FOLDER
@@ -197,8 +193,9 @@ class ResumePlan:
 
     def _cut_back(self, last: int, ranks: Iterable[int]) -> None:
         directory = self.run_dir / checkpoint.FOLDER
+        for path in record_files(self.run_dir):
+            cut_back(path, last)
         for rank in ranks:
-            cut_back(self._records(rank), last)
             model_records.cut_back(self.run_dir, rank, last)
             transcript.cut_back(self.run_dir, rank, last)
             for round in checkpoint.rounds(directory, rank):

@@ -48,8 +48,8 @@ class NodeStep:
     """The minibatches, where they are more than samples of the training set."""
     batch: Sequence["NodeStep"] = ()
     """The steps that are computed together with this one, until they are."""
-    loss: float | None = None
-    """The loss before the step; None: the step is not computed yet."""
+    loss: Tensor | None = None
+    """The loss before the step, a scalar; None: the step is not computed yet."""
 
     @property
     def samples(self) -> int:
@@ -163,7 +163,7 @@ class BatchedSteps:
             rounding = torch.finfo(before.dtype).eps * float(before.norm())
             self._compare(steps[index], "model", vectors[index] - before, after - before, rounding)
         torch._foreach_copy_(models, [*vectors])
-        for step, loss in zip(steps, losses.tolist(), strict=True):
+        for step, loss in zip(steps, losses.unbind(), strict=True):
             # Without the batch, which refers to the step.
             step.loss, step.batch = loss, ()
 
