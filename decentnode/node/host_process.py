@@ -118,8 +118,8 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     run_id = fork_context.identity.message_id
     # The run id is known only now: the machines agree on it at the rendezvous.
     communication.open(first_peers, run_id, deadline, absent)
-    if communication.news:
-        fork_context.reporter.send(reports.Notice(ranks[0], communication.news))
+    for news in filter(None, (communication.news, nodes[0].training.executor.news)):
+        fork_context.reporter.send(reports.Notice(ranks[0], news))
     farewell_timeout = Timeouts.least_farewell
     try:
         if incarnation:

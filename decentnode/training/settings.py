@@ -180,7 +180,7 @@ class TrainingSettings(Computation):
             why = "sums of 16 bits are not the same in batches of nodes; leave it out, or use float32"
             yield Defect((), why)
         if self.compile is not False:
-            yield Defect((), "compiled steps are those of one node; leave it out, or compile")
+            yield Defect((), "training.compile is for the steps of one node; leave one of both out")
         if self.privacy is not None:
             yield Defect((), "private steps are computed sample by sample; leave it out")
 

@@ -128,9 +128,16 @@ class StepExecutor:
     have submitted may be computed together, or in other processes.
     """
 
+    news: str = ""
+    """One line for the console at the start; empty: none."""
+
     def submit(self, training: "Training", round: int, step: int) -> SubmittedStep:
         """Takes a step of a node's round; both numbers count from 0."""
         return partial(training.compute, round, step)
+
+    async def pause(self, clock: Clock) -> None:
+        """Lets the other nodes of the process have their turn, while a step is submitted."""
+        await clock.sleep(0)
 
     def optimizer_state(self, training: "Training") -> dict[str, Any]:
         """Returns `state_dict()` of a node's optimizer; tensors are references."""
@@ -184,7 +191,7 @@ class Training:
         if settings.scheduler is not None:
             self.scheduler = settings.scheduler.make(self.optimizer)
         self._seeds_all = seeds_all
-        self._executor = executor or StepExecutor()
+        self.executor = executor or StepExecutor()
         self._on_cpu = vector.values.device.type == "cpu"
 
     @property
@@ -304,7 +311,7 @@ class Training:
 
     def submit(self, tally: Tally) -> SubmittedStep:
         """Begins one more local step of a round. Until its result is taken, nobody may write the vector."""
-        return self._executor.submit(self, tally.round, tally.steps)
+        return self.executor.submit(self, tally.round, tally.steps)
 
     def compute(self, round: int, step: int) -> StepResult:
         """Computes a step of a round in this process; both numbers count from 0."""
@@ -463,7 +470,7 @@ class Training:
         """Returns all that a resumed node needs beside the vector; tensors are references, not copies."""
         self.vector.attach()
         return {
-            "optimizer": self._executor.optimizer_state(self),
+            "optimizer": self.executor.optimizer_state(self),
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
             "scaler": self.scaler.state_dict() if self.scaler else {},
             "minibatches": self.minibatches.state_dict(),
@@ -476,7 +483,7 @@ class Training:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`, bit for bit once the vector is restored, too."""
         self.vector.attach()
-        self._executor.load_optimizer_state(self, state["optimizer"])
+        self.executor.load_optimizer_state(self, state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler:

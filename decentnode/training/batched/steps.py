@@ -17,6 +17,7 @@ from decentnode.core.text import first_line
 from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import RunFailed, is_out_of_memory
+from decentnode.models.module_copies import copied
 from decentnode.training.batched.stacked_optimizer import Groups, StackedOptimizer
 from decentnode.training.evaluation import load_flat
 from decentnode.training.objective import Objective
@@ -105,7 +106,12 @@ class BatchedSteps:
         self._samples = samples
         # The loop of one node, and the same network in operations that have a rule for batches.
         self._alone = settings.objective(module, layout.channels_last)
-        self._parts = Parts(settings.objective(unrolled(module), channels_last=False))
+        together = unrolled(copied(module))
+        for part in together.modules():
+            if isinstance(part, nn.GroupNorm):
+                # It asks for the memory format of its input, which torch's batched tensors do not know.
+                part.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(),))
+        self._parts = Parts(settings.objective(together, channels_last=False))
         self._losses = vmap(lambda parameters, *args: functional_call(self._parts, parameters, args))
         each = type(self._alone.task).count is Task.count and samples.weights is None
         self.takes_indices = each and not samples.is_ragged and not settings.augmentation
@@ -169,9 +175,7 @@ class BatchedSteps:
 
     def _gradients(self, vectors: Tensor, steps: Sequence[NodeStep]) -> tuple[Tensor, Tensor]:
         """The gradients of all nodes, shape (nodes, d), and their losses, shape (nodes,)."""
-        # Norms after convolutions ask for the memory format, which torch's batched tensors do not know.
-        views = [of_nodes(entry, vectors) for entry in self._layout.entries]
-        leaves = [(v.contiguous() if v.dim() == 5 else v).requires_grad_() for v in views]
+        leaves = [of_nodes(entry, vectors).requires_grad_() for entry in self._layout.entries]
         parameters = dict(zip(self._names, leaves, strict=True))
         gradients, total = torch.empty_like(vectors), vectors.new_zeros(len(steps))
         places = [of_nodes(entry, gradients) for entry in self._layout.entries]
@@ -229,8 +233,7 @@ class BatchedSteps:
                 tensors["others"] = torch.stack([labels for labels, _ in mixed])
                 tensors["mix"] = self._one_each([share for _, share in mixed])
             fields = zip(*(batch.fields for batch in batches), strict=True)
-            shares = self._one_each([share for _, share in pairs])
-            yield shares, tensors, tuple(map(torch.stack, fields))
+            yield self._one_each([share for _, share in pairs]), tensors, tuple(map(torch.stack, fields))
 
     def _one_each(self, numbers: Sequence[float]) -> Tensor:
         """A number for each node."""
