@@ -39,6 +39,7 @@ LATER = (
     ("training.pace", "device_classes", None),
     ("training.pace", "device", None),
     ("training.pace", "trace_repeats", True),
+    ("training", "batch_nodes", None),
 )
 """Sections, keys and defaults of what is left out of hashes by default, because earlier versions lack it."""
 MOST_SHOWN = 100

@@ -54,7 +54,7 @@ class BatchedExecutor(StepExecutor):
         self._nodes: dict[Training, int] = {}
         """The place of each node in the stacks."""
         self._batched: dict[torch.device, BatchedSteps] = {}
-        self._waiting: list[NodeStep] = []
+        self._waiting_steps: list[NodeStep] = []
         """Steps that are in no batch yet."""
         self._pause: asyncio.Future[None] | None = None
         """The pause that nodes have in common; None: there is none."""
@@ -66,7 +66,7 @@ class BatchedExecutor(StepExecutor):
             submitted.indices = training.minibatches.several_indices(training.settings.accumulate)
         else:
             submitted.batches = training.batches(round, step)
-        self._waiting.append(submitted)
+        self._waiting_steps.append(submitted)
         return partial(self._result, submitted, batched)
 
     async def pause(self, clock: Clock) -> None:
@@ -76,8 +76,8 @@ class BatchedExecutor(StepExecutor):
         loop = asyncio.get_running_loop()
         self._pause, waiting = loop.create_future(), 0
         try:
-            while waiting < len(self._waiting):
-                waiting = len(self._waiting)
+            while waiting < len(self._waiting_steps):
+                waiting = len(self._waiting_steps)
                 # By a timer: in virtual time that of the present comes after all that happens now.
                 turn = loop.create_future()
                 loop.call_later(0, turn.set_result, None)
@@ -88,9 +88,9 @@ class BatchedExecutor(StepExecutor):
 
     def _result(self, step: NodeStep, batched: BatchedSteps) -> StepResult:
         if step.loss is None:
-            if not step.batch:
+            if not step.batched_steps:
                 self._form_batches(batched)
-            batched.compute(step.batch)
+            batched.compute(step.batched_steps)
         assert step.loss is not None, "the batch of a step has it"
         samples = step.samples
         count = sum(map(step.training.objective.count, step.batches)) if step.batches else samples
@@ -99,14 +99,14 @@ class BatchedExecutor(StepExecutor):
     def _form_batches(self, batched: BatchedSteps) -> None:
         """Puts all steps that wait into batches."""
         alike: dict[Hashable, list[NodeStep]] = {}
-        for step in sorted(self._waiting, key=attrgetter("node")):
+        for step in sorted(self._waiting_steps, key=attrgetter("node")):
             alike.setdefault(batched.key(step), []).append(step)
         for steps in alike.values():
             for start in range(0, len(steps), self._most):
                 batch = steps[start : start + self._most]
                 for step in batch:
-                    step.batch = batch
-        self._waiting = []
+                    step.batched_steps = batch
+        self._waiting_steps = []
 
     def optimizer_state(self, training: Training) -> dict[str, Any]:
         state = super().optimizer_state(training)

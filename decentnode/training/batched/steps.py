@@ -47,7 +47,7 @@ class NodeStep:
     """The samples of each minibatch; empty: they are in `batches`."""
     batches: Sequence[Batch] = ()
     """The minibatches, where they are more than samples of the training set."""
-    batch: Sequence["NodeStep"] = ()
+    batched_steps: Sequence["NodeStep"] = ()
     """The steps that are computed together with this one, until they are."""
     loss: Tensor | None = None
     """The loss before the step, a scalar; None: the step is not computed yet."""
@@ -171,7 +171,7 @@ class BatchedSteps:
         torch._foreach_copy_(models, [*vectors])
         for step, loss in zip(steps, losses.unbind(), strict=True):
             # Without the batch, which refers to the step.
-            step.loss, step.batch = loss, ()
+            step.loss, step.batched_steps = loss, ()
 
     def _gradients(self, vectors: Tensor, steps: Sequence[NodeStep]) -> tuple[Tensor, Tensor]:
         """The gradients of all nodes, shape (nodes, d), and their losses, shape (nodes,)."""
