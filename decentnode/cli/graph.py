@@ -29,6 +29,8 @@ Color = Literal["machine", "label", "none"]
 DRAWN_ROUNDS = 6
 """Rounds that are drawn of a graph that changes, unless its period is shorter."""
 MOST_DRAWN_ROUNDS = 24
+MOST_EDGES = 2_000_000
+"""Edges of a picture, of all its rounds; more take minutes, and gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -141,13 +143,17 @@ def groups_of(settings: "Settings", graph: Graph, color: Color | None) -> Groups
 
 def draw(weighted: WeightedGraph, title: str, drawing: Drawing, groups: Groups) -> Iterator[str]:
     """Writes the picture, and returns the line that names it."""
-    from decentnode.graph.placement import places
+    from decentnode.graph.placement import MANY, places
     from decentnode.results.figures.plots import check_picture
     from decentnode.results.figures.plots_graph import DrawnRound, GraphPicture, draw_graph
 
     check_picture(drawing.path, "--draw")
     graph = weighted.graph
     rounds = _drawn_rounds(graph, drawing.rounds)
+    if (count := sum(len(graph.targets(i, r)) for r in rounds for i in range(graph.num_nodes))) > MOST_EDGES:
+        raise BadInput(
+            f"--draw: {count:,} edges; a picture has at most {MOST_EDGES:,}; draw fewer --rounds, or nodes"
+        )
     panels = [
         DrawnRound(
             f"round {round + 1}" if len(rounds) > 1 else "", coordinates, edges_of(weighted, round),
@@ -157,7 +163,11 @@ def draw(weighted: WeightedGraph, title: str, drawing: Drawing, groups: Groups) 
     ]  # fmt: skip
     of_ranks = groups.of_ranks or [0] * graph.num_nodes
     text = f"{title}, {counted(graph.num_nodes, 'node')}"
-    draw_graph(GraphPicture(text, panels, graph.directed, groups=of_ranks, names=groups.names), drawing.path)
+    are_many = graph.num_nodes > MANY
+    picture = GraphPicture(
+        text, panels, graph.directed, groups=of_ranks, names=groups.names, are_many=are_many
+    )
+    draw_graph(picture, drawing.path)
     yield f"picture            {drawing.path}"
 
 

@@ -1,5 +1,6 @@
 """The state of a run as text, from its launcher or afterwards from its files; requests to restart a node."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from decentnode.results.reader import Live, read_evaluations, read_events
 EVENTS = "events.jsonl"
 MOST_EVENTS = 10
 MOST_PEERS = 4
+MOST_ROWS, SHOWN_OF_MORE = 64, 16
+"""Up to MOST_ROWS nodes have a line each; of more those that are lost or stuck, and the slowest."""
 UNIMPORTANT = ("started", "ended")
 HEADING = "  rank   round  state     doing               since      loss  waits for"
 
@@ -63,8 +66,17 @@ def _lines(status: Status) -> Iterator[str]:
     where = f" (as machine {status.machine} of {status.machines} sees it)" if status.machines > 1 else ""
     began = f"running for {readable_seconds(status.seconds)}" if status.seconds else "not started yet"
     yield f"{status.name}: {began}, {counted(status.rounds, 'round')}{where}"
+    shown = status.nodes
+    if len(shown) > MOST_ROWS:
+        states = Counter(node.state for node in shown)
+        yield f"{counted(len(shown), 'node')}: {', '.join(f'{n:,} {state}' for state, n in states.items())}"
+        # Below: the lost and stuck ones, then the slowest, as far as there is room.
+        shown = sorted(shown, key=lambda node: (node.state not in ("lost", "stuck"), *_progress(node)))
+        shown = sorted(shown[:SHOWN_OF_MORE], key=lambda node: node.rank)
     yield HEADING
-    yield from map(_line, status.nodes)
+    yield from map(_line, shown)
+    if len(shown) < len(status.nodes):
+        yield f"  and {counted(len(status.nodes) - len(shown), 'other node')}"
     running = [node for node in status.nodes if node.state in ("running", "stuck")]
     if running:
         slowest, fastest = min(running, key=_progress), max(running, key=_progress)

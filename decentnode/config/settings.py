@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import AfterValidator
 
 from decentnode.config.plugin import Named, Plugin
 from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
 from decentnode.core import registry
+from decentnode.core.rng import generator
 from decentnode.core.timeouts import Timeouts
 from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
@@ -20,6 +22,8 @@ from decentnode.training.settings import TrainingSettings
 
 OURS = ("decentnode.", "torch.")
 """Packages whose plug-ins draw from torch's global generator alone."""
+MOST_TESTED = 256
+"""Nodes that are tested by default; of more a sample is."""
 _AT_LEAST = re.compile(r"at_least [1-9]\d{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -50,8 +54,10 @@ class EvaluationSettings:
     """Whether other processes of each machine test the models while the nodes train: so many, or, where true,
     one for each processor that the nodes' processes leave.
     """
-    nodes: Positive | tuple[NonNegative, ...] | None = None
-    """The nodes that are tested before the last round: so many, evenly spaced, or these ranks; null: all."""
+    nodes: Literal["all"] | Positive | tuple[NonNegative, ...] | None = None
+    """The nodes that are tested before the last round: so many, evenly spaced, these ranks, or all; null: all
+    where there are at most MOST_TESTED; of more as many, drawn by the seed, after the last round, too.
+    """
     samples: Positive | None = None
     """The number of test samples before the last round, drawn by the seed; null: all."""
     batch_size: Positive | None = None
@@ -72,13 +78,24 @@ class EvaluationSettings:
         if self.target is not None and not self.every:
             raise BadInput.at("target", "nothing is tested before the end; give every (evaluation.every)")
         if self.nodes == ():
-            raise BadInput.at("nodes", "no node is given; give a number or ranks, or leave it out for all")
+            raise BadInput.at("nodes", "no node is given; give a number, ranks, or all")
 
     def tested(self, num_nodes: int) -> frozenset[int] | None:
-        """Returns the ranks whose models are tested before the last round; None: all."""
+        """Returns the ranks of `nodes`, whose models are tested before the last round; None: all."""
         if isinstance(self.nodes, int):
             return frozenset(i * num_nodes // self.nodes for i in range(self.nodes))
-        return None if self.nodes is None else frozenset(self.nodes)
+        return frozenset(self.nodes) if isinstance(self.nodes, tuple) else None
+
+    def sample(self, num_nodes: int, seed: int, excluded: frozenset[int]) -> frozenset[int] | None:
+        """Returns the ranks that are tested in all evaluations of many nodes; None: `tested` says.
+
+        `excluded`: ranks that are never tested.
+        """
+        if self.nodes is not None or num_nodes - len(excluded) <= MOST_TESTED:
+            return None
+        ranks = np.array([rank for rank in range(num_nodes) if rank not in excluded])
+        drawn = generator(seed, "evaluation_nodes").choice(ranks, MOST_TESTED, replace=False)
+        return frozenset(drawn.tolist())
 
     def happens(self, rounds: int) -> bool:
         """Whether models are tested at all in a run of so many rounds."""

@@ -29,10 +29,15 @@ Adjacency = tuple[tuple[int, ...], ...]
 """The ranks that each rank sends to, ascending, without itself."""
 FORESEEN_ROUNDS = 3
 """Rounds after the current one whose neighbors a node connects to."""
-KEPT_ROUNDS = 4 + FORESEEN_ROUNDS
-"""How many rounds of a redrawn graph a process keeps, as its nodes may be in different rounds."""
+LEAST_KEPT_ROUNDS, MOST_KEPT_ROUNDS, MOST_KEPT_NODES = 4 + FORESEEN_ROUNDS, 256, 1 << 20
+"""Limits of the rounds of a redrawn graph that a process keeps, and of their nodes, added up: some 100 MB."""
 MOST_AHEAD_ROUNDS, MOST_AHEAD_EDGES = 1000, 500_000
 """Limits of the edges drawn before the fork: some tenths of a second, and 10 MB that all nodes share."""
+
+
+def kept_rounds(nodes: int) -> int:
+    """How many rounds of a redrawn graph a process keeps, as its nodes may be in different rounds."""
+    return min(MOST_KEPT_ROUNDS, max(LEAST_KEPT_ROUNDS, MOST_KEPT_NODES // max(1, nodes)))
 
 
 def as_pairs(edges: Iterable[tuple[int, int]] | Pairs) -> Pairs:
@@ -281,11 +286,20 @@ class Graph(ABC):
         peers = {peer for r in rounds for peer in self.targets(rank, r)}
         return peers.union(*(self.sources(rank, r) for r in rounds)) if self.directed else peers
 
+    @property
+    def may_meet_all(self) -> bool:
+        """Whether each node may exchange with each other one in some round."""
+        return self.period is None and type(self).partners is Graph.partners
+
     def partners(self, rank: int) -> set[int]:
         """All ranks that `rank` may send to or receive from in any round."""
         if self.period is None:
             return set(range(self.num_nodes)) - {rank}
         return self.peers_in(rank, self.cycle)
+
+    def is_partner(self, rank: int, peer: int) -> bool:
+        """Whether `rank` may send to or receive from `peer` in any round."""
+        return rank != peer if self.may_meet_all else peer in self.partners(rank)
 
 
 class StaticGraph(Graph):
@@ -372,7 +386,7 @@ class RedrawnGraph(AperiodicGraph):
     @cached_property
     def _drawn(self) -> Callable[[int], tuple[NeighborRows, NeighborRows]]:
         """Targets and sources of all ranks in a round; the latest rounds are kept."""
-        return lru_cache(KEPT_ROUNDS)(self._draw)
+        return lru_cache(kept_rounds(self.num_nodes))(self._draw)
 
     @cached_property
     def _ahead(self) -> dict[int, tuple[NeighborRows, NeighborRows]]:

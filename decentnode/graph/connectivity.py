@@ -39,6 +39,8 @@ def components_without(graph: Graph, lost: Iterable[int]) -> list[list[int]]:
     """
     gone = set(lost)
     ranks = range(graph.num_nodes)
+    if graph.may_meet_all:
+        return [sorted(set(ranks) - gone)]
     living = tuple(() if rank in gone else tuple(graph.partners(rank) - gone) for rank in ranks)
     return [sorted(part) for part in components(living) if not part & gone]
 

@@ -6,13 +6,14 @@ from math import ceil, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from decentnode.errors import GraphError
+from decentnode.core.rng import generator
 from decentnode.graph.base import Adjacency, Graph, neighbor_lists
 from decentnode.graph.families import Grid
 from decentnode.graph.walks import Mobility
 
-MOST_DRAWN = 400
-"""Nodes of a drawing; more cannot be told apart."""
+MANY = 400
+"""More nodes than this cannot be told apart; a drawing of them shows the shape of the graph."""
+PIVOTS = 48
 FEW = 16
 """Up to this number, nodes are on a circle in the order of their ranks, whatever their edges."""
 MANY_CHANGING = 40
@@ -27,10 +28,7 @@ Places = NDArray[np.float64]
 
 
 def places(graph: Graph, rounds: Sequence[int]) -> list[Places]:
-    """The places of all nodes in each of these rounds; raises GraphError for too many nodes."""
-    n = graph.num_nodes
-    if n > MOST_DRAWN:
-        raise GraphError(f"a drawing has at most {MOST_DRAWN} nodes, and this graph has {n}")
+    """The places of all nodes in each of these rounds."""
     if isinstance(graph, Mobility):
         return [2 * graph.places(round) - 1 for round in rounds]
     return [_of_edges(graph, _union(graph, rounds))] * len(rounds)
@@ -57,7 +55,7 @@ def _of_edges(graph: Graph, neighbors: Adjacency) -> Places:
         return places
     if n <= (FEW if graph.static else MANY_CHANGING) or 2 * sum(map(len, neighbors)) > n * n:
         return circle(n)
-    return spring(neighbors)
+    return spring(neighbors) if n <= MANY else by_distances(neighbors)
 
 
 def circle(n: int) -> Places:
@@ -82,6 +80,41 @@ def spring(neighbors: Adjacency) -> Places:
     start = dict(enumerate(_spectral(neighbors)))
     layout = nx.spring_layout(graph, pos=start, iterations=ITERATIONS, seed=SEED)
     return _apart(_scaled(np.array([layout[rank] for rank in range(len(neighbors))])))
+
+
+def by_distances(neighbors: Adjacency) -> Places:
+    """Places by the distances in the graph to a few nodes (Pivot MDS: Brandes and Pich, GD 2006).
+
+    C = -(D^2 with the means of rows and columns taken out) / 2, shape (n, k); the places are C times the two
+    first right singular vectors of C. Takes seconds for tens of thousands of nodes.
+    """
+    n = len(neighbors)
+    chosen = generator(SEED, "pivots").choice(n, min(PIVOTS, n), replace=False)
+    squared = _distances(neighbors, chosen) ** 2
+    centered = -0.5 * (squared - squared.mean(0) - squared.mean(1, keepdims=True) + squared.mean())
+    _, _, right = np.linalg.svd(centered, full_matrices=False)
+    places = _scaled(centered @ right[:2].T)
+    # Nodes with the same distances, such as the clients of one server, would be at one place.
+    return _scaled(places + generator(SEED, "offsets").normal(scale=0.4 / sqrt(n), size=(n, 2)))
+
+
+def _distances(neighbors: Adjacency, starts: NDArray[np.int64]) -> Places:
+    """The edges from each node to each start, shape (n, k); where no way leads, one more than the most."""
+    n, k = len(neighbors), len(starts)
+    degrees = np.array([len(peers) for peers in neighbors])
+    begins = np.concatenate([[0], degrees.cumsum()])
+    targets = np.fromiter((peer for peers in neighbors for peer in peers), np.int64, int(begins[-1]))
+    distance = np.full(n * k, -1, np.int64)
+    # The searches of all starts take a step together: entry rank * k + start.
+    front, steps = starts * k + np.arange(k), 0
+    while len(front):
+        distance[front] = steps
+        ranks, searches = np.divmod(front, k)
+        counts = degrees[ranks]
+        places = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        reached = targets[np.repeat(begins[ranks], counts) + places] * k + np.repeat(searches, counts)
+        front, steps = np.unique(reached[distance[reached] < 0]), steps + 1
+    return np.where(distance < 0, steps, distance).reshape(n, k).astype(np.float64)
 
 
 def _spectral(neighbors: Adjacency) -> Places:

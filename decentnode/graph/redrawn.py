@@ -12,7 +12,6 @@ from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator
 from decentnode.errors import Defect, GraphError, refuse
 from decentnode.graph.base import (
-    KEPT_ROUNDS,
     MOST_NODES,
     SEED,
     Adjacency,
@@ -20,6 +19,7 @@ from decentnode.graph.base import (
     Pairs,
     RedrawnGraph,
     StaticGraph,
+    kept_rounds,
 )
 from decentnode.graph.families import Exponential, FullyConnected, Ring
 from decentnode.graph.files import read_graph
@@ -274,7 +274,7 @@ class PartialParticipation(Redrawn):
     @cached_property
     def awake(self) -> Callable[[int], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
         """Returns which nodes are awake in a round, shape (n,)."""
-        return lru_cache(KEPT_ROUNDS)(
+        return lru_cache(kept_rounds(self.nodes))(
             lambda round: generator(self.seed, name_of(self), round).random(self.nodes) < self.probability
         )
 
@@ -312,7 +312,7 @@ class Teleport(Redrawn):
     @cached_property
     def places(self) -> Callable[[int], dict[int, int]]:
         """The place in the topology of each active node of a round, by rank."""
-        return lru_cache(KEPT_ROUNDS)(self._places)
+        return lru_cache(kept_rounds(self.nodes))(self._places)
 
     def _places(self, round: int) -> dict[int, int]:
         random = generator(self.seed, name_of(self), round)

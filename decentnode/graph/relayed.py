@@ -9,7 +9,7 @@ import numpy as np
 from decentnode.core.registry import GRAPHS
 from decentnode.core.rng import generator
 from decentnode.errors import Defect
-from decentnode.graph.base import KEPT_ROUNDS, Pairs, as_pairs
+from decentnode.graph.base import Pairs, as_pairs, kept_rounds
 from decentnode.graph.redrawn import EpidemicOracle
 
 
@@ -52,7 +52,7 @@ class Relayed(EpidemicOracle):
 
     @cached_property
     def _relays(self) -> Callable[[int], tuple[int, ...]]:
-        return lru_cache(KEPT_ROUNDS)(self._draw_relays)
+        return lru_cache(kept_rounds(self.nodes))(self._draw_relays)
 
     def _draw_relays(self, round: int) -> tuple[int, ...]:
         cycle = generator(self.seed, "relays", round).permutation(self.nodes)

@@ -11,7 +11,7 @@ import numpy as np
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator
 from decentnode.errors import Defect, GraphError
-from decentnode.graph.base import KEPT_ROUNDS, MOST_NODES, Graph, Pairs, PeriodicGraph
+from decentnode.graph.base import MOST_NODES, Graph, Pairs, PeriodicGraph, kept_rounds
 from decentnode.graph.families import Chain, FullyConnected, Ring, Star
 from decentnode.graph.redrawn import Redrawn
 from decentnode.options import Fraction, NonNegative, Positive
@@ -81,7 +81,7 @@ class Federated(Redrawn):
     @cached_property
     def chosen(self) -> Callable[[int], list[int]]:
         """The clients of a round, ascending."""
-        return lru_cache(KEPT_ROUNDS)(self._choose)
+        return lru_cache(kept_rounds(self.num_nodes))(self._choose)
 
     def _choose(self, round: int) -> list[int]:
         if self.static:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.rng import generator
 from decentnode.errors import Defect
-from decentnode.graph.base import KEPT_ROUNDS, Adjacency, Pairs
+from decentnode.graph.base import Adjacency, Pairs, kept_rounds
 from decentnode.graph.files import read_graph
 from decentnode.graph.mixing import Weights
 from decentnode.graph.random_graphs import Regular
@@ -41,7 +41,7 @@ class Stepwise(Redrawn):
         for later in range(done, round):
             state = self.following(state, generator(self.seed, name_of(self), later))
         kept[round] = state
-        while len(kept) > KEPT_ROUNDS:
+        while len(kept) > kept_rounds(self.num_nodes):
             del kept[min(kept)]
         return state
 

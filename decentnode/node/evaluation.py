@@ -30,7 +30,7 @@ def is_due(round: int, every: int, rounds: int, final: bool = True) -> bool:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """When models are evaluated, which ones, and on which samples; after the last round all are, on all."""
+    """When models are evaluated, which ones, and on which samples; after the last round on all."""
 
     samples: Samples
     every: int
@@ -43,6 +43,8 @@ class EvaluationPlan:
     """The samples before the last round; None: all."""
     ranks: frozenset[int] | None = None
     """The nodes whose models are evaluated before the last round; None: all."""
+    last_ranks: frozenset[int] | None = None
+    """The nodes whose models are evaluated after the last round; None: all."""
     adversaries: frozenset[int] = frozenset()
     """Nodes whose models are never evaluated, because they lie to the others."""
     validation: Samples | None = None
@@ -63,9 +65,8 @@ class EvaluationPlan:
 
     def includes(self, rank: int, round: int) -> bool:
         """Whether the model of this node is evaluated after this round, where that is due."""
-        if rank in self.adversaries:
-            return False
-        return self.ranks is None or rank in self.ranks or self.is_last(round)
+        ranks = self.last_ranks if self.is_last(round) else self.ranks
+        return rank not in self.adversaries and (ranks is None or rank in ranks)
 
     def samples_after(self, round: int) -> Samples:
         """The samples of the evaluation after this round."""

@@ -394,12 +394,12 @@ class Experiment:
         if not sharing.promises.tolerates_loss:
             stop = f"{name_of(sharing)} tolerates no loss"
         exchange_class: type[RoundExchange] = MessageExchange if sharing.asynchronous else RoundExchange
+        # Only neighbors in the graph may have the model.
+        is_partner = partial(self.graph.graph.is_partner, rank) if sharing.gives_model else None
         exchange = exchange_class(
-            endpoint, sharing, clock, reporter, scheduler.heartbeat, failures.timeouts, stop
-        )
-        if sharing.gives_model:
-            # Only neighbors in the graph may have the model.
-            exchange.may_fetch = self.graph.graph.partners(rank).__contains__
+            endpoint, sharing, clock, reporter, scheduler.heartbeat, failures.timeouts, stop,
+            may_fetch=is_partner,
+        )  # fmt: skip
         warn = partial(resources.report_disk, rank)
         transcript = writer_for(run, rank, settings, mapping=self.mapping, scheme=sharing, warn=warn)
         kept_beside: list[KeptBeside] = [journal] if journal else []
@@ -484,7 +484,9 @@ class Experiment:
     def memory(self, rank: int) -> BufferSpec:
         """The memory that a node sends from."""
         sharing = self.sharing_in_run(rank)
-        peers = frozenset(self.graph.graph.partners(rank))
+        graph = self.graph.graph
+        # Early payloads of other ranks would wait in memory without ever being read.
+        peers = None if graph.period is None else frozenset(graph.partners(rank))
         if isinstance(sharing, AsyncSharing):
             # A message owns its memory until it is sent, so no slot of an exchange is needed.
             return BufferSpec(self.layout.numel, self.layout.dtype, parts=sharing.burst, peers=peers)
@@ -493,8 +495,7 @@ class Experiment:
         several = 1 if is_shared else self.graph.most_targets(rank)
         return BufferSpec(
             self.layout.numel, self.layout.dtype, several * (self.most_payload_bytes + STAGING_ALIGNMENT),
-            # Early payloads of other ranks would wait in memory without ever being read.
-            peers=None if self.graph.graph.period is None else peers,
+            peers=peers,
         )  # fmt: skip
 
 
@@ -505,6 +506,8 @@ def evaluation_plan(settings: Settings, run_samples: RunSamples, network: nn.Mod
     size = source.available(tests.samples, samples)
     if size is not None and size > len(samples):
         raise BadInput.at("evaluation.samples", f"{size} samples asked for, the test set has {len(samples)}")
+    nodes = len(run_samples.parts)
+    sample = tests.sample(nodes, settings.seed, settings.adversary_ranks)
     return EvaluationPlan(
         samples=samples,
         every=tests.every,
@@ -512,7 +515,8 @@ def evaluation_plan(settings: Settings, run_samples: RunSamples, network: nn.Mod
         batch_size=tests.batch_size or batch_size(network),
         final=tests.final,
         drawn=None if size is None else draw(samples, size, "evaluation", settings.seed),
-        ranks=tests.tested(len(run_samples.parts)),
+        ranks=tests.tested(nodes) if sample is None else sample,
+        last_ranks=sample,
         adversaries=settings.adversary_ranks,
         validation=run_samples.dataset.validation,
         local=run_samples.own_tests,

@@ -163,13 +163,16 @@ class RoundExchange:
     def __init__(
         self, endpoint: Endpoint, sharing: SharingBase, clock: Clock, reporter: Reporter,
         heartbeat: HeartbeatSlot, timeouts: Timeouts, stop_because: str = "",
+        may_fetch: Callable[[int], bool] | None = None,
     ) -> None:  # fmt: skip
-        """`stop_because`: the reason why the loss of a peer ends this node, if it does."""
+        """`stop_because`: the reason why the loss of a peer ends this node, if it does.
+
+        `may_fetch`: whether a peer that requests this node's model may have it; None: nobody may.
+        """
         self.endpoint = endpoint
         self.clock = clock
         self.missing: dict[int, PeerError] = {}
-        self.may_fetch: Callable[[int], bool] = lambda peer: False
-        """Whether a peer that requests this node's model may have it."""
+        self.may_fetch = may_fetch or (lambda peer: False)
         self.tap: Tap | None = None
         """The tap that gets the payloads that passive adversaries see."""
         self.refused: Counter[str] = Counter()

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from decentnode.results.model_files import model_rounds, read_model
     from decentnode.results.reader import read_evaluations, read_events, read_object
-    from decentnode.results.records import read_records
+    from decentnode.results.records import read_records, records_by_rank
     from decentnode.results.run import Run
     from decentnode.results.study import Study
 
 __all__ = [
     "Run", "Study",
     "model_rounds", "read_evaluations", "read_events", "read_model", "read_object", "read_records",
+    "records_by_rank",
 ]  # fmt: skip
 
 _HOMES = {
@@ -24,6 +25,7 @@ _HOMES = {
     "read_model": "decentnode.results.model_files",
     "read_object": "decentnode.results.reader",
     "read_records": "decentnode.results.records",
+    "records_by_rank": "decentnode.results.records",
 }
 """Modules that are imported on first use, because `decentnode status` needs no numpy."""
 

@@ -102,9 +102,10 @@ def _cells(
         to_target = ("-", "-", f"not reached in {readable_seconds(last.seconds)}")
     if first_reaching is not None:
         to_target = tuple(f"{at_most}{cell}" for cell in (str(first_reaching.rounds), *_cost(first_reaching)))
+    nodes = run.rows[-1].mean_over.removesuffix(" nodes") or str(len(run.rows[-1].ranks))
     digits = ".2f" if run.headline.is_fraction else ".4g"
     return (
-        run.name, str(len(run.rows[-1].ranks)), str(last.rounds), f"{last.value:{digits}}",
+        run.name, nodes, str(last.rounds), f"{last.value:{digits}}",
         f"{last.lowest:{digits}}", f"{last.highest:{digits}}",
         "-" if first is None else f"{last.value - first:+{digits}}", decimal(last.loss),
         *_cost(last), *to_target,

@@ -6,11 +6,18 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from decentnode.errors import BadInput
 from decentnode.results.reader import NOT_OURS, SCHEMA, StrPath, read_object, read_value
 
 PARTITION_FILE = "partition.json"
 LABELS, SAMPLES, GROUPS = "labels_per_rank", "samples_per_rank", "groups_per_rank"
+
+
+MOST_ROWS, ROWS_OF_MORE = 256, 128
+"""The most nodes with a row each in pictures; of more there are so many rows, of nodes that are alike."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,20 @@ class PartitionTable:
             "label_distance": label_distance(self.labels) if held else None,
             "mean_groups": fmean(filter(None, self.groups)) if any(self.groups) else None,
         }
+
+
+def label_rows(labels: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """Returns the samples by row of a picture and label: a row for each rank, or for a group of many nodes.
+
+    Groups are of nodes with the same most frequent label and about its share, and have the mean of their
+    nodes. The mean of any nodes would hide how nodes differ.
+    """
+    counts = np.array(labels, dtype=np.float64)
+    if len(counts) <= MOST_ROWS:
+        return counts
+    share = counts.max(1) / counts.sum(1).clip(min=1)
+    alike = counts[np.lexsort((-share, counts.argmax(1)))]
+    return np.array([group.mean(0) for group in np.array_split(alike, ROWS_OF_MORE)])
 
 
 def label_distance(labels: Sequence[Sequence[int]]) -> float:

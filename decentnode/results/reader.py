@@ -45,6 +45,12 @@ class EvaluationRow(msgspec.Struct):
         """The nodes that were evaluated."""
         return [*next(iter(self.metrics.values()), {})]
 
+    @property
+    def mean_over(self) -> str:
+        """Returns what a mean of its metrics is over, as `256 of 16,384 nodes`; empty: all nodes."""
+        tested, nodes = len(self.ranks), len(self.bytes_sent)
+        return f"{tested:,} of {counted(nodes, 'node')}" if tested < nodes else ""
+
     def values(self, metric: str) -> list[float | None]:
         """Returns one number for each node that was evaluated; `train_loss`: for each that trains."""
         of_metric = self.train_loss if metric == TRAIN_LOSS.name else {}

@@ -1,8 +1,9 @@
 """One run as a study sees it: settings, state, curves of the headline metric, a tidy table."""
 
 import fcntl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from decentnode.results.figures.plots import NotebookFigure
 
 RUNNING, FINISHED, INCOMPLETE = "running", "finished", "incomplete"
+ROWS_PER_BLOCK = 50_000
 ENTRY = "study.json"
 """The file in a run's directory where a sweep records the run, once it has ended."""
 
@@ -133,7 +135,8 @@ class Run:
             row = self.rows[-1]
             known = [value for value in row.values(headline.name) if value is not None]
             mean = fmean(known) if len(known) == len(row.ranks) else None
-            yield f"{headline.title}", f"{headline.text(mean)} after round {row.round + 1}, mean of the nodes"
+            of = f"mean of {row.mean_over or 'the nodes'}"
+            yield f"{headline.title}", f"{headline.text(mean)} after round {row.round + 1}, {of}"
             if known:
                 ends = headline.worst(known), headline.best(known)
                 yield "worst, best node", " and ".join(map(headline.text, ends))
@@ -296,7 +299,7 @@ class Run:
         `train_loss`, `consensus_distance` (relative, of all nodes), then the metrics
         in the units of the files (accuracy: 0 to 1).
         """
-        rows = [line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row=row)]
+        rows = (line for row in self.rows for line in cells(self.name, self.seed, self.metrics, row=row))
         return _frame(rows, columns(self.metrics))
 
     @property
@@ -309,11 +312,11 @@ class Run:
         `received_header`; `heard`, `late` and `lost`: numbers of neighbors; `refused`: that of messages;
         `epsilon`, `attacker_weight`, `memory_mb` (MiB) and the metrics, where they are known.
         """
-        rows = [
+        rows = (
             line
             for records in records_by_rank(self.directory).values()
             for line in record_cells(self.name, self.seed, self.metrics, records)
-        ]
+        )
         return _frame(rows, [*RECORD_COLUMNS, *(metric.name for metric in self.metrics)])
 
     def model(self, rank: int, round: int | None = None) -> dict[str, Any]:
@@ -342,7 +345,7 @@ class Run:
         )  # fmt: skip
 
     def plot(self, metric: str | None = None, x: str = "rounds") -> "NotebookFigure":
-        """A matplotlib figure of a metric: the mean of the nodes with their spread, as in `figures/`.
+        """A matplotlib figure of a metric: the mean of the nodes, of many the median, and their spread.
 
         Args:
             metric: a metric of the run, by default the headline metric; `train_loss`; `consensus_distance`.
@@ -371,8 +374,13 @@ def _named(section: Any) -> str:
     return Path(path).stem if isinstance(path, str) else str(section.get("name") or "")
 
 
-def _frame(rows: Sequence[Sequence[Cell]], names: Sequence[str]) -> "DataFrame":
+def _frame(rows: Iterable[Sequence[Cell]], names: Sequence[str]) -> "DataFrame":
     """The rows as a frame; unknown numbers are nan, also in a column that has no other."""
-    frame = need("pandas").DataFrame(rows, columns=names)
-    unknown = [name for name in names if name not in TEXTS and frame[name].dtype == object]
-    return frame.astype(dict.fromkeys(unknown, "float64"))
+    pandas, blocks = need("pandas"), list["DataFrame"]()
+    left = iter(rows)
+    # In blocks: as objects, a million rows take ten times the memory of their frame.
+    while (block := [*islice(left, ROWS_PER_BLOCK)]) or not blocks:
+        frame = pandas.DataFrame(block, columns=names)
+        unknown = [name for name in names if name not in TEXTS and frame[name].dtype == object]
+        blocks.append(frame.astype(dict.fromkeys(unknown, "float64")))
+    return blocks[0] if len(blocks) == 1 else pandas.concat(blocks, ignore_index=True)

@@ -783,7 +783,9 @@ evry: 10 | 16 evaluation.evry | unknown key; did you mean 'every'?
 batch_size: 0 | 16 evaluation.batch_size | must be a whole number > 0 or null, not 0
 nodes: 5 | 16 evaluation.nodes | must be at most the 4 nodes of the graph, not 5
 nodes: [0, 4] | 16 evaluation.nodes | must be ranks of the graph, 0..3, not 4
-nodes: [] | 16 evaluation.nodes | no node is given; give a number or ranks, or leave it out for all
+nodes: [] | 16 evaluation.nodes | no node is given; give a number, ranks, or all
+nodes: most | 16 evaluation.nodes | must be 'all' or a whole number > 0 or
+    + a list of whole numbers >= 0 or null, not 'most'
 background: 'yes' | 16 evaluation.background | must be true or false or a whole number > 0, not 'yes'
 figures: 'false' | 16 evaluation.figures | must be true or false, not 'false'
 final: no | 16 evaluation.final | must be true or false, not 'no'

@@ -17,7 +17,7 @@ from typing import BinaryIO, TextIO
 
 import msgspec
 import pytest
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions, ConsoleOptions
 
 from decentnode.communication.launcher_link.reports import Failed, Finished, Published, RoundProgress
 from decentnode.config.settings import EvaluationSettings
@@ -57,11 +57,12 @@ EXPERIMENT = SimpleNamespace(
     processes=(1, 2),
     layout=SimpleNamespace(numel=4810),
     metrics=CLASSIFICATION,
+    plan=SimpleNamespace(last_ranks=None),
 )
 SPREAD = {"mean": 0.97, "std": 0.0045, "min": 0.9611, "max": 0.9806}
 SUMMARY = {
-    "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "lost_nodes": {}, "broken_edges": [],
-    "restarted_nodes": {}, "components": [], "not_finite": {},
+    "name": "trial", "nodes": 16, "rounds": 40, "finished_nodes": 16, "tested_nodes": 16, "lost_nodes": {},
+    "broken_edges": [], "restarted_nodes": {}, "components": [], "not_finite": {},
     "refused_messages": {}, "attacker_weight": {}, "stopped_nodes": 0, "resumable_round": None,
     "startup_seconds": 2.64, "wall_seconds": 2.02, "bytes_sent": 49_418_240, "bytes_received": 49_418_240,
     "metrics": msgspec.to_builtins(CLASSIFICATION),
@@ -313,6 +314,30 @@ def test_the_standing_counts_those_who_still_count() -> None:
     assert standing.states == Counter(running=2, finished=1, lost=1)
 
 
+def test_of_many_nodes_the_panel_has_histograms() -> None:
+    table = MembershipTable(range(100), {})
+    table.start()
+    report_to(table, *(RoundProgress(rank, 9 if rank < 75 else 24, 0.5, 100) for rank in range(100)))
+    dashboard = Dashboard("many", 40, began=0.0)
+    dashboard.update(Standing.of(table), 1.0)
+    accuracy = [0.5] * 10 + [0.9] * 5 + [0.7]
+    metrics = {"accuracy": dict(enumerate(accuracy)), "loss": {0: 1.0}}
+    dashboard.evaluated(EvaluationRow(9, 1.0, metrics, {}, {0: 1}))
+
+    def last_line(**options: str) -> str:
+        console = Console(file=(output := io.StringIO()), width=80, **options)
+        console.print(dashboard.panel(2.0))
+        return output.getvalue().splitlines()[-2]
+
+    assert last_line().split("│")[1].split() == ["spread", "█", "▁", "▄", "rounds", "█", "▃"]
+    ascii_only = ConsoleOptions(
+        size=ConsoleDimensions(80, 25), legacy_windows=False, min_width=1, max_width=80, is_terminal=False,
+        encoding="ascii", max_height=25,
+    )  # fmt: skip
+    (line,) = live_view.Histogram([1.0, 1.0, 2.0]).__rich_console__(Console(), ascii_only)
+    assert line.plain == "#" + " " * 14 + "="
+
+
 def test_the_panel_is_erased_whole_after_the_terminal_has_become_narrower() -> None:
     """A terminal of half the width shows each of its seven lines as two."""
     screen = LiveScreen(output := io.StringIO())
@@ -321,7 +346,7 @@ def test_the_panel_is_erased_whole_after_the_terminal_has_become_narrower() -> N
     membership = MembershipTable(range(4), {})
     screen.begin_live()
     screen.progress(membership)
-    screen.console.width, screen._drawn = 60, 0.0
+    screen.console.width, screen._next = 60, 0.0
     output.truncate(0)
     screen.progress(membership)
     assert output.getvalue().count("\x1b[1A") == 2 * 7 - 1

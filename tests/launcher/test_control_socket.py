@@ -219,6 +219,16 @@ def test_a_run_that_is_under_way(tmp_path):
         ]
 
 
+def test_of_many_nodes_the_lost_and_the_slowest_have_lines(tmp_path):
+    nodes = [NodeStatus(rank, "running", 10 + rank, "training", 1.0, [], 0.5) for rank in range(100)]
+    nodes[90] = NodeStatus(90, "lost", 3, "", 80.0, [], None)
+    with served(tmp_path, status=lambda _: msgspec.structs.replace(STATUS, nodes=nodes)):
+        _, states, _, *lines, others, slowest, _ = status.report(tmp_path)
+    assert states == "100 nodes: 99 running, 1 lost" and others == "  and 84 other nodes"
+    assert [int(line.split()[0]) for line in lines] == [*range(15), 90]
+    assert slowest == "slowest: rank 0, in round 11; fastest: rank 99, in round 110"
+
+
 def test_a_run_that_was_killed_has_its_files(tmp_path):
     (tmp_path / "config.yaml").touch()
     event_log = EventLog(tmp_path / "events.jsonl", lambda text: None)

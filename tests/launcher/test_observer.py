@@ -405,3 +405,40 @@ def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
         pair.deliver, pair.first.observer.send = deliver_slowly, send_slowly
         pair.show(0, models)
         assert pair.first.next().nodes == 4
+
+
+class StandingClock(Clock):
+    """Virtual time, which stands while a node waits for the observer; it counts the looks."""
+
+    is_virtual = True
+    looks = 0
+
+    async def wait_outside(self, is_over, interval):
+        while not is_over():
+            self.looks += 1
+            time.sleep(interval)
+
+
+def test_nodes_that_are_ahead_in_virtual_time_keep_their_vectors():
+    """As many as there are slots; then one of them waits for the node behind, and the others do not."""
+    nodes, slots, clock = 6, 3, StandingClock()
+    models = [vectors(nodes, seed) for seed in range(slots)]
+    with Machine(range(nodes)) as machine:
+        snapshots = machine.observer.snapshots = SnapshotBuffers(range(nodes), ELEMENTS, slots=slots)
+
+        def publish(rank, round, vector):
+            published = asyncio.run(snapshots.publish(rank, round, vector, clock))
+            machine.take(evaluated(rank, round, published))
+            return published
+
+        for rank in range(1, nodes):
+            assert all(publish(rank, round, models[round][rank]) for round in range(slots))
+            assert clock.looks == 0
+        assert not publish(1, slots, models[0][1]) and clock.looks > 0
+        waited = clock.looks
+        assert not any(publish(rank, slots, models[0][rank]) for rank in range(2, nodes))
+        assert clock.looks == waited
+        for round in range(slots):
+            assert publish(0, round, models[round][0])
+            machine.expect_next(round, models[round])
+        assert publish(0, slots, models[0][0]) and publish(1, slots + 1, models[1][1])

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import matplotlib
 import msgspec
+import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from decentnode.core.timeouts import Timeouts
-from decentnode.results.figures import curves
+from decentnode.results.figures import curves, plots_privacy
 from decentnode.results.figures import plots as figures
 from decentnode.results.figures.plot_process import make_figures
 from decentnode.results.metrics import ACCURACY, LOSS
@@ -210,3 +211,45 @@ def test_drawing_loads_no_torch() -> None:
     script = "import sys, decentnode.results.figures.plots; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_of_many_nodes_a_panel_shows_quantiles(tmp_path) -> None:
+    """And says over how many of them; a diverged node counts as the worst, and leaves no gap."""
+    accuracy = [i / 100 for i in range(101)]
+    rows = [row(round, *accuracy) for round in (9, 19)]
+    for each in rows:
+        each.metrics["loss"] = {rank: 0.01 * (rank + 1) for rank in range(101)} | {0: None}
+        each.bytes_sent = {rank: 1 for rank in range(1250)}
+    run = make_run(tmp_path / "many", *rows)
+    write_atomically(run / "partition.json", {"schema": 1, "labels_per_rank": [[0, 3], [2, 1]] * 700})
+    runs = curves.read_runs([run])
+    panels = figures.panels_of(runs)
+    shown = {}
+    for name in ("accuracy_rounds", "loss_rounds", "labels"):
+        shown[name] = axes = Figure().add_subplot()
+        panels[name](axes)
+    lines, bands = shown["accuracy_rounds"].lines, shown["accuracy_rounds"].collections
+    assert [line.get_ydata().tolist() for line in lines] == [[50, 50], pytest.approx([50, 50])]
+    ends = [band.get_paths()[0].vertices[:, 1] for band in bands]
+    assert [(band.min(), band.max()) for band in ends] == [(5, 95), (25, 75)]
+    median = shown["loss_rounds"].lines[0].get_ydata()
+    assert median == pytest.approx([0.52] * 2)
+    assert legend(figures.single(runs, panels["accuracy_rounds"])) == [
+        "median of 101 of 1,250 nodes", "mean", "25 to 75 % of the nodes", "5 to 95 %"
+    ]  # fmt: skip
+    overview = figures.overview(runs, panels)
+    assert overview.get_suptitle().startswith("trial: 101 of 1,250 nodes, round 20, test accuracy 50.00 %")
+    # Groups of nodes that are alike: the mean over neighboring ranks would be the same everywhere.
+    labels = shown["labels"].images[0].get_array()
+    assert len(labels) == figures.ROWS_OF_MORE and [*labels[0]] == [2, 1] and [*labels[-1]] == [0, 3]
+
+
+def test_of_many_nodes_a_cell_of_a_heat_map_is_the_largest_of_its_block(monkeypatch) -> None:
+    monkeypatch.setattr(plots_privacy, "MOST_CELLS", 2)
+    table = np.array([[0, 1, 2], [3, 9, 0], [1, np.inf, 5.0]])
+    assert plots_privacy.block_maxima(table).tolist() == [[9, 2], [np.inf, 5]]
+    assert plots_privacy.block_maxima(table[:, :1]).tolist() == [[3], [1]]
+    picture = plots_privacy.heat_map("many", {"one": table, "colluders": table[:, :1]})
+    assert "the most epsilon of a block of 2 ranks (white: nothing)" in {
+        axes.get_ylabel() for axes in picture.axes
+    }

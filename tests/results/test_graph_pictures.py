@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from decentnode.errors import GraphError
+from decentnode.graph.base import neighbor_lists
 from decentnode.graph.families import Chain, Grid, Ring, Star, Torus
 from decentnode.graph.files import GraphFile
-from decentnode.graph.placement import places
+from decentnode.graph.placement import _distances, by_distances, places
 from decentnode.graph.random_graphs import Regular
 from decentnode.graph.redrawn import RandomMatching
 from decentnode.graph.time_varying import OnePeerExponential
@@ -54,9 +54,24 @@ def test_nodes_that_walk_are_drawn_where_they_are():
     assert np.allclose(second, 2 * graph.places(7) - 1) and not np.allclose(first, second)
 
 
-def test_too_many_nodes_are_refused():
-    with pytest.raises(GraphError, match="a drawing has at most 400 nodes, and this graph has 401"):
-        places(Ring(401), [0])
+def test_many_nodes_stand_by_their_distances():
+    """Places of a chain of cliques follow the chain, and those of 2,048 nodes need no matrix of all pairs."""
+    size, cliques = 8, 256
+    n = size * cliques
+    within = [(i, j) for c in range(cliques) for i in range(c * size, (c + 1) * size) for j in range(i)
+              if j >= c * size]  # fmt: skip
+    between = [(c * size, (c + 1) * size) for c in range(cliques - 1)]
+    neighbors = neighbor_lists(n + 1, within + between)
+    distances = _distances(neighbors, np.array([0, n]))
+    # From clique to clique it is one edge, and one more to all but the first node of it.
+    assert distances[:n, 0].tolist() == [c + (k > 0) for c in range(cliques) for k in range(size)]
+    assert distances[:n, 1].tolist() == [distances.max()] * n and distances[n].tolist() == [
+        distances.max(),
+        0,
+    ]
+    along = by_distances(neighbor_lists(n, within + between))[:, 0].reshape(cliques, size).mean(1)
+    assert abs(np.corrcoef(along, np.arange(cliques))[0, 1]) > 0.99
+    assert len(np.unique(by_distances(neighbor_lists(n, within + between)), axis=0)) == n
 
 
 def picture(n, panels, directed=False, names=("machine 0 (10.0.0.1)", "machine 1 (10.0.0.2)")):
@@ -99,3 +114,23 @@ def test_the_same_graph_is_the_same_picture(tmp_path, suffix):
     for path in paths:
         draw_graph(picture(8, 1), path)
     assert paths[0].read_bytes() == paths[1].read_bytes() and paths[0].stat().st_size > 1000
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_a_picture_of_many_nodes_is_small_and_counts_all_edges(tmp_path, directed):
+    n = 3000
+    (coordinates,) = places(Torus(50, 60), [0])
+    edges = [(i, (i + step) % n, 0.25) for i in range(n) for step in range(1, 21)]
+    one = GraphPicture(
+        "many", [DrawnRound("", coordinates, edges, frozenset({1}))], directed, [0] * n, ("a",), True
+    )
+    figure = figure_of(one)
+    drawing, edge_map, degrees, *_ = figure.axes
+    assert [len(lines.get_segments()) for lines in drawing.collections[:1]] == [30_000]
+    assert "30,000 of 60,000 edges" in [text.get_text() for text in drawing.texts]
+    assert np.nansum(edge_map.images[0].get_array()) == len(edges) * (1 if directed else 2)
+    assert sum(patch.get_data().values.max() for patch in degrees.patches) == n * (2 if directed else 1)
+    draw_graph(one, tmp_path / "many.svg")
+    assert (tmp_path / "many.svg").stat().st_size < 3_000_000
+    several = figure_of(GraphPicture("many", [one.rounds[0]] * 3, directed, [0] * n, are_many=True))
+    assert sum(bool(axes.images) for axes in several.axes) == 3

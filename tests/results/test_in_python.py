@@ -69,7 +69,7 @@ def test_names_that_are_imported_when_needed_are_listed():
     assert {"Run", "Study", "read_model"} <= set(dir(decentnode.results))
 
 
-def test_records_of_all_nodes_are_one_frame(tmp_path):
+def test_records_of_all_nodes_are_one_frame(tmp_path, monkeypatch):
     path = make_run(tmp_path / "a", [(0.5, 0.7)], seed=3)
     (path / "records").mkdir()
     for rank in (0, 1):
@@ -88,6 +88,8 @@ def test_records_of_all_nodes_are_one_frame(tmp_path):
     assert second["accuracy"] == 0.5
     assert isnan(first["accuracy"]) and isnan(second["loss"]) and isnan(second["train_loss"])
     assert frame["epsilon"].dtype == frame["memory_mb"].dtype == np.float64
+    monkeypatch.setattr("decentnode.results.run.ROWS_PER_BLOCK", 1)
+    assert Run(str(path)).records.equals(frame)
     both = Study(path, make_run(tmp_path / "b", [(0.5, 0.7)], sharing="choco")).records
     assert set(both["variant"]) == {"gossip"} and len(both) == 4
     nothing = Run(make_run(tmp_path / "c", []))

@@ -13,7 +13,7 @@ from decentnode.config.loader import load
 from decentnode.core.text import readable_rate, short_time
 from decentnode.errors import BadInput
 from decentnode.results.figures import plots_network
-from decentnode.results.figures.plots_network import NetworkPicture, scale_of
+from decentnode.results.figures.plots_network import NetworkPicture, block_means, scale_of
 
 CONFIG = Path(__file__).parents[2] / "configs/simulated.yaml"
 REGIONS = "communication={name: simulated, latency: {table: azure, regions: [East US, Japan East]}}"
@@ -76,3 +76,19 @@ def test_a_network_that_is_not_modelled_is_refused_in_one_line(tmp_path):
     picture = NetworkPicture("one node", empty, np.full(1, inf), np.full(1, inf))
     plots_network.draw_network(picture, tmp_path / "one.png")
     assert (tmp_path / "one.png").stat().st_size > 1000
+
+
+def test_of_many_nodes_a_cell_is_the_mean_of_a_block_and_quantiles_are_of_some_pairs(monkeypatch, tmp_path):
+    matrix = np.random.default_rng(1).random((7, 7))
+    apart = np.where(np.eye(7, dtype=bool), np.nan, matrix)
+    for size in (1, 3):
+        begins = range(0, 7, size)
+        blocks = [[apart[i : i + size, j : j + size] for j in begins] for i in begins]
+        expected = [[np.nan if np.isnan(of).all() else np.nanmean(of) for of in row] for row in blocks]
+        assert np.allclose(block_means(matrix, size), expected, equal_nan=True)
+    monkeypatch.setattr("decentnode.cli.network.MOST_COUNTED", 64)
+    monkeypatch.setattr(plots_network, "MOST_CELLS", 8)
+    many = ["graph={name: regular, nodes: 65, degree: 4}"]
+    lines = [*report_network(load(CONFIG, many), Drawing(tmp_path / "a.png"))]
+    median = float(next(line for line in lines if line.startswith("latency, some pairs")).split()[7])
+    assert 22 < median < 28

@@ -7,7 +7,9 @@ import yaml
 
 import decentnode
 from decentnode.core.byte_counters import HEADER_BYTES
-from decentnode.errors import ConfigError
+from decentnode.errors import ConfigError, ExitCode
+from decentnode.launcher.report.final_lines import closing_lines
+from decentnode.results.figures.plot_process import Pictures
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"every": 0, "figures": False}
@@ -20,6 +22,7 @@ SMALL = {
     "rounds": 8,
     "evaluation": QUIET,
 }
+INSTANT = {"pace": "instant"}
 BYTES = 4 * (10 * 10 + 10) + HEADER_BYTES
 
 
@@ -192,3 +195,26 @@ def test_what_is_no_simulation_is_told(overrides, line):
     with pytest.raises(ConfigError) as error:
         decentnode.validate(SMALL, load=False, **whole)
     assert line in str(error.value)
+
+
+def test_of_many_nodes_a_sample_is_tested_in_all_evaluations(monkeypatch):
+    """The same nodes, without adversaries; the mean model is that of all, and `all` changes nothing else."""
+    monkeypatch.setattr("decentnode.config.settings.MOST_TESTED", 4)
+    attacked = {"adversaries": [{"name": "sign_flip", "ranks": [2]}], "rounds": 3}
+    tests = {"every": 1, "figures": False}
+    sampled, whole = (
+        run(simulated(), training=INSTANT, evaluation=tests | more, **attacked)
+        for more in ({}, {"nodes": "all"})
+    )
+    ranks = [row.ranks for row in sampled.rows]
+    assert ranks == [ranks[0]] * 3 and len(ranks[0]) == 4 and 2 not in ranks[0]
+    assert [row.ranks for row in whole.rows] == [[0, 1, 3, 4, 5]] * 3
+    assert sampled.model_hash == whole.model_hash
+    for few, every in zip(sampled.rows, whole.rows, strict=True):
+        assert few.average_model == every.average_model and few.bytes_sent == every.bytes_sent
+        assert few.consensus_distance == every.consensus_distance
+        assert few.metrics["loss"] == {rank: every.metrics["loss"][rank] for rank in few.ranks}
+    assert (sampled.summary["tested_nodes"], whole.summary["tested_nodes"]) == (4, 5)
+    assert "mean of 4 of 6 nodes" in sampled._repr_html_()
+    said = [value for name, value in closing_lines(sampled.summary, ExitCode.OK, Path(), Pictures())]
+    assert sum("(over 4 of 6 nodes)" in value for value in said) == 2

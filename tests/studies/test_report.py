@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 from matplotlib import rc_context
 from matplotlib.colors import to_rgb
@@ -14,6 +15,7 @@ from decentnode.results import Study
 from decentnode.results.bands import distance_band, metric_band
 from decentnode.results.figures.styles import PALETTE, style_at
 from decentnode.results.metrics import ACCURACY
+from decentnode.results.partition_table import ROWS_OF_MORE
 from decentnode.results.run import RunEntry
 from decentnode.studies.report import command, tables
 from decentnode.studies.report import paper as figures
@@ -106,6 +108,20 @@ def test_a_study_that_has_just_begun_has_a_page(tmp_path):
     content = page_content(Study(tmp_path), float("nan"))
     assert content["curves"] == [] and [run["state"] for run in content["runs"]] == ["incomplete"]
     assert Page(page(Study(tmp_path))).tables[-1][1][2] == "incomplete"
+
+
+def test_of_many_nodes_the_page_says_over_how_many_a_mean_is_and_stays_small(tmp_path):
+    make_run(tmp_path / "only", [(0.5, 0.7)])
+    path = tmp_path / "only/evaluations.jsonl"
+    row = msgspec.json.decode(path.read_bytes())
+    row["bytes_sent"] = {str(rank): 1000 for rank in range(3000)}
+    path.write_bytes(msgspec.json.encode(row) + b"\n")
+    table = {"schema": 3, "labels_per_rank": [[0, 3], [2, 1]] * 1500}
+    (tmp_path / "only/partition.json").write_bytes(msgspec.json.encode(table))
+    content = page_content(Study(tmp_path), 60.0)
+    assert "The value of a run is the mean over 2 of 3,000 nodes." in content["tables"][0]["notes"]
+    heat = content["charts"]["partition"]["data"][0]["z"]
+    assert len(heat) == ROWS_OF_MORE and (heat[0], heat[-1]) == ([2, 1], [0, 3])
 
 
 def test_what_stands_in_a_script_cannot_end_it():

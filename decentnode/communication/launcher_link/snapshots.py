@@ -22,20 +22,25 @@ POLL_INTERVAL = 0.005
 
 
 class SnapshotBuffers:
-    """One slot for each local rank; made before the fork, so nothing must be opened or removed."""
+    """Slots for each local rank; made before the fork, so nothing must be opened or removed."""
 
     def __init__(
         self, ranks: Sequence[int], elements: int, dtype: torch.dtype = torch.float32,
-        room: int = 0,
+        room: int = 0, slots: int = 1,
     ) -> None:  # fmt: skip
-        """`room`: the most bytes of what a model needs and its vector lacks; unused, it costs nothing."""
+        """`room`: the most bytes of what a model needs and its vector lacks; unused, it costs nothing.
+
+        `slots`: how many vectors of a rank may wait for their reader; memory is used only where they do.
+        """
         self.elements = elements
         self._given_up: set[int] = set()
+        self._waited_for = 0
+        """The last flag that a node of this process has waited for in vain, another one being behind."""
         self._row = {rank: i for i, rank in enumerate(ranks)}
-        self._flags = shared_array((len(ranks), 2))
+        self._flags = shared_array((2, slots, len(ranks)))
         # As bytes, because numpy has no bfloat16.
-        vectors = shared_array((len(ranks) * elements * dtype.itemsize,), "uint8")
-        self._vectors = torch.from_numpy(vectors).view(dtype).view(len(ranks), elements)
+        vectors = shared_array((slots * len(ranks) * elements * dtype.itemsize,), "uint8")
+        self._vectors = torch.from_numpy(vectors).view(dtype).view(slots, len(ranks), elements)
         self._module_states = shared_array((len(ranks), room), "uint8")
         self._lengths = shared_array((len(ranks),))
 
@@ -43,45 +48,53 @@ class SnapshotBuffers:
         self, rank: int, round: int, vector: Tensor, clock: Clock, module_state: bytes = b"",
         timeout: float = Timeouts.snapshot,
     ) -> bool:  # fmt: skip
-        """Copies the vector for its reader; returns False if that still needs the last one, or lacks room.
+        """Copies the vector for its reader; returns False if all slots are unread, or it lacks room.
 
         After a timeout the node does not wait for the reader again until that has read.
         """
         row = self._row[rank]
         if len(module_state) > self._module_states.shape[1]:
             return False
-        flags = self._flags[row]
-        published = self._flags[:, _PUBLISHED]
-        if clock.is_virtual and (published < flags[_PUBLISHED]).any():
-            # The reader needs a node that is behind, which cannot go on while virtual time stands.
-            timeout = min(timeout, Timeouts.snapshot_behind)
+        flags = self._flags[:, :, row]
+
+        def is_free() -> bool:
+            return bool((flags[_READ] >= flags[_PUBLISHED]).any())
+
+        # The reader may need the oldest first.
+        unread, is_another_behind = int(flags[_PUBLISHED].min()), False
+        if clock.is_virtual and not is_free() and (self._flags[_PUBLISHED].max(0) < unread).any():
+            # The reader needs a node that is behind, which cannot go on while virtual time stands: one of
+            # thousands that are ahead waits, in case the reader has given the other up.
+            is_another_behind = True
+            timeout = min(timeout, Timeouts.snapshot_behind) if unread > self._waited_for else 0.0
         awake = AwakeClock(POLL_INTERVAL)
         deadline = awake.now() + (0.0 if rank in self._given_up else timeout)
-
-        def is_read() -> bool:
-            return bool(flags[_READ] >= flags[_PUBLISHED])
-
-        await clock.wait_outside(lambda: is_read() or awake.now() > deadline, POLL_INTERVAL)
-        if not is_read():
-            if timeout > Timeouts.snapshot_behind:
+        await clock.wait_outside(lambda: is_free() or awake.now() > deadline, POLL_INTERVAL)
+        if not is_free():
+            if is_another_behind:
+                self._waited_for = max(self._waited_for, unread)
+            elif timeout > Timeouts.snapshot_behind:
                 self._given_up.add(rank)
             return False
         self._given_up.discard(rank)
+        # The first, so that the memory of the others stays unused where no vector waits.
+        slot = int((flags[_READ] >= flags[_PUBLISHED]).argmax())
         # The flags order both sides: the node writes here only after the reader released the last vector.
-        self._vectors[row].copy_(vector)
+        self._vectors[slot, row].copy_(vector)
         self._module_states[row, : len(module_state)] = np.frombuffer(module_state, np.uint8)
         self._lengths[row] = len(module_state)
-        flags[_PUBLISHED] = round + 1
+        flags[_PUBLISHED, slot] = round + 1
         return True
 
     @property
     def has_unread(self) -> bool:
-        """Whether the vector of any rank waits for its reader."""
-        return bool((self._flags[:, _READ] < self._flags[:, _PUBLISHED]).any())
+        """Whether a vector of any rank waits for its reader."""
+        return bool((self._flags[_READ] < self._flags[_PUBLISHED]).any())
 
-    def vector(self, rank: int) -> Tensor:
-        """The vector that the rank published last, shape (d,); valid until it is released."""
-        return self._vectors[self._row[rank]]
+    def vector(self, rank: int, round: int) -> Tensor:
+        """The vector that the rank published after a round, shape (d,); valid until it is released."""
+        row = self._row[rank]
+        return self._vectors[int((self._flags[_PUBLISHED, :, row] == round + 1).argmax()), row]
 
     def module_state(self, rank: int) -> bytes:
         """What the rank published last with its vector."""
@@ -89,10 +102,11 @@ class SnapshotBuffers:
         return self._module_states[row, : self._lengths[row]].tobytes()
 
     def release(self, rank: int, round: int) -> None:
-        """Lets the rank publish again."""
-        flags = self._flags[self._row[rank]]
+        """Lets the rank publish again in the slot of this round, if there is one."""
+        flags = self._flags[:, :, self._row[rank]]
         # A late release of an earlier round must not take back a newer one.
-        flags[_READ] = max(int(flags[_READ]), round + 1)
+        for slot in np.flatnonzero(flags[_PUBLISHED] == round + 1):
+            flags[_READ, slot] = max(int(flags[_READ, slot]), round + 1)
 
 
 class EvaluatorBoard:

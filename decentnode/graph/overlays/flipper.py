@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from decentnode.core.registry import GRAPHS
 from decentnode.core.rng import generator, key
-from decentnode.graph.base import KEPT_ROUNDS, SEED, Adjacency, AperiodicGraph, neighbor_lists
+from decentnode.graph.base import SEED, Adjacency, AperiodicGraph, kept_rounds, neighbor_lists
 from decentnode.graph.random_graphs import Regular
 from decentnode.options import Positive
 
@@ -77,7 +77,7 @@ class Flipper(AperiodicGraph):
         def drawn(turn: int) -> Bools:
             return generator(self.seed, "flipper_hubs", turn).random(self.nodes) < HUBS
 
-        return lru_cache(KEPT_ROUNDS)(drawn)
+        return lru_cache(kept_rounds(self.num_nodes))(drawn)
 
     def is_hub(self, rank: int, turn: int) -> bool:
         """The role of a rank in a turn of flips."""

@@ -14,12 +14,12 @@ from decentnode.core.registry import GRAPHS
 from decentnode.core.rng import generator
 from decentnode.errors import GraphError, refuse
 from decentnode.graph.base import (
-    KEPT_ROUNDS,
     SEED,
     Adjacency,
     AperiodicGraph,
     StaticGraph,
     as_pairs,
+    kept_rounds,
     neighbor_lists,
 )
 from decentnode.graph.redrawn import EpidemicOracle
@@ -125,7 +125,7 @@ class Similarity(AperiodicGraph):
         """The graph by the descriptors that a node knows: ranks as int64, then UNIT * x as int16, one for
         each. Nodes of one process that know the same compute it once. The last argument is the round.
         """
-        return lru_cache(KEPT_ROUNDS)(self._choose)
+        return lru_cache(kept_rounds(self.num_nodes))(self._choose)
 
     def _choose(self, ranks: bytes, descriptors: bytes, round: int) -> Adjacency:
         known = np.frombuffer(ranks, np.int64)

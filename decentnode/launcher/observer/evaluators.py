@@ -43,6 +43,8 @@ NICENESS = 3
 
 Much less would make nodes that wait for an evaluator wait for all other programs of the machine, too.
 """
+VIRTUAL_SLOTS = 4
+"""Evaluations that a node may be ahead of others in virtual time, which stands while it waits for them."""
 _TASK = struct.Struct("<II")
 """What an evaluator is asked for: rank and round."""
 
@@ -99,7 +101,9 @@ class EvaluatorPool:
         self.count = evaluators_wanted(experiment, local)
         """The number of evaluators."""
         layout, ranks = experiment.layout, sorted(local)
-        self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype)
+        is_virtual = bool(experiment.settings.communication.make().plan.simulation)
+        slots = VIRTUAL_SLOTS if is_virtual else 1
+        self.snapshots = SnapshotBuffers(ranks, layout.numel, layout.dtype, slots=slots)
         """For the observer."""
         snapshots = SnapshotBuffers(
             ranks if self.count else [],
@@ -229,7 +233,7 @@ def _serve(experiment: Experiment, board: EvaluatorBoard, index: int, tasks: int
     while task := os.read(tasks, _TASK.size):
         rank, round = _TASK.unpack(task)
         test = test_on(device_for(experiment.settings.device, experiment.mapping.local_rank(rank)))
-        test.load(board.snapshots.vector(rank))
+        test.load(board.snapshots.vector(rank, round))
         test.module_state.load_state_dict(unpacked(board.snapshots.module_state(rank)))
         # The copy is made, so the node may publish again.
         board.snapshots.release(rank, round)

@@ -7,7 +7,7 @@ the partial sums of all machines. No node waits for it longer than `Timeouts.sna
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,7 +64,12 @@ class _RoundParts:
     def parts(self) -> int:
         """How much has arrived; duplicates count once."""
         from_machines = len(self.sums) + len(self.distances) + len(self.arrived) + (self.mean is not None)
-        return len(self.shown | self.declined) + from_machines
+        return self.answers + from_machines
+
+    @property
+    def answers(self) -> int:
+        """How many nodes have reported this round."""
+        return len(self.shown) + len(self.declined)
 
 
 @dataclass(eq=False, repr=False)
@@ -92,7 +97,9 @@ class ModelObserver(threading.Thread):
     observations: queue.SimpleQueue[Observation] = field(default_factory=queue.SimpleQueue)
     error: BaseException | None = None
     _expected: Mapping[int, int] = field(default_factory=dict)
-    """The nodes that were reporting when the last events were taken; the table may be ahead."""
+    """The nodes that were reporting when rounds were last checked; the table may be ahead."""
+    _next_check: float = 0.0
+    """When rounds are checked also if reports are missing."""
     _newcomers: set[int] = field(default_factory=set)
     """Late machines, which machine 0 waits for from their first evaluations on."""
     _events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
@@ -154,21 +161,43 @@ class ModelObserver(threading.Thread):
 
     def _observe(self) -> None:
         while not (self._closing and not self._rounds):
-            for event in self._arrived():
+            events = self._arrived()
+            is_due = self._is_probably_due(events)
+            if is_due:
+                self._expected, self._next_check = self.reporting(), self._clock.now() + POLL_INTERVAL
+                # Asked before these are taken: every report that the table has is among them.
+                events += self._waiting()
+            for event in events:
                 self._closing = self._closing or event is None
                 if event is not None:
                     self._book(event)
-            for round in sorted(self._rounds):
+            for round in sorted(self._rounds) if is_due else ():
                 self._advance(round, self._rounds[round])
 
     def _arrived(self) -> list[Event]:
         """Returns all waiting events; without any, the first that arrives, or none after POLL_INTERVAL."""
-        events: list[Event] = []
         with contextlib.suppress(queue.Empty):
-            events.append(self._events.get(timeout=POLL_INTERVAL if self._rounds else None))
-        # Asked before the other events are taken: every report that the table has by now is among them.
-        self._expected = self.reporting()
-        return events + [self._events.get() for _ in range(self._events.qsize())]
+            return [self._events.get(timeout=POLL_INTERVAL if self._rounds else None), *self._waiting()]
+        return []
+
+    def _waiting(self) -> list[Event]:
+        return [self._events.get() for _ in range(self._events.qsize())]
+
+    def _is_probably_due(self, events: Sequence[Event]) -> bool:
+        """Whether a round may be complete with these events.
+
+        To know takes a pass over all nodes, which thousands of reports in a second cannot have each.
+        """
+        awaited = len(self._expected)
+        return (
+            self._clock.now() >= self._next_check
+            or len(events) >= awaited
+            or not all(isinstance(event, Published) for event in events)
+            or any(
+                self.machine in parts.sums or parts.answers + len(events) >= awaited
+                for parts in self._rounds.values()
+            )
+        )
 
     def _release_late(self, event: Event) -> None:
         if isinstance(event, Published) and event.published:
@@ -217,7 +246,7 @@ class ModelObserver(threading.Thread):
         # A node in a later round has skipped this one.
         are_here = all(rank in answered or done > round for rank, done in self._expected.items())
         if self.machine not in parts.sums and (late or are_here):
-            self._contribute(PartialSum(self.machine, round, len(parts.shown), self._sum(parts)))
+            self._contribute(PartialSum(self.machine, round, len(parts.shown), self._sum(round, parts)))
             if not parts.shown:
                 # There may never be a mean to measure a distance from.
                 self._contribute(PartialDistance(self.machine, round, 0, 0.0))
@@ -240,13 +269,13 @@ class ModelObserver(threading.Thread):
             self.send(contribution)
             self.notify()
 
-    def _sum(self, parts: _RoundParts) -> bytes:
+    def _sum(self, round: int, parts: _RoundParts) -> bytes:
         if not parts.shown:
             return b""
         # In float64, so rounding is negligible, and in rank order, whatever the order of arrival.
         total = torch.zeros(self.snapshots.elements, dtype=torch.float64)
         for rank in sorted(parts.shown):
-            total += self.snapshots.vector(rank)
+            total += self.snapshots.vector(rank, round)
         return total.numpy().tobytes()
 
     def _make_mean(self, round: int, round_parts: _RoundParts) -> None:
@@ -260,7 +289,9 @@ class ModelObserver(threading.Thread):
     def _distance(self, round: int, parts: _RoundParts) -> float:
         assert parts.mean is not None
         mean = parts.mean
-        distance = sum(float((self.snapshots.vector(r) - mean).norm()) for r in sorted(parts.shown))
+        distance = sum(
+            float((self.snapshots.vector(rank, round) - mean).norm()) for rank in sorted(parts.shown)
+        )
         # Only now: sum and distance need the same vectors.
         self._release(round, parts)
         return distance

@@ -52,6 +52,10 @@ class LiveConsole:
         hosts = counted(len(experiment.processes), "process", "processes")
         size = f"{experiment.layout.numel:,} parameters"
         self.line(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
+        if (sample := experiment.plan.last_ranks) is not None and settings.evaluation.happens(
+            settings.rounds
+        ):
+            self.line(f"evaluation: of {len(sample)} of the nodes, drawn by the seed (evaluation.nodes: all)")
 
     def progress(self, membership: MembershipTable) -> None:
         """Shows how far the nodes are; called after their reports, and at every `interval`."""

@@ -135,8 +135,11 @@ def _quality(summary: dict[str, Any]) -> Lines:
         scores = summary[part][metric.name]
         if scores:
             mean, std, least, most = (metric.number(scores[key]) for key in ("mean", "std", "min", "max"))
-            some = metric.is_of_local and summary["local_nodes"] < summary["finished_nodes"]
-            of = f" ({summary['local_nodes']} nodes with test samples of their own)" if some else ""
+            tested, finished = summary["tested_nodes"], summary["finished_nodes"]
+            of = f" (over {tested:,} of {counted(finished, 'node')})" if tested < finished else ""
+            if metric.is_of_local:
+                some = summary["local_nodes"] < finished
+                of = f" ({summary['local_nodes']} nodes with test samples of their own)" if some else ""
             yield metric.title, f"{mean}{metric.unit} ± {std}, from {least} to {most}{of}"
         elif metric is metrics[0] and summary["finished_nodes"]:
             yield metric.title, "-"

@@ -3,11 +3,14 @@
 import os
 import time
 from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from statistics import fmean
 from typing import TextIO
 
-from rich.console import Console, Group
+import numpy as np
+from rich.console import Console, ConsoleOptions, Group
 from rich.control import Control
 from rich.live import Live
 from rich.panel import Panel
@@ -27,6 +30,13 @@ from decentnode.results.reader import EvaluationRow
 
 DRAW_INTERVAL = 0.25
 """Seconds between two updates."""
+MARKS, ASCII_MARKS = " ▁▂▃▄▅▆▇█", " .:-=+*#"
+"""Marks of a histogram, by height."""
+BINS = 16
+MANY_NODES = 64
+"""From so many nodes on, the panel has histograms."""
+SHARE = 0.02
+"""The most of its time that the launcher counts and draws."""
 RATE_SECONDS = 5.0
 """Seconds over which the rate of sending is averaged."""
 
@@ -57,6 +67,8 @@ class Standing:
     """The most that a node's private steps have spent."""
     virtual_seconds: float | None = None
     """The time of a simulation, at the latest end of a round; None: time is real, or no round has ended."""
+    rounds: Sequence[int] = ()
+    """The rounds done by each node that is not lost."""
 
     @classmethod
     def of(cls, membership: MembershipTable) -> "Standing":
@@ -70,8 +82,26 @@ class Standing:
         return cls(
             Counter(member.state for member in members), min(rounds), max(rounds), fmean(rounds),
             sum(member.bytes_sent for member in members), fmean(losses) if losses else None,
-            max(spent, default=None), max(virtual, default=None),
+            max(spent, default=None), max(virtual, default=None), rounds,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many of some numbers are in each of some bins, as a line of characters, from the least to the most.
+
+    A bin with any number has a mark; the highest mark is that of the largest bin.
+    """
+
+    values: Sequence[float]
+    name: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        known = [value for value in self.values if isfinite(value)]
+        counts, _ = np.histogram(known, BINS)
+        marks = ASCII_MARKS if options.ascii_only else MARKS
+        levels = np.ceil(counts * (len(marks) - 1) / max(1, counts.max())).astype(int)
+        yield Text(self.name + "".join(marks[level] for level in levels), no_wrap=True, overflow="crop")
 
 
 @dataclass
@@ -116,7 +146,7 @@ class Dashboard:
         return (now - self.began) * (self.rounds - self.standing.done) / done if done > 0.0 else None
 
     def panel(self, now: float) -> Panel:
-        """Returns the panel, seven lines high."""
+        """Returns the panel, seven lines high, of many nodes eight."""
         left, virtual = self.seconds_left(now), self.standing.virtual_seconds
         times = clock_time(now - self.began)
         if virtual is not None:
@@ -151,10 +181,23 @@ class Dashboard:
         rate = f"{readable_bytes(self.rate)}/s{'' if self.standing.virtual_seconds is None else ' (wall)'}"
         table.add_row("sent", readable_bytes(self.standing.sent), rate, spent)
         table.add_row(
-            "nodes", f"{states[MemberState.RUNNING] + states[MemberState.STARTING]} running",
-            f"{states[MemberState.FINISHED]} finished", Text(f"{lost} lost", "bold red" if lost else ""),
+            "nodes", f"{states[MemberState.RUNNING] + states[MemberState.STARTING]:,} running",
+            f"{states[MemberState.FINISHED]:,} finished", Text(f"{lost:,} lost", "bold red" if lost else ""),
         )  # fmt: skip
+        if sum(states.values()) >= MANY_NODES:
+            table.add_row("spread", *self._spread())
         return table
+
+    def _spread(self) -> tuple[Histogram | str, ...]:
+        """Returns histograms over nodes, of the headline metric and of the rounds done."""
+        row = self.row
+        values = [] if row is None else [value for value in row.values(self.metric.name) if value is not None]
+        are_apart = self.standing.slowest < self.standing.fastest
+        return (
+            Histogram(values) if values else "",
+            "",
+            Histogram(self.standing.rounds, "rounds ") if are_apart else "",
+        )
 
     def _quality(self) -> list[tuple[str | Text, ...]]:
         row, training = self.row, f"{decimal(self.standing.loss)} training"
@@ -191,6 +234,7 @@ class LiveScreen(LiveConsole):
         self.console = Console(file=output, highlight=False, force_terminal=True)
         self._live: Live | None = None
         self._drawn = 0.0
+        self._next = 0.0
         self._size = (0, 0)
         """Columns and lines of the panel as it was drawn."""
 
@@ -220,8 +264,9 @@ class LiveScreen(LiveConsole):
 
     def progress(self, membership: MembershipTable) -> None:
         now = time.monotonic()
-        if self._live is None or now - self._drawn < DRAW_INTERVAL:
+        if self._live is None or now < self._next:
             return
+        began = time.process_time()
         # Counted only when it is drawn: reports arrive far more often.
         standing = Standing.of(membership)
         if not self._drawn:
@@ -234,6 +279,8 @@ class LiveScreen(LiveConsole):
                 panel = self.dashboard.panel(now)
                 self._size = self.console.width, len(self.console.render_lines(panel))
                 self._live.update(panel, refresh=True)
+        # To count thousands of nodes takes time that they need themselves.
+        self._next = now + max(DRAW_INTERVAL, (time.process_time() - began) / SHARE)
 
     def _erase_wrapped_lines(self) -> None:
         """Erases the rows that a narrower terminal has added to the panel by wrapping each of its lines.

@@ -98,6 +98,7 @@ def summarize(
         "test": {m.name: spreads[m.name] for m in metrics if not m.is_of_validation and not m.is_of_local},
         "validation": {metric.name: spreads[metric.name] for metric in metrics if metric.is_of_validation},
         "local": {metric.name: spreads[metric.name] for metric in metrics if metric.is_of_local},
+        "tested_nodes": len(tests.get(metrics[0].name, {})),
         "local_nodes": len(tests.get(metrics[0].of_local.name, {})),
         "average_model": last.average_model if last else None,
         "consensus_distance": last.consensus_distance if last else None,

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
+import numpy as np
 import yaml
 
 from decentnode.core.registry import guess
@@ -26,6 +27,9 @@ from decentnode.results.reader import (
     read_value,
 )
 
+MANY_NODES = 64
+"""From so many nodes on, pictures show their quantiles instead of the deviation and the extremes."""
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 PLACES = ("path", "partition", "skew")
 MOST_ROUNDS, MOST_SECONDS = 1 << 63, 1e12
 
@@ -94,6 +98,8 @@ class Spread:
     most: list[float]
     average: list[float]
     """The number of the average model."""
+    quantiles: list[list[float]]
+    """By share of QUANTILES: where one node is not a number it counts as the worst."""
 
 
 ROUNDS = Axis("rounds", "rounds", "round", of=lambda row: row.round + 1)
@@ -137,7 +143,26 @@ def spread_of(rows: Sequence[EvaluationRow], metric: Metric) -> Spread:
     spreads = [_spread([_scaled(value, metric) for value in row.values(metric.name)]) for row in rows]
     mean, std, least, most = (list(column) for column in zip(*spreads, strict=True))
     average = [_scaled(row.of_average(metric.name), metric) for row in rows]
-    return Spread(mean, std, least, most=most, average=average)
+    of_rows = [_quantiles(row.values(metric.name), metric) for row in rows]
+    return Spread(
+        mean,
+        std,
+        least,
+        most=most,
+        average=average,
+        quantiles=[[*shares] for shares in zip(*of_rows, strict=True)],
+    )
+
+
+def _quantiles(values: Sequence[float | None], metric: Metric) -> list[float]:
+    """The quantiles as people read them; nan where that is no number."""
+    if not values:
+        return [nan] * len(QUANTILES)
+    worst = -inf if metric.higher_is_better else inf
+    known = [worst if value is None or not isfinite(value) else value for value in values]
+    # Those of nodes, without interpolation: some may be infinite.
+    quantiles = metric.scale * np.quantile(known, QUANTILES, method="inverted_cdf")
+    return [value if isfinite(value) else nan for value in quantiles.tolist()]
 
 
 def _spread(values: list[float]) -> tuple[float, float, float, float]:

@@ -23,8 +23,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy import linspace
 
+from decentnode.core.text import counted
 from decentnode.errors import BadInput, ExitCode
 from decentnode.results.figures.curves import (
+    MANY_NODES,
     ROUNDS,
     Axis,
     RunCurves,
@@ -39,7 +41,7 @@ from decentnode.results.figures.curves import (
 )
 from decentnode.results.figures.styles import MARKERS, PALETTE
 from decentnode.results.metrics import LOCAL, LOSS, Metric
-from decentnode.results.partition_table import PartitionTable
+from decentnode.results.partition_table import MOST_ROWS, ROWS_OF_MORE, PartitionTable, label_rows
 from decentnode.results.reader import StrPath
 
 MANY_COLORS = matplotlib.colormaps["turbo"]
@@ -74,8 +76,9 @@ THUMBNAIL: dict[Any, Any] = {
     "axes.edgecolor": MIDDLE, "axes.labelcolor": MIDDLE, "xtick.color": MIDDLE, "ytick.color": MIDDLE,
 }  # fmt: skip
 """The style of pictures that stand on the page's own background, light or dark."""
-MEAN, STD, RANGE, AVERAGE = "mean of the nodes", "± standard deviation", "lowest to highest", "average model"
-"""Names of the parts of a curve in the legend."""
+STD, RANGE, AVERAGE = "± standard deviation", "lowest to highest", "average model"
+QUARTILES, NEARLY_ALL, MEAN_OF_MANY = "25 to 75 % of the nodes", "5 to 95 %", "mean"
+"""Names of the parts of a curve in the legend; the second line has those of many nodes."""
 LOSS_COSTS = ("loss_bytes", "loss_seconds")
 Panel = Callable[[Axes], None]
 
@@ -188,7 +191,7 @@ def thumbnail(run: RunCurves) -> bytes:
         figure = Figure(figsize=THUMBNAIL_INCHES, layout="constrained")
         axes, (style,) = figure.add_subplot(), styled([run])
         x, spread = ROUNDS.values(run.rows), spread_of(run.rows, run.headline)
-        _draw_spread(axes, x, spread, style=style)
+        _draw_spread(axes, x, spread, style=style, are_many=are_many([run]))
         axes.set(xlabel=ROUNDS.label, ylabel=_label(run.headline))
         axes.xaxis.set_major_locator(_locator(ROUNDS))
         return as_png(figure, transparent=True)
@@ -220,7 +223,8 @@ def _headline(runs: Sequence[RunCurves]) -> str:
     mean, least, most = (
         headline.number(value[0] / headline.scale) for value in (values.mean, values.least, values.most)
     )
-    reached = f"{len(row.ranks)} nodes, round {row.round + 1}, {headline.title} {mean}{headline.unit}"
+    nodes = row.mean_over or counted(len(row.ranks), "node")
+    reached = f"{nodes}, round {row.round + 1}, {headline.title} {mean}{headline.unit}"
     return f"{runs[0].name}: {reached} ({least} to {most})"
 
 
@@ -234,13 +238,18 @@ def _add_legend(figure: Figure, runs: Sequence[RunCurves]) -> None:
 
 
 def _keys(runs: Sequence[RunCurves]) -> list[Line2D | Patch]:
-    styles = styled(runs)
+    styles, many = styled(runs), are_many(runs)
     band, dashes = (styles[0].color, INK) if len(runs) == 1 else (PALE, PALE)
+    dark, light = (QUARTILES, NEARLY_ALL) if many else (STD, RANGE)
     return [
-        *(Line2D([], [], color=s.color, marker=s.marker, label=s.name or mean_label(s.run)) for s in styles),
+        *(
+            Line2D([], [], color=s.color, marker=s.marker, label=s.name or line_label(s.run, many))
+            for s in styles
+        ),
+        Line2D([], [], color=dashes, linestyle=":", linewidth=AVERAGE_WIDTH, label=MEAN_OF_MANY),
         # On the curves the dark band lies over the light one.
-        Patch(color=band, alpha=STD_ALPHA + RANGE_ALPHA, linewidth=0, label=STD),
-        Patch(color=band, alpha=RANGE_ALPHA, linewidth=0, label=RANGE),
+        Patch(color=band, alpha=STD_ALPHA + RANGE_ALPHA, linewidth=0, label=dark),
+        Patch(color=band, alpha=RANGE_ALPHA, linewidth=0, label=light),
         Line2D([], [], color=dashes, linestyle="--", linewidth=AVERAGE_WIDTH, label=AVERAGE),
     ]
 
@@ -268,7 +277,9 @@ def _curves(runs: Sequence[RunCurves], metric: Metric, axis: Axis) -> Panel:
     def draw(axes: Axes) -> None:
         for style in (style for style in styled(runs) if style.run.rows):
             x, y = axis.values(style.run.rows), spread_of(style.run.rows, metric)
-            _draw_spread(axes, x, y, style=style)
+            _draw_spread(axes, x, y, style=style, are_many=are_many(runs))
+            if are_many(runs) and len(runs) == 1 and len(x) > 1:
+                axes.plot(x, y.mean, color=INK, linestyle=":", linewidth=AVERAGE_WIDTH, label=MEAN_OF_MANY)
             if any(map(isfinite, y.average)):
                 dashes = INK if len(runs) == 1 else style.color
                 axes.plot(
@@ -294,32 +305,41 @@ def _locator(axis: Axis) -> MaxNLocator:
     return MaxNLocator(steps=[1, 2, 5, 10], integer=axis is ROUNDS)
 
 
-def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style) -> None:
+def are_many(runs: Sequence[RunCurves]) -> bool:
+    """Whether one of the runs has so many nodes that pictures show their quantiles."""
+    return any(len(run.rows[-1].ranks) >= MANY_NODES for run in runs if run.rows)
+
+
+def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style, are_many: bool) -> None:
     """A line for the mean, a dark band for the standard deviation, a light one for all nodes.
 
-    The dark band stays within the light one, because no node is outside of it.
+    The dark band stays within the light one, because no node is outside of it. Of many nodes the line is
+    the median, and the bands are between quantiles.
     """
     low = [max(m - d, least) for m, d, least in zip(spread.mean, spread.std, spread.least, strict=True)]
     high = [min(m + d, most) for m, d, most in zip(spread.mean, spread.std, spread.most, strict=True)]
+    line, light, dark = spread.mean, (spread.least, spread.most, RANGE), (low, high, STD)
+    if are_many:
+        low, quarter, line, three_quarters, high = spread.quantiles
+        light, dark = (low, high, NEARLY_ALL), (quarter, three_quarters, QUARTILES)
     if any(most > least for least, most in zip(spread.least, spread.most, strict=True)):
-        for bottom, top, alpha, label in (
-            (spread.least, spread.most, RANGE_ALPHA, RANGE),
-            (low, high, STD_ALPHA, STD),
-        ):
+        for (bottom, top, label), alpha in ((light, RANGE_ALPHA), (dark, STD_ALPHA)):
             options = {"color": style.color, "alpha": alpha, "label": label}
             if len(x) == 1:
                 axes.vlines(x, bottom, top, linewidth=BAR_WIDTH, **options)
             else:
                 axes.fill_between(x, bottom, top, linewidth=0, **options)
-    _draw_line(axes, x, spread.mean, style=style, meaning=mean_label(style.run))
+    _draw_line(axes, x, line, style=style, meaning=line_label(style.run, are_many))
 
 
-def mean_label(run: RunCurves) -> str:
-    """Returns what the mean of a curve is over: often few nodes are tested before the last evaluation."""
-    before = [len(row.ranks) for row in run.rows[:-1]]
-    if not before or (fewest := min(before)) >= (last := len(run.rows[-1].ranks)):
-        return MEAN
-    return f"mean of {fewest} of the {last} nodes; the last point: of all"
+def line_label(run: RunCurves, are_many: bool = False) -> str:
+    """Returns what the line of a curve is, and over which nodes: often some alone are tested."""
+    what, before = "median" if are_many else "mean", [len(row.ranks) for row in run.rows[:-1]]
+    last = len(run.rows[-1].ranks)
+    fewest = min(before, default=last)
+    if fewest < last:
+        return f"{what} of {fewest} of the {last} nodes; the last point: of all"
+    return f"{what} of {run.rows[-1].mean_over or 'the nodes'}"
 
 
 def _draw_line(axes: Axes, x: list[float], y: list[float], style: Style, meaning: str = "") -> None:
@@ -389,13 +409,16 @@ def _draw_partition(axes: Axes, table: PartitionTable) -> None:
 
 
 def _draw_counts(axes: Axes, name: str, counts: Sequence[int]) -> None:
-    """A number for each rank, rank 0 above as in the picture of labels."""
+    """A number for each rank, rank 0 above as in the picture of labels; more than MOST_ROWS by their size."""
+    is_sorted = len(counts) > MOST_ROWS
+    counts = sorted(counts, reverse=True) if is_sorted else counts
     if len(counts) <= MOST_BARS:
         axes.barh(range(len(counts)), counts, color=PALETTE[0], linewidth=0)
     else:
         edges = linspace(-0.5, len(counts) - 0.5, len(counts) + 1)
         axes.stairs(counts, edges, orientation="horizontal", fill=True, color=PALETTE[0], linewidth=0)
-    axes.set(xlabel=name, ylabel="rank", ylim=(len(counts) - 0.5, -0.5), xlim=(0, None))
+    order = "nodes, the most above" if is_sorted else "rank"
+    axes.set(xlabel=name, ylabel=order, ylim=(len(counts) - 0.5, -0.5), xlim=(0, None))
     axes.grid(visible=False, axis="y")
     axes.yaxis.set_major_locator(_locator(ROUNDS))
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -403,14 +426,21 @@ def _draw_counts(axes: Axes, name: str, counts: Sequence[int]) -> None:
 
 
 def _draw_labels(axes: Axes, labels: Sequence[Sequence[int]]) -> None:
-    """The number of training samples of each label on each node."""
-    image = axes.imshow(labels, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
+    """The number of training samples of each label on each node, of many nodes in groups that are alike."""
+    nodes, columns, order, of = len(labels), len(labels[0]), "rank", "training samples"
+    if nodes > MOST_ROWS:
+        order = "nodes, by their most frequent label"
+        of = f"training samples, mean of {nodes / ROWS_OF_MORE:.0f} nodes"
+    image = axes.imshow(
+        label_rows(labels), aspect="auto", cmap="Blues", interpolation="nearest", vmin=0,
+        extent=(-0.5, columns - 0.5, nodes - 0.5, -0.5),
+    )  # fmt: skip
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
-    axes.figure.colorbar(image, ax=axes, label="training samples", pad=0.02).outline.set_visible(False)
+    axes.figure.colorbar(image, ax=axes, label=of, pad=0.02).outline.set_visible(False)
     if len(labels[0]) <= MOST_LABELS:
         axes.set_xticks(range(len(labels[0])))
-    axes.set(xlabel="label", ylabel="rank")
+    axes.set(xlabel="label", ylabel=order)
     axes.yaxis.set_major_locator(_locator(ROUNDS))
     axes.set_title("Labels of each node")
 
@@ -423,7 +453,9 @@ def _draw_nodes(axes: Axes, runs: Sequence[RunCurves]) -> None:
         _draw_line(axes, share, values, style=style)
     headline = next(run.headline for run in runs if run.rows)
     axes.set(xlabel="nodes, worst to best (%)", ylabel=_label(headline), xlim=(0, 100))
-    axes.set_title(f"{headline.words.capitalize()} of every node at the end")
+    some = {over for run in runs if run.rows and (over := run.rows[-1].mean_over)}
+    of = "every node" if not some else some.pop() if len(some) == 1 else "the tested nodes"
+    axes.set_title(f"{headline.words.capitalize()} of {of} at the end")
 
 
 if __name__ == "__main__":

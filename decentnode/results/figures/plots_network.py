@@ -33,6 +33,8 @@ BARS = 2.1
 WIDE_RANGE = 20
 """Largest over smallest number from which on a scale is logarithmic."""
 MOST_TICKS = 12
+MOST_CELLS, MOST_BARS = 512, 512
+"""The most rows of a matrix, and bars, of one rank each; of more, a cell is the mean of a block."""
 Numbers = NDArray[np.float64]
 
 
@@ -112,10 +114,13 @@ def _matrix(picture: NetworkPicture) -> Figure:
     widths = [SIDE, *[BARS] * len(limited)]
     columns = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
     axes, n = columns[0], len(picture.latency)
-    off_diagonal = picture.latency[~np.eye(n, dtype=bool)]
-    scale = scale_of(off_diagonal)
-    shown = np.ma.masked_array(picture.latency, np.eye(n, dtype=bool))
-    axes.imshow(shown, cmap=LATENCIES, norm=scale, interpolation="nearest", aspect="auto")
+    size = -(-n // MOST_CELLS)
+    latency = block_means(picture.latency, size)
+    scale = scale_of(latency[np.isfinite(latency)])
+    axes.imshow(
+        np.ma.masked_invalid(latency), cmap=LATENCIES, norm=scale, interpolation="nearest", aspect="auto",
+        extent=(-0.5, n - 0.5, n - 0.5, -0.5),
+    )  # fmt: skip
     axes.set(title=picture.title, xlabel="to rank", ylabel="from rank")
     blocks = [(name, len([*ranks])) for name, ranks in groupby(picture.regions)]
     if blocks and len(blocks) <= len(set(picture.regions)):
@@ -131,10 +136,15 @@ def _matrix(picture: NetworkPicture) -> Figure:
     else:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
-    _color_bar(figure, axes, scale, LATENCIES, "latency", short_time, location="bottom")
+    of = "latency" if size == 1 else f"latency, mean of {size} x {size} pairs"
+    _color_bar(figure, axes, scale, LATENCIES, of, short_time, location="bottom")
     for bars, (name, values) in zip(columns[1:], limited, strict=True):
         known = np.where(np.isfinite(values), values, 0.0)
-        bars.barh(range(n), known, height=0.8 if n <= 128 else 1.0, color=PALETTE[0], linewidth=0)
+        if n <= MOST_BARS:
+            bars.barh(range(n), known, height=0.8 if n <= 128 else 1.0, color=PALETTE[0], linewidth=0)
+        else:
+            edges = np.arange(n + 1) - 0.5
+            bars.stairs(known, edges, orientation="horizontal", fill=True, color=PALETTE[0], linewidth=0)
         bars.set(ylim=(n - 0.5, -0.5), xlabel=name)
         bars.grid(axis="x")
         if isinstance(scale_of(values), LogNorm):
@@ -147,6 +157,21 @@ def _matrix(picture: NetworkPicture) -> Figure:
         bars.tick_params(axis="x", labelrotation=40)
         bars.yaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
     return figure
+
+
+def block_means(matrix: Numbers, size: int) -> Numbers:
+    """Returns the means of blocks of so many rows and columns, without the diagonal; nan of nothing.
+
+    With size 1 it is the matrix with nan on its diagonal.
+    """
+    n, begins = len(matrix), np.arange(0, len(matrix), size)
+    counts = np.diff(np.append(begins, n)).astype(np.float64)
+    sums = np.add.reduceat(np.add.reduceat(matrix, begins, axis=0), begins, axis=1)
+    on_diagonal = np.arange(len(begins)), np.arange(len(begins))
+    sums[on_diagonal] -= np.add.reduceat(np.diagonal(matrix), begins)
+    pairs = np.outer(counts, counts)
+    pairs[on_diagonal] -= counts
+    return np.divide(sums, pairs, out=np.full_like(sums, np.nan), where=pairs > 0)
 
 
 def scale_of(numbers: Numbers) -> Normalize:

@@ -22,6 +22,8 @@ from decentnode.results.figures.styles import MARKERS, style_at
 Matrix = NDArray[np.float64]
 SIDE = 4.2
 """Inches of a panel."""
+MOST_CELLS = 512
+"""The most rows and columns of one rank each; of more a cell is the largest number of a block."""
 DECADES = 4
 """Decades of the scale of colors; a smaller value is as pale as the end of the scale."""
 UNSEEN, KNOWN = "#ffffff", "#dddddd"
@@ -40,6 +42,8 @@ def heat_map(title: str, tables: Mapping[str, Matrix]) -> Figure:
     figure = Figure(figsize=(count * SIDE + 1.0, SIDE + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    nodes = max(map(len, tables.values()))
+    tables = {name: block_maxima(table) for name, table in tables.items()}
     values = np.concatenate([table.ravel() for table in tables.values()])
     finite = values[np.isfinite(values) & (values > 0)]
     most = float(finite.max()) if finite.size else 1.0
@@ -51,15 +55,29 @@ def heat_map(title: str, tables: Mapping[str, Matrix]) -> Figure:
         # Below the scale is pale; nothing at all is white.
         shown = np.where(table > 0, np.maximum(table, least), least / 10)
         image = axes.imshow(
-            np.where(np.isfinite(table), shown, np.nan), cmap=colors, norm=norm, aspect="auto"
-        )
+            np.where(np.isfinite(table), shown, np.nan), cmap=colors, norm=norm, aspect="auto",
+            extent=(-0.5, (nodes if table.shape[1] > 1 else 1) - 0.5, nodes - 0.5, -0.5),
+        )  # fmt: skip
         axes.set(title=name, xlabel="who learns", ylabel="about rank")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))
         if table.shape[1] == 1:
             axes.set(xticks=[0], xticklabels=["colluders"], xlabel="")
-    figure.colorbar(image, ax=panels, label="epsilon (white: nothing)", shrink=0.9)
+    of = (
+        "epsilon"
+        if nodes <= MOST_CELLS
+        else f"the most epsilon of a block of {-(-nodes // MOST_CELLS)} ranks"
+    )
+    figure.colorbar(image, ax=panels, label=f"{of} (white: nothing)", shrink=0.9)
     return figure
+
+
+def block_maxima(table: Matrix) -> Matrix:
+    """Returns the largest numbers of at most MOST_CELLS blocks of rows and of columns; nan is the largest."""
+    for axis in (0, 1):
+        size = -(-table.shape[axis] // MOST_CELLS)
+        table = np.maximum.reduceat(table, np.arange(0, table.shape[axis], size), axis=axis)
+    return table
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from decentnode.results import Run, Study
 from decentnode.results.bands import AXES, Band, distance_band, metric_band
 from decentnode.results.figures.styles import PALETTE, CurveStyle, style_at
 from decentnode.results.metrics import LOSS, Metric
-from decentnode.results.partition_table import read_partition
+from decentnode.results.partition_table import MOST_ROWS, ROWS_OF_MORE, label_rows, read_partition
 from decentnode.results.run import FINISHED
 from decentnode.results.study import Variant
 
@@ -17,6 +17,8 @@ Chart = dict[str, Any]
 AXIS_TITLES = {"rounds": "round", "bytes": "bytes sent per node", "seconds": "seconds"}
 BAND_OPACITY = 0.18
 MOST_MARKED = 30
+MOST_POINTS = 2000
+"""The most nodes that are a point each beside their box; of more the outliers are."""
 """Curves with more points than this have no markers."""
 
 
@@ -118,8 +120,9 @@ def spread_chart(study: Study) -> Chart:
     headline, styles = study.headline, styles_of(study)
     traces = [
         {
-            "type": "box", "name": variant.name, "boxpoints": "all", "pointpos": 0, "jitter": 0.5,
-            "y": [headline.scale * value for value in _last_values(variant, headline)],
+            "type": "box", "name": variant.name, "pointpos": 0, "jitter": 0.5,
+            "y": (values := [headline.scale * value for value in _last_values(variant, headline)]),
+            "boxpoints": "all" if len(values) <= MOST_POINTS else "outliers",
             "marker": {"color": styles[variant.name].color, "size": 4}, "showlegend": False,
         }
         for variant in study.compared
@@ -138,10 +141,22 @@ def partition_chart(run: Run) -> Chart | None:
     if table is None:
         return None
     if not table.labels:
-        bars = {"type": "bar", "y": table.samples, "marker": {"color": PALETTE[0]}}
-        return {"data": [bars], "layout": _layout("rank", "training samples")}
-    heat = {"type": "heatmap", "z": table.labels, "colorscale": "Blues", "reversescale": True, "zmin": 0}
-    return {"data": [heat], "layout": _layout("label", "rank")}
+        samples, order = table.samples, "rank"
+        if len(samples) > MOST_ROWS:
+            samples, order = sorted(samples, reverse=True), "nodes, the most first"
+        bars = {"type": "bar", "y": samples, "marker": {"color": PALETTE[0], "line": {"width": 0}}}
+        return {"data": [bars], "layout": _layout(order, "training samples") | {"bargap": 0}}
+    rows, order = label_rows(table.labels), "rank"
+    if len(table.labels) > MOST_ROWS:
+        order = f"nodes by their most frequent label, {len(table.labels) / ROWS_OF_MORE:.0f} a row (mean)"
+    heat = {
+        "type": "heatmap",
+        "z": rows.round(2).tolist(),
+        "colorscale": "Blues",
+        "reversescale": True,
+        "zmin": 0,
+    }
+    return {"data": [heat], "layout": _layout("label", order)}
 
 
 def graph_chart(

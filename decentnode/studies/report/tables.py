@@ -66,6 +66,9 @@ def main_table(study: Study, target: float) -> Table:
         if "epsilon" in headings:
             about = f"of {claim.unit}" if claim.unit else f"none is claimed: {claim.reason}"
             notes.append(f"Epsilon, {variant.name}: {about}.")
+    runs = [run for variant in study.compared for run in variant.finished if run.rows]
+    if over := dict.fromkeys(run.rows[-1].mean_over for run in runs if run.rows[-1].mean_over):
+        notes.append(f"The value of a run is the mean over {' or '.join(over)}.")
     states = Counter(run.state for variant in study.variants for run in variant.runs)
     if others := states.keys() - {FINISHED}:
         counts = ", ".join(f"{states[state]} {state}" for state in sorted(others))

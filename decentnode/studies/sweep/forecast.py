@@ -148,10 +148,10 @@ def _memory(experiment: Experiment) -> float:
 
 def _whole_tests(plan: EvaluationPlan, nodes: int) -> float:
     """Evaluations of one model on all samples that cost as much as those of the plan."""
-    tested = nodes if plan.ranks is None else len(plan.ranks)
+    tested, at_end = (nodes if ranks is None else len(ranks) for ranks in (plan.ranks, plan.last_ranks))
     validation = 0 if plan.validation is None else len(plan.validation)
     due = [round for round in range(plan.rounds) if plan.is_due(round)]
     return sum(
-        (nodes if round + 1 == plan.rounds else tested) * (len(plan.samples_after(round)) + validation)
+        (at_end if round + 1 == plan.rounds else tested) * (len(plan.samples_after(round)) + validation)
         for round in due
     ) / len(plan.samples)
