@@ -240,7 +240,7 @@ class BatchedSteps:
         return torch.tensor(numbers, dtype=self._layout.dtype, device=self._device)
 
     def _check_gradient(self, step: NodeStep, vector: Tensor, gradient: Tensor) -> None:
-        """Compares a gradient with that of the loop; raises BadInput where they differ."""
+        """Compares a gradient with that of the loop; raises RunFailed where they differ."""
         load_flat(self.module, self._layout, vector)
         self.module.zero_grad()
         batches = step.batches or [self._samples.batch(torch.from_numpy(indices)) for indices in step.indices]
