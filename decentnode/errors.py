@@ -9,6 +9,7 @@ DecentnodeError
 │   └── UnknownPlugin   a name that no registry knows
 ├── StartError          the rendezvous failed (exit 4): missing nodes, hashes that differ
 ├── RunFailed           the run ended without a usable result (exit 4)
+│   └── WorkerLost      a process that computes local steps has ended
 └── PeerError           why a payload did not arrive; reported in an Inbox, not raised out of a round
     ├── PeerLost        the peer is lost
     │   └── PeerLeft    it ended, and sent LEAVE
@@ -166,6 +167,10 @@ class RunFailed(DecentnodeError):
     """The run ended without a usable result."""
 
 
+class WorkerLost(RunFailed):
+    """A process that computes local steps has ended, so all nodes of its host process fail alike."""
+
+
 class PeerError(DecentnodeError):
     """Why a payload of one peer did not arrive in one round."""
 
@@ -208,10 +213,20 @@ class ProtocolError(PeerError):
         self.counted_as = counted_as
 
 
+class ErrorElsewhere(Exception):
+    """An unexpected error in another process; its text is that of `explained` there."""
+
+    def __init__(self, text: str, out_of_memory: bool) -> None:
+        super().__init__(text)
+        self.out_of_memory = out_of_memory
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, torch or CUDA ran out of memory."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
+    if isinstance(error, ErrorElsewhere):
+        return error.out_of_memory
     text = str(error).lower()
     return "out of memory" in text or "can't allocate memory" in text
 
@@ -237,6 +252,8 @@ def is_foreign(frame: FrameType) -> bool:
 
 def explained(error: BaseException) -> str:
     """Type, message and origin of an unexpected error, in one line."""
+    if isinstance(error, ErrorElsewhere):
+        return str(error)
     message = (str(error) or "no reason given").splitlines()[0]
     where = origin(error)
     return f"{type(error).__name__}: {message}" + (f" ({where})" if where else "")

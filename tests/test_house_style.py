@@ -334,6 +334,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
     "communication": {
+        "arena": set(),
         "exchange": set(),
         "huge_pages": set(),
         "interceptor": set(),
@@ -342,7 +343,7 @@ SUB_PACKAGES: dict[str, dict[str, set[str]]] = {
         "zmq_poll": set(),
         "security": {"zmq_poll"},
         "peers": {"exchange", "wire"},
-        "base": {"exchange", "huge_pages", "interceptor", "launcher_link", "security"},
+        "base": {"arena", "exchange", "huge_pages", "interceptor", "launcher_link", "security"},
         "peer_sampling": {"security", "zmq_poll"},
         "shared_memory": {"base", "exchange", "wire", "zmq_poll"},
         "device": {"base", "exchange", "launcher_link", "shared_memory"},

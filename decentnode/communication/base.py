@@ -16,10 +16,12 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from decentnode.communication.arena import Arena
 from decentnode.communication.exchange.handle import ExchangeHandle
 from decentnode.communication.exchange.message_queue import MessageQueue
 from decentnode.communication.huge_pages import new_bytes
@@ -88,6 +90,8 @@ class BufferSpec:
     """The device of the vector; transports that carry only host memory keep their slots there."""
     peers: frozenset[int] | None = None
     """Ranks that may ever send to this node; None: all. Messages of others are not kept."""
+    arena: Arena | None = None
+    """Where the slots are, if processes that are forked later use them, too."""
 
     def slots(self, device: torch.device = HOST) -> Slots:
         """Two vectors of zeros, shape (vector_elements,), with equal alignment.
@@ -95,9 +99,13 @@ class BufferSpec:
         Matrix products differ in their last bits with the alignment of their operands. Which slot holds a
         model depends on the number of rounds since the start or the last resume.
         """
+        return self.vector(device), self.vector(device)
+
+    def vector(self, device: torch.device = HOST) -> Tensor:
+        """One more such vector."""
         size = self.vector_elements * self.vector_dtype.itemsize
-        first, second = (new_bytes(size, device).view(self.vector_dtype) for _ in range(2))
-        return first, second
+        made = new_bytes(size, device) if self.arena is None else self.arena.new_bytes(size)
+        return made.view(self.vector_dtype)
 
 
 @dataclass(frozen=True)
@@ -352,6 +360,8 @@ class TransportPlan:
     """The nodes in that group, if the options name them."""
     simulation: str = ""
     """The modelled network in words, where time is virtual; empty: both are real."""
+    workers: int | Literal["auto"] = 0
+    """The processes that compute the local steps of a host process; 0: it does so itself."""
     is_plain: bool = False
     """Whether payloads travel unencrypted between machines without the user's permission."""
     local_files: int = FILES_PER_PEER

@@ -10,6 +10,7 @@ from decentnode.config.settings import Settings, TimeModelSettings, TrainingSect
 from decentnode.config.type_check import REQUIRED, Parameters, bare, parameters_of, schema_of
 from decentnode.core.registry import TRAININGS, Registry
 from decentnode.graph.base import GRAPH_FILE, Graph
+from decentnode.sharing.blocks.outer import OptimizerMaker
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -113,6 +114,9 @@ class SchemaBuilder:
         """Returns the schema of one value of a type, with its default where YAML can express it."""
         if hint is Graph:
             return {"$ref": "#/properties/graph"}
+        if hint == OptimizerMaker | None:
+            optimizer = {"$ref": "#/properties/training/properties/optimizer"}
+            return {"anyOf": [optimizer, {"type": "null"}], "default": None}
         found = schema_of(hint, "#/$defs/{model}")
         self.definitions |= found.pop("$defs")
         plain = default is None or isinstance(default, bool | int | float | str)

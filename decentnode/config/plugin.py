@@ -65,13 +65,17 @@ class Plugin(Factory):
         # A model may also be any torch.nn.Module from outside the package, which is wrapped.
         is_model = self.kind == "model"
         maker = (lambda **options: model_of(cast(type, self.cls), options)) if is_model else self.cls
-        options = {
-            name: value.make() if isinstance(value, Plugin) else copy.deepcopy(value)
-            for name, value in self.options.items()
-        }
+        options = {name: _made(value) for name, value in self.options.items()}
         if self._lacks_seed:
             options["seed"] = self.run_seed
         return Factory(maker, options).make(*args)
+
+
+def _made(option: Any) -> Any:
+    """An option as the class takes it: an instance of a plug-in, but of an optimizer what makes it."""
+    if not isinstance(option, Plugin):
+        return copy.deepcopy(option)
+    return option.make if option.kind == "optimizer" else option.make()
 
 
 def named_in(hint: Any) -> Named | None:

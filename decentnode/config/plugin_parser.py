@@ -14,7 +14,7 @@ from decentnode.config.python_source import is_object_class, passed_plugin
 from decentnode.config.removed import removed
 from decentnode.config.settings import Settings
 from decentnode.config.shipped import find_config, find_graph, near_config
-from decentnode.config.torch_classes import TorchClasses, plain_defaults
+from decentnode.config.torch_classes import OPTIMIZERS, TorchClasses, plain_defaults
 from decentnode.config.type_check import (
     REQUIRED,
     Parameters,
@@ -34,6 +34,8 @@ from decentnode.errors import MISSING_KEY, BadInput, Defect, Key
 from decentnode.graph.base import GRAPH_FILE, Graph
 from decentnode.mapping.job import job_port
 from decentnode.options import Port
+from decentnode.sharing.blocks.outer import OptimizerMaker, check_outer
+from decentnode.training.optim.uncompiled import uncompiled
 
 T = TypeVar("T")
 _SHIPPED: Mapping[str | int, Callable[[str | Path], Path | None]] = {"graph": find_graph, "base": find_config}
@@ -134,6 +136,8 @@ class PluginParser:
             return job_port(default) if follows_job and default is not REQUIRED else default
         if hint is Graph:
             return self.plugin((*key, name), GRAPHS)
+        if hint == OptimizerMaker | None:
+            return self._outer((*key, name)) if section[name] is not None else None
         try:
             value = typed(hint, section[name])
         except TypeMismatch as unfit:
@@ -150,6 +154,14 @@ class PluginParser:
             }
             return replace(value, **paths)  # type: ignore[type-var]
         return self._located(key, name, hint, value)
+
+    def _outer(self, key: Key) -> Plugin | None:
+        """Returns the optimizer at `key`, tried on a flat vector."""
+        plugin = self.plugin(key, OPTIMIZERS)
+        if plugin is not None:
+            plugin = replace(plugin, cls=uncompiled(plugin.cls))
+            self.attempt(key, lambda: check_outer(plugin.make, plugin.name))
+        return plugin
 
     def _located(self, key: Key, name: str, hint: Any, value: Any) -> Any:
         """Returns an option, as an absolute path if it names a file."""

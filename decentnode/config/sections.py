@@ -79,7 +79,7 @@ class SectionParser:
         if isinstance(given.get("security"), dict):
             del given["security"]
         found = self.parser.options((), given, parameters, what="key", known=SECTIONS) or {}
-        self.made |= {name: found.get(name) for name in ("machine", "rounds")}
+        self.made |= {name: found.get(name) for name in ("machine", "rounds", "device")}
         if isinstance(run_dir := found.get("run_dir"), str):
             try:
                 found["run_dir"] = str(expanded(run_dir))

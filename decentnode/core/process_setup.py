@@ -17,6 +17,7 @@ LARGEST_KEPT_BLOCK = 64 << 20
 MOST_KEPT_BYTES = 128 << 20
 """Bytes of freed memory that a process keeps at most, for its next batch."""
 _OPENMP = ("libgomp", "libomp", "libiomp5")
+_PR_SET_PDEATHSIG = 1
 _HARD = 2
 """`omp_pause_hard` (OpenMP 5.0, section 3.6): the library may free all its resources."""
 _left_behind: list[threading.Thread] = []
@@ -45,6 +46,14 @@ def keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BLOCK)
         libc.mallopt(_M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
+
+
+def die_with(parent: int) -> None:
+    """Makes the kernel kill this process when its parent ends, also if it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have died before the call above took effect.
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def end_thread_pools() -> None:

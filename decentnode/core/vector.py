@@ -194,10 +194,13 @@ def _place(module: nn.Module, name: str, is_buffer: bool) -> tuple[dict[str, Ten
 class Vector:
     """The values of one node's model, flat; the module's tensors are views of them while it is attached."""
 
-    def __init__(self, module_tensors: ModuleTensors, slots: tuple[Tensor, Tensor]) -> None:
+    def __init__(
+        self, module_tensors: ModuleTensors, slots: tuple[Tensor, Tensor], aside: Tensor | None = None
+    ) -> None:
         """Copies the module's values into `slots[0]`; both slots are 1-D float tensors of `layout.numel`.
 
-        Attaches itself. Vectors that share a module are all made before the first of them changes.
+        Attaches itself. Vectors that share a module are all made before the first of them changes. `aside`:
+        memory for the copy that is trained beside the model, by default made when it is needed.
         """
         self.layout = layout = module_tensors.layout
         self._module_tensors = module_tensors
@@ -205,6 +208,8 @@ class Vector:
         self._current = 0
         self._aside: Tensor | None = None
         self._is_aside = False
+        if aside is not None:
+            self._set_aside(aside)
         self._views = [[entry.view(slot) for entry in layout.entries] for slot in slots]
         self._buffers: list[Tensor | None] = []
         """Those beside the vector, while another vector is attached."""
@@ -283,11 +288,24 @@ class Vector:
     def step_aside(self) -> None:
         """Makes a copy of the model the one that is trained; `values` does not change."""
         if self._aside is None:
-            self._aside = torch.empty_like(self.values)
-            self._views_aside = [entry.view(self._aside) for entry in self.layout.entries]
-        self._aside.copy_(self.values)
+            self._set_aside(torch.empty_like(self.values))
+        self._aside.copy_(self.values)  # type: ignore[union-attr]
         self._is_aside = True
         self._point()
+
+    @property
+    def place(self) -> tuple[int, bool]:
+        """The current slot, and whether the copy beside it is trained."""
+        return self._current, self._is_aside
+
+    def follow(self, current: int, is_aside: bool) -> None:
+        """Takes over the `place` of this vector in the process that has made this one by a fork.
+
+        Both are views of the same memory, if that is shared.
+        """
+        if self.place != (current, is_aside):
+            self._current, self._is_aside = current, is_aside
+            self._point()
 
     def rejoin(self, own_weight: float) -> None:
         """Adds the change of the copy to the spare slot: spare <- spare + (copy - values).
@@ -302,6 +320,9 @@ class Vector:
                 entry.view(change).mul_(own_weight)
         self.spare.add_(change)
         self._is_aside = False
+
+    def _set_aside(self, memory: Tensor) -> None:
+        self._aside, self._views_aside = memory, [entry.view(memory) for entry in self.layout.entries]
 
     def _views_now(self) -> list[Tensor]:
         return self._views_aside if self._is_aside else self._views[self._current]

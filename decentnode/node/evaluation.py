@@ -185,7 +185,7 @@ class NodeEvaluation:
         is_last = self.plan.is_last(record.round)
         if not evaluators.are_there or (is_last and evaluators.snapshots.has_unread):
             return False
-        training.vector.attach()
+        training.attach()
         try:
             module_state = packed(training.module_state.state_dict())
         except (UnknownKind, BadTensors):

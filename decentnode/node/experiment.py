@@ -1,5 +1,6 @@
 """Settings -> nodes. Pure assembly: nothing here starts, connects or waits."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from decentnode.communication.arena import Arena
 from decentnode.communication.base import (
     STAGING_ALIGNMENT,
     BufferSpec,
@@ -20,6 +22,7 @@ from decentnode.communication.base import (
 from decentnode.communication.device.staging import DeviceStaging, check_device, device_for
 from decentnode.communication.launcher_link.reports import MOST_BYTES
 from decentnode.config import loader as config
+from decentnode.config.checks.workers import computes_on_gpu, why_no_workers
 from decentnode.config.settings import Settings
 from decentnode.config.type_check import unknown
 from decentnode.core.clock import Clock
@@ -71,6 +74,8 @@ from decentnode.training.privacy.base import PrivacyPlan
 from decentnode.training.settings import BATCH_SIZE
 from decentnode.training.training import Hooks, StepExecutor, Training
 
+LEAST_NODES_FOR_WORKERS = 32
+"""Nodes of a process from which on `communication.workers: auto` uses other processes for their steps."""
 REPORT_BYTES = 300
 """Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
@@ -86,6 +91,8 @@ class NodeHost:
     is_shared: bool = False
     """Whether there are several nodes."""
     executor: StepExecutor = field(default_factory=StepExecutor)
+    arena: Arena | None = None
+    """Where the vectors are, if other processes compute the steps."""
     record_file: RecordFile | None = None
     """The file of the records of all nodes; None: each node has its own."""
     module_tensors: dict[torch.device, ModuleTensors] = field(default_factory=dict)
@@ -231,6 +238,27 @@ class Experiment:
         return tuple(processes)
 
     @cached_property
+    def workers(self) -> int:
+        """The processes that compute the local steps of the host process; 0: it does so itself."""
+        communication: Communication = self.settings.communication.make()
+        asked, nodes = communication.plan.workers, self.graph.num_nodes
+        if asked != "auto":
+            return min(asked, nodes)
+        settings = self.settings
+        is_unfit = (
+            nodes < LEAST_NODES_FOR_WORKERS
+            # Nodes of random speeds are hardly ever due at one time, and a message may change the model until
+            # a step ends.
+            or settings.time_model.is_asynchronous
+            # A network may keep in plain attributes what its evaluation needs.
+            or settings.has_foreign_plugins
+            or computes_on_gpu(settings.device)
+            or any(why_no_workers(settings.sharing.make(), settings.training, self.graph.graph))
+        )
+        # One processor is that of the host process, which mixes meanwhile.
+        return 0 if is_unfit else max(0, len(os.sched_getaffinity(0)) - 1)
+
+    @cached_property
     def home(self) -> dict[int, int]:
         """The position of the process of each rank."""
         return {rank: i for i, process in enumerate(self.processes) for rank in process.ranks}
@@ -355,9 +383,12 @@ class Experiment:
     def build(self, rank: int, resources: NodeResources, host: NodeHost, clock: Clock | None = None) -> Node:
         """Builds one node of a process, ready to run; `clock`: its own, by default that of the process."""
         settings, clock, run = self.settings, clock or host.clock, resources.records.parent
-        endpoint = self._endpoint(rank, host.communication)
+        endpoint = self._endpoint(rank, host)
         module_tensors = self._module_tensors(host, endpoint.device)
-        network, vector = module_tensors.module, Vector(module_tensors, endpoint.slots)
+        aside = None
+        if host.arena is not None and settings.communication.overlap:
+            aside = BufferSpec(self.layout.numel, self.layout.dtype, arena=host.arena).vector()
+        network, vector = module_tensors.module, Vector(module_tensors, endpoint.slots, aside)
         sharing = self.sharing_in_run(rank)
         # Between steps, other nodes of the same event loop get their turn.
         pause = (lambda: host.executor.pause(clock)) if host.is_shared else None
@@ -408,7 +439,9 @@ class Experiment:
             kept_beside.append(transcript)
         if (kept := settings.records.models) is not None:
             due = partial(is_due, every=kept.every, rounds=settings.rounds)
-            kept_beside.append(ModelRecords(run, rank, network, is_due=due, warn=warn, attach=vector.attach))
+            kept_beside.append(
+                ModelRecords(run, rank, network, is_due=due, warn=warn, attach=training.attach)
+            )
         record_file = host.record_file or RecordFile(resources.records, [rank], warn)
         records = Records(record_file, beside=kept_beside, clock=clock)
         evaluation = NodeEvaluation(
@@ -475,10 +508,10 @@ class Experiment:
             host.module_tensors[device] = made
         return made
 
-    def _endpoint(self, rank: int, communication: Communication) -> Endpoint:
+    def _endpoint(self, rank: int, host: NodeHost) -> Endpoint:
         device = device_for(self.settings.device, self.mapping.local_rank(rank))
-        memory = replace(self.memory(rank), device=device)
-        endpoint = communication.endpoint(rank, memory)
+        memory = replace(self.memory(rank), device=device, arena=host.arena)
+        endpoint = host.communication.endpoint(rank, memory)
         return endpoint if device == endpoint.device else DeviceStaging(endpoint, memory)
 
     def memory(self, rank: int) -> BufferSpec:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import torch
 
+from decentnode.communication.arena import Arena
 from decentnode.communication.base import Communication, ProcessDirectory
 from decentnode.communication.launcher_link import reports
 from decentnode.communication.launcher_link.handshakes import HandshakeBoard
@@ -28,7 +29,7 @@ from decentnode.core.clock import Clock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import DecentnodeError, ExitCode, explained, is_out_of_memory
+from decentnode.errors import DecentnodeError, ExitCode, WorkerLost, explained, is_out_of_memory
 from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
@@ -37,6 +38,7 @@ from decentnode.node.evaluation import NodeResources
 from decentnode.node.experiment import Experiment, NodeHost
 from decentnode.node.node import Node
 from decentnode.node.rejoin import rejoin_nodes, rejoin_peers
+from decentnode.node.step_workers import StepWorkers
 from decentnode.results.records import RecordFile, private_megabytes
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.loop import VirtualLoop
@@ -98,7 +100,8 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
         # Before anything that may take long: the silence of the previous process does not count.
         for heartbeat in map(fork_context.heartbeats.of, ranks):
             heartbeat.mark(heartbeat.read().round, Activity.START)
-    directory, communication, nodes = _build(fork_context, position, incarnation)
+    directory, host, nodes = _build(fork_context, position, incarnation)
+    communication, executor = host.communication, host.executor
     if experiment.settings.training.compile and not experiment.gradient_sync.one_model:
         # Before this process is ready: neighbors would wait for a round in which it compiled.
         for node in nodes:
@@ -137,6 +140,8 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             )
         # What was made until here stays: a collection need not look at thousands of nodes again and again.
         gc.freeze()
+        # The nodes are as they begin, and nothing but this thread runs.
+        executor.start([node.training for node in nodes])
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             codes = runner.run(_run_nodes(nodes, communication, fork_context, clock))
@@ -144,6 +149,7 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
             # A node that finished may still have slower readers; after a failure no peer counts on it.
             farewell_timeout = experiment.settings.failures.timeouts.farewell
     finally:
+        executor.close()
         # Also after a failure: peers may still read what this process has sent.
         communication.close(farewell_timeout)
     # The codes are ordered by severity.
@@ -195,7 +201,7 @@ def sync_context(
 
 def _build(
     fork_context: ForkContext, position: int, incarnation: int
-) -> tuple[ProcessDirectory, Communication, list[Node]]:
+) -> tuple[ProcessDirectory, NodeHost, list[Node]]:
     """Builds this process, with its transport and its nodes."""
     experiment, heartbeats = fork_context.experiment, fork_context.heartbeats
     ranks, injector = experiment.processes[position].ranks, experiment.injector
@@ -224,8 +230,18 @@ def _build(
     host = NodeHost(
         communication, clock, is_shared=len(ranks) > 1, executor=executor, record_file=record_file
     )
+    if experiment.workers:
+        timeouts = experiment.settings.failures.timeouts
+        vectors = 3 if experiment.settings.communication.overlap else 2
+        host.arena = Arena(vectors * len(ranks), experiment.layout.nbytes)
+        host.executor = StepWorkers(
+            experiment.workers,
+            host.arena,
+            timeout=timeouts.hung_process(timeouts.stuck_process()),
+            marks=lambda rank: heartbeats.of(rank).marks,
+        )
     nodes = [experiment.build(rank, fork_context, host, clock=clocks[rank]) for rank in ranks]
-    return directory, communication, nodes
+    return directory, host, nodes
 
 
 def _start_together(fork_context: ForkContext, position: int, nodes: list[Node]) -> None:
@@ -291,7 +307,8 @@ def _finished(node: Node, rounds: int) -> reports.Finished:
         bytes_sent=counters.sent,
         bytes_received=counters.received,
         # The last evaluation measured it; the kernel takes 5 ms for that.
-        memory_mb=evaluation.peak_memory_mb if scores else private_megabytes(),
+        memory_mb=(evaluation.peak_memory_mb if scores else private_megabytes())
+        + node.training.executor.memory_mb(),
         metrics=scores,
         refused=dict(node.exchange.refused),
         epsilon=private.claimed if private else None,
@@ -308,7 +325,8 @@ def _explain(fork_context: ForkContext, rank: int, error: BaseException, where: 
     # A full disk must not prevent the report to the launcher.
     with contextlib.suppress(OSError):
         if expected:
-            print(line, flush=True)
+            if not isinstance(error, WorkerLost):
+                print(line, flush=True)
         else:
             traceback.print_exception(error)
     out_of_memory = is_out_of_memory(error)

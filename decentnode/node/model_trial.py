@@ -195,7 +195,8 @@ class ModelTrial:
     def _evaluate_elsewhere(self, content: bytes, tests: Samples, scores: dict[str, float]) -> None:
         """Evaluates in a network of its own, as evaluators do."""
         experiment = self.experiment
-        if not experiment.settings.evaluation.background:
+        in_background = experiment.settings.evaluation.background
+        if not in_background and not experiment.workers:
             return
         test, saved = vector_test(experiment), unpacked(content)
         test.load(saved["vector"])
@@ -203,7 +204,8 @@ class ModelTrial:
         self._new().prepare_evaluation(0)
         if not equal(test.run(tests, experiment.plan.batch_size), scores):
             difference = "scores of the model are others in another process, which lacks a plain attribute"
-            raise BadInput.at("evaluation.background", f"the {difference}; {ADVICE}")
+            key = "evaluation.background" if in_background else "communication.workers"
+            raise BadInput.at(key, f"the {difference}; {ADVICE}")
 
     def _report(self, defect: Defect) -> None:
         if self.saves:

@@ -46,6 +46,7 @@ class ConsensusControl(Gossip):
     """The distance r_i of the last mix."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.requirements = replace(self.requirements, plain_sgd=self.slow_down)
 
     def check_chain(self, chain: Chain) -> None:

@@ -1,14 +1,17 @@
 """The server averages what its clients learned."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from decentnode.core.registry import SHARINGS
+from decentnode.core.registry import SHARINGS, name_of
+from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
+from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer
 from decentnode.sharing.blocks.server import ServerSharing
 
 
@@ -22,12 +25,44 @@ class FedAvg(ServerSharing):
     p_i = n_i / sum of all n_j that arrived, n_i the samples of i, or equal. Without transforms and with eta 1
     this is sum_i p_i y_i. Clients send differences, so every transform may be used. The optimizers of the
     clients keep their own state.
+
+    With `outer`, -eta sum_i p_i C(y_i - x) is the gradient of a step of that optimizer at the server. State:
+    its moments and x.
     """
 
     eta: PositiveFloat = 1.0
+    outer: OptimizerMaker | None = None
+    """The server's optimizer; null: the server adds the change."""
+    _outer: OuterOptimizer | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.outer is not None:
+            if type(self).step is not FedAvg.step:
+                raise BadInput.at("outer", f"{name_of(self)} has a step of its own; use fed_avg")
+            self._outer = OuterOptimizer(self.outer)
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(vector)
+        if self._outer is not None:
+            self._outer.begin(self._x)
+
+    def state_dict(self) -> dict[str, Any]:
+        outer = {} if self._outer is None else {"outer": self._outer.state_dict()}
+        return super().state_dict() | outer
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._outer is not None:
+            self._outer.load_state_dict(state["outer"])
 
     def signal(self, vector: Tensor, view: View) -> Tensor:
         return torch.sub(vector, self._x)
 
     def step(self, u: Tensor, parts: Mapping[int, Tensor], view: View) -> None:
-        self._x.add_(u, alpha=self.eta)
+        if self._outer is None:
+            self._x.add_(u, alpha=self.eta)
+        else:
+            # It may be that of another server, which this node followed.
+            self._outer.phi.copy_(self._x)
+            self._outer.step(torch.add(self._x, u, alpha=self.eta))
+            self._x.copy_(self._outer.phi)

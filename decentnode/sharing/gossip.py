@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,9 +14,12 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
 from decentnode.sharing.base import Incoming, Promises, Sharing
+from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.transforms.chain import Chain
 
+CHANGED_BY_OUTER = "share", "mix", "accept", "adjust_gradient"
+"""The hooks that are those of gossip in all schemes that take an outer optimizer."""
 MOST_ERROR = 0.5
 """The most error relative to the model's norm; beyond it models soon differ without bound."""
 
@@ -39,6 +42,11 @@ class Gossip(Sharing):
     transform did not send are filled from the own model (`own`), or count as zero (`zero`). `own` is partial
     sharing, in which the mean of all models drifts. `zero` is right only for a transform that corrects for
     it. Where the chain starts with a change of basis, coefficients are mixed and transformed back once.
+
+    With `outer`, a step of that optimizer leads from phi_i, the model before the local steps, to the new
+    model: phi_i minus the mix is its gradient. On random pairs, SGD with lr eta and momentum beta is NoLoCo
+    (Kolehmainen et al., 2025, arXiv 2506.10911): m_i <- beta m_i + eta (sum_j w_ij y_j - phi_i),
+    x_i <- phi_i + m_i. State: phi and the moments.
     """
 
     promises = Promises(
@@ -51,11 +59,46 @@ class Gossip(Sharing):
     )
 
     fill: Literal["own", "zero"] = "own"
+    outer: OptimizerMaker | None = None
+    """The optimizer of one step in each round, after the mix; null: the mix is the new model."""
     _coefficients: Tensor | None = field(default=None, init=False, repr=False)
     """The model in the chain's basis, from `outgoing` until `mix`, because a change of basis takes long."""
     _sent: Payload | None = field(default=None, init=False, repr=False)
     """The payload for all targets, when `mix` needs it."""
     _watched_weight: float | None = field(default=None, init=False, repr=False)
+    _outer: OuterOptimizer | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.outer is None:
+            return
+        own = [name for name in CHANGED_BY_OUTER if getattr(type(self), name) != getattr(Gossip, name)]
+        if own:
+            raise BadInput.at(
+                "outer", f"{name_of(self)} has equations of its own, which it would break; use gossip"
+            )
+        self._outer = OuterOptimizer(self.outer)
+        # Steps beside the exchange are not in the mix, so they would be missing in the gradient.
+        self.promises = replace(self.promises, overlaps=False)
+
+    def begin(self, vector: Tensor) -> None:
+        super().begin(vector)
+        if self._outer is not None:
+            self._outer.begin(vector)
+
+    def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
+        if self._outer is not None:
+            self._outer.step(mixed)
+            mixed.copy_(self._outer.phi)
+        super().accept(vector, view, mixed)
+
+    def state_dict(self) -> dict[str, Any]:
+        outer = {} if self._outer is None else {"outer": self._outer.state_dict()}
+        return super().state_dict() | outer
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._outer is not None:
+            self._outer.load_state_dict(state["outer"])
 
     def check_chain(self, chain: Chain) -> None:
         if chain.corrects and chain.selects:

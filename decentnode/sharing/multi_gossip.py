@@ -46,6 +46,7 @@ class MultiGossip(Gossip):
     _buffers: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.promises = replace(self.promises, phases=self.steps)
 
     def coefficients(self, graph: WeightedGraph) -> list[float]:

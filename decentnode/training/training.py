@@ -147,6 +147,26 @@ class StepExecutor:
         """Continues with what `optimizer_state` returned, in this run or in another one."""
         training.optimizer.load_state_dict(state)
 
+    def follow_schedule(self, training: "Training", loss: float | None) -> None:
+        """Takes a step of the learning rate schedule, which `training` has made with this loss."""
+
+    def bring_network_state(self, training: "Training") -> None:
+        """Makes the network of this process have the state beside the vector that the last step left."""
+
+    def state_of(self, training: "Training") -> dict[str, Any]:
+        """Returns all that a resumed node needs, where its steps are computed."""
+        return training.local_state()
+
+    def memory_mb(self) -> float:
+        """Returns the memory that it uses beside this process, in MB."""
+        return 0.0
+
+    def start(self, trainings: "Sequence[Training]") -> None:
+        """Is called with the local steps of all nodes before the first step."""
+
+    def close(self) -> None:
+        """Is called after the last step."""
+
 
 class Training:
     """The local steps of one node on its shard, round after round."""
@@ -289,12 +309,12 @@ class Training:
             # In virtual time a step takes none by itself, so its effect comes at its end.
             if pace is not None and clock.is_virtual:
                 submitted = self.submit(tally)
-                await pace.keep(began, round, step, self._beat)
+                await pace.keep(began, round, step, self.beat)
                 self._count(tally, submitted())
             else:
                 await self.step(tally)
             if pace is not None and not clock.is_virtual:
-                await pace.keep(began, round, step, self._beat)
+                await pace.keep(began, round, step, self.beat)
         return self.finish(tally)
 
     def begin(self, round: int) -> Tally:
@@ -312,6 +332,11 @@ class Training:
     def submit(self, tally: Tally) -> SubmittedStep:
         """Begins one more local step of a round. Until its result is taken, nobody may write the vector."""
         return self.executor.submit(self, tally.round, tally.steps)
+
+    def attach(self) -> None:
+        """Makes the network that of this node as its last step has left it."""
+        self.vector.attach()
+        self.executor.bring_network_state(self)
 
     def compute(self, round: int, step: int) -> StepResult:
         """Computes a step of a round in this process; both numbers count from 0."""
@@ -331,15 +356,15 @@ class Training:
         tally.samples += result.samples
         tally.skipped += result.is_skipped
         tally.steps += 1
-        self._beat()
+        self.beat()
         if self.settings.schedule_step == "step":
-            self._step_scheduler()
+            self._schedule()
 
     def finish(self, tally: Tally) -> TrainReport:
         """Ends the local steps of a round; raises RunFailed when a loss is not finite."""
         mean = self._mean(tally.round, tally.losses, tally.sizes)
         if self.settings.schedule_step == "round":
-            self._step_scheduler(mean)
+            self._schedule(mean)
         self.loss = mean
         spent = self.private.claimed if self.private else None
         return TrainReport(
@@ -351,7 +376,7 @@ class Training:
         per_step = self.settings.schedule_step == "step"
         for round in rounds:
             for _ in range(self.steps_in(round) if per_step else 1):
-                self._step_scheduler()
+                self._schedule()
 
     def steps_in(self, round: int) -> int:
         """The local steps that the settings have for this round."""
@@ -408,7 +433,7 @@ class Training:
 
     def prepare_evaluation(self, round: int) -> None:
         """Seeds the generators for an evaluation of the model after a round, and attaches the model."""
-        self.vector.attach()
+        self.attach()
         self._seed(key(self.shard.seed, "evaluate", round, self.shard.rank))
 
     def _accumulate(self, batches: Sequence[Batch]) -> Tensor:
@@ -422,10 +447,11 @@ class Training:
                 losses.append(loss.detach())
                 self.reducer.backward(loss if self.scaler is None else self.scaler.scale * loss)
             if not is_last:
-                self._beat()
+                self.beat()
         return sum(losses[1:], losses[0])
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """Shows that the node makes progress."""
         if self.hooks.beat is not None:
             self.hooks.beat()
 
@@ -455,8 +481,14 @@ class Training:
         """The rank and the step in words, for messages."""
         return f"rank {self.shard.rank}, round {round + 1}, step {step + 1}"
 
-    def _step_scheduler(self, loss: float | None = None) -> None:
-        """Makes one step of the schedule; `loss`: the mean of the round, where there is one."""
+    def _schedule(self, loss: float | None = None) -> None:
+        """Makes one step of the schedule, here and where steps are computed."""
+        if self.scheduler is not None:
+            self.step_scheduler(loss)
+            self.executor.follow_schedule(self, loss)
+
+    def step_scheduler(self, loss: float | None = None) -> None:
+        """Makes one step of the schedule in this process; `loss`: the mean of the round, if there is one."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             if loss is not None:
                 self.scheduler.step(loss)
@@ -468,17 +500,29 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that a resumed node needs beside the vector; tensors are references, not copies."""
+        return self.executor.state_of(self) | {"loss": self.loss}
+
+    def local_state(self) -> dict[str, Any]:
+        """Returns the state in this process, which is that of the node where it computes its steps."""
         self.vector.attach()
         return {
             "optimizer": self.executor.optimizer_state(self),
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
             "scaler": self.scaler.state_dict() if self.scaler else {},
             "minibatches": self.minibatches.state_dict(),
-            "module": self.module_state.state_dict(),
-            "loss_module": self._loss_state.state_dict(),
+            **self.network_state(),
             "loss": self.loss,
             "private": self.private.state_dict() if self.private else {},
         }
+
+    def network_state(self) -> dict[str, Any]:
+        """Returns the state of the network and of the loss beside the vector, which must be attached."""
+        return {"module": self.module_state.state_dict(), "loss_module": self._loss_state.state_dict()}
+
+    def load_network_state(self, state: Mapping[str, Any]) -> None:
+        """Continues from `network_state()`; the vector must be attached."""
+        self.module_state.load_state_dict(state["module"])
+        self._loss_state.load_state_dict(state["loss_module"])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`, bit for bit once the vector is restored, too."""
@@ -493,8 +537,7 @@ class Training:
         self.minibatches.load_state_dict(state["minibatches"])
         self.loss = state.get("loss")
         if "module" in state:
-            self.module_state.load_state_dict(state["module"])
-            self._loss_state.load_state_dict(state["loss_module"])
+            self.load_network_state(state)
         else:
             self.module_state.load_buffers(state["buffers"])
 

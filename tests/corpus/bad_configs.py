@@ -748,7 +748,7 @@ communication: {base_port: '29600'}
     | 15 communication.base_port | must be a whole number > 0 and < 65536, not '29600'
 communication: {nodes_per_process: 0} | 15 communication.nodes_per_process | must be a whole number > 0, not 0
 communication: {name: inproc, base_port: 29600}
-    | 15 communication.base_port | unknown option of inproc (known: overlap)
+    | 15 communication.base_port | unknown option of inproc (known: workers, overlap)
 communication: {local: tcp, base_port: 65533}
     | 15 communication.base_port | the ports 65533..65536 are needed, the last that exists is 65535
 communication: zeromq\nmodel: lenet | 16 model | this key appears twice; the first is in line 9
@@ -1267,5 +1267,12 @@ communication=inproc training.batch_nodes=8 'training.privacy={name: dp_sgd, noi
     | training.batch_nodes | private steps are computed sample by sample; leave it out
 communication=simulated training.seconds_per_round=1 training.pace=instant
     | training.seconds_per_round | needs training.pace in virtual time: ...
+'communication={name: inproc, workers: 2}' sharing=quasi_global training.optimizer=SGD
+    | communication.workers | quasi_global changes each gradient by what it has in the process of the nodes;
+    + use 0 or auto
+'communication={name: inproc, workers: 2}' device=cuda
+    | communication.workers | workers compute on the CPU; use 0 or auto, or device: cpu
+'communication={name: inproc, workers: many}'
+    | communication.workers | must be a whole number >= 0 or 'auto', not 'many'
 """
 """Words after the file BASE, and what follows `command line: `, or whole lines."""

@@ -22,6 +22,7 @@ LONG = (
     "launcher",
     "layout",
     "scale",
+    "simulate",
     "startup",
     "sweep",
     "wrapper_memory",

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from decentnode.core.polling import ready
-from decentnode.core.process_setup import end_thread_pools
+from decentnode.core.process_setup import die_with, end_thread_pools
 from decentnode.core.streams import redirect_output
 from decentnode.errors import STOPPED_BY, StartError
-from decentnode.launcher.processes.fork_server import die_with
 
 
 class ChildProcess:

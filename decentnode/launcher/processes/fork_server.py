@@ -5,7 +5,6 @@ launcher ends, in whatever way, the server kills its children and removes their 
 """
 
 import contextlib
-import ctypes
 import errno
 import gc
 import os
@@ -22,13 +21,12 @@ from decentnode.communication.base import folder_for_sockets
 from decentnode.communication.launcher_link.heartbeats import NO_LAST_ROUND, Activity
 from decentnode.communication.launcher_link.reports import Exited, Failed, Restarted
 from decentnode.core.polling import ready
-from decentnode.core.process_setup import end_thread_pools
+from decentnode.core.process_setup import die_with, end_thread_pools
 from decentnode.core.text import how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import STOPPED_BY, ExitCode, RunFailed, StartError
 from decentnode.node.host_process import PRINT_STACKS, ForkContext, run_host
 
-_PR_SET_PDEATHSIG = 1
 INCARNATIONS = 16
 """Incarnations of one process per start of a machine: the first, and one for each restart."""
 KILL, START = b"k", b"s"
@@ -250,14 +248,6 @@ class ForkServerProcess:
             and fork_context.heartbeats.last_round == NO_LAST_ROUND
             and Activity.END not in activities
         )
-
-
-def die_with(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends, also if it has ended already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have died before the call above took effect.
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def name_socket_directory() -> str:

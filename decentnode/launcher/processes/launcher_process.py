@@ -10,10 +10,9 @@ from collections.abc import Callable
 from math import nan
 from typing import NoReturn
 
-from decentnode.core.process_setup import reset_inherited_signals, signals_that_stop
+from decentnode.core.process_setup import die_with, reset_inherited_signals, signals_that_stop
 from decentnode.core.streams import explain
 from decentnode.errors import STOPPED_BY, ExitCode
-from decentnode.launcher.processes.fork_server import die_with
 
 _PROGRESS = struct.Struct("<ddddd")
 

@@ -50,6 +50,8 @@ class LiveConsole:
         settings, self._metrics = experiment.settings, experiment.metrics
         nodes, rounds = counted(experiment.graph.num_nodes, "node"), counted(settings.rounds, "round")
         hosts = counted(len(experiment.processes), "process", "processes")
+        if experiment.workers:
+            hosts += f" with {counted(experiment.workers, 'worker')}"
         size = f"{experiment.layout.numel:,} parameters"
         self.line(f"{settings.name}: {nodes} in {hosts}, {size}, {rounds}; started in {startup:.1f} s")
         if (sample := experiment.plan.last_ranks) is not None and settings.evaluation.happens(

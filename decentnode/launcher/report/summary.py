@@ -70,6 +70,7 @@ def summarize(
         "seed": settings.seed,
         "nodes": experiment.graph.num_nodes,
         "threads": threads,
+        "workers": experiment.workers,
         "rounds": settings.rounds,
         "parameters": experiment.layout.numel,
         "target": target.described(ended - 1 if finished else None) if target else None,

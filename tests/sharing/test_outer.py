@@ -1,0 +1,171 @@
+"""Outer optimizers beside torch's own on the averaged pseudo-gradient, and dense recursions, in float64."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+import yaml
+
+import decentnode
+from decentnode.config import loader
+from decentnode.errors import ConfigError
+from decentnode.graph.families import FullyConnected, Ring
+from decentnode.graph.mixing import Uniform
+from decentnode.graph.redrawn import RandomMatching
+from decentnode.graph.roles import Federated
+from decentnode.sharing import AllReduce, FedAvg, Gossip
+from decentnode.testing import Lockstep, Quadratics, random_models
+
+N, D, ETA, STEPS = 6, 4, 0.1, 3
+PROBLEM = Quadratics(torch.linspace(0.5, 2, N, dtype=torch.float64), random_models(N, D, seed=3))
+NESTEROV = partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True)
+DILOCO = {"name": "all_reduce", "outer": {"name": "SGD", "lr": 0.7, "momentum": 0.9, "nesterov": True}}
+SMALL = {
+    "name": "small",
+    "rounds": 4,
+    "graph": {"name": "fully_connected", "nodes": 4},
+    "dataset": {"name": "synthetic", "nodes": 4, "samples_per_node": 20, "features": 6},
+    "model": "logistic_regression",
+    "training": {"optimizer": {"name": "SGD", "lr": 0.1}, "batch_size": 4, "steps_per_round": 2},
+    "communication": "inproc",
+    "evaluation": {"every": 0, "final": False},
+}
+
+
+def trained(phi):
+    """The models of all nodes after their local steps from phi, shape (n, d) or (d,)."""
+    x = phi.expand(N, D).clone()
+    for _ in range(STEPS):
+        x -= ETA * torch.stack([PROBLEM.gradient(i, x[i]) for i in range(N)])
+    return x
+
+
+def rounds_of(network, rounds):
+    for _ in range(rounds):
+        for _ in range(STEPS):
+            network.train(PROBLEM.gradient, ETA)
+        network.mix()
+    return network.models
+
+
+@pytest.mark.parametrize(
+    "make",
+    [NESTEROV, partial(torch.optim.SGD, lr=0.5), partial(torch.optim.AdamW, lr=0.1, weight_decay=0.01)],
+    ids=["nesterov", "plain", "adamw"],
+)
+def test_diloco_is_torchs_optimizer_on_the_averaged_pseudo_gradient(make):
+    network = Lockstep(
+        lambda: AllReduce(outer=make), FullyConnected(N), torch.zeros(N, D, dtype=torch.float64)
+    )
+    phi = torch.nn.Parameter(torch.zeros(D, dtype=torch.float64))
+    optimizer = make([phi])
+    for _ in range(8):
+        models = rounds_of(network, 1)
+        phi.grad = phi.detach() - trained(phi.detach()).mean(0)
+        optimizer.step()
+        torch.testing.assert_close(models, phi.detach().expand(N, D), rtol=0, atol=1e-12)
+
+
+def test_without_momentum_and_with_lr_1_it_is_the_scheme_itself():
+    plain = partial(torch.optim.SGD, lr=1.0)
+    for scheme, graph in ((AllReduce, FullyConnected(N)), (Gossip, Ring(N))):
+        start = random_models(N, D, seed=5)
+        ours, usual = (
+            rounds_of(Lockstep(partial(scheme, outer=outer), graph, start), 6) for outer in (plain, None)
+        )
+        torch.testing.assert_close(ours, usual, rtol=0, atol=1e-12)
+
+
+def test_noloco_is_the_published_recursion():
+    """m_i <- beta m_i + eta (mean of the pair's models - phi_i), phi_i <- phi_i + m_i."""
+    eta, beta, graph = 0.7, 0.5, RandomMatching(N, seed=1)
+    network = Lockstep(
+        lambda: Gossip(outer=partial(torch.optim.SGD, lr=eta, momentum=beta)), graph, random_models(N, D)
+    )
+    phi, m = random_models(N, D), torch.zeros(N, D, dtype=torch.float64)
+    for round in range(10):
+        W = torch.eye(N, dtype=torch.float64)
+        for i in range(N):
+            for j in graph.targets(i, round):
+                W[i, i] = W[i, j] = 0.5
+        m = beta * m + eta * (W @ trained(phi) - phi)
+        phi = phi + m
+        torch.testing.assert_close(rounds_of(network, 1), phi, rtol=0, atol=1e-12)
+
+
+def test_a_server_makes_the_outer_step_for_all():
+    network = Lockstep(
+        lambda: FedAvg(outer=NESTEROV, average="equal"),
+        Federated(N, clients=N - 1, down="all"),
+        torch.zeros(N, D, dtype=torch.float64),
+        weights=Uniform(),
+        setup_of=lambda rank: {"samples": int(rank > 0)},
+    )
+    phi = torch.nn.Parameter(torch.zeros(D, dtype=torch.float64))
+    optimizer = NESTEROV([phi])
+    for _ in range(6):
+        for _ in range(STEPS):
+            network.train(lambda i, x: PROBLEM.gradient(i, x) if i else None, ETA)
+        models = network.mix()
+        phi.grad = phi.detach() - trained(phi.detach())[1:].mean(0)
+        optimizer.step()
+        torch.testing.assert_close(models, phi.detach().expand(N, D), rtol=0, atol=1e-12)
+
+
+def test_a_saved_outer_optimizer_continues_bit_for_bit():
+    network = Lockstep(lambda: AllReduce(outer=NESTEROV), FullyConnected(N), random_models(N, D))
+    rounds_of(network, 3)
+    saved = [copy.deepcopy(scheme.state_dict()) for scheme in network.schemes]
+    again = Lockstep(lambda: AllReduce(outer=NESTEROV), FullyConnected(N), network.models)
+    for scheme, state in zip(again.schemes, saved, strict=True):
+        scheme.load_state_dict(state)
+    again.round = network.round
+    assert torch.equal(rounds_of(network, 3), rounds_of(again, 3))
+
+
+def test_it_is_reachable_from_yaml_and_resumes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    straight = decentnode.run(SMALL, progress=False, sharing=DILOCO)
+    first = decentnode.run(SMALL, progress=False, sharing=DILOCO, rounds=2)
+    resumed = decentnode.resume(first.directory, progress=False, rounds=4)
+    plain = decentnode.run(SMALL, progress=False, sharing="all_reduce")
+    hashes = [run.summary["model_hash"] for run in (straight, resumed, plain)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "message"),
+    [
+        (
+            {"name": "quasi_global", "outer": "SGD"},
+            "sharing.outer: quasi_global has equations of its own, which it would break; use gossip",
+        ),
+        (
+            {"name": "fed_adam", "outer": "SGD"},
+            "sharing.outer: fed_adam has a step of its own; use fed_avg",
+        ),
+        (
+            {"name": "gossip", "outer": "LBFGS"},
+            "sharing.outer: LBFGS needs a loss in its step, and between rounds there is none; use SGD",
+        ),
+        (
+            {"name": "gossip", "outer": {"name": "SGD", "lr": -1}},
+            "sharing.outer: SGD: Invalid learning rate: -1",
+        ),
+        (
+            {"name": "gossip", "outer": {"name": "SGD", "momentun": 0.9}},
+            "sharing.outer.momentun: unknown option of SGD; did you mean 'momentum'?",
+        ),
+        (
+            {"name": "gossip", "outer": 3},
+            "sharing.outer: must be a name, or a mapping with its options, not 3",
+        ),
+    ],
+)
+def test_what_cannot_be_an_outer_optimizer_is_refused_in_one_line(tmp_path, sharing, message):
+    with pytest.raises(ConfigError) as error:
+        path = tmp_path / "outer.yaml"
+        path.write_text(yaml.safe_dump(SMALL | {"sharing": sharing}))
+        loader.load(path)
+    assert message in str(error.value)
