@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from decentnode.communication.base import Communication
+from decentnode.config.checks.batch_nodes import BATCH_CHECKS
 from decentnode.config.checks.simulation import SIMULATION_CHECKS
 from decentnode.config.checks.time_model import TIME_CHECKS
 from decentnode.config.checks.workers import WORKER_CHECKS
@@ -470,5 +471,5 @@ CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
     _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
     _weights, _scheme, _negotiated, _gradient_steps, _overlap, _losses, _one_process, _members, _trust,
     _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private, _personal,
-    _port_of_service, *TIME_CHECKS, *SIMULATION_CHECKS, *WORKER_CHECKS,
+    _port_of_service, *TIME_CHECKS, *SIMULATION_CHECKS, *WORKER_CHECKS, *BATCH_CHECKS,
 )  # fmt: skip

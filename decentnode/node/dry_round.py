@@ -24,6 +24,7 @@ from decentnode.errors import BadInput, DecentnodeError, Defect, refuse
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
 from decentnode.models.module_copies import copied
+from decentnode.node.batch_trial import try_batch
 from decentnode.node.child_answers import answer_of
 from decentnode.node.experiment import Experiment
 from decentnode.node.late_imports import COMPILER
@@ -52,7 +53,8 @@ def is_needed(settings: Settings) -> bool:
     """Whether a part of the round may fail on this machine, or comes from outside this package."""
     training = settings.training
     may_fail = training.amp == "float16" or bool(training.compile)
-    return settings.has_foreign_plugins or (may_fail and is_on_cpu(settings))
+    batches = training.batch_nodes is not None
+    return settings.has_foreign_plugins or batches or (may_fail and is_on_cpu(settings))
 
 
 class Findings(msgspec.Struct):
@@ -96,6 +98,8 @@ def findings(experiment: Experiment, saves: bool = False) -> Findings:
     try:
         nodes = DryNodes(experiment)
         nodes.train()
+        if experiment.settings.training.batch_nodes is not None and nodes.trained is not None:
+            try_batch(experiment, nodes.trained)
         result.defects += nodes.code()
         if not result.defects:
             asynchronous = experiment.settings.time_model.is_asynchronous

@@ -66,6 +66,7 @@ from decentnode.sharing.asynchronous.base import AsyncSharing
 from decentnode.sharing.base import Setup, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import beside, stay_in_vector
 from decentnode.sharing.overlays import on_overlay
+from decentnode.training.batched.executor import BatchedExecutor, nodes_at_once
 from decentnode.training.evaluation import LocalLoss, VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
@@ -399,7 +400,7 @@ class Experiment:
         network, vector = module_tensors.module, Vector(module_tensors, endpoint.slots, aside)
         sharing = self.sharing_in_run(rank, vector)
         # Between steps, other nodes of the same event loop get their turn.
-        pause = (lambda: clock.sleep(0)) if host.is_shared else None
+        pause = (lambda: host.executor.pause(clock)) if host.is_shared else None
         scheduler = RoundScheduler(settings.rounds, endpoint, resources.heartbeats, clock=clock)
         if self.injector is not None:
             scheduler.heartbeat = self.injector.heartbeat(rank, scheduler.heartbeat, resources.reporter)
@@ -489,6 +490,18 @@ class Experiment:
             scheduler=scheduler,
             checkpoints=checkpoints,
         )
+
+    def step_executor(self, nodes: int) -> StepExecutor:
+        """Returns what computes the local steps of so many nodes of a process."""
+        most = self.settings.training.batch_nodes
+        if most == "auto":
+            device = device_for(self.settings.device, 0)
+            most = nodes_at_once(self.network, self.layout, device)
+            if most == 1:
+                executor = StepExecutor()
+                executor.news = "training.batch_nodes: auto: the steps of this model are faster one by one"
+                return executor
+        return StepExecutor() if most is None else BatchedExecutor(self.network, self.layout, nodes, most)
 
     def _module_tensors(self, host: NodeHost, device: torch.device) -> ModuleTensors:
         """The network of a node, which all nodes of its process take turns with if that is possible."""

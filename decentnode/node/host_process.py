@@ -121,8 +121,8 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
     run_id = fork_context.identity.message_id
     # The run id is known only now: the machines agree on it at the rendezvous.
     communication.open(first_peers, run_id, deadline, absent)
-    if communication.news:
-        fork_context.reporter.send(reports.Notice(ranks[0], communication.news))
+    for news in filter(None, (communication.news, nodes[0].training.executor.news)):
+        fork_context.reporter.send(reports.Notice(ranks[0], news))
     farewell_timeout = Timeouts.least_farewell
     try:
         if incarnation:
@@ -226,7 +226,10 @@ def _build(
     record_file = None
     if len(ranks) > MOST_RECORD_FILES:
         record_file = RecordFile(fork_context.records, ranks, partial(fork_context.report_disk, ranks[0]))
-    host = NodeHost(communication, clock, is_shared=len(ranks) > 1, record_file=record_file)
+    executor = experiment.step_executor(len(ranks))
+    host = NodeHost(
+        communication, clock, is_shared=len(ranks) > 1, executor=executor, record_file=record_file
+    )
     if experiment.workers:
         timeouts = experiment.settings.failures.timeouts
         vectors = 3 if experiment.settings.communication.overlap else 2

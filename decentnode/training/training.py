@@ -128,9 +128,24 @@ class StepExecutor:
     have submitted may be computed together, or in other processes.
     """
 
+    news: str = ""
+    """One line for the console at the start; empty: none."""
+
     def submit(self, training: "Training", round: int, step: int) -> SubmittedStep:
         """Takes a step of a node's round; both numbers count from 0."""
         return partial(training.compute, round, step)
+
+    async def pause(self, clock: Clock) -> None:
+        """Lets the other nodes of the process have their turn, while a step is submitted."""
+        await clock.sleep(0)
+
+    def optimizer_state(self, training: "Training") -> dict[str, Any]:
+        """Returns `state_dict()` of a node's optimizer; tensors are references."""
+        return training.optimizer.state_dict()
+
+    def load_optimizer_state(self, training: "Training", state: dict[str, Any]) -> None:
+        """Continues with what `optimizer_state` returned, in this run or in another one."""
+        training.optimizer.load_state_dict(state)
 
     def follow_schedule(self, training: "Training", loss: float | None) -> None:
         """Takes a step of the learning rate schedule, which `training` has made with this loss."""
@@ -328,7 +343,7 @@ class Training:
         self.vector.attach()
         if not step:
             self.module.train()
-        batches = self._batches(round, step)
+        batches = self.batches(round, step)
         loss, is_skipped = self._step(round, step, batches)
         return StepResult(
             loss, is_skipped, count=sum(map(self.objective.count, batches)), samples=sum(map(len, batches))
@@ -370,8 +385,8 @@ class Training:
         per_epoch = self.minibatches.steps_per_epoch(self.settings.accumulate)
         return self.settings.steps(self.shard.rank, round, per_epoch)
 
-    def _batches(self, round: int, step: int) -> list[Batch]:
-        """The minibatches of a step, augmented by random numbers of their own."""
+    def batches(self, round: int, step: int) -> list[Batch]:
+        """Takes the minibatches of a step, augmented by random numbers of their own."""
         batches = self.minibatches.several(self.settings.accumulate)
         if not self.augmentation:
             return batches
@@ -402,7 +417,7 @@ class Training:
         except SkippedStep as skipped:
             if self.scaler is not None and self.scaler.is_exhausted:
                 raise RunFailed(
-                    f"{self._place(round, step)}: the gradient is not finite in float16; training.amp: "
+                    f"{self.place(round, step)}: the gradient is not finite in float16; training.amp: "
                     "bfloat16 has the range of float32"
                 ) from None
             return skipped.loss, True
@@ -457,13 +472,14 @@ class Training:
         for step, value in enumerate(values):
             if not math.isfinite(value):
                 raise RunFailed(
-                    f"{self._place(round, step)}: the loss is {value}; a learning rate below "
+                    f"{self.place(round, step)}: the loss is {value}; a learning rate below "
                     f"{self.learning_rate:g} or training.clip_norm would help"
                 )
         total = sum(map(self.objective.total, values, sizes))
         return self.reducer.mean(round, len(sizes) - 1, total, samples=sum(sizes))
 
-    def _place(self, round: int, step: int) -> str:
+    def place(self, round: int, step: int) -> str:
+        """The rank and the step in words, for messages."""
         return f"rank {self.shard.rank}, round {round + 1}, step {step + 1}"
 
     def _schedule(self, loss: float | None = None) -> None:
@@ -491,7 +507,7 @@ class Training:
         """Returns the state in this process, which is that of the node where it computes its steps."""
         self.vector.attach()
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.executor.optimizer_state(self),
             "scheduler": self.scheduler.state_dict() if self.scheduler else {},
             "scaler": self.scaler.state_dict() if self.scaler else {},
             "minibatches": self.minibatches.state_dict(),
@@ -512,7 +528,7 @@ class Training:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`, bit for bit once the vector is restored, too."""
         self.vector.attach()
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.executor.load_optimizer_state(self, state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])
         if self.scaler:

@@ -555,6 +555,7 @@ dtype: float16 | 12 training.dtype | must be 'float64' or 'float32' or 'bfloat16
 amp: true | 12 training.amp | must be 'bfloat16' or 'float16' or null, not true
 dtype: float64\n  amp: bfloat16
     | 13 training.amp | needs training.dtype: float32; float64 would lose its digits
+batch_nodes: all | 12 training.batch_nodes | must be a whole number > 0 or 'auto' or null, not 'all'
 accumulate: 0 | 12 training.accumulate | must be a whole number > 0, not 0
 compile: fast
     | 12 training.compile | must be true or false or 'default' or 'reduce-overhead' or 'max-autotune' or
@@ -1271,6 +1272,18 @@ training.pace.step_seconds=-5ms
     | training.pace.device | must have one class for each of the 4 ranks or 1 machines, not 2
 'training.pace={step_seconds: 1, device_classes: device.csv}'
     | training.pace.device_classes | no such file: {here}/device.csv; did you mean 'devices.csv'?
+training.batch_nodes=auto
+    | training.batch_nodes | needs all nodes in one process, and zeromq has several; use inproc or simulated
+communication=inproc training.batch_nodes=8 'training.optimizer={name: LBFGS}'
+    | training.batch_nodes | LBFGS does not change each number by its own gradient alone; leave it out, or use
+    + SGD or Adam
+communication=inproc training.batch_nodes=8 training.amp=bfloat16
+    | training.batch_nodes | sums of 16 bits are not the same in batches of nodes; leave it out, or use
+    + float32
+communication=inproc training.batch_nodes=8 training.compile=true
+    | training.batch_nodes | training.compile is for the steps of one node; leave one of both out
+communication=inproc training.batch_nodes=8 'training.privacy={name: dp_sgd, noise: 1, clip: 1, delta: 0.001}'
+    | training.batch_nodes | private steps are computed sample by sample; leave it out
 communication=simulated training.seconds_per_round=1 training.pace=instant
     | training.seconds_per_round | needs training.pace in virtual time: ...
 'communication={name: inproc, workers: 2}' sharing=quasi_global training.optimizer=SGD

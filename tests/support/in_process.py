@@ -55,7 +55,8 @@ class Nodes:
         communication = experiment.settings.communication.make()
         if clock is not None:
             communication.prepare(ProcessDirectory(experiment.processes, 0, "", clock=clock), 0)
-        host = NodeHost(communication, clock or Clock(), is_shared=True)
+        executor = experiment.step_executor(count)
+        host = NodeHost(communication, clock or Clock(), is_shared=True, executor=executor)
         self.nodes = [experiment.build(rank, resources, host) for rank in range(count)]
         # Property tests make hundreds of these in one process, and a user may open 1,024 files.
         for node in self.nodes:

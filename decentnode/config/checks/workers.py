@@ -18,6 +18,8 @@ def why_no_workers(sharing: SharingBase, training: TrainingSettings, graph: Grap
         yield f"{name_of(sharing)} changes each gradient by what it has in the process of the nodes"
     if training.privacy is not None:
         yield "private steps are accounted for in the process of the nodes"
+    if training.batch_nodes is not None:
+        yield "steps of several nodes are computed in their process (training.batch_nodes)"
     if training.compile is not False:
         yield "networks are compiled in the process of the nodes (training.compile)"
     if graph.needs_service:

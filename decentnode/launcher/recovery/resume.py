@@ -40,9 +40,9 @@ from decentnode.results.records import cut_back, read_records, record_files, wri
 
 MAY_CHANGE = (
     "rounds", "evaluation", "failures", "checkpoint", "records", "machine", "communication", "security",
-    "run_dir", "mapping.rendezvous_port", "training.port", "training.trusted_network",
+    "run_dir", "mapping.rendezvous_port", "training.port", "training.trusted_network", "training.batch_nodes",
 )  # fmt: skip
-"""Keys that change no number of a model; in `mapping` also the addresses."""
+"""Keys that change no number of a model, or its rounding alone; in `mapping` also the addresses."""
 MUST_STAY = ("communication.overlap",)
 """Exceptions below those keys, which do change numbers."""
 UNIMPORTANT = {"port": None, "trusted_network": None}
@@ -270,7 +270,7 @@ def settings_digest(experiment: Experiment) -> str:
         checkpoint=CheckpointSettings(), records=RecordSettings(), security="none",
         communication=replace(settings.communication, name="", options=nothing),
         mapping=replace(settings.mapping, name="", options=nothing),
-        training=replace(settings.training, gradient_sync=lasting_sync),
+        training=replace(settings.training, gradient_sync=lasting_sync, batch_nodes=None),
     )  # fmt: skip
     return config.digest(lasting, experiment.graph.graph)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from decentnode.core.registry import TASKS
 from decentnode.datasets.base import LoadedDataset
@@ -43,7 +42,9 @@ class Classification(Task):
 
     def loss(self, outputs: Tensor, labels: Tensor, loss: nn.Module) -> Tensor:
         if isinstance(loss, PER_CLASS_LOSSES):
-            labels = one_hot(labels, outputs.shape[1]).movedim(-1, 1).to(outputs.dtype)
+            # Not torch's one_hot, which looks at the values, and so has no rule for several nodes at once.
+            is_class = labels.unsqueeze(-1) == torch.arange(outputs.shape[1], device=labels.device)
+            labels = is_class.movedim(-1, 1).to(outputs.dtype)
         return super().loss(outputs, labels, loss)
 
     def sums(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,1 @@
+"""Local steps of many nodes of one process that are computed together."""

@@ -1,0 +1,208 @@
+"""Steps of several nodes at once against the loop of each node alone."""
+
+import asyncio
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from decentnode.core.vector import ModuleTensors, ParameterLayout, Vector
+from decentnode.errors import RunFailed
+from decentnode.models.base import initial_model
+from decentnode.models.lenet import LeNet
+from decentnode.training.augmentation.mixup import Mixup
+from decentnode.training.batched import stacked_optimizer, steps
+from decentnode.training.batched.executor import BatchedExecutor
+from decentnode.training.minibatches import Shard
+from decentnode.training.optim import ELEMENTWISE
+from decentnode.training.settings import Factory, TrainingSettings
+from decentnode.training.tasks import NextToken
+from decentnode.training.training import Hooks, StepExecutor, Training
+from tests.training.test_steps_of_several_minibatches import Texts, exact, texts, weighted
+from tests.training.test_training import toy_net, toy_samples
+
+NODES = 5
+MOMENTUM = Factory(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
+
+
+def drawn_toward_zero(gradient, vector, step):
+    """Changes a gradient as a scheme may: by the model and the number of the step."""
+    gradient.add_(vector, alpha=0.1 * (step + 1))
+
+
+class Nodes:
+    """Nodes with samples of their own, as many as their rank says; they take turns with one network."""
+
+    def __init__(self, network, samples, executor=None, adjust=None, dtype=torch.float64, **options):
+        options = {"optimizer": MOMENTUM, "batch_size": 4, "steps_per_round": 3} | options
+        settings = TrainingSettings(**options)
+        module = copy.deepcopy(network).to(dtype)
+        layout = ParameterLayout.of(module, False, settings.channels_last(module), dtype)
+        tensors = ModuleTensors(module, layout)
+        self.executor = (
+            StepExecutor() if executor is None else BatchedExecutor(module, layout, NODES, executor)
+        )
+        hooks = Hooks(adjust_gradient=adjust, pause=lambda: asyncio.sleep(0))
+        vectors = [
+            Vector(tensors, tuple(torch.empty(layout.numel, dtype=dtype) for _ in range(2)))
+            for _ in range(NODES)
+        ]
+        self.nodes = [
+            Training(
+                module, vector, settings, hooks=hooks, executor=self.executor,
+                shard=Shard(samples, torch.arange(rank, len(samples), 1 + rank % 2), 7, rank),
+            )
+            for rank, vector in enumerate(vectors)
+        ]  # fmt: skip
+
+    def train(self, *rounds):
+        """The reports of all nodes, round by round."""
+
+        async def together(round):
+            return await asyncio.gather(*(node.train(round) for node in self.nodes))
+
+        return [report for round in rounds for report in asyncio.run(together(round))]
+
+    @property
+    def models(self):
+        return torch.stack([node.vector.values for node in self.nodes])
+
+
+def compared(network, samples, tolerance=1e-12, most=3, rounds=3, **options):
+    """Trains both ways and compares models, losses and states of optimizers; returns the batched nodes."""
+    loop, batched = Nodes(network, samples, **options), Nodes(network, samples, most, **options)
+    start = loop.models.clone()
+    exact_reports, reports = loop.train(*range(rounds)), batched.train(*range(rounds))
+    moved = (loop.models - start).norm()
+    assert moved > 0
+    assert (batched.models - loop.models).norm() <= tolerance * moved
+    for report, exact_report in zip(reports, exact_reports, strict=True):
+        assert report.loss == pytest.approx(exact_report.loss, rel=max(tolerance, 1e-10))
+        assert (report.steps, report.samples) == (exact_report.steps, exact_report.samples)
+    for node, alone in zip(batched.nodes, loop.nodes, strict=True):
+        state, expected = (training.state_dict()["optimizer"] for training in (node, alone))
+        # AccumAdam chooses its kernel in its own first step.
+        assert [group | {"fused": None} for group in state["param_groups"]] == [
+            group | {"fused": None} for group in expected["param_groups"]
+        ]
+        for index, values in expected["state"].items():
+            assert values.keys() == state["state"][index].keys()
+            for name, value in values.items():
+                torch.testing.assert_close(
+                    state["state"][index][name], value, rtol=1e-6, atol=max(1e-12, tolerance)
+                )
+    return batched
+
+
+def options_of(cls):
+    return {"lr": 0.05, "momentum": 0.9, "dampening": 0.1} if cls is torch.optim.SGD else {"lr": 0.05}
+
+
+@pytest.mark.parametrize("cls", ELEMENTWISE, ids=lambda cls: cls.__name__)
+def test_each_elementwise_optimizer_is_the_loop_and_continues_it(cls):
+    """Also from one way to the other: what one saves, the other continues."""
+    samples, network = exact(toy_samples(19)), toy_net()
+    options = {"optimizer": Factory(cls, options_of(cls)), "epochs_per_round": 1, "steps_per_round": None}
+    batched = compared(network, samples, **options)
+    for first, second in ((None, 2), (2, None)):
+        before, after = Nodes(network, samples, first, **options), Nodes(network, samples, second, **options)
+        before.train(0, 1)
+        for old, new in zip(before.nodes, after.nodes, strict=True):
+            new.vector.values.copy_(old.vector.values)
+            new.load_state_dict(copy.deepcopy(old.state_dict()))
+        after.train(2)
+        # Torch's own optimizers load numbers of their state in another precision.
+        torch.testing.assert_close(after.models, batched.models, rtol=1e-7, atol=1e-8)
+
+
+ADAMW = Factory(torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.3})
+LENET = initial_model(LeNet(), (3, 32, 32), 10, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("samples", "network", "options"),
+    [
+        (exact(toy_samples(19)), toy_net, {"optimizer": ADAMW, "decay": "weights", "clip_norm": 0.3}),
+        (exact(toy_samples(19)), toy_net,
+         {"optimizer": Factory(torch.optim.AdamW, {**ADAMW.options, "fused": True}), "decay": "weights"}),
+        (exact(toy_samples(19)), toy_net, {"accumulate": 3, "adjust": drawn_toward_zero, "clip_norm": 0.5}),
+        (exact(toy_samples(19)), toy_net,
+         {"accumulate": 2, "loss": Factory(nn.CrossEntropyLoss, {"reduction": "sum"})}),
+        (exact(toy_samples(19)), toy_net, {"loss": Factory(nn.MSELoss)}),
+        (exact(toy_samples(19)), toy_net, {"minibatches": "reshuffle", "augmentation": (Factory(Mixup),)}),
+        (exact(toy_samples(19)), toy_net,
+         {"scheduler": Factory(lr_scheduler.ExponentialLR, {"gamma": 0.5}), "schedule_step": "step"}),
+        (weighted(toy_samples(19)), toy_net, {"accumulate": 2}),
+        (texts(16), Texts, {"task": Factory(NextToken), "accumulate": 2, "batch_size": 3}),
+        (exact(toy_samples(8, (3, 32, 32), 10)), lambda: LENET, {"rounds": 1}),
+        (exact(toy_samples(8, (3, 32, 32), 10)), lambda: LENET,
+         {"rounds": 1, "memory_format": "channels_last"}),
+    ],
+    ids=["decays", "fused", "scheme", "sum", "one-hot", "mixup", "schedule", "weights", "ignored",
+         "convolutions", "channels last"],
+)  # fmt: skip
+def test_all_that_a_step_may_have_is_the_loop(samples, network, options):
+    torch.manual_seed(3)
+    compared(network(), samples, **options)
+
+
+def test_float32_is_within_its_tolerance_and_rates_of_nodes_differ():
+    samples = toy_samples(40)
+    constant = Factory(lr_scheduler.ConstantLR, {"factor": 1.0})
+    batched = compared(toy_net(), samples, tolerance=1e-4, dtype=torch.float32, scheduler=constant)
+    batched.nodes[2].optimizer.param_groups[0]["lr"] = 0.0
+    before = batched.models
+    batched.train(3)
+    moved = (batched.models - before).norm(dim=1)
+    # Its momentum changes, its model does not.
+    assert moved[2] == 0 < moved[[0, 1, 3, 4]].min()
+
+
+def test_a_run_whose_steps_are_not_those_of_the_loop_ends(monkeypatch):
+    samples = exact(toy_samples(19))
+    dropout = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    with pytest.raises(
+        RunFailed, match=r"rank 0, round 1, step 1: the network draws random numbers, such as"
+    ):
+        Nodes(dropout, samples, 3).train(0)
+    original = steps.BatchedSteps._gradients
+
+    def too_long(*args):
+        gradients, losses = original(*args)
+        return 1.001 * gradients, losses
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps.BatchedSteps, "_gradients", too_long)
+        with pytest.raises(
+            RunFailed,
+            match=r"training.batch_nodes: rank 0, .* the gradient differs .* by 1.0e-03 of its norm",
+        ):
+            Nodes(toy_net(), samples, 3).train(0)
+    step = stacked_optimizer.StackedOptimizer.step
+
+    def too_far(self, nodes, groups, values, gradients):
+        step(self, nodes, groups, values, 2 * gradients)
+
+    monkeypatch.setattr(stacked_optimizer.StackedOptimizer, "step", too_far)
+    with pytest.raises(
+        RunFailed, match=r"the model differs from that of a node alone by 1.0e\+00 of its norm"
+    ):
+        Nodes(toy_net(), samples, 3).train(0)
+
+
+def test_nodes_of_unequal_places_and_numbers_of_steps_keep_their_own_state():
+    """Batches that are no interval of nodes, in another order in each round."""
+    samples = replace(exact(toy_samples(40)), groups=None)
+    options = {"optimizer": Factory(torch.optim.Adam, {"lr": 0.05}), "steps_per_round": 1}
+    loop, batched = Nodes(toy_net(), samples, **options), Nodes(toy_net(), samples, 5, **options)
+
+    async def some(nodes, ranks, round):
+        await asyncio.gather(*(nodes.nodes[rank].train(round) for rank in ranks))
+
+    for round, ranks in enumerate([(0, 1, 2, 3, 4), (4, 2, 0), (1, 3), (3, 0, 4), (0, 1, 2, 3, 4)]):
+        for nodes in (loop, batched):
+            asyncio.run(some(nodes, ranks, round))
+    torch.testing.assert_close(batched.models, loop.models, rtol=1e-12, atol=1e-13)
