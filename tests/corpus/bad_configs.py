@@ -650,6 +650,8 @@ name: levels, inner: {name: gossip, fil: own}
     | 14 sharing.inner.fil | unknown option of gossip; did you mean 'fill'?
 name: gradient_tracking
     | 11 training.optimizer | gradient_tracking needs plain SGD, as its equations are about gradient ...
+name: demo, beta: 1
+    | 14 sharing.beta | must be a number >= 0 and < 1, not 1
 name: krum
     | 14 sharing | krum with faults 1 needs 5 models, and rank 0 has 3 with its own; lower faults, add ...
 
