@@ -12,6 +12,7 @@ from decentnode.sharing.consensus_control import ConsensusControl
 from decentnode.sharing.d2 import D2
 from decentnode.sharing.decent_lam import DecentLam
 from decentnode.sharing.deep_squeeze import DeepSqueeze
+from decentnode.sharing.demo import DeMo
 from decentnode.sharing.exact_diffusion import ExactDiffusion
 from decentnode.sharing.fed_avg import FedAvg
 from decentnode.sharing.fed_opt import FedAdam, FedYogi
@@ -50,7 +51,7 @@ from decentnode.sharing.zip_dl import ZipDl
 
 __all__ = [
     "D2", "AllReduce", "Balance", "Beer", "BeerPerEdge", "Cesar", "Choco", "ChocoPerEdge", "ClippedGossip",
-    "ConsensusControl", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
+    "ConsensusControl", "DeMo", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
     "FedStc", "FedYogi", "Gasloc", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
     "Median", "Moniqua", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",
     "Promises", "PushSum", "QuasiGlobal", "RelaySum", "Requirements", "Rfa", "Scaffold", "SchemeWrapper",

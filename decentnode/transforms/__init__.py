@@ -1,5 +1,6 @@
 """Transforms: payload to payload, with an inverse; one per file."""
 
+from decentnode.transforms.basis.dct import Dct
 from decentnode.transforms.basis.fourier import Fourier
 from decentnode.transforms.basis.low_rank import LowRank
 from decentnode.transforms.basis.wavelet import Wavelet
@@ -19,12 +20,13 @@ from decentnode.transforms.quantize.qsgd import Qsgd
 from decentnode.transforms.quantize.sign import Sign
 from decentnode.transforms.quantize.ternary import Ternary
 from decentnode.transforms.quantize.uniform import Uniform
+from decentnode.transforms.sparsify.chunk_top_k import ChunkTopK
 from decentnode.transforms.sparsify.random_k import RandomK
 from decentnode.transforms.sparsify.threshold import Threshold
 from decentnode.transforms.sparsify.top_k import TopK
 
 __all__ = [
-    "Auto", "Bitmap", "Cast", "Clip", "EliasGamma", "ErrorFeedback", "Fourier", "Fpzip", "GaussianNoise",
-    "LowRank", "Lz4", "Pcodec", "Qsgd", "RandomK", "Rice", "Sign", "Ternary", "Threshold", "TopK",
-    "Uniform", "Wavelet", "Zstd",
+    "Auto", "Bitmap", "Cast", "ChunkTopK", "Clip", "Dct", "EliasGamma", "ErrorFeedback", "Fourier", "Fpzip",
+    "GaussianNoise", "LowRank", "Lz4", "Pcodec", "Qsgd", "RandomK", "Rice", "Sign", "Ternary", "Threshold",
+    "TopK", "Uniform", "Wavelet", "Zstd",
 ]  # fmt: skip

@@ -12,7 +12,6 @@ from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput
 from decentnode.transforms.base import VECTOR, Context
 from decentnode.transforms.chain import Wrapper
-from decentnode.transforms.sparsify.top_k import TopK
 
 
 @TRANSFORMS.register("error_feedback")
@@ -43,8 +42,10 @@ class ErrorFeedback(Wrapper):
         for transform in self.rest_of_chain.stages:
             if isinstance(transform, Wrapper):
                 raise BadInput(f"corrects what {name_of(transform)} after it corrects already")
-            if isinstance(transform, TopK) and transform.remembers:
-                raise BadInput("keeps what top_k by change leaves out in mind twice: select by magnitude")
+            if transform.depends_on_signal and transform.remembers:
+                raise BadInput(
+                    f"keeps what {name_of(transform)} by change leaves out in mind twice: select by magnitude"
+                )
         self._residual = torch.zeros(self.dimension, dtype=accumulator(input_layout.fields[0].dtype))
         return self.rest_of_chain.layout
 

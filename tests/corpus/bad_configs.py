@@ -652,6 +652,8 @@ name: levels, inner: {name: gossip, fil: own}
     | 14 sharing.inner.fil | unknown option of gossip; did you mean 'fill'?
 name: gradient_tracking
     | 11 training.optimizer | gradient_tracking needs plain SGD, as its equations are about gradient ...
+name: demo, beta: 1
+    | 14 sharing.beta | must be a number >= 0 and < 1, not 1
 name: krum
     | 14 sharing | krum with faults 1 needs 5 models, and rank 0 has 3 with its own; lower faults, add ...
 
@@ -716,6 +718,18 @@ transforms: [{name: gaussian_noise, sigma: -1}]
     | 14 sharing.transforms[0].sigma | must be a number > 0, not -1
 transforms: [{name: wavelet, family: syn2}]
     | 14 sharing.transforms[0] | wavelet knows no family 'syn2'; did you mean 'sym2'?
+transforms: [{name: dct, chunk: 2000}]
+    | 14 sharing.transforms[0].chunk | must be a whole number > 0 and <= 1024, not 2000
+transforms: [wavelet, {name: dct, matrices: true}]
+    | 14 sharing.transforms[1] | dct with matrices needs the model's, which a change of basis before it takes
+    + away
+transforms: [{name: chunk_top_k, chunk: 0}]
+    | 14 sharing.transforms[0].chunk | must be a whole number > 0, not 0
+transforms: [{name: chunk_top_k, by: training}]
+    | 14 sharing.transforms[0].by | must be 'magnitude' or 'change' or null, not 'training'
+transforms: [chunk_top_k, rice]
+    | 14 sharing.transforms[1] | rice codes indices, but those before it are coded already; leave one of them
+    + out, or set packed: false in chunk_top_k
 transforms: [{name: zstd, level: 23}]
     | 14 sharing.transforms[0].level | must be a whole number >= -7 and <= 22, not 23
 transforms: [zstd, {name: top_k, fraction: 0.1}]

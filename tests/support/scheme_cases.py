@@ -28,6 +28,7 @@ from decentnode.sharing import (
     ConsensusControl,
     DecentLam,
     DeepSqueeze,
+    DeMo,
     ExactDiffusion,
     FedAdam,
     FedAvg,
@@ -209,6 +210,14 @@ CASES: dict[str, Case] = {
     "d2": Case(D2, graphs=(Chain(8), Ring(7), FullyConnected(6))),
     "decent_lam": Case(DecentLam, chains=(plain, cast)),
     "deep_squeeze": Case(DeepSqueeze, chains=LOSSY),
+    "demo": Case(lambda: DeMo(0.3, matrices=False), graphs=(FullyConnected(5),), chains=(plain, cast)),
+    "demo matrices": Case(
+        lambda: DeMo(0.3, chunk=2),
+        graphs=(FullyConnected(5),),
+        chains=(plain,),
+        length=28,
+        parameters=MATRICES,
+    ),
     "exact_diffusion": Case(ExactDiffusion),
     "fed_adam": Case(FedAdam, graphs=SERVED, weights=Uniform(), chains=(plain, coded)),
     "fed_avg": Case(

@@ -16,6 +16,7 @@ from torch import Tensor
 from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.transforms import Auto, Bitmap, Cast, EliasGamma, Qsgd, Rice, Sign, Ternary, Uniform
 from decentnode.transforms.base import Transform
+from decentnode.transforms.basis.dct import Dct
 from decentnode.transforms.basis.fourier import Fourier
 from decentnode.transforms.basis.low_rank import LowRank
 from decentnode.transforms.basis.wavelet import Wavelet
@@ -26,6 +27,7 @@ from decentnode.transforms.coding.zstd import Zstd
 from decentnode.transforms.error_feedback import ErrorFeedback
 from decentnode.transforms.privacy.clip import Clip
 from decentnode.transforms.privacy.gaussian_noise import GaussianNoise
+from decentnode.transforms.sparsify.chunk_top_k import ChunkTopK
 from decentnode.transforms.sparsify.random_k import RandomK
 from decentnode.transforms.sparsify.selection import count
 from decentnode.transforms.sparsify.threshold import Threshold
@@ -165,6 +167,18 @@ def a_matrix(length: int) -> ParameterLayout:
     sizes = (((rows, rows), 0), ((length - rows**2,), rows**2))
     return ParameterLayout(tuple(Entry(f"at {start}", torch.Size(shape), start) for shape, start in sizes))
 
+
+CASES |= {
+    "chunk_top_k": Case(lambda: [ChunkTopK(0.1, 16)], by_norm(0.95)),
+    "chunk_top_k change": Case(lambda: [ChunkTopK(0.1, 300, by="change")], by_norm(0.95)),
+    "chunk_top_k not packed": Case(lambda: [ChunkTopK(0.1, 16, packed=False), Rice()], by_norm(0.95)),
+    "chunk_top_k coded": Case(lambda: [ErrorFeedback(), ChunkTopK(0.1, 9), Cast()], by_norm(1.0)),
+    "dct": Case(lambda: [Dct()], of_precision(10)),
+    "dct matrices": Case(lambda: [Dct(6, matrices=True)], of_precision(10), parameters=a_matrix),
+    "dct selected": Case(
+        lambda: [Dct(4, matrices=True), ChunkTopK(0.2, 16)], by_norm(1.0), parameters=a_matrix
+    ),
+}
 
 BYTE_CODERS = {"zstd": Zstd, "lz4": Lz4, "pcodec": Pcodec, "fpzip": Fpzip}
 CASES |= {name: Case(lambda coder=coder: [coder()]) for name, coder in BYTE_CODERS.items()}

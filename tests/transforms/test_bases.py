@@ -5,15 +5,17 @@ from itertools import cycle
 import numpy as np
 import pytest
 import pywt
+import scipy.fft
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.graph.families import Ring
 from decentnode.sharing import Gossip
 from decentnode.testing import Lockstep
-from decentnode.transforms import Cast, Clip, Fourier, RandomK, TopK, Wavelet
+from decentnode.transforms import Cast, ChunkTopK, Clip, Dct, Fourier, RandomK, TopK, Wavelet
 from decentnode.transforms.base import Context
 from decentnode.transforms.chain import Chain
 
@@ -29,6 +31,8 @@ BASES = {
     "blocks of 8": lambda: Fourier(8),
     "blocks of 7": lambda: Fourier(7),
     "whole": lambda: Fourier(0),
+    "dct": lambda: Dct(),
+    "dct of 7": lambda: Dct(7),
 }
 each_basis = pytest.mark.parametrize("make", BASES.values(), ids=BASES)
 
@@ -143,6 +147,62 @@ def test_a_wave_is_one_coefficient():
     kept = Chain([Fourier(), TopK(1 / 64)], 64, F64)
     decoded = kept.decode(kept.encode(wave, CONTEXT), CONTEXT)
     assert torch.allclose(decoded, wave, rtol=0, atol=1e-13)
+
+
+# Cosines.
+
+MODEL = ParameterLayout(
+    (Entry("weight", torch.Size([13, 17]), 0), Entry("bias", torch.Size([11]), 221),
+     Entry("kernel", torch.Size([3, 2, 2, 5]), 232, channels_last=True), Entry("scale", torch.Size([]), 292))
+)  # fmt: skip
+"""293 values, in matrices and otherwise."""
+
+
+def test_the_coefficients_are_scipys():
+    x = random(100).numpy()
+    parts = [scipy.fft.dct(part, norm="ortho") for part in np.split(x, [32, 64, 96])]
+    coefficients = Chain([Dct(32)], 100, F64).to_basis(torch.from_numpy(x)).numpy()
+    assert np.allclose(coefficients, np.concatenate(parts), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_matrices_are_transformed_in_blocks_of_both_sides(dtype):
+    """Block by block, whole ones first; each tensor by itself; whatever the order of a kernel in memory."""
+    x = random(MODEL.numel, dtype=dtype)
+    chain = Chain([Dct(8, matrices=True)], MODEL.numel, dtype, MODEL)
+    coefficients, expected = chain.to_basis(x), []
+    for entry in MODEL.entries:
+        m = entry.shape[0] if len(entry.shape) > 1 else 1
+        matrix = x[entry.offset :][: entry.shape.numel()].double().numpy().reshape(m, -1)
+        # Rows and columns of whole blocks, then the rest of the columns, and the same of the last rows.
+        height, width = m // 8 * 8, matrix.shape[1] // 8 * 8
+        for rows in (matrix[:height], matrix[height:]):
+            for part, w in ((rows[:, :width], 8), (rows[:, width:], matrix.shape[1] - width)):
+                for start in range(0, part.shape[0], 8):
+                    for left in range(0, part.shape[1], max(1, w)):
+                        block = part[start : start + 8, left : left + w]
+                        expected.append(scipy.fft.dctn(block, norm="ortho").ravel())
+    assert np.allclose(coefficients, np.concatenate(expected), rtol=0, atol=1e-5 if dtype is F32 else 1e-13)
+    back = chain.from_basis(coefficients, CONTEXT)
+    assert torch.allclose(back, x, rtol=0, atol=1e-6 if dtype is F32 else 1e-13)
+
+
+def test_a_smooth_matrix_is_few_coefficients_of_its_block():
+    t = (torch.arange(64, dtype=F64) + 0.5) / 64
+    wave = torch.cos(3 * torch.pi * t)[:, None] * torch.cos(5 * torch.pi * t)
+    layout = ParameterLayout((Entry("w", torch.Size([64, 128]), 0),))
+    x = torch.cat([wave, 2 * wave], 1).flatten()
+    kept = Chain([Dct(matrices=True), ChunkTopK(1 / 4096)], 8192, F64, layout)
+    payload = kept.encode(x, CONTEXT)
+    assert payload["values"].tolist() == pytest.approx([32, 64]) and payload["index_code"].numel() == 3
+    assert torch.allclose(kept.decode(payload, CONTEXT), x, rtol=0, atol=1e-12)
+
+
+def test_matrices_need_the_models():
+    with pytest.raises(BadInput, match=r"^transforms\[1\]: dct with matrices needs the model's, which"):
+        Chain([Wavelet(), Dct(matrices=True)], MODEL.numel, F64, MODEL)
+    with pytest.raises(BadInput, match="dct with matrices takes whole models of 293 values, not 300"):
+        Chain([Dct(matrices=True)], 300, F64, MODEL)
 
 
 # In a chain.

@@ -9,6 +9,7 @@ from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput
 from decentnode.transforms import (  # fmt: skip
     Cast,
+    ChunkTopK,
     Clip,
     ErrorFeedback,
     GaussianNoise,
@@ -17,6 +18,7 @@ from decentnode.transforms import (  # fmt: skip
     Sign,
     Threshold,
     TopK,
+    Uniform,
     Wavelet,
 )
 from decentnode.transforms.base import Context
@@ -26,6 +28,7 @@ F32, F64 = torch.float32, torch.float64
 RESTS = {
     "top_k": lambda: [TopK(0.1)],
     "top_k, rice": lambda: [TopK(0.1), Rice()],
+    "chunk_top_k, uniform": lambda: [ChunkTopK(0.1, 16), Uniform(2)],
     "random_k": lambda: [RandomK(0.2)],
     "threshold": lambda: [Threshold(1.5)],
     "sign": lambda: [Sign()],
@@ -137,6 +140,7 @@ def test_it_puts_on_the_wire_what_follows_puts_there():
         ([TopK(), ErrorFeedback(), Sign()], r"^transforms\[1\]: error_feedback takes dense but top_k gives"),
         ([ErrorFeedback(), ErrorFeedback(), TopK()], "error_feedback corrects what error_feedback after"),
         ([ErrorFeedback(), TopK(by="change")], r"^transforms\[0\]: error_feedback .* select by magnitude$"),
+        ([ErrorFeedback(), ChunkTopK(by="change")], "keeps what chunk_top_k by change leaves out in mind"),
         ([Clip(1.0), ErrorFeedback(), TopK([])], r"^transforms\[2\]: top_k needs one fraction or more$"),
     ],
 )  # fmt: skip

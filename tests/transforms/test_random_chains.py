@@ -20,7 +20,14 @@ OURS = {name: cls for name, cls in TRANSFORMS.classes().items() if cls.__module_
 fractions = st.sampled_from([0.01, 0.1, 0.5, 1.0])
 OPTIONS = {
     "cast": {"dtype": st.sampled_from(["fp16", "bf16"])},
+    "chunk_top_k": {
+        "fraction": fractions,
+        "chunk": st.sampled_from([1, 8, 100, 4096]),
+        "by": st.sampled_from(["magnitude", "change"]),
+        "packed": st.booleans(),
+    },
     "clip": {"norm": st.sampled_from([0.5, 100.0])},
+    "dct": {"chunk": st.sampled_from([1, 5, 64])},
     "fourier": {"block": st.sampled_from([0, 16, 4096])},
     "gaussian_noise": {"sigma": st.just(0.01), "scope": st.sampled_from(["shared", "neighbor"])},
     "qsgd": {"levels": st.sampled_from([1, 16, 127]), "norm": st.sampled_from(["l2", "max"])},
@@ -41,6 +48,7 @@ OPTIONS = {
 # What a stage loses at most, as a part of the norm of what it gets, for n values; the others lose nothing.
 LOSSES = {
     "cast": lambda t, n: 2.0**-8,
+    "chunk_top_k": lambda t, n: 1.0,
     "clip": lambda t, n: 1.0,
     "low_rank": lambda t, n: 1.0,
     "qsgd": lambda t, n: math.sqrt(n) / t.levels,
@@ -68,8 +76,10 @@ def of_names(*names):
 @st.composite
 def legal_chains(draw):
     """Bases, then perhaps privacy, a selection, values in few bits, coded indices, coded bytes."""
-    chain = draw(st.lists(of_names("fourier", "wavelet"), max_size=2))
-    selection = draw(of_names("top_k", "threshold", "random_k")) if draw(st.booleans()) else None
+    chain = draw(st.lists(of_names("dct", "fourier", "wavelet"), max_size=2))
+    selection = (
+        draw(of_names("top_k", "chunk_top_k", "threshold", "random_k")) if draw(st.booleans()) else None
+    )
     if draw(st.booleans()):
         chain.append(draw(of_names("clip")))
     if draw(st.booleans()):
@@ -81,7 +91,7 @@ def legal_chains(draw):
         chain.append(selection)
     if draw(st.booleans()):
         chain.append(draw(of_names("cast", "qsgd", "sign", "ternary", "uniform")))
-    if selection and Chain(chain, 5).layout.has_indices:
+    if selection and any(f.name == "indices" for f in Chain(chain, 5).layout.fields):
         chain += draw(st.lists(of_names(*INDEX_CODERS), max_size=1))
     return chain + draw(st.lists(of_names(*BYTE_CODERS), max_size=1))
 
@@ -125,7 +135,8 @@ def breaks_an_order(transforms):
         if form not in transform.accepts or (name in INDEX_CODERS and not has_indices):
             return True
         form = transform.emits or form
-        has_indices = (has_indices or name in {"top_k", "threshold"}) and name not in INDEX_CODERS
+        selects = name in {"top_k", "threshold"} or (name == "chunk_top_k" and not transform.packed)
+        has_indices = (has_indices or selects) and name not in INDEX_CODERS
     return False
 
 

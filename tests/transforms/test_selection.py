@@ -22,6 +22,7 @@ from decentnode.transforms import (
     Auto,
     Bitmap,
     Cast,
+    ChunkTopK,
     Clip,
     EliasGamma,
     RandomK,
@@ -258,6 +259,66 @@ def test_a_coder_behind_a_selection_in_part_is_still_needed():
 def test_a_list_of_no_fractions_is_refused():
     with pytest.raises(BadInput, match=r"^transforms\[0\]: top_k needs one fraction or more$"):
         chain_of(TopK([]), n=4)
+
+
+# chunk_top_k.
+
+
+@given(
+    n=st.integers(0, 90),
+    chunk=st.integers(1, 40),
+    part=st.floats(0.01, 1),
+    by=st.sampled_from(["magnitude", "change"]),
+)
+@pytest.mark.parametrize("packed", [True, False])
+def test_each_chunk_sends_what_top_k_would_send_of_it(packed, n, chunk, part, by):
+    chain = chain_of(ChunkTopK(part, chunk, by=by, packed=packed), n=n)
+    whole = [chain_of(TopK(part, by=by), n=len(piece)) for piece in torch.zeros(n).split(chunk)]
+    for round in range(3):
+        x = (4 * random(n, seed=round)).round()  # many are equal
+        context = Context(1, round, 3)
+        payload = chain.encode(x, context)
+        decoded = chain.decode(Payload.parse(chain.layout, payload.buffer), context)
+        expected = [
+            c.decode(c.encode(piece, context), context)
+            for c, piece in zip(whole, x.split(chunk), strict=False)
+        ]
+        assert torch.equal(decoded, torch.cat([*expected, x[:0]]))
+
+
+@pytest.mark.parametrize(
+    ("n", "options", "index_bytes"),
+    [
+        (3 * 4096, {}, 3 * 64 * 12 // 8),
+        (3 * 4096, {"packed": False}, 3 * 64 * 4),
+        (4096 + 100, {}, (64 + 2) * 12 // 8),
+        (500, {"chunk": 64, "fraction": 1 / 16}, (7 * 4 + 3) * 6 // 8 + 1),
+        (500, {"fraction": 1.0}, 0),
+        (500, {"chunk": 1}, 0),
+    ],
+)
+def test_indices_take_the_bits_of_a_chunk(n, options, index_bytes):
+    payload = chain_of(ChunkTopK(**options), n=n, dtype=torch.float32).encode(random(n).float(), CONTEXT)
+    assert payload.index_bytes == index_bytes
+    values = 4 * payload["values"].numel()
+    assert payload.nbytes == (-(-values // 8) * 8 if index_bytes else values) + index_bytes
+
+
+def test_rice_takes_fewer_bits_than_packed_indices():
+    n = 64 * 4096
+    coded = chain_of(ChunkTopK(packed=False), Rice(), n=n, dtype=torch.float32)
+    bits = 8 * coded.encode(random(n).float(), CONTEXT).index_bytes / 4096
+    assert bits == pytest.approx(7.6, abs=0.15), "the figure in the docstring"
+    with pytest.raises(BadInput, match=r"^transforms\[1\]: rice .* set packed: false in chunk_top_k$"):
+        chain_of(ChunkTopK(), Rice(), n=n)
+
+
+def test_an_index_beyond_the_last_chunk_is_refused():
+    chain = chain_of(ChunkTopK(0.5, 6), n=10)
+    buffer = chain.encode(random(10), CONTEXT).buffer.clone()
+    buffer[-2:] = 0xFF
+    with pytest.raises(PayloadError, match="index 7 in a chunk of 6 values"):
+        chain.decode(Payload.parse(chain.layout, buffer), CONTEXT)
 
 
 # random_k.

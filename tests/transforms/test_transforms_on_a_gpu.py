@@ -24,6 +24,9 @@ STAY = {
     "top_k of layers": [("top_k", {"fraction": 0.3, "per_layer": True})],
     "top_k by change": [("top_k", {"by": "change"})],
     "top_k, several fractions": [("top_k", {"fraction": [0.1, 0.4, 1.0], "metadata_cap": 0.5})],
+    "chunk_top_k": [("chunk_top_k", {"fraction": 0.05, "chunk": 100})],
+    "chunk_top_k by change": [("chunk_top_k", {"fraction": 0.05, "by": "change", "packed": False})],
+    "dct": [("dct", {"matrices": True})],
     "random_k": [("random_k", {"fraction": 0.1})],
     "random_k, all": [("random_k", {"fraction": 1.0})],
     "random_k, few of layers": [("random_k", {"fraction": 0.002, "per_layer": True})],
@@ -48,7 +51,7 @@ FIRST_DRAW = {"low_rank": 2 * (40 + 75)}
 """Numbers that were drawn on the CPU and copied, before round 0 alone."""
 MOST_WAITS = {"random_k": 50}
 """Single numbers that the host waits for in a round: whether all are finite, how many there are; else 12."""
-ROUNDS_OTHERWISE = {"qsgd", "sign", "ternary", "low_rank", "clip", "threshold"}
+ROUNDS_OTHERWISE = {"dct", "qsgd", "sign", "ternary", "low_rank", "clip", "threshold"}
 """Transforms with a sum or a factorization, which a real GPU may round otherwise than the CPU."""
 
 

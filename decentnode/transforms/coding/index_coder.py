@@ -52,6 +52,11 @@ class IndexCoder(Transform):
         if self._passes:
             return input_layout
         if not index_fields:
+            if any(f.name == CODE for f in input_layout.fields):
+                raise BadInput(
+                    "codes indices, but those before it are coded already; leave one of them out, or set "
+                    "packed: false in chunk_top_k"
+                )
             raise BadInput("codes indices, but what comes before gives none")
         (self._indices,) = index_fields
         most = self.most_bytes(self._indices.elements, self.dimension)
