@@ -226,10 +226,7 @@ def _build(
     record_file = None
     if len(ranks) > MOST_RECORD_FILES:
         record_file = RecordFile(fork_context.records, ranks, partial(fork_context.report_disk, ranks[0]))
-    executor = experiment.step_executor(len(ranks))
-    host = NodeHost(
-        communication, clock, is_shared=len(ranks) > 1, executor=executor, record_file=record_file
-    )
+    host = NodeHost(communication, clock, is_shared=len(ranks) > 1, record_file=record_file)
     if experiment.workers:
         timeouts = experiment.settings.failures.timeouts
         vectors = 3 if experiment.settings.communication.overlap else 2
@@ -240,6 +237,8 @@ def _build(
             timeout=timeouts.hung_process(timeouts.stuck_process()),
             marks=lambda rank: heartbeats.of(rank).marks,
         )
+    else:
+        host.executor = experiment.step_executor(len(ranks))
     nodes = [experiment.build(rank, fork_context, host, clock=clocks[rank]) for rank in ranks]
     return directory, host, nodes
 

@@ -5,7 +5,8 @@
 costs: processor time of a node in a round among 256, 1,024, 4,096 and 16,384 nodes, from pairs of runs of
 different lengths. large: one run of 16,384 nodes and 40 rounds, with its memory and the processor time of the
 launcher. lenet: 1,024 nodes of LeNet (89,834 parameters) on images like CIFAR-10, 20 rounds. overhead:
-what a node's round takes beside its step and its mix, all nodes in this process.
+what a node's round takes beside its step and its mix, all nodes in this process. batch: a step by the loop
+beside one in batches of nodes (training.batch_nodes), in turns; the rest of a round is left out.
 """
 
 import asyncio
@@ -39,13 +40,14 @@ from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.training.training import StepExecutor, StepResult, SubmittedStep, Training
 
-PARTS = ("costs", "large", "lenet", "overhead")
+PARTS = ("batch", "costs", "large", "lenet", "overhead")
 NODES = (256, 1024, 4096, 16384)
 WORK = 16384
 """Rounds of all nodes together between the two runs of a pair, at least."""
 MOST_NODES, ROUNDS, LENET_NODES, LENET_ROUNDS, OVERHEAD_NODES, OVERHEAD_ROUNDS = 16384, 40, 1024, 20, 256, 60
 SMALL_NODES, SMALL_ROUNDS = 64, 4
-REPEATS = 3
+REPEATS, LEAST_BATCH_GAIN = 3, 8
+BATCH_NODES, BATCH_ROUNDS = 1024, 20
 MOST_GROWTH, MOST_MINUTES, MOST_GB, MOST_OVERHEAD_MS, MOST_SHARE = 1.3, 10, 12, 0.25, 0.05
 LIMIT = 3600.0
 """Seconds of one run, at most."""
@@ -130,8 +132,13 @@ class NoSteps(StepExecutor):
         return lambda: self._result
 
 
-def in_process(nodes: int, rounds: int, executor: StepExecutor) -> tuple[float, float]:
-    """Milliseconds of processor time of a node's round, and of the mix in it, all in this process."""
+def in_process(
+    nodes: int, rounds: int, executor: StepExecutor | None = None, *overrides: str
+) -> tuple[float, float]:
+    """Milliseconds of processor time of a node's round, and of the mix in it, all in this process.
+
+    `executor`: of the steps, by default that of the settings.
+    """
     mixing, mix = [0.0], Gossip.mix
 
     def timed(*arguments: Any) -> None:
@@ -140,7 +147,10 @@ def in_process(nodes: int, rounds: int, executor: StepExecutor) -> tuple[float, 
         mixing[0] += time.perf_counter() - began
 
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        built = built_nodes(Path(folder), nodes, rounds, executor)
+        experiment = Experiment.from_yaml(
+            CONFIGS / "simulate.yaml", [*of_nodes(nodes, rounds), *QUIET, *overrides]
+        )
+        built = built_nodes(Path(folder), experiment, executor or experiment.step_executor(nodes))
         Gossip.mix = timed  # type: ignore[method-assign, assignment]
         try:
             with asyncio.Runner(loop_factory=partial(VirtualLoop, built[0].exchange.clock)) as runner:
@@ -159,9 +169,9 @@ async def spent_by(calls: Sequence[Callable[[], Any]]) -> float:
     return time.process_time() - began
 
 
-def built_nodes(folder: Path, nodes: int, rounds: int, executor: StepExecutor) -> list[Any]:
+def built_nodes(folder: Path, experiment: Experiment, executor: StepExecutor) -> list[Any]:
     """Nodes that are ready to run."""
-    experiment = Experiment.from_yaml(CONFIGS / "simulate.yaml", [*of_nodes(nodes, rounds), *QUIET])
+    nodes = experiment.graph.num_nodes
     reading, writing = os.pipe()
     os.close(reading)
     layout = experiment.layout
@@ -217,8 +227,25 @@ def main() -> None:
                 part="overhead", nodes=size, rounds=rounds, round_ms=round(whole, 3),
                 step_ms=round(whole - bare, 3), mix_ms=round(mix, 3), rest_ms=round(bare - mix, 3),
             )  # fmt: skip
-        rest = statistics.median(line["rest_ms"] for line in table)
+        rest = statistics.median(line["rest_ms"] for line in table if line["part"] == "overhead")
         targets.append(Target("ms of a round beside its step and mix", rest, "at most", MOST_OVERHEAD_MS))
+    if "batch" in parts:
+        size, rounds = (SMALL_NODES, SMALL_ROUNDS) if small else (BATCH_NODES, BATCH_ROUNDS)
+        gains = []
+        for _ in range(1 if small else REPEATS):
+            bare, _ = in_process(size, rounds, NoSteps())
+            loop, batch = (
+                in_process(size, rounds, None, f"training.batch_nodes={most}")[0] - bare
+                for most in ("null", "auto")
+            )
+            gains.append(loop / batch)
+            add(
+                part="batch", nodes=size, rounds=rounds, loop_us=round(1000 * loop),
+                batch_us=round(1000 * batch), gain=round(loop / batch, 2),
+            )  # fmt: skip
+        ratio["batch_nodes"] = round(statistics.median(gains), 2)
+        name = "a step of the loop over one in batches of nodes"
+        targets.append(Target(name, statistics.median(gains), "at least", LEAST_BATCH_GAIN))
     if "costs" in parts:
         costs = {n: cost(n, arguments.override, 2 if small else None) for n in ([nodes] if small else NODES)}
         for n, milliseconds in costs.items():
