@@ -22,7 +22,7 @@ from decentnode.transforms.chain import Chain
 class Gasloc(Gossip):
     """Accelerated gossip of proposals (GASLoC: Cagnasso et al., 2026, arXiv 2606.11081; by a summary of it).
 
-    y_i = phi_i + eta (x_i - phi_i),   phi_i <- sum_j w_ij y_j + gamma (y_i - y_i_before)
+    y_i = phi_i + eta (x_i - phi_i),   phi_i <- sum_j w_ij y_j + gamma (y_i - y_i_before), gamma the `momentum`
 
     phi_i is the model before the local steps, x_i the one after them, and y_i_before the proposal of the
     round before, at first phi_i. The mean of all models makes the steps of SGD with Nesterov momentum gamma
@@ -33,7 +33,7 @@ class Gasloc(Gossip):
     state: ClassVar[tuple[str, ...]] = ("_phi", "_before")
 
     eta: PositiveFloat = 0.7
-    gamma: Annotated[float, Ge(0), Lt(1)] = 0.9
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
 
     def preserves_mean(self, chain: Chain) -> bool:
         return False
@@ -49,8 +49,8 @@ class Gasloc(Gossip):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         super().mix(self._y, incoming, view, out)
-        if self.gamma:
-            out.add_(self._y, alpha=self.gamma).sub_(self._before, alpha=self.gamma)
+        if self.momentum:
+            out.add_(self._y, alpha=self.momentum).sub_(self._before, alpha=self.momentum)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         super().accept(vector, view, mixed)

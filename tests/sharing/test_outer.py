@@ -173,7 +173,7 @@ def test_what_cannot_be_an_outer_optimizer_is_refused_in_one_line(tmp_path, shar
 
 def test_gasloc_is_its_recursion_and_its_mean_is_sgd_with_nesterov_momentum():
     eta, gamma, graph = 0.7, 0.6, Ring(N)
-    network = Lockstep(lambda: Gasloc(eta=eta, gamma=gamma), graph, random_models(1, D).expand(N, D))
+    network = Lockstep(lambda: Gasloc(eta=eta, momentum=gamma), graph, random_models(1, D).expand(N, D))
     W = torch.eye(N, dtype=torch.float64) / 3
     for i in range(N):
         W[i, (i + 1) % N] = W[i, (i - 1) % N] = 1 / 3
@@ -195,13 +195,14 @@ def test_gasloc_is_its_recursion_and_its_mean_is_sgd_with_nesterov_momentum():
 def test_gasloc_without_momentum_is_gossip_bit_for_bit_and_decays_as_its_roots():
     start = random_models(N, D, seed=9)
     ours, usual = (
-        rounds_of(Lockstep(make, Ring(N), start), 5) for make in (lambda: Gasloc(eta=1.0, gamma=0.0), Gossip)
+        rounds_of(Lockstep(make, Ring(N), start), 5)
+        for make in (lambda: Gasloc(eta=1.0, momentum=0.0), Gossip)
     )
     assert torch.equal(ours, usual)
     # Without steps an eigenvector of I - W decays by the roots of r^2 - (1 - eigenvalue + gamma) r + gamma.
     gamma, eigenvalue = 0.5, 4 / 3
     alternating = torch.tensor([1.0, -1.0] * (N // 2), dtype=torch.float64)[:, None].repeat(1, D)
-    network = Lockstep(lambda: Gasloc(eta=1.0, gamma=gamma), Ring(N), alternating)
+    network = Lockstep(lambda: Gasloc(eta=1.0, momentum=gamma), Ring(N), alternating)
     expected = [1.0, 1 - eigenvalue]
     for _ in range(8):
         expected.append((1 - eigenvalue + gamma) * expected[-1] - gamma * expected[-2])

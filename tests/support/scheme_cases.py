@@ -226,7 +226,7 @@ CASES: dict[str, Case] = {
     "fed_prox": Case(lambda: FedProx(mu=0.5), graphs=SERVED, weights=Uniform()),
     "fed_stc": Case(lambda: FedStc(fraction=0.3), graphs=UPDATES, weights=Uniform(), chains=(plain,)),
     "fed_yogi": Case(FedYogi, graphs=SERVED, weights=Uniform(), chains=(plain,)),
-    "gasloc": Case(lambda: Gasloc(gamma=0.5), chains=LOSSY),
+    "gasloc": Case(lambda: Gasloc(momentum=0.5), chains=LOSSY),
     "geometric_median": Case(GeometricMedian, chains=LOSSY),
     "gossip": Case(
         Gossip,
