@@ -22,7 +22,7 @@ from decentnode.transforms.chain import Chain
 class Gasloc(Gossip):
     """Accelerated gossip of proposals (GASLoC: Cagnasso et al., 2026, arXiv 2606.11081; by a summary of it).
 
-    y_i = phi_i + eta (x_i - phi_i),   phi_i <- sum_j w_ij y_j + gamma (y_i - y_i_before), gamma the `momentum`
+    y_i = phi_i + eta (x_i - phi_i),   phi_i <- sum_j w_ij y_j + gamma (y_i - y_i_before)
 
     phi_i is the model before the local steps, x_i the one after them, and y_i_before the proposal of the
     round before, at first phi_i. The mean of all models makes the steps of SGD with Nesterov momentum gamma
@@ -34,6 +34,7 @@ class Gasloc(Gossip):
 
     eta: PositiveFloat = 0.7
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """gamma."""
 
     def preserves_mean(self, chain: Chain) -> bool:
         return False
