@@ -170,6 +170,11 @@ class View:
         return view
 
     @property
+    def rests(self) -> bool:
+        """Whether the node neither trains nor exchanges, so that no momentum may move its model."""
+        return not (self.learning_rate or self.sources or self.targets)
+
+    @property
     def degree(self) -> int:
         """The number of nodes that the node receives from."""
         return len(self.sources)

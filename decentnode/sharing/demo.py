@@ -10,10 +10,12 @@ from torch import Tensor
 from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.core.vector import AdjustGradient
+from decentnode.errors import RunFailed
 from decentnode.graph.base import View
 from decentnode.options import Fraction
 from decentnode.sharing.base import Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.momentum import Decay
+from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.base import Transform
 from decentnode.transforms.basis.dct import Chunk, Dct
 from decentnode.transforms.sparsify.chunk_top_k import ChunkTopK
@@ -80,6 +82,10 @@ class DeMo(Sharing):
         gradient.zero_()
 
     def outgoing(self, vector: Tensor, view: View) -> Mapping[int, Payload]:
+        # The model is not sent, so nobody else would see it.
+        if not is_finite(vector):
+            where = f"rank {view.rank}, round {view.round + 1}"
+            raise RunFailed(f"{where}: its own {self.flaw_of(vector)}")
         self._m.mul_(self.beta)
         if self._steps and self._gradients is not None:
             self._m.add_(self._gradients, alpha=1 / self._steps)

@@ -50,10 +50,11 @@ class Gasloc(Gossip):
 
     def mix(self, vector: Tensor, incoming: Incoming, view: View, out: Tensor) -> None:
         super().mix(self._y, incoming, view, out)
-        if self.momentum:
+        if self.momentum and not view.rests:
             out.add_(self._y, alpha=self.momentum).sub_(self._before, alpha=self.momentum)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         super().accept(vector, view, mixed)
-        self._phi.copy_(mixed)
-        self._before = self._y
+        if not view.rests:
+            self._phi.copy_(mixed)
+            self._before = self._y

@@ -86,7 +86,7 @@ class Gossip(Sharing):
             self._outer.begin(vector)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
-        if self._outer is not None:
+        if self._outer is not None and not view.rests:
             self._outer.step(mixed)
             mixed.copy_(self._outer.phi)
         super().accept(vector, view, mixed)

@@ -233,8 +233,9 @@ class WatchedLauncher(Launcher):
 
     def models(self) -> dict[str, Any]:
         """The vectors of the nodes that finished, as they were evaluated in the end."""
-        ranks = {report.rank for _, report in self.reports if isinstance(report, Finished)}
-        return {str(rank): self._evaluators.snapshots.vector(rank).double().numpy() for rank in sorted(ranks)}
+        rounds = {report.rank: report.rounds for _, report in self.reports if isinstance(report, Finished)}
+        vector = self._evaluators.snapshots.vector
+        return {str(rank): vector(rank, rounds[rank] - 1).double().numpy() for rank in sorted(rounds)}
 
 
 def _launch(trial: Trial, folder: Path) -> NoReturn:

@@ -55,7 +55,8 @@ EXPERIMENT = SimpleNamespace(
     settings=SimpleNamespace(name="trial", rounds=40, evaluation=EvaluationSettings()),
     graph=SimpleNamespace(num_nodes=3),
     processes=(1, 2),
-    layout=SimpleNamespace(numel=4810),
+    workers=0,
+    layout=SimpleNamespace(numel=4810, size="4,810 parameters"),
     metrics=CLASSIFICATION,
     plan=SimpleNamespace(last_ranks=None),
 )

@@ -334,7 +334,10 @@ def _draw_spread(axes: Axes, x: list[float], spread: Spread, style: Style, are_m
 
 def line_label(run: RunCurves, are_many: bool = False) -> str:
     """Returns what the line of a curve is, and over which nodes: often some alone are tested."""
-    what, before = "median" if are_many else "mean", [len(row.ranks) for row in run.rows[:-1]]
+    what = "median" if are_many else "mean"
+    if not run.rows:
+        return what
+    before = [len(row.ranks) for row in run.rows[:-1]]
     last = len(run.rows[-1].ranks)
     fewest = min(before, default=last)
     if fewest < last:
