@@ -47,6 +47,8 @@ from decentnode.training.gradient_sync import SyncContext
 
 MOST_RECORD_FILES = 256
 """The nodes of a process that have files of records of their own; more of them share one."""
+OBJECTS_PER_NODE = 100
+"""New objects of a node between two collections of garbage: about those of two rounds."""
 PRINT_STACKS = signal.SIGUSR1
 """Makes a process write the stacks of all threads to its log, whatever it is doing."""
 
@@ -138,8 +140,10 @@ def _run(fork_context: ForkContext, position: int, incarnation: int) -> ExitCode
                     sync_context(experiment.settings.failures, node, directory, run_id=run_id)
                 )
             )
-        # What was made until here stays: a collection need not look at thousands of nodes again and again.
+        # What was made until here stays, and so do the objects of a round, for as long as thousands of nodes
+        # are in it: collections need not look at them again and again.
         gc.freeze()
+        gc.set_threshold(max(gc.get_threshold()[0], OBJECTS_PER_NODE * len(nodes)), *gc.get_threshold()[1:])
         # The nodes are as they begin, and nothing but this thread runs.
         executor.start([node.training for node in nodes])
         loop_factory = partial(VirtualLoop, clock) if isinstance(clock, VirtualClock) else None
