@@ -74,8 +74,9 @@ from decentnode.training.privacy.base import PrivacyPlan
 from decentnode.training.settings import BATCH_SIZE
 from decentnode.training.training import Hooks, StepExecutor, Training
 
-LEAST_NODES_FOR_WORKERS = 32
-"""Nodes of a process from which on `communication.workers: auto` uses other processes for their steps."""
+LEAST_NODES_FOR_WORKERS, LEAST_PARAMETERS_FOR_WORKERS = 32, 20_000
+"""Nodes of a process, and parameters of the model, from which on `communication.workers: auto` uses other
+processes for the steps: shorter steps take less than sending them away."""
 REPORT_BYTES = 300
 """Bytes of the report of a node's end, without its metrics."""
 NUMBER_BYTES = 21
@@ -249,6 +250,7 @@ class Experiment:
         settings = self.settings
         is_unfit = (
             nodes < LEAST_NODES_FOR_WORKERS
+            or self.layout.numel < LEAST_PARAMETERS_FOR_WORKERS
             # Nodes of random speeds are hardly ever due at one time, and a message may change the model until
             # a step ends.
             or settings.time_model.is_asynchronous
