@@ -305,7 +305,7 @@ class Vector:
 
     @property
     def shared_spare(self) -> Tensor:
-        """The same part of the slot for the next mix."""
+        """The part of the spare slot for the mix of what a scheme shares; its content is undefined."""
         return self.spare[: self.layout.shared.numel]
 
     def keep_personal(self) -> None:

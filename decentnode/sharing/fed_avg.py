@@ -1,8 +1,7 @@
 """The server averages what its clients learned."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,13 +10,13 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
-from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer
+from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter
 from decentnode.sharing.blocks.server import ServerSharing
 
 
 @SHARINGS.register("fed_avg")
 @dataclass
-class FedAvg(ServerSharing):
+class FedAvg(SavesOuter, ServerSharing):
     """Averages the clients' models at a server (McMahan et al., AISTATS 2017, Alg. 1).
 
     x <- x + eta sum_i p_i C(y_i - x),   y_i the model of client i after its local steps
@@ -33,7 +32,6 @@ class FedAvg(ServerSharing):
     eta: PositiveFloat = 1.0
     outer: OptimizerMaker | None = None
     """The server's optimizer; null: the server adds the change."""
-    _outer: OuterOptimizer | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.outer is not None:
@@ -45,15 +43,6 @@ class FedAvg(ServerSharing):
         super().begin(vector)
         if self._outer is not None:
             self._outer.begin(self._x)
-
-    def state_dict(self) -> dict[str, Any]:
-        outer = {} if self._outer is None else {"outer": self._outer.state_dict()}
-        return super().state_dict() | outer
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self._outer is not None:
-            self._outer.load_state_dict(state["outer"])
 
     def signal(self, vector: Tensor, view: View) -> Tensor:
         return torch.sub(vector, self._x)

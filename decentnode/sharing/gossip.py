@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
 from decentnode.sharing.base import Incoming, Promises, Sharing
-from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer
+from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.transforms.chain import Chain
 
@@ -26,7 +26,7 @@ MOST_ERROR = 0.5
 
 @SHARINGS.register("gossip")
 @dataclass
-class Gossip(Sharing):
+class Gossip(SavesOuter, Sharing):
     """Averages models with the neighbors' (D-PSGD: Lian et al., NeurIPS 2017, Alg. 1).
 
     x_i <- sum_j w_ij y_j,                            y_j the model of j after its local steps
@@ -66,7 +66,6 @@ class Gossip(Sharing):
     _sent: Payload | None = field(default=None, init=False, repr=False)
     """The payload for all targets, when `mix` needs it."""
     _watched_weight: float | None = field(default=None, init=False, repr=False)
-    _outer: OuterOptimizer | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.outer is None:
@@ -90,15 +89,6 @@ class Gossip(Sharing):
             self._outer.step(mixed)
             mixed.copy_(self._outer.phi)
         super().accept(vector, view, mixed)
-
-    def state_dict(self) -> dict[str, Any]:
-        outer = {} if self._outer is None else {"outer": self._outer.state_dict()}
-        return super().state_dict() | outer
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        if self._outer is not None:
-            self._outer.load_state_dict(state["outer"])
 
     def check_chain(self, chain: Chain) -> None:
         if chain.corrects and chain.selects:

@@ -150,3 +150,28 @@ def test_without_a_round_of_all_it_is_reported_who_lacks_what():
     many = {0: [9]} | {rank: [1] for rank in range(1, 40)}
     with pytest.raises(StartError, match=r"; and 34 more ranks$"):
         newest_of_all(many, range(40))
+
+
+def test_reports_of_thousands_of_ranks_are_not_a_pass_over_all_of_them_each(tmp_path, monkeypatch):
+    looks = 0
+
+    class Counted(dict):
+        def __getitem__(self, rank):
+            nonlocal looks
+            looks += 1
+            return super().__getitem__(rank)
+
+    count = 2000
+    retention = CheckpointRetention(tmp_path, range(count), ())
+    monkeypatch.setattr(retention, "_known", Counted(retention._known))
+    for round in (3, 5):
+        for number in range(count):
+            # In an order that is not that of the ranks; rank 7 is lost, and never reports.
+            rank = number * 7919 % count
+            if rank == 7:
+                continue
+            retention.note(rank, round)
+            changed = retention.tend([7])
+        assert changed
+        assert retention.settled == round
+    assert looks < 20 * count

@@ -23,6 +23,9 @@ class CheckpointRetention:
         self._local = sorted(local)
         self._known: dict[int, set[int]] = {rank: set() for rank in ranks}
         self._grown = False
+        self._ranks = tuple(self._known)
+        self._place = 0
+        """The place in `_ranks` of a rank that had no newer checkpoint when it was looked for."""
 
     def register(self, dispatcher: Dispatcher[Report]) -> None:
         """Registers for checkpoints that nodes make, cannot make, or discard."""
@@ -65,11 +68,27 @@ class CheckpointRetention:
             return False
         self._grown = False
         lost = set(lost)
+        if self._has_one_behind(lost):
+            return False
         here = [rounds for rank, rounds in self._known.items() if rank not in lost]
         # Two rounds are kept: the newest may turn out damaged when it is read.
         shared = sorted(set.intersection(*here)) if here else []
         newest = [max(rounds, default=-1) for rounds in here]
         return self.settle(min(newest, default=-1), shared[-2:][0] if shared else -1)
+
+    def _has_one_behind(self, lost: Collection[int]) -> bool:
+        """Whether some rank has no checkpoint after the settled round, so that nothing can change.
+
+        The search goes on where the last one ended: thousands of ranks report one after the other, and a pass
+        over all of them for each report would take longer than the reports.
+        """
+        places = range(self._place, self._place + len(self._ranks))
+        for place in (place % len(self._ranks) for place in places):
+            rank = self._ranks[place]
+            if rank not in lost and max(self._known[rank], default=-1) <= self.settled:
+                self._place = place
+                return True
+        return False
 
     def settle(self, round: int, kept: int) -> bool:
         """Deletes local checkpoints before round `kept`, but keeps each rank's last one before `round`.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from decentnode.core.state import Stateful
 from decentnode.errors import BadInput
 
 OptimizerMaker = Callable[[list[nn.Parameter]], Optimizer]
@@ -50,6 +51,21 @@ class OuterOptimizer:
         """Continues from `state_dict()`, with memory of its own."""
         self.begin(state["phi"])
         self._optimizer.load_state_dict(state["optimizer"])
+
+
+class SavesOuter(Stateful):
+    """The state of a scheme with that of its outer optimizer, if it has one."""
+
+    _outer: OuterOptimizer | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        outer = {} if self._outer is None else {"outer": self._outer.state_dict()}
+        return super().state_dict() | outer
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._outer is not None:
+            self._outer.load_state_dict(state["outer"])
 
 
 def check_outer(make: OptimizerMaker, name: str) -> None:
