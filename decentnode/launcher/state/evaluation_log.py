@@ -116,7 +116,11 @@ class EvaluationLog:
         before that. `unanswered`: ranks of which no evaluation in the background will be reported.
         """
         rows = []
+        latest = max(self.reports, default=-1)
         for round, reports in sorted(self.reports.items()):
+            if round == latest and observed and round not in self.observations:
+                # Before a pass over the reports of thousands of nodes: the launcher asks often meanwhile.
+                break
             # In the order of rounds, also if two evaluators end in another order.
             if self._is_awaited(round, expected, unanswered):
                 break
