@@ -116,7 +116,8 @@ def test_a_killed_sweep_continues_with_nothing_twice_and_nothing_lost(tmp_path, 
     siblings = sorted(path.name for path in (out / "push_sum").glob("seed-0.*"))
     assert siblings == ["seed-0.interrupted-1", "seed-0.interrupted-1.log", "seed-0.log"]
     entries = [json.loads((out / name / "study.json").read_text()) for name in names]
-    assert [entry["alone"] for entry in entries[2:]] == [False, False]
+    # The last one may start when all others have ended.
+    assert [entry["alone"] for entry in entries[1:3]] == [False, False]
     assert {entry["variant"] for entry in entries} == {"gossip", "push_sum"}
     third = Sweep(tmp_path, "seeds=[0, 7]")
     assert third.wait() == 0 and "nothing to do" in third.text
