@@ -36,6 +36,7 @@ LATER = (
     ("checkpoint", "final", True),
     ("evaluation", "target", None),
     ("evaluation", "node_test_split", False),
+    ("sharing", "mixing_strength", 1.0),
     ("training.pace", "device_classes", None),
     ("training.pace", "device", None),
     ("training.pace", "trace_repeats", True),
