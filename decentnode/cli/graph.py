@@ -84,7 +84,7 @@ def report_config(settings: "Settings", drawing: Drawing | None = None) -> Itera
     """Yields the lines of `report` for a configuration's graph, with a check of its matrices."""
     graph = settings.graph.make()
     check_declared(graph)
-    weighted = WeightedGraph(graph, settings.sharing.weights.make())
+    weighted = WeightedGraph(graph, settings.make_mixing())
     yield f"graph              {settings.graph.name}"
     figures = measure(weighted)
     yield from seed_line(graph, ", that of the run" if settings.graph.draws_from_run else "")

@@ -62,7 +62,7 @@ def _tables(privacy: NetworkPrivacy) -> dict[str, Matrix]:
 def _of_pairs(privacy: NetworkPrivacy, settings: Settings) -> Iterator[str]:
     """Returns the least, the median and the most of each figure, by the distance of the pairs."""
     tables = _tables(privacy)
-    apart = _distances(WeightedGraph(settings.graph.make(), settings.sharing.weights.make()))
+    apart = _distances(WeightedGraph(settings.graph.make(), settings.make_mixing()))
     yield f"{'':>8} {'':>7}" + "".join(f" {name:^32}" for name in tables)
     yield f"{'distance':>8} {'pairs':>7}" + f" {'least':>10} {'median':>10} {'most':>10}" * len(tables)
     for hops in sorted({*apart[~np.eye(len(apart), dtype=bool)].tolist()}):

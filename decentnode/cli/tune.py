@@ -74,7 +74,7 @@ Try = Callable[[float, int], Trial]
 
 def report(settings: Settings) -> Iterator[str]:
     """One line for each gamma that was tried, and what to add to the command; raises BadInput, RunFailed."""
-    graph = WeightedGraph(settings.graph.make(), settings.sharing.weights.make(), settings.seed)
+    graph = WeightedGraph(settings.graph.make(), settings.make_mixing(), settings.seed)
     check(settings, graph)
     nodes = counted(graph.num_nodes, "node")
     yield f"{settings.sharing.name}: consensus of {nodes}, {ROUNDS} rounds, {TRIAL.numel} random values each"

@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any, Protocol
 
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from decentnode.communication.base import Communication
 from decentnode.config.checks.batch_nodes import BATCH_CHECKS
@@ -247,6 +248,32 @@ def _gradient_steps(sharing: Sharing, training: TrainingSettings) -> Iterator[De
         yield Defect(("training", "optimizer"), what)
 
 
+def _strength(
+    graph: Graph, sharing: Sharing, mixing_strength: object, training: TrainingSettings
+) -> Iterator[Defect]:
+    key = ("sharing", "mixing_strength")
+    if mixing_strength == 1:
+        return
+    if isinstance(mixing_strength, tuple):
+        rounds = [round for round, _ in mixing_strength]
+        if not rounds or rounds != sorted(set(rounds)):
+            yield Defect(key, "must have pairs of round and number, in the order of their rounds")
+    if not sharing.promises.takes_strength:
+        remedy = "; its gamma is such a factor" if hasattr(sharing, "gamma") else ""
+        yield Defect(key, f"the equations of {name_of(sharing)} hold for W alone{remedy}; leave it out")
+    elif graph.is_negotiated or (graph.has_weights and graph.has_rests):
+        yield Defect(key, f"{name_of(graph)} has weights of its own that must stay as they are; leave it out")
+    if mixing_strength != "learning_rate":
+        return
+    if training.scheduler is None:
+        yield Defect(key, "learning_rate needs a rate that changes; give training.scheduler, or a number")
+    elif training.scheduler.cls is ReduceLROnPlateau:
+        what = "learning_rate needs one rate for all nodes, and ReduceLROnPlateau gives each its own"
+        yield Defect(key, f"{what}; use another training.scheduler")
+    elif training.schedule_step == "step":
+        yield Defect(key, "learning_rate needs one rate in a round; use training.schedule_step: round")
+
+
 def _overlap(sharing: Sharing, overlap: bool) -> Iterator[Defect]:
     if overlap and not sharing.promises.overlaps:
         what = f"{name_of(sharing)} needs the models as the local steps have left them; leave it out"
@@ -469,7 +496,7 @@ def _adversaries(adversaries: Sequence[CheckedAdversary], graph: Graph, sharing:
 
 CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
     _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
-    _weights, _scheme, _negotiated, _gradient_steps, _overlap, _losses, _one_process, _members, _trust,
-    _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private, _personal,
+    _weights, _scheme, _negotiated, _gradient_steps, _strength, _overlap, _losses, _one_process, _members,
+    _trust, _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private, _personal,
     _port_of_service, *TIME_CHECKS, *SIMULATION_CHECKS, *WORKER_CHECKS, *BATCH_CHECKS,
 )  # fmt: skip

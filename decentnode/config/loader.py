@@ -38,6 +38,7 @@ LATER: tuple[tuple[str, str, object], ...] = (
     ("evaluation", "node_test_split", False),
     ("sharing", "personal", []),
     ("model", "adapters", None),
+    ("sharing", "mixing_strength", 1.0),
     ("training.pace", "device_classes", None),
     ("training.pace", "device", None),
     ("training.pace", "trace_repeats", True),

@@ -10,14 +10,16 @@ import numpy as np
 from pydantic import AfterValidator
 
 from decentnode.config.plugin import Named, Plugin
-from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS
+from decentnode.config.torch_classes import LOSSES, OPTIMIZERS, SCHEDULERS, rates_of
 from decentnode.core import registry
 from decentnode.core.rng import generator
 from decentnode.core.timeouts import Timeouts
 from decentnode.datasets.validation import ValidationSettings
 from decentnode.errors import BadInput
 from decentnode.graph.base import SEED
-from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.graph.mixing import Mixing
+from decentnode.graph.strength import StrengthMixing, linear_strength, relative_strength
+from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Probability
 from decentnode.training.settings import TrainingSettings
 
 OURS = ("decentnode.", "torch.")
@@ -226,6 +228,12 @@ class SharingSettings(Plugin):
     transforms: Annotated[tuple[Plugin, ...], Named(registry.TRANSFORMS)] = ()
     personal: tuple[str, ...] = ()
     """Names of parameters that no node sends or averages; * stands for any letters."""
+    mixing_strength: Probability | Literal["learning_rate"] | tuple[tuple[NonNegative, Probability], ...] = (
+        1.0
+    )
+    """a of (1 - a) I + a W, in place of W: a number; pairs of round and number, linear between them; or the
+    learning rate of the round, divided by the largest one of the run.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +287,17 @@ class Settings:
         object.__setattr__(self, "adversaries", adversaries)
         if self.training.task != self.task:
             object.__setattr__(self, "training", replace(self.training, task=self.task))
+
+    def make_mixing(self) -> Mixing:
+        """The rule of the mixing weights, with the mixing strength; raises BadInput."""
+        rule: Mixing = self.sharing.weights.make()
+        a = self.sharing.mixing_strength
+        if a == "learning_rate":
+            rates = rates_of(self.training.optimizer, self.training.scheduler, self.rounds)
+            return StrengthMixing(rule, relative_strength(rates))
+        if isinstance(a, tuple):
+            return StrengthMixing(rule, linear_strength(a))
+        return rule if a == 1 else StrengthMixing(rule, lambda round: a, static=True)
 
     @property
     def adversary_ranks(self) -> frozenset[int]:

@@ -19,6 +19,7 @@ from decentnode.errors import BadInput
 from decentnode.training import optim as optimizers
 from decentnode.training.objective import Objective
 from decentnode.training.optim.uncompiled import uncompiled
+from decentnode.training.settings import Factory
 from decentnode.training.tasks.base import Task
 
 _Loss = torch.nn.modules.loss._Loss  # the only base that all losses share
@@ -95,11 +96,25 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | str) and value != "deprecated"
 
 
-def try_optimizer(optimizer: Plugin) -> Optimizer:
+def try_optimizer(optimizer: Factory) -> Optimizer:
     """Makes an optimizer of one small layer, to get torch's errors; raises BadInput with their text."""
     quick = replace(optimizer, cls=uncompiled(optimizer.cls))
     made: Optimizer = quick.make(list(torch.nn.Linear(1, 1).parameters()))
     return made
+
+
+def rates_of(optimizer: Factory, scheduler: Factory | None, rounds: int) -> list[float]:
+    """The learning rate of each round, where the schedule makes a step after each and reads no loss."""
+    made = try_optimizer(optimizer)
+    schedule: LRScheduler | None = scheduler.make(made) if scheduler else None
+    rates = [float(made.param_groups[0]["lr"])]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        for _ in range(rounds - 1):
+            if schedule is not None:
+                schedule.step()
+            rates.append(float(made.param_groups[0]["lr"]))
+    return rates
 
 
 def try_scheduler(scheduler: Plugin, optimizer: Optimizer, steps: int, unit: str) -> None:

@@ -31,6 +31,8 @@ class Mixing(ABC):
 
     symmetric: ClassVar[bool] = False
     """Whether W is symmetric: a column is the row with the same number."""
+    static: ClassVar[bool] = True
+    """Whether W only changes where the graph does."""
 
     def check(self, graph: Graph) -> None:  # noqa: B027 - most rules serve every graph
         """Raises BadInput when this rule does not fit that graph."""
@@ -160,8 +162,8 @@ class WeightedGraph:
         self.seed = seed
         self.num_nodes = graph.num_nodes
         self.directed = graph.directed
-        self.static = graph.static
-        self._period = graph.period
+        self.static = graph.static and mixing.static
+        self._period = graph.period if mixing.static else None
         self._views: dict[tuple[int, int], View] = {}
 
     def view(self, rank: int, round: int, learning_rate: float = 0.0) -> View:

@@ -113,12 +113,10 @@ class RunSamples:
         """The graph with its weights; raises BadInput where it needs labels that the samples do not have."""
         graph: Graph = settings.graph.make()
         if not graph.needs_labels:
-            return WeightedGraph(graph, settings.sharing.weights.make(), settings.seed)
+            return WeightedGraph(graph, settings.make_mixing(), settings.seed)
         if not self.has_classes:
             raise BadInput.at("graph", f"{name_of(graph)} needs samples of classes; these have none")
-        weighted = WeightedGraph(
-            graph.with_labels(self.histograms), settings.sharing.weights.make(), settings.seed
-        )
+        weighted = WeightedGraph(graph.with_labels(self.histograms), settings.make_mixing(), settings.seed)
         # The checks of the settings saw the graph that it is without labels.
         sharing: Sharing = settings.sharing.make()
         sharing.check(weighted)

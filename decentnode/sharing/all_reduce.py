@@ -1,7 +1,7 @@
 """The centralized baseline: every round ends with the exact mean of all models."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ class AllReduce(Gossip):
     """
 
     requirements = Requirements(complete_graph=True)
+    promises = replace(Gossip.promises, takes_strength=False)
 
     def weights(self, signals: Mapping[int, Tensor], view: View) -> dict[int, float]:
         return dict.fromkeys(sorted(signals), 1.0 / len(signals))

@@ -89,6 +89,9 @@ class Promises:
     """Protects models from peers: no part of a model is sent beside the scheme's payloads."""
     carries_errors: bool = False
     """Whether dropped values are part of the next payload; error feedback would count them twice."""
+    takes_strength: bool = False
+    """Whether its equations hold for (1 - a) I + a W in place of W, with an a that may change in each round
+    (`sharing.mixing_strength`)."""
     takes_correction: bool = False
     """Whether error feedback also suits models: the next error cancels what one adds to their sum."""
 

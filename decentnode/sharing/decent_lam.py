@@ -34,7 +34,7 @@ class DecentLam(MomentumGossip):
     State: m, d floats. The mean of the models moves by momentum when they are mixed.
     """
 
-    promises = replace(MomentumGossip.promises, about_mean="")
+    promises = replace(MomentumGossip.promises, about_mean="", takes_strength=False)
 
     def check(self, graph: WeightedGraph) -> None:
         remedy = f"use quasi_global, a beta below {self.beta:g}, or an undirected graph that stays the same"

@@ -52,6 +52,7 @@ class Gossip(SavesOuter, Sharing):
     promises = Promises(
         overlaps=True,
         takes_correction=True,
+        takes_strength=True,
         about_mean=(
             "keeps the mean of all models, but not where transforms select other coordinates on each node, "
             "clip, add noise, or stand behind error_feedback"

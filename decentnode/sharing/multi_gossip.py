@@ -47,7 +47,9 @@ class MultiGossip(Gossip):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.promises = replace(self.promises, phases=self.steps)
+        # Acceleration is computed for one W.
+        takes_strength = self.promises.takes_strength and self.acceleration == "none"
+        self.promises = replace(self.promises, phases=self.steps, takes_strength=takes_strength)
 
     def coefficients(self, graph: WeightedGraph) -> list[float]:
         """Returns the coefficient c_t of each step on that graph."""

@@ -39,6 +39,7 @@ class ZipDl(Gossip):
         Gossip.promises,
         overlaps=False,
         takes_correction=False,
+        takes_strength=False,
         protects=True,
         sends_one_payload=False,
         about_mean="keeps the mean of all models",

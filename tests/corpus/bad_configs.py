@@ -633,8 +633,18 @@ name: all_reduce
     | 14 sharing | all_reduce needs a graph where every node receives from every other, such as
     + fully_connected; this one is not
 name: gossip, gamma: 0.5
-    | 14 sharing.gamma | unknown option of gossip (known: fill, outer, weights, transforms, personal)
+    | 14 sharing.gamma | unknown option of gossip (known: fill, outer, weights, transforms, ...)
 name: gossip, fill: mean | 14 sharing.fill | must be 'own' or 'zero', not 'mean'
+name: gossip, mixing_strength: fast | 14 sharing.mixing_strength | must be a number >= 0 and <= 1 or ...
+name: gossip, mixing_strength: 1.5 | 14 sharing.mixing_strength | must be a number >= 0 and <= 1 or ...
+name: gossip, mixing_strength: []
+    | 14 sharing.mixing_strength | must have pairs of round and number, in the order of their rounds
+name: gossip, mixing_strength: [[3, 1], [3, 0.5]]
+    | 14 sharing.mixing_strength | must have pairs of round and number, in the order of their rounds
+name: gossip, mixing_strength: learning_rate
+    | 14 sharing.mixing_strength | learning_rate needs a rate that changes; give ...
+name: choco, mixing_strength: 0.5
+    | 14 sharing.mixing_strength | the equations of choco hold for W alone; its gamma ...
 name: choco, gamma: 0 | 14 sharing.gamma | must be a number > 0 and <= 1, not 0
 name: choco, gamma: 2 | 14 sharing.gamma | must be a number > 0 and <= 1, not 2
 name: moniqua, bits: 9 | 14 sharing.bits | must be a whole number >= 1 and <= 8, not 9

@@ -199,7 +199,7 @@ class NoiseOfMuffliato(Mechanism):
 
     def __init__(self, settings: Settings, scheme: Muffliato, delta: float) -> None:
         self.unit = "all local updates of a node, each of the length of the clip"
-        self.graph = WeightedGraph(settings.graph.make(), settings.sharing.weights.make(), settings.seed)
+        self.graph = WeightedGraph(settings.graph.make(), settings.make_mixing(), settings.seed)
         self.scheme, self.rounds, self.delta = scheme, settings.rounds, delta
         self.doubts = () if scheme.generator == "secure" else SEEDED
         self._noise, self._c = scheme.noise, scheme.coefficients(self.graph)

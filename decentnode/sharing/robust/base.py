@@ -39,7 +39,9 @@ class Robust(Gossip):
     model that is not finite is refused before the rule sees it.
     """
 
-    promises = replace(Gossip.promises, overlaps=False, takes_correction=False, about_mean="")
+    promises = replace(
+        Gossip.promises, overlaps=False, takes_correction=False, takes_strength=False, about_mean=""
+    )
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
