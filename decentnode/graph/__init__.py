@@ -5,6 +5,7 @@ from decentnode.graph import (
     churn,
     families,
     files,
+    mosaic,
     overlays,
     random_graphs,
     redrawn,
@@ -18,6 +19,6 @@ from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnG
 
 __all__ = [
     "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "churn",
-    "families", "files", "overlays", "random_graphs", "redrawn", "relayed", "roles", "schedules",
+    "families", "files", "mosaic", "overlays", "random_graphs", "redrawn", "relayed", "roles", "schedules",
     "time_varying", "walks",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from decentnode.sharing.gradient_tracking import GradientTracking
 from decentnode.sharing.jwins import Jwins
 from decentnode.sharing.levels import Levels
 from decentnode.sharing.moniqua import Moniqua
+from decentnode.sharing.mosaic import Mosaic
 from decentnode.sharing.muffliato import Muffliato
 from decentnode.sharing.multi_gossip import MultiGossip
 from decentnode.sharing.none import NoSharing
@@ -53,7 +54,7 @@ __all__ = [
     "D2", "AllReduce", "Balance", "Beer", "BeerPerEdge", "Cesar", "Choco", "ChocoPerEdge", "ClippedGossip",
     "ConsensusControl", "DeMo", "DecentLam", "DeepSqueeze", "ExactDiffusion", "FedAdam", "FedAvg", "FedProx",
     "FedStc", "FedYogi", "Gasloc", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
-    "Median", "Moniqua", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",
+    "Median", "Moniqua", "Mosaic", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",
     "Promises", "PushSum", "QuasiGlobal", "RelaySum", "Requirements", "Rfa", "Scaffold", "SchemeWrapper",
     "SecureAggregation", "Setup", "Sharing", "Shatter", "Stc", "TrimmedMean", "Ubar", "ZipDl", "asynchronous",
 ]  # fmt: skip

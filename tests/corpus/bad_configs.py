@@ -194,6 +194,10 @@ null | 4 graph | missing; name one of: ...
     | 4 graph | epidemic_oracle: degree must be below nodes, got 4 and 4
 {name: epidemic_local, nodes: 4, degree: 4}
     | 4 graph | epidemic_local: degree must be below nodes, got 4 and 4
+{name: mosaic, nodes: 4, degree: 4, fragments: 2}
+    | 4 graph | mosaic: degree must be below nodes, got 4 and 4
+{name: mosaic, nodes: 4, degree: 2, fragments: 1001}
+    | 4 graph.fragments | must be a whole number >= 1 and <= 1000, not 1001
 {name: equi_topo, nodes: 1, shifts: 2} | 4 graph | equi_topo: nodes must be at least 2, got 1
 {name: one_peer_hypercube, nodes: 6}
     | 4 graph | one_peer_hypercube: nodes must be 1, 2, 4, 8, ..., not 6; one_peer_exponential and
@@ -1189,6 +1193,11 @@ training.name=ddp sharing=none communication=inproc | communication | ddp needs 
     + or a larger per_neighbor
 'graph={name: ring, nodes: 4}' 'sharing={name: shatter, chunks: 2}'
     | sharing | shatter needs relays between neighbors; use graph: {name: relayed, nodes: 4, degree: ...}
+sharing=mosaic
+    | sharing | mosaic needs a graph for each fragment; use graph: {name: mosaic, nodes: 4, degree: ...,
+    + fragments: ...}
+'graph={name: mosaic, nodes: 4, degree: 2, fragments: 2}' 'sharing={name: mosaic, transforms: [cast]}'
+    | sharing.transforms | mosaic sends fragments of plain models; leave the transforms out
 'graph={name: ring, nodes: 4}' 'sharing={name: cesar}'
     | sharing.transforms | cesar needs random_k, or top_k with one fraction, and at most a coder of indices
     + after it; this chain does not select values

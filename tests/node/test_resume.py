@@ -58,7 +58,7 @@ OPTIONS = {
 SERVERS = [name for name, cls in SHARINGS.classes().items() if cls.requirements.server]
 GRAPHS = {
     "all_reduce": "fully_connected", "cesar": "ring", "demo": "fully_connected", "secure_aggregation": "ring",
-    "shatter": "relayed, degree: 2",
+    "mosaic": "mosaic, degree: 2, fragments: 3", "shatter": "relayed, degree: 2",
     "levels": "hierarchical, nodes_per_cluster: 2, every: 2",
 } | dict.fromkeys(SERVERS, "federated, clients: 2, down: all")  # fmt: skip
 """Elsewhere a chain."""

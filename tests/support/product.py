@@ -125,6 +125,7 @@ GRAPH_OPTIONS: dict[str, Callable[[Path, int], dict]] = {
     "hypercube": lambda _, n: {"dimension": n.bit_length() - 1},
     "matcha": lambda folder, n: {"path": ring(folder, n), "budget": 0.5},
     "mobility": lambda _, n: {"nodes": n, "radius": 0.5, "speed": 0.1},
+    "mosaic": lambda _, n: {"nodes": n, "degree": 3, "fragments": 3},
     "partial_participation": lambda _, n: {"nodes": n, "degree": 2, "probability": 0.7},
     "peer_sampler": lambda _, n: {"nodes": n, "degree": 3},
     "regular": lambda _, n: {"nodes": n, "degree": 3},

@@ -11,6 +11,7 @@ from torch import Tensor
 from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.graph.families import BinaryTree, Chain, Exponential, FullyConnected, Ring, Star
 from decentnode.graph.mixing import MetropolisHastings, Uniform
+from decentnode.graph.mosaic import MosaicGraph
 from decentnode.graph.random_graphs import Regular
 from decentnode.graph.redrawn import EpidemicOracle, RandomMatching
 from decentnode.graph.relayed import Relayed
@@ -44,6 +45,7 @@ from decentnode.sharing import (
     Levels,
     Median,
     Moniqua,
+    Mosaic,
     Muffliato,
     MultiGossip,
     NoSharing,
@@ -251,6 +253,9 @@ CASES: dict[str, Case] = {
     ),
     "median": Case(Median, chains=LOSSY),
     "moniqua": Case(lambda: Moniqua(theta=8.0), chains=(plain,), tolerance=1e-11),
+    "mosaic": Case(
+        Mosaic, graphs=(MosaicGraph(6, 3, 3, seed=1), MosaicGraph(7, 2, 2, seed=2)), chains=(plain,)
+    ),
     "multi_gossip": Case(
         lambda: MultiGossip(steps=3),
         graphs=(*SOME_GRAPHS[:2], *CHANGING_GRAPHS),
