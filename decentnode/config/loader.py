@@ -44,6 +44,7 @@ LATER: tuple[tuple[str, str, object], ...] = (
     ("training.pace", "trace_repeats", True),
     ("sharing", "outer", None),
     ("training", "batch_nodes", None),
+    ("sharing.transforms", "decay", 1.0),
 )
 """Sections, keys and defaults of what is left out of hashes by default, because earlier versions lack it."""
 MOST_SHOWN = 100
@@ -186,8 +187,9 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
         values: Any = content
         for name in section.split("."):
             values = values[name]
-        if isinstance(values, dict) and key in values and values[key] == default:
-            del values[key]
+        for options in values if isinstance(values, list) else [values]:
+            if isinstance(options, dict) and key in options and options[key] == default:
+                del options[key]
     content["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
     # A graph of labels is the same wherever the samples are.
     static = graph if isinstance(graph, StaticGraph) and not graph.needs_labels else None

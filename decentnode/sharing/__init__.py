@@ -46,6 +46,7 @@ from decentnode.sharing.robust import (
 from decentnode.sharing.scaffold import Scaffold
 from decentnode.sharing.secure_aggregation import SecureAggregation
 from decentnode.sharing.shatter import Shatter
+from decentnode.sharing.sparse_loco import SparseLoCo
 from decentnode.sharing.stc import Stc
 from decentnode.sharing.wrapper import SchemeWrapper
 from decentnode.sharing.zip_dl import ZipDl
@@ -56,5 +57,6 @@ __all__ = [
     "FedStc", "FedYogi", "Gasloc", "GeometricMedian", "Gossip", "GradientTracking", "Jwins", "Krum", "Levels",
     "Median", "Moniqua", "Mosaic", "Muffliato", "MultiGossip", "NoSharing", "ParameterServer", "PowerGossip",
     "Promises", "PushSum", "QuasiGlobal", "RelaySum", "Requirements", "Rfa", "Scaffold", "SchemeWrapper",
-    "SecureAggregation", "Setup", "Sharing", "Shatter", "Stc", "TrimmedMean", "Ubar", "ZipDl", "asynchronous",
+    "SecureAggregation", "Setup", "Sharing", "Shatter", "SparseLoCo", "Stc", "TrimmedMean", "Ubar", "ZipDl",
+    "asynchronous",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from decentnode.core.payload import Form, Layout, Payload
 from decentnode.core.registry import TRANSFORMS, name_of
 from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput
+from decentnode.options import Fraction
 from decentnode.transforms.base import VECTOR, Context
 from decentnode.transforms.chain import Wrapper
 
@@ -19,13 +20,15 @@ from decentnode.transforms.chain import Wrapper
 class ErrorFeedback(Wrapper):
     """Adds what the transforms after it lost to their next input (Karimireddy et al., ICML 2019, Alg. 2).
 
-    v = g + e,   sent: C(v),   e <- v - C(v),   with e = 0 at the start;   C: all that follows in the chain
+    v = g + beta e,   sent: C(v),   e <- v - C(v),   with e = 0 at the start;   C: all that follows
 
-    So all decoded signals and e add up to the sum of all signals. Where |C(v) - v| <= c |v| with c < 1, e
-    stays bounded: |e| <= c / (1 - c) max |g|. So it is right for differences and gradients. `gossip` and
-    `all_reduce` accept it for models, before transforms that round. There x_i <- w_ii x_i + sum_j w_ij C(x_j
-    + e_j) keeps the sum of all x_i + (1 - w_ii) e_i, so that the mean of the models does not drift. Gaps
-    count as zero at both ends. A lost payload is not corrected.
+    beta is `decay`. With 1, the default, all decoded signals and e add up to the sum of all signals. Below 1
+    what was not sent fades, so that e is also a momentum (SparseLoCo: Sarfi et al., 2025, Alg. 1). Where
+    |C(v) - v| <= c |v| with c < 1, e stays bounded: |e| <= c / (1 - beta c) max |g|. So it is right for
+    differences and gradients. With decay 1 `gossip` and `all_reduce` accept it for models, before transforms
+    that round. There x_i <- w_ii x_i + sum_j w_ij C(x_j + e_j) keeps the sum of all x_i + (1 - w_ii) e_i, so
+    that the mean of the models does not drift. Gaps count as zero at both ends. A lost payload is not
+    corrected.
 
     State: e, d floats.
     """
@@ -36,9 +39,14 @@ class ErrorFeedback(Wrapper):
     wire: ClassVar = "as what follows"
     state: ClassVar = ("_residual",)
 
+    decay: Fraction = 1.0
+    """beta."""
+
     def layout(self, input_layout: Layout) -> Layout:
         if not self.rest_of_chain.transforms:
             raise BadInput("corrects the transforms after it, and there are none; add one, such as sign")
+        if self.of_models and self.decay < 1:
+            raise BadInput("with decay is for differences, but here it corrects models; leave decay out")
         for transform in self.rest_of_chain.stages:
             if isinstance(transform, Wrapper):
                 raise BadInput(f"corrects what {name_of(transform)} after it corrects already")
@@ -55,7 +63,7 @@ class ErrorFeedback(Wrapper):
         return signal
 
     def encode(self, payload: Payload, context: Context) -> Payload:
-        v = self._residual.add_(payload[VECTOR])
+        v = self._residual.mul_(self.decay).add_(payload[VECTOR])
         sent = self.rest_of_chain.encode(v, context)
         self._residual = v.sub_(self._decoded(sent.to(v.device), context))
         return sent

@@ -684,6 +684,13 @@ name: choco, transforms: [error_feedback, sign]
 name: deep_squeeze, transforms: [error_feedback, sign]
     | 14 sharing.transforms[0] | error_feedback would count errors twice, because deep_squeeze itself sends
     + later what was dropped; leave it out
+name: gossip, transforms: [{name: error_feedback, decay: 0.9}, sign]
+    | 14 sharing.transforms[0] | error_feedback with decay is for differences, but here it corrects models;
+    + leave decay out
+name: sparse_loco, decay: 0
+    | 14 sharing.decay | must be a number > 0 and <= 1, not 0
+name: sparse_loco
+    | 14 sharing | sparse_loco needs a graph where every node receives from every other, such as ...
 name: quasi_global, transforms: [error_feedback, sign]
     | 11 training.optimizer | quasi_global needs plain SGD, ...; not momentum 0.9
     | 14 sharing.transforms[0] | error_feedback is right for differences, but quasi_global sends models; ...

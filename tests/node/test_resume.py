@@ -59,7 +59,7 @@ SERVERS = [name for name, cls in SHARINGS.classes().items() if cls.requirements.
 GRAPHS = {
     "all_reduce": "fully_connected", "cesar": "ring", "demo": "fully_connected", "secure_aggregation": "ring",
     "mosaic": "mosaic, degree: 2, fragments: 3", "shatter": "relayed, degree: 2",
-    "levels": "hierarchical, nodes_per_cluster: 2, every: 2",
+    "sparse_loco": "fully_connected", "levels": "hierarchical, nodes_per_cluster: 2, every: 2",
 } | dict.fromkeys(SERVERS, "federated, clients: 2, down: all")  # fmt: skip
 """Elsewhere a chain."""
 
@@ -121,6 +121,7 @@ def test_a_run_that_stops_and_continues_is_the_same(name, tmp_path):
     assert not torch.equal(straight.models[0], straight.models[-1]) or name in {
         "all_reduce",
         "demo",
+        "sparse_loco",
         *SERVERS,
     }
 

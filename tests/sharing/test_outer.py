@@ -14,8 +14,9 @@ from decentnode.graph.families import FullyConnected, Ring
 from decentnode.graph.mixing import Uniform
 from decentnode.graph.redrawn import RandomMatching
 from decentnode.graph.roles import Federated
-from decentnode.sharing import AllReduce, FedAvg, Gasloc, Gossip
+from decentnode.sharing import AllReduce, FedAvg, Gasloc, Gossip, SparseLoCo
 from decentnode.testing import Lockstep, Quadratics, random_models
+from decentnode.transforms import Cast
 
 N, D, ETA, STEPS = 6, 4, 0.1, 3
 PROBLEM = Quadratics(torch.linspace(0.5, 2, N, dtype=torch.float64), random_models(N, D, seed=3))
@@ -208,3 +209,36 @@ def test_gasloc_without_momentum_is_gossip_bit_for_bit_and_decays_as_its_roots()
         expected.append((1 - eigenvalue + gamma) * expected[-1] - gamma * expected[-2])
     for value in expected[1:]:
         torch.testing.assert_close(network.mix(), value * alternating, rtol=0, atol=1e-12)
+
+
+def test_sparse_loco_with_all_values_is_an_outer_step_of_sgd():
+    start = torch.zeros(N, D, dtype=torch.float64)
+    plain = partial(torch.optim.SGD, lr=0.6)
+    ours = Lockstep(lambda: SparseLoCo(fraction=1.0, eta=0.6), FullyConnected(N), start)
+    outer = Lockstep(lambda: AllReduce(outer=plain), FullyConnected(N), start)
+    torch.testing.assert_close(rounds_of(ours, 8), rounds_of(outer, 8), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("rounds_values", [False, True])
+def test_sparse_loco_is_the_published_recursion(rounds_values):
+    """v = x - theta + beta e, q = C(v), e <- v - q, theta <- theta + eta mean of q: one of two values."""
+    eta, beta = 0.7, 0.9
+    network = Lockstep(
+        lambda: SparseLoCo(fraction=0.5, decay=beta, eta=eta, chunk=2),
+        FullyConnected(N),
+        torch.zeros(N, D, dtype=torch.float64),
+        transforms=lambda: (Cast("bf16"),) if rounds_values else (),
+    )
+    theta, e = torch.zeros(D, dtype=torch.float64), torch.zeros(N, D, dtype=torch.float64)
+    for _ in range(8):
+        v = trained(theta) - theta + beta * e
+        pairs = v.view(N, D // 2, 2)
+        larger = pairs.abs() == pairs.abs().amax(-1, keepdim=True)
+        q = torch.where(larger, pairs, 0.0).view(N, D)
+        q = q.bfloat16().double() if rounds_values else q
+        e, theta = v - q, theta + eta * q.mean(0)
+        models = rounds_of(network, 1)
+        torch.testing.assert_close(models, theta.expand(N, D), rtol=0, atol=1e-12)
+        assert torch.equal(models, models[:1].expand(N, D)), "nodes have different models"
+    residuals = torch.stack([s["chain"]["0"]["_residual"] for s in (x.state_dict() for x in network.schemes)])
+    torch.testing.assert_close(residuals, e, rtol=0, atol=1e-12)

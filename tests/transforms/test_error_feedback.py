@@ -43,8 +43,8 @@ def random(*shape, seed=0, dtype=F64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def corrected(transforms, n, dtype=F64):
-    chain = Chain([ErrorFeedback(), *transforms], n, dtype)
+def corrected(transforms, n, dtype=F64, decay=1.0):
+    chain = Chain([ErrorFeedback(decay), *transforms], n, dtype)
     chain.begin(torch.full((n,), 9.0, dtype=dtype))
     return chain
 
@@ -53,16 +53,18 @@ def residual(chain):
     return chain.state_dict()["0"]["_residual"]
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.8])
 @each_rest
-def test_all_that_was_decoded_and_the_residual_are_all_signals(make):
+def test_all_that_was_decoded_and_the_residual_are_all_signals(make, decay):
+    """With decay b: the sum of b^(age) (signal - decoded signal) is e."""
     n = 97
-    chain, receiver = corrected(make(), n), corrected(make(), n)
+    chain, receiver = corrected(make(), n, decay=decay), corrected(make(), n, decay=decay)
     signals = random(40, n)
-    decoded = torch.zeros(n, dtype=F64)
+    decoded, expected = torch.zeros(2, n, dtype=F64)
     for round, g in enumerate(signals):
         context = Context(1, round, 0, 2)
-        decoded += receiver.decode(chain.encode(g, context), context)
-        expected = signals[: round + 1].sum(0)
+        decoded = decay * decoded + receiver.decode(chain.encode(g, context), context)
+        expected = decay * expected + g
         assert torch.allclose(decoded + residual(chain), expected, rtol=0, atol=1e-9)
     assert not torch.equal(decoded, expected), "a compressor that loses nothing tests nothing"
 
@@ -90,18 +92,19 @@ def test_it_is_the_equation_of_the_paper():
         assert torch.allclose(residual(chain), e, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.5])
-def test_the_residual_stays_within_its_bound(fraction):
-    """|e| <= c / (1 - c) max |g|, c = sqrt(1 - k / n); without feedback the loss grows without end."""
+@pytest.mark.parametrize(("fraction", "decay"), [(0.1, 1.0), (0.5, 1.0), (0.1, 0.8)])
+def test_the_residual_stays_within_its_bound(fraction, decay):
+    """|e| <= c / (1 - decay c) max |g|, c = sqrt(1 - k / n); without feedback the loss grows without end."""
     n, rounds = 60, 600
-    chain, c, plain = corrected([TopK(fraction)], n), math.sqrt(1 - fraction), Chain([TopK(fraction)], n, F64)
+    chain, plain = corrected([TopK(fraction)], n, decay=decay), Chain([TopK(fraction)], n, F64)
+    c = math.sqrt(1 - fraction)
     steady, lost, longest = random(n), torch.zeros(n, dtype=F64), 0.0
     for round in range(rounds):
         g, context = steady + 0.1 * random(n, seed=round), Context(1, round, 0)
         longest = max(longest, float(g.norm()))
         chain.encode(g, context)
         lost += g - plain.decode(plain.encode(g, context), context)
-        assert float(residual(chain).norm()) <= c / (1 - c) * longest
+        assert float(residual(chain).norm()) <= c / (1 - decay * c) * longest
     assert float(lost.norm()) > 2 * c / (1 - c) * longest
 
 
@@ -147,6 +150,8 @@ def test_it_puts_on_the_wire_what_follows_puts_there():
 def test_what_it_cannot_stand_in_front_of_is_refused(chain, message):
     with pytest.raises(BadInput, match=message):
         Chain(chain, 30)
+    with pytest.raises(BadInput, match="with decay is for differences, but here it corrects models"):
+        Chain([ErrorFeedback(0.9), Sign()], 30, of_models=True)
 
 
 def test_it_is_for_differences_alone():
