@@ -25,6 +25,7 @@ from decentnode.graph.connectivity import is_connected
 from decentnode.graph.mixing import MetropolisHastings, Mixing, Uniform, WeightedGraph
 from decentnode.mapping.base import Mapping
 from decentnode.sharing.base import Sharing, SharingBase
+from decentnode.sharing.gossip import Gossip
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.settings import TrainingSettings
 from decentnode.transforms.base import Transform
@@ -274,10 +275,19 @@ def _strength(
         yield Defect(key, "learning_rate needs one rate in a round; use training.schedule_step: round")
 
 
-def _overlap(sharing: Sharing, overlap: bool) -> Iterator[Defect]:
-    if overlap and not sharing.promises.overlaps:
+def _overlap(sharing: Sharing, overlap: bool, training: TrainingSettings) -> Iterator[Defect]:
+    if not overlap:
+        return
+    key = ("communication", "overlap")
+    if isinstance(sharing, Gossip) and sharing.outer is not None:
+        every = training.train_every
+        if every == 1 or sharing.outer_every % every:
+            what = f"{name_of(sharing)} with outer needs rounds that only mix for its outer steps"
+            remedy = "set training.train_every: 2 and sharing.outer_every: 2, or leave it out"
+            yield Defect(key, f"{what}; {remedy}")
+    elif not sharing.promises.overlaps:
         what = f"{name_of(sharing)} needs the models as the local steps have left them; leave it out"
-        yield Defect(("communication", "overlap"), what)
+        yield Defect(key, what)
 
 
 def _losses(sharing: Sharing, failures: FailureSettings) -> Iterator[Defect]:

@@ -43,6 +43,7 @@ LATER: tuple[tuple[str, str, object], ...] = (
     ("training.pace", "device", None),
     ("training.pace", "trace_repeats", True),
     ("sharing", "outer", None),
+    ("sharing", "outer_every", 1),
     ("training", "batch_nodes", None),
     ("sharing.transforms", "decay", 1.0),
 )

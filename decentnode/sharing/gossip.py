@@ -13,6 +13,7 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
+from decentnode.options import Positive
 from decentnode.sharing.base import Incoming, Promises, Sharing
 from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter
 from decentnode.sharing.blocks.weighted_sum import Terms
@@ -46,7 +47,8 @@ class Gossip(SavesOuter, Sharing):
     With `outer`, a step of that optimizer leads from phi_i, the model before the local steps, to the new
     model: phi_i minus the mix is its gradient. On random pairs, SGD with lr eta and momentum beta is NoLoCo
     (Kolehmainen et al., 2025, arXiv 2506.10911): m_i <- beta m_i + eta (sum_j w_ij y_j - phi_i),
-    x_i <- phi_i + m_i. State: phi and the moments.
+    x_i <- phi_i + m_i. With `outer_every: k` it makes a step in each k-th round, and phi_i is the model k
+    rounds before. State: phi and the moments.
     """
 
     promises = Promises(
@@ -62,6 +64,8 @@ class Gossip(SavesOuter, Sharing):
     fill: Literal["own", "zero"] = "own"
     outer: OptimizerMaker | None = None
     """The optimizer of one step in each round, after the mix; null: the mix is the new model."""
+    outer_every: Positive = 1
+    """Rounds from one step of the outer optimizer to the next."""
     _coefficients: Tensor | None = field(default=None, init=False, repr=False)
     """The model in the chain's basis, from `outgoing` until `mix`, because a change of basis takes long."""
     _sent: Payload | None = field(default=None, init=False, repr=False)
@@ -70,6 +74,10 @@ class Gossip(SavesOuter, Sharing):
 
     def __post_init__(self) -> None:
         if self.outer is None:
+            if self.outer_every > 1:
+                raise BadInput.at(
+                    "outer_every", "there is no outer optimizer; name one in outer, or leave it out"
+                )
             return
         own = [name for name in CHANGED_BY_OUTER if getattr(type(self), name) != getattr(Gossip, name)]
         if own:
@@ -77,8 +85,9 @@ class Gossip(SavesOuter, Sharing):
                 "outer", f"{name_of(self)} has equations of its own, which it would break; use gossip"
             )
         self._outer = OuterOptimizer(self.outer)
-        # Steps beside the exchange are not in the mix, so they would be missing in the gradient.
-        self.promises = replace(self.promises, overlaps=False)
+        # Local steps beside the exchange of its own round would be missing in the gradient.
+        overlaps = self.promises.overlaps and self.outer_every > 1
+        self.promises = replace(self.promises, overlaps=overlaps)
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
@@ -86,9 +95,11 @@ class Gossip(SavesOuter, Sharing):
             self._outer.begin(vector)
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
-        if self._outer is not None and not view.rests:
-            self._outer.step(mixed)
-            mixed.copy_(self._outer.phi)
+        if self._outer is not None:
+            self._outer.rests = self._outer.rests and view.rests
+            if (view.round + 1) % self.outer_every == 0 and not self._outer.rests:
+                self._outer.step(mixed)
+                mixed.copy_(self._outer.phi)
         super().accept(vector, view, mixed)
 
     def check_chain(self, chain: Chain) -> None:

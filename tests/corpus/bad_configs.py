@@ -637,7 +637,7 @@ name: all_reduce
     | 14 sharing | all_reduce needs a graph where every node receives from every other, such as
     + fully_connected; this one is not
 name: gossip, gamma: 0.5
-    | 14 sharing.gamma | unknown option of gossip (known: fill, outer, weights, transforms, ...)
+    | 14 sharing.gamma | unknown option of gossip (known: fill, outer, outer_every, weights, ...)
 name: gossip, fill: mean | 14 sharing.fill | must be 'own' or 'zero', not 'mean'
 name: gossip, mixing_strength: fast | 14 sharing.mixing_strength | must be a number >= 0 and <= 1 or ...
 name: gossip, mixing_strength: 1.5 | 14 sharing.mixing_strength | must be a number >= 0 and <= 1 or ...
@@ -684,6 +684,8 @@ name: choco, transforms: [error_feedback, sign]
 name: deep_squeeze, transforms: [error_feedback, sign]
     | 14 sharing.transforms[0] | error_feedback would count errors twice, because deep_squeeze itself sends
     + later what was dropped; leave it out
+name: gossip, outer_every: 2
+    | 14 sharing.outer_every | there is no outer optimizer; name one in outer, or leave it out
 name: gossip, transforms: [{name: error_feedback, decay: 0.9}, sign]
     | 14 sharing.transforms[0] | error_feedback with decay is for differences, but here it corrects models;
     + leave decay out
@@ -1180,6 +1182,11 @@ communication.base_port=65534 'mapping.machines=[{address: 127.0.0.1, nodes: 3},
 communication.base_port=29498 'mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2,
     + nodes: 1}]'
     | communication.base_port | the ports 29498..29500 are needed, but 29500 is mapping.rendezvous_port
+'sharing={name: gossip, outer: SGD, outer_every: 3}' training.train_every=2 communication.overlap=true
+    | communication.overlap | gossip with outer needs rounds that only mix for its outer steps; set
+    + training.train_every: 2 and sharing.outer_every: 2, or leave it out
+'sharing={name: all_reduce, outer: SGD}' 'graph={name: fully_connected, nodes: 4}' communication.overlap=true
+    | communication.overlap | all_reduce with outer needs rounds that only mix for its outer steps; ...
 training.name=ddp sharing=none communication.overlap=true
     | communication.overlap | ddp overlaps its all-reduce with the backward pass by itself; leave it out
 training.name=ddp sharing=none communication=inproc | communication | ddp needs a process for each node; ...

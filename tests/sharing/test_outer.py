@@ -1,6 +1,7 @@
 """Outer optimizers beside torch's own on the averaged pseudo-gradient, and dense recursions, in float64."""
 
 import copy
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -10,7 +11,8 @@ import yaml
 import decentnode
 from decentnode.config import loader
 from decentnode.errors import ConfigError
-from decentnode.graph.families import FullyConnected, Ring
+from decentnode.graph.base import Graph, PeriodicGraph
+from decentnode.graph.families import Chain, FullyConnected, Ring
 from decentnode.graph.mixing import Uniform
 from decentnode.graph.redrawn import RandomMatching
 from decentnode.graph.roles import Federated
@@ -162,6 +164,10 @@ def test_it_is_reachable_from_yaml_and_resumes(tmp_path, monkeypatch):
             {"name": "gossip", "outer": 3},
             "sharing.outer: must be a name, or a mapping with its options, not 3",
         ),
+        (
+            {"name": "gossip", "outer_every": 2},
+            "sharing.outer_every: there is no outer optimizer; name one in outer, or leave it out",
+        ),
     ],
 )
 def test_what_cannot_be_an_outer_optimizer_is_refused_in_one_line(tmp_path, sharing, message):
@@ -209,6 +215,80 @@ def test_gasloc_without_momentum_is_gossip_bit_for_bit_and_decays_as_its_roots()
         expected.append((1 - eigenvalue + gamma) * expected[-1] - gamma * expected[-2])
     for value in expected[1:]:
         torch.testing.assert_close(network.mix(), value * alternating, rtol=0, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Alternating(PeriodicGraph):
+    """`first` in even rounds and `second` in odd ones; None: no edges."""
+
+    first: Graph | None
+    second: Graph | None
+    num_nodes = N
+    period = 2
+
+    def targets(self, rank, round):
+        graph = (self.first, self.second)[round % 2]
+        return () if graph is None else graph.targets(rank, round)
+
+
+ALL, ONCE = FullyConnected(N), Ring(N)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [(ONCE, Chain(N), None), (None, ONCE, ONCE), (ALL, ALL, ALL), (ONCE, ALL, ALL), (ONCE, None, None)],
+    ids=["two factors", "no first: gossip", "both exact: DiLoCo", "second exact: DiLoCo", "no second"],
+)
+def test_factored_gossip_mixes_beside_the_steps_and_after_them(first, second, same):
+    """x = W2 (W1 phi + trained(phi) - phi), and the outer gradient is phi - x, as torch makes its step."""
+    graph, start = Alternating(first, second), random_models(1, D).expand(N, D)
+    network = Lockstep(lambda: Gossip(outer=NESTEROV, outer_every=2), graph, start)
+    W1, W2 = (torch.from_numpy(network.weighted.matrix(round)) for round in (0, 1))
+    phi = torch.nn.Parameter(start.clone())
+    optimizer = NESTEROV([phi])
+    plain = Lockstep(lambda: Gossip(outer=NESTEROV), same, start) if same else None
+    for _ in range(6):
+        change = trained(phi.detach()) - phi.detach()
+        phi.grad = phi.detach() - W2 @ (W1 @ phi.detach() + change)
+        optimizer.step()
+        # As with overlap: the steps start from the models before the first mix, and are added to it.
+        before = network.models
+        network.models = network.mix() + trained(before) - before
+        torch.testing.assert_close(network.mix(), phi.detach(), rtol=0, atol=1e-12)
+        if plain is not None:
+            torch.testing.assert_close(network.models, rounds_of(plain, 1), rtol=0, atol=1e-12)
+
+
+def test_factored_gossip_of_exact_means_is_diloco_in_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kept = {"models": {}}
+    diloco = decentnode.run(SMALL, progress=False, sharing=DILOCO, records=kept)
+    run = partial(
+        decentnode.run, SMALL, progress=False, records=kept, sharing=DILOCO | {"outer_every": 2},
+        communication={"name": "inproc", "overlap": True},
+        training=SMALL["training"] | {"train_every": 2},
+    )  # fmt: skip
+    factored, first = run(rounds=8), run(rounds=5)
+    resumed = decentnode.resume(first.directory, progress=False, rounds=8)
+    assert resumed.summary["model_hash"] == factored.summary["model_hash"]
+    one, other = ({k: v.double() for k, v in r.model(0).items()} for r in (diloco, factored))
+    for name, expected in one.items():
+        torch.testing.assert_close(other[name], expected, rtol=0, atol=1e-6)
+
+
+def test_a_node_that_rests_in_its_outer_round_makes_the_step_all_the_same():
+    """Alone in a round that only mixes: what it has learned before would else never reach its optimizer."""
+    make = partial(torch.optim.SGD, lr=0.5)
+    network = Lockstep(
+        lambda: Gossip(outer=make, outer_every=2), Alternating(ONCE, None), random_models(N, D)
+    )
+    phi = network.models
+    network.eta = 0.1
+    x = network.mix()
+    network.eta = 0.0
+    torch.testing.assert_close(network.mix(), phi + 0.5 * (x - phi), rtol=0, atol=1e-13)
+    still = network.models
+    assert torch.equal(Lockstep(lambda: Gossip(outer=make), Alternating(None, None), still).run(4), still)
 
 
 def test_sparse_loco_with_all_values_is_an_outer_step_of_sgd():

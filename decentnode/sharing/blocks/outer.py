@@ -17,13 +17,15 @@ OptimizerMaker = Callable[[list[nn.Parameter]], Optimizer]
 class OuterOptimizer:
     """The outer optimizer of one node (DiLoCo: Douillard et al., 2023, arXiv 2311.08105, Alg. 1).
 
-    Let phi be the model before the local steps of a round, and x what the round would make of it. The
+    Let phi be the model after the last step, and x what the rounds since then have made of it. The
     pseudo-gradient phi - x is the gradient of one step at phi. SGD with lr 1 and without momentum gives x.
     """
 
     def __init__(self, make: OptimizerMaker) -> None:
         self._make = make
         self._parameter: nn.Parameter | None = None
+        self.rests = True
+        """Whether the node has rested in all rounds since the last step."""
 
     def begin(self, phi: Tensor) -> None:
         """Starts from this model, shape (d,), with empty moments."""
@@ -41,16 +43,18 @@ class OuterOptimizer:
         assert self._parameter is not None, "it begins first"
         self._parameter.grad = torch.sub(self.phi, x)
         self._optimizer.step()
-        self._parameter.grad = None
+        self._parameter.grad, self.rests = None, True
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns phi, and the moments of the optimizer; tensors are references."""
-        return {"phi": self.phi, "optimizer": self._optimizer.state_dict()}
+        """Returns phi, the moments of the optimizer and `rests`; tensors are references."""
+        return {"phi": self.phi, "optimizer": self._optimizer.state_dict(), "rests": self.rests}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`, with memory of its own."""
         self.begin(state["phi"])
         self._optimizer.load_state_dict(state["optimizer"])
+        # Earlier checkpoints have a step in each round.
+        self.rests = state.get("rests", True)
 
 
 class SavesOuter(Stateful):
