@@ -46,6 +46,7 @@ LATER: tuple[tuple[str, str, object], ...] = (
     ("sharing", "outer_every", 1),
     ("training", "batch_nodes", None),
     ("sharing.transforms", "decay", 1.0),
+    ("sharing.transforms", "whole_every", None),
 )
 """Sections, keys and defaults of what is left out of hashes by default, because earlier versions lack it."""
 MOST_SHOWN = 100

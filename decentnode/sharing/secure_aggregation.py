@@ -120,6 +120,10 @@ class SecureAggregation(MaskedSums):
         if len(chain.layout.fields) > 1 or (selects and not _selecting(chain)):
             names = " and ".join(f.name for f in chain.layout.fields)
             raise BadInput(f"secure_aggregation masks values that all senders send, not {names}")
+        if values_field(chain.layout).variable:
+            raise BadInput(
+                "secure_aggregation masks equally many values in each round; leave whole_every out"
+            )
 
     def preserves_mean(self, chain: Chain) -> bool:
         return not chain.protects

@@ -1207,6 +1207,8 @@ training.name=ddp sharing=none communication=inproc | communication | ddp needs 
     + or a larger per_neighbor
 'graph={name: ring, nodes: 4}' 'sharing={name: shatter, chunks: 2}'
     | sharing | shatter needs relays between neighbors; use graph: {name: relayed, nodes: 4, degree: ...}
+'sharing={name: secure_aggregation, transforms: [{name: random_k, shared_mask: true, whole_every: 2}]}'
+    | sharing.transforms | secure_aggregation masks equally many values in each round; leave whole_every out
 sharing=mosaic
     | sharing | mosaic needs a graph for each fragment; use graph: {name: mosaic, nodes: 4, degree: ...,
     + fragments: ...}

@@ -12,13 +12,15 @@ import decentnode
 from decentnode.config import loader
 from decentnode.errors import ConfigError
 from decentnode.graph.base import Graph, PeriodicGraph
-from decentnode.graph.families import Chain, FullyConnected, Ring
+from decentnode.graph.families import FullyConnected, Ring, Star
 from decentnode.graph.mixing import Uniform
 from decentnode.graph.redrawn import RandomMatching
 from decentnode.graph.roles import Federated
 from decentnode.sharing import AllReduce, FedAvg, Gasloc, Gossip, SparseLoCo
 from decentnode.testing import Lockstep, Quadratics, random_models
-from decentnode.transforms import Cast
+from decentnode.transforms import Cast, RandomK
+from decentnode.transforms.base import Context
+from decentnode.transforms.chain import Chain
 
 N, D, ETA, STEPS = 6, 4, 0.1, 3
 PROBLEM = Quadratics(torch.linspace(0.5, 2, N, dtype=torch.float64), random_models(N, D, seed=3))
@@ -236,7 +238,7 @@ ALL, ONCE = FullyConnected(N), Ring(N)
 
 @pytest.mark.parametrize(
     ("first", "second", "same"),
-    [(ONCE, Chain(N), None), (None, ONCE, ONCE), (ALL, ALL, ALL), (ONCE, ALL, ALL), (ONCE, None, None)],
+    [(ONCE, Star(N), None), (None, ONCE, ONCE), (ALL, ALL, ALL), (ONCE, ALL, ALL), (ONCE, None, None)],
     ids=["two factors", "no first: gossip", "both exact: DiLoCo", "second exact: DiLoCo", "no second"],
 )
 def test_factored_gossip_mixes_beside_the_steps_and_after_them(first, second, same):
@@ -289,6 +291,43 @@ def test_a_node_that_rests_in_its_outer_round_makes_the_step_all_the_same():
     torch.testing.assert_close(network.mix(), phi + 0.5 * (x - phi), rtol=0, atol=1e-13)
     still = network.models
     assert torch.equal(Lockstep(lambda: Gossip(outer=make), Alternating(None, None), still).run(4), still)
+
+
+def test_sparta_averages_a_few_values_until_the_outer_step_of_all():
+    """One value of four in each round, the same on all nodes; in each third all, and a step of DiLoCo."""
+
+    def drawn():
+        return RandomK(0.25, shared_mask=True, whole_every=3)
+
+    start = random_models(1, D).expand(N, D)
+    network = Lockstep(
+        lambda: AllReduce(outer=NESTEROV, outer_every=3), ALL, start, transforms=lambda: (drawn(),)
+    )
+    mask = RandomK(0.25, shared_mask=True)
+    Chain([mask], D, torch.float64)
+    phi = torch.nn.Parameter(start[0].clone())
+    optimizer = NESTEROV([phi])
+    x = start.clone()
+    for round in range(9):
+        x, sent = trained(x), network.sent
+        if round % 3 < 2:
+            (index,) = mask.coordinates(Context(0, round, 0)).tolist()
+            x[:, index] = x[:, index].mean()
+        else:
+            phi.grad = phi.detach() - x.mean(0)
+            optimizer.step()
+            x = phi.detach().expand(N, D).clone()
+        torch.testing.assert_close(rounds_of(network, 1), x, rtol=0, atol=1e-12)
+        values = 1 if round % 3 < 2 else D
+        assert network.sent - sent == N * (N - 1) * 8 * (1 + values), "8 bytes tell the number"
+    every = Lockstep(
+        lambda: AllReduce(outer=NESTEROV),
+        ALL,
+        start,
+        transforms=lambda: (RandomK(0.25, shared_mask=True, whole_every=1),),
+    )
+    diloco = Lockstep(lambda: AllReduce(outer=NESTEROV), ALL, start)
+    torch.testing.assert_close(rounds_of(every, 4), rounds_of(diloco, 4), rtol=0, atol=1e-13)
 
 
 def test_sparse_loco_with_all_values_is_an_outer_step_of_sgd():

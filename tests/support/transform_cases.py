@@ -143,6 +143,7 @@ CASES |= {
     "top_k per layer": Case(lambda: [TopK(0.3, per_layer=True)], by_norm(1.0), parameters=two_tensors),
     "random_k": Case(lambda: [RandomK(0.3)], by_norm(1.0)),
     "random_k shared": Case(lambda: [RandomK(0.7, shared_mask=True)], by_norm(1.0)),
+    "random_k whole at times": Case(lambda: [RandomK(0.3, whole_every=2), Qsgd()], by_norm(1.0)),
     "random_k per layer": Case(lambda: [RandomK(0.3, per_layer=True)], by_norm(1.0), parameters=two_tensors),
     "threshold": Case(lambda: [Threshold(0.8)], lambda v: torch.full_like(v, 0.8)),
     "threshold relative": Case(lambda: [Threshold(0.5, relative=True)], of_norm(0.5, torch.inf)),

@@ -10,7 +10,7 @@ from torch import Tensor
 from decentnode.core.payload import HOST, Field, Form, Layout, Payload, PayloadError
 from decentnode.core.registry import TRANSFORMS
 from decentnode.core.rng import generator
-from decentnode.options import Fraction
+from decentnode.options import Fraction, Positive
 from decentnode.transforms.base import VALUES, VECTOR, Context, Transform
 from decentnode.transforms.sparsify.philox import Stream
 from decentnode.transforms.sparsify.selection import count, filled, positions, spans
@@ -24,7 +24,9 @@ class RandomK(Transform):
     k = max(1, round(fraction n)) of all n values, or of each tensor of the model (`per_layer`); every set of
     k is equally likely. Values travel in ascending order of their coordinates. With `shared_mask` all senders
     use the same coordinates in a round. Secure aggregation needs that, and self-filled gossip then keeps the
-    mean of all models. Where each sender has a mask of its own, one round moves the mean by D,
+    mean of all models. After every step and for .0005 to .005 of all values, that is SPARTA (Beton et al.,
+    2025). With `whole_every: m` all values are sent in each m-th round. Where each sender has a mask of its
+    own, one round moves the mean by D,
 
         E |D|^2 = f (1 - f) / n^2 sum_j |sum_i w_ij (x_j - x_i)|^2,   f = fraction, n nodes
 
@@ -41,22 +43,26 @@ class RandomK(Transform):
 
     accepts: ClassVar = frozenset({Form.DENSE})
     emits: ClassVar = Form.SPARSE
-    wire: ClassVar = "b k, k = fraction d"
+    wire: ClassVar = "b k, k = fraction d; b d in each whole_every-th round"
     lossless = True
 
     fraction: Fraction = 0.1
     shared_mask: bool = False
     per_layer: bool = False
+    whole_every: Positive | None = None
+    """Rounds from one in which all values are sent to the next; null: there is none."""
     _latest: tuple[tuple[int, ...], Tensor] | None = field(default=None, init=False, repr=False)
 
     @property
     def same_coordinates(self) -> bool:
-        return self.shared_mask or self.fraction == 1
+        return self.shared_mask or self.fraction == 1 or self.whole_every == 1
 
     def layout(self, input_layout: Layout) -> Layout:
         self._spans = spans(self.dimension, self.per_layer, self.parameters)
-        k = sum(count(self.fraction, n) for _, n in self._spans)
-        return Layout((Field(VALUES, input_layout.fields[0].dtype, k),), self.emits)
+        k, dtype = sum(count(self.fraction, n) for _, n in self._spans), input_layout.fields[0].dtype
+        if self.whole_every is not None:
+            return Layout((Field(VALUES, dtype, self.dimension, variable=True),), self.emits)
+        return Layout((Field(VALUES, dtype, k),), self.emits)
 
     def coordinates(self, context: Context, device: torch.device = HOST) -> Tensor:
         """The coordinates that the sender sends in that round: indices (int64, ascending), read-only."""
@@ -80,6 +86,9 @@ class RandomK(Transform):
         return filled(self.input_layout, values, indices, fill=context.fill)
 
     def _drawn(self, device: torch.device, seed: int, *counters: int) -> Tensor:
+        round = counters[0]
+        if self.whole_every is not None and (round + 1) % self.whole_every == 0:
+            return torch.arange(self.dimension, device=device)
         source = generator(seed, "random_k", *counters)
         stream = None if device == HOST else Stream(source)
         mask = torch.zeros(self.dimension, dtype=torch.bool, device=device)
