@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decentnode.core.payload import Field, Layout, Payload, PayloadError
+from decentnode.core.payload import Field, Layout, NotFinite, Payload, PayloadError
 from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.graph.mosaic import MosaicGraph
 from decentnode.sharing.base import Incoming, Promises, Setup, Sharing
+from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.chain import Chain
 
 
@@ -95,4 +96,7 @@ class Mosaic(Sharing):
         values = payload["fragments"]
         if values.numel() != sum(lengths):
             raise PayloadError(f"{values.numel()} values where {len(sent)} fragments have {sum(lengths)}")
+        if not is_finite(values):
+            # One bad value makes all of a message suspect, also its other fragments.
+            raise NotFinite(f"its {self.flaw_of(values)}")
         return dict(zip(sent, torch.split(values, lengths), strict=True))

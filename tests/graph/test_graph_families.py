@@ -140,6 +140,7 @@ def test_options_are_validated_by_their_types(name):
         "per_machine": 2,
         "nodes_per_cluster": 2,
         "degree": 2,
+        "fragments": 2,
         "rewire": 0.1,
         "probability": 0.5,
         "rows": 2,
