@@ -12,9 +12,9 @@ from tests.support.scheme_cases import CASES, plain
 MODEL = ParameterLayout((Entry("weight", torch.Size([10, 25]), 0), Entry("bias", torch.Size([50]), 250)))
 ON_HOST = {"moniqua", "power_gossip", "power_gossip rank 2", "secure_aggregation", "secure_aggregation fine"}
 ON_HOST |= {"beer_per_edge", "choco_per_edge", "muffliato", "power_gossip changing", "zip_dl"}
-ON_HOST |= {"cesar", "secure_aggregation threshold", "shatter"}
+ON_HOST |= {"cesar", "mosaic", "secure_aggregation threshold", "shatter"}
 ON_HOST |= {"balance", "clipped_gossip", "geometric_median", "krum", "krum nearest", "rfa", "ubar"}
-"""Schemes that compute what they send, or noise, or weights from distances in host memory."""
+"""Schemes that compute what they send, its length, noise, or weights from distances in host memory."""
 
 MASKED = {"secure_aggregation threshold", "cesar"}
 """Schemes that take seconds for their masks, all in host memory."""
