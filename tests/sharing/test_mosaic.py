@@ -13,6 +13,7 @@ from decentnode.graph.families import Ring
 from decentnode.graph.mixing import MetropolisHastings, WeightedGraph
 from decentnode.graph.mosaic import MosaicGraph
 from decentnode.graph.redrawn import EpidemicOracle
+from decentnode.graph.strength import StrengthMixing
 from decentnode.sharing import Gossip, Mosaic
 from decentnode.testing import Lockstep, random_models
 from tests.sharing.test_outer import SMALL
@@ -65,6 +66,17 @@ def test_with_one_fragment_it_is_gossip_on_epidemic_oracle_bit_for_bit(tmp_path,
     )
     hashes = [result.summary["model_hash"] for result in (gossip, same, several)]
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_mixing_strength_holds_for_each_fragment_in_its_round():
+    def strength(round):
+        return 0.25 * (round + 1)
+
+    weights = StrengthMixing(MetropolisHastings(), strength)
+    weak, full = (Lockstep(Mosaic, GRAPH, random_models(N, D), weights=w) for w in (weights, weights.mixing))
+    for round in range(4):
+        full.models, a = weak.models, strength(round)
+        torch.testing.assert_close(a * full.mix() + (1 - a) * weak.models, weak.mix(), rtol=0, atol=1e-13)
 
 
 def test_a_node_that_is_lost_keeps_its_part_of_the_mean():
