@@ -201,6 +201,14 @@ class Experiment:
                 f"{name_of(scheme)} tests models on a node's own samples, but rank {without[0]} has none; "
                 "change dataset.partition, or use another scheme",
             )
+        if scheme.asynchronous:
+            for server in self.graph.graph.servers:
+                if server not in without:
+                    raise BadInput.at(
+                        "dataset.partition",
+                        f"rank {server} has samples, but a server of {name_of(scheme)} makes no local steps; "
+                        "list the ranks that train in ranks",
+                    )
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -1257,6 +1257,17 @@ sharing=ad_psgd | sharing | ad_psgd needs time_model: asynchronous; with rounds,
     | time_model.schedule_path | is the recorded run of schedule: replay; ...
 time_model=asynchronous sharing=ad_psgd 'graph={name: exponential, nodes: 4}'
     | sharing | ad_psgd needs a graph that is undirected; this one is not
+time_model=asynchronous sharing=async_fed_avg
+    | sharing | async_fed_avg needs a graph with a server, such as federated; file has none
+time_model=asynchronous 'sharing={name: async_fed_avg, quorum: 4}' 'graph={name: federated, nodes: 4}'
+    | sharing.quorum | must be at most the 3 clients, not 4
+time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4, standby: 1}'
+    | sharing | async_fed_avg has one server; leave graph.standby out
+time_model=asynchronous 'sharing={name: async_fed_avg, delay: 2, outer: {name: Adam, lr: 0.1}}'
+    + 'graph={name: federated, nodes: 4}'
+    | sharing.delay | lets gradients act before their momentum, which is right for SGD, not Adam; ...
+time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4, clients: 2}'
+    | graph | federated has rounds of rest, and time_model asynchronous has no rounds; ...
 'training.pace={step_seconds: 0.01, slowdown: {distribution: stragglers, share: 2}}'
     | training.pace.slowdown.share | must be a number > 0 and <= 1, not 2
 'training.pace={step_seconds: 0.01, slowdown: {distribution: exponential, sigma: 1}}'

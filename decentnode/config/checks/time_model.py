@@ -67,7 +67,8 @@ def _asynchronous(
     if gradient_sync.one_model:
         what = f"{name_of(gradient_sync)} makes all steps together; use time_model: synchronous"
         yield Defect(("training", "name"), what)
-    if graph.has_rests:
+    # A server with all clients in every round has no rests.
+    if graph.has_rests and not graph.static:
         what = f"{name_of(graph)} has rounds of rest, and time_model asynchronous has no rounds"
         yield Defect(("graph",), f"{what}; give slow nodes a slowdown (training.pace)")
     if graph.needs_service:
