@@ -47,7 +47,8 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
     last answer (dynamic local updates of the paper): updates come after nearly the same time. Otherwise, and
     until the first client has reported its speed, H_i = `every`.
 
-    State: x_i at a client; phi, D, the moments, an update and an answer for each client at the server.
+    State: x_i and the last update at a client; at the server x, phi, D, the moments, and an update and an
+    answer of each client.
     """
 
     requirements = Requirements(server=True, float32=True)
