@@ -1267,7 +1267,8 @@ time_model=asynchronous 'sharing={name: async_fed_avg, delay: 2, outer: {name: A
     + 'graph={name: federated, nodes: 4}'
     | sharing.delay | lets gradients act before their momentum, which is right for SGD, not Adam; ...
 time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4, clients: 2}'
-    | graph | federated has rounds of rest, and time_model asynchronous has no rounds; ...
+    | graph | federated has rounds of rest, and time_model asynchronous has no rounds; let all clients take
+    + part
 'training.pace={step_seconds: 0.01, slowdown: {distribution: stragglers, share: 2}}'
     | training.pace.slowdown.share | must be a number > 0 and <= 1, not 2
 'training.pace={step_seconds: 0.01, slowdown: {distribution: exponential, sigma: 1}}'
