@@ -10,12 +10,14 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import decentnode
+from decentnode import DecentralizedDataParallel
 from decentnode.errors import BadInput
 from decentnode.models import Gpt2, Mlp, initial_model
 from decentnode.models.adapters import Adapters
 from decentnode.node.experiment import Experiment
 from decentnode.training.optim import Muon, muon_groups
 from tests.support.in_process import Nodes
+from tests.support.wrapper_ranks import Run, batches, flat, in_rank_threads, loss_of
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has it from 2.9 on")
 
@@ -163,6 +165,27 @@ def test_what_it_refuses(monkeypatch):
     with pytest.raises(ValueError, match=r"^needs torch 2\.9 or newer, not 2.*; use AdamW$"):
         Muon([matrix])
     assert decentnode.Muon is Muon
+
+
+def test_the_wrapper_makes_it_for_each_bucket():
+    """Most buckets have no matrix for Muon. A rank alone mixes nothing: its step is that of one optimizer."""
+
+    def work(rank, rendezvous):
+        run = Run(steps=3)
+        network, whole = copy.deepcopy(run.network), copy.deepcopy(run.network)
+        make = lambda named: Muon(muon_groups(network, parameters=named), **MUON)
+        model = DecentralizedDataParallel(network, make, "ring", rendezvous=rendezvous, bucket_mb=1e-6)
+        run.train(model, rank)
+        model.close()
+        optimizer = Muon(whole, **MUON)
+        for batch in batches(rank, 3):
+            optimizer.zero_grad()
+            loss_of(whole, batch).backward()
+            optimizer.step()
+        return flat(network), flat(whole)
+
+    ((wrapped, whole),) = in_rank_threads(1, work)
+    assert torch.equal(wrapped, whole)
 
 
 CONFIG = """
