@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -63,7 +63,19 @@ class Muon(Optimizer):
             raise ValueError(f"adamw_params must be a list of patterns, not {adamw_params!r}")
         if not hasattr(torch.optim, "Muon"):
             raise ValueError(f"needs torch 2.9 or newer, not {torch.__version__}; use AdamW")
-        groups = _groups(params, adamw_params, hidden_only)
+        if isinstance(params, nn.Module):
+            params = muon_groups(params, adamw_params, hidden_only)
+        listed: list[Any] = list(params)
+        if listed and all(isinstance(group, dict) and "use_muon" in group for group in listed):
+            # Torch has no optimizer without groups, and one of the two may have no parameters.
+            uses = {bool(group["use_muon"]) for group in listed}
+            groups = [*listed, *({"params": [], "use_muon": absent} for absent in {True, False} - uses)]
+        elif not all(isinstance(parameter, Tensor) for parameter in listed):
+            raise ValueError("params must be a module, parameters without names, or groups of muon_groups")
+        elif not any(map(_is_matrix, listed)):
+            raise ValueError("none of these parameters is a matrix; use AdamW")
+        else:
+            groups = _two_groups(_is_matrix, listed)
         muon = uncompiled(torch.optim.Muon)(
             [group for group in groups if group["use_muon"]],
             lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov,
@@ -140,35 +152,22 @@ def muon_groups(
         chosen |= {id(p) for part in (*embeddings, *last) for p in part.parameters()}
     # Biases and parameters of norms are those that do not decay.
     weights = [p for group in decay_groups(module, 1) if group["weight_decay"] for p in group["params"]]
-    matrices = {id(p) for p in weights if p.ndim == 2 and not p.is_complex()} - chosen
+    matrices = {id(p) for p in weights if _is_matrix(p)} - chosen
     if not matrices:
         kind = "hidden matrix" if hidden_only else "matrix"
         raise ValueError(f"no {kind} of {type(module).__name__} is left for it; use AdamW")
     given = module.named_parameters() if parameters is None else parameters
     trained = list({id(p): p for _, p in given if p.requires_grad}.values())
+    return _two_groups(lambda p: id(p) in matrices, trained)
+
+
+def _two_groups(is_muons: Callable[[Tensor], bool], parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """The group of Muon and that of AdamW."""
     return [
-        {"params": [p for p in trained if (id(p) in matrices) == use_muon], "use_muon": use_muon}
+        {"params": [p for p in parameters if is_muons(p) == use_muon], "use_muon": use_muon}
         for use_muon in (True, False)
     ]
 
 
-def _groups(
-    params: nn.Module | Iterable[Parameter] | Iterable[dict[str, Any]],
-    adamw_params: Sequence[str],
-    hidden_only: bool,
-) -> list[dict[str, Any]]:
-    if isinstance(params, nn.Module):
-        return muon_groups(params, adamw_params, hidden_only)
-    listed: list[Any] = list(params)
-    if listed and all(isinstance(group, dict) and "use_muon" in group for group in listed):
-        # Torch has no optimizer without groups.
-        absent = {True, False} - {bool(group["use_muon"]) for group in listed}
-        return [*listed, *({"params": [], "use_muon": use_muon} for use_muon in absent)]
-    if not all(isinstance(parameter, torch.Tensor) for parameter in listed):
-        raise ValueError("params must be a module, parameters without names, or groups of muon_groups")
-    if not any(parameter.ndim == 2 for parameter in listed):
-        raise ValueError("none of these parameters is a matrix; use AdamW")
-    return [
-        {"params": [p for p in listed if (p.ndim == 2) == use_muon], "use_muon": use_muon}
-        for use_muon in (True, False)
-    ]
+def _is_matrix(parameter: Tensor) -> bool:
+    return parameter.ndim == 2 and not parameter.is_complex()
