@@ -173,6 +173,7 @@ class Experiment:
         for augmentation in settings.training.augmentation:
             augmentation.make().check(dataset)
         settings.training.check(dataset.train, self.least_batch, self.gradient_sync.one_model)
+        settings.training.trained(self.network)
         self._check_parts()
         _ = self.target
         needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in self.metrics)
