@@ -326,7 +326,8 @@ def test_a_server_with_samples_is_refused_before_the_start():
 @pytest.mark.usefixtures("_in_an_empty_folder")
 def test_a_client_that_crashes_stops_no_quorum_of_all():
     crash = {"faults": [{"name": "crash", "ranks": 3, "at": "3 s"}], "failures.grace": 1}
-    crashed = run({"every": 8, "quorum": 4}, **crash)
+    with pytest.warns(UserWarning, match="1 node lost: rank 3"):
+        crashed = run({"every": 8, "quorum": 4}, **crash)
     made = [sorted(batch) for batch in batches(crashed)]
     assert made[:3] == [CLIENTS] * 3
     # One leg and the grace of its link pass until it counts no more.
