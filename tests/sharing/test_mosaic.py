@@ -25,7 +25,7 @@ BOUNDS = [0, 4, 9, 13, 18, 23]
 
 
 def test_each_fragment_is_gossip_on_its_graph_and_shrinks_as_one_of_epidemic_learning():
-    network, rounds = Lockstep(Mosaic, GRAPH, random_models(N, D)), 150
+    network, rounds = Lockstep(Mosaic, GRAPH, random_models(N, D)), 60
     graphs = [WeightedGraph(graph, MetropolisHastings()) for graph in GRAPH.of_fragments]
     assert len({str(graph.matrix(0)) for graph in graphs}) == K, "two fragments have one graph"
     factors = torch.zeros(K, dtype=torch.float64)
@@ -41,7 +41,7 @@ def test_each_fragment_is_gossip_on_its_graph_and_shrinks_as_one_of_epidemic_lea
         sizes = [(after[:, a:b].square().sum(), before[:, a:b].square().sum()) for a, b in pairwise(BOUNDS)]
         factors += torch.stack([shrunk / size for shrunk, size in sizes]) / rounds
     expected = (1 - S / (N - 1)) / (S + 1)
-    torch.testing.assert_close(factors, torch.full_like(factors, expected), rtol=0.03, atol=0)
+    torch.testing.assert_close(factors, torch.full_like(factors, expected), rtol=0.06, atol=0)
     # Each value goes to `degree` others, whatever K is, and each message has 8 bytes for its length.
     values = network.sent - 8 * sum(len(GRAPH.targets(i, r)) for i in range(N) for r in range(rounds))
     assert values == rounds * N * S * D * 8
