@@ -272,6 +272,10 @@ class Graph(ABC):
         """The rounds of one period; round 0 alone where there is no period."""
         return range(self.period or 1)
 
+    def sample_rounds(self, unending: int) -> list[int]:
+        """The rounds of a period of each consecutive graph; as many as `unending` of one without a period."""
+        return [r for rounds, graph in self.consecutive_graphs for r in rounds[: graph.period or unending]]
+
     @abstractmethod
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
         """Ranks that `rank` sends to in `round`, ascending, without itself."""

@@ -75,7 +75,7 @@ class ByRounds(AperiodicGraph):
     @cached_property
     def cycle(self) -> Sequence[int]:
         """The first period of each graph, or its first round where it has none."""
-        return [r for rounds, graph in self.consecutive_graphs for r in rounds[: len(graph.cycle)]]
+        return self.sample_rounds(unending=1)
 
     def graph_in(self, round: int) -> Graph:
         """The graph that holds in a round."""

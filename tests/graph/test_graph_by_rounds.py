@@ -123,6 +123,9 @@ def test_late_merging_is_two_runs_chained_by_a_checkpoint(tmp_path):
 def test_rounds_without_edges_change_nothing_that_schemes_need(tmp_path):
     for scheme in ("all_reduce", "{name: secure_aggregation, least_senders: 3}"):
         experiment(tmp_path, LATE, f"sharing={scheme}")
+    # The random graph begins after the rounds that are tried of one that never repeats.
+    late = LATE.replace("3, {name: fully_connected", "30, {name: epidemic_oracle, degree: 3")
+    experiment(tmp_path, late, "sharing={name: secure_aggregation, least_senders: 3}", "rounds=40")
     ring = LATE.replace("fully_connected", "ring")
     with pytest.raises(BadInput, match="all_reduce needs a graph where every node receives from every other"):
         experiment(tmp_path, ring, "sharing=all_reduce")
