@@ -36,6 +36,11 @@ class OuterOptimizer:
         assert self._parameter is not None, "it begins first"
         return self._parameter.data
 
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
     def step(self, x: Tensor) -> None:
         """Makes the step of a round that would lead to the model x, shape (d,)."""
         assert self._parameter is not None, "it begins first"
