@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from decentnode.core.registry import GRAPHS, guess
 from decentnode.errors import BadInput, ExitCode, GraphError
-from decentnode.graph.base import SEED, PeriodicGraph, StaticGraph
+from decentnode.graph.base import SEED, StaticGraph
 from decentnode.graph.files import GraphFile, write_graph
 
 # flag, long name, the option of the graph that it sets, what it is
@@ -66,7 +66,7 @@ def find(name: str) -> type[StaticGraph]:
     known = families()
     known |= {other: cls for other, cls in GRAPHS.classes().items() if cls in known.values()}
     for other, cls in GRAPHS.classes().items():
-        if name in (other, cls.__name__) and issubclass(cls, PeriodicGraph):
+        if name in (other, cls.__name__) and not issubclass(cls, StaticGraph):
             raise GraphError(
                 f"{name} changes from round to round, and a file holds one graph; "
                 f"name it in the configuration: graph: {{name: {other}, ...}}"

@@ -13,7 +13,7 @@ from decentnode.config.yaml_source import Document
 from decentnode.core.registry import GRAPHS, MIXINGS, Registry, import_from, name_of
 from decentnode.core.text import counted
 from decentnode.errors import MISSING_KEY, BadInput, key_text, refuse
-from decentnode.graph.base import Graph, StaticGraph
+from decentnode.graph.base import ENDLESS, Graph, StaticGraph
 from decentnode.graph.decay import known_decay, measured_decay
 from decentnode.graph.declared import check_declared
 from decentnode.graph.matrix_check import MatrixNeeds, check_matrices
@@ -66,15 +66,13 @@ def report(
     if drawing is not None and drawing.color in ("machine", "label"):
         raise BadInput(f"--color {drawing.color} needs a configuration, such as configs/quickstart.yaml")
     graph = make(GRAPHS, name, options)
-    if isinstance(graph, StaticGraph):
-        _ = graph.adjacency
-    check_declared(graph)
+    for _, part in graph.consecutive_graphs:
+        if isinstance(part, StaticGraph):
+            _ = part.adjacency
+        check_declared(part)
     rule = weights or default_weights(graph)
     weighted = WeightedGraph(graph, make(MIXINGS, rule))
-    figures = measure(weighted)
-    yield from seed_line(graph)
-    yield from lines(figures, rule)
-    yield from decay_lines(weighted, figures)
+    yield from figure_lines(weighted, rule)
     if drawing is not None:
         title = " ".join([Path(name).name, *options])
         yield from draw(weighted, title, drawing, Groups())
@@ -83,17 +81,31 @@ def report(
 def report_config(settings: "Settings", drawing: Drawing | None = None) -> Iterator[str]:
     """Yields the lines of `report` for a configuration's graph, with a check of its matrices."""
     graph = settings.graph.make()
-    check_declared(graph)
     weighted = WeightedGraph(graph, settings.make_mixing())
     yield f"graph              {settings.graph.name}"
-    figures = measure(weighted)
-    yield from seed_line(graph, ", that of the run" if settings.graph.draws_from_run else "")
-    yield from lines(figures, settings.sharing.weights.name)
-    yield from decay_lines(weighted, figures)
+    origin = ", that of the run" if settings.graph.draws_from_run else ""
+    yield from figure_lines(weighted, settings.sharing.weights.name, origin)
     yield f"matrices           {check_matrices(weighted, needs_of(settings))}"
     if drawing is not None:
         title = f"{settings.name}: {settings.graph.name}"
         yield from draw(weighted, title, drawing, groups_of(settings, graph, drawing.color))
+
+
+def figure_lines(weighted: WeightedGraph, rule: str, origin: str = "") -> Iterator[str]:
+    """Yields seed, figures and decay; where graphs hold one after the other, those of each and its rounds."""
+    for rounds, graph in weighted.graph.consecutive_graphs:
+        part, weights = weighted, rule
+        if graph is not weighted.graph:
+            part = WeightedGraph(graph, weighted.mixing.of_part(graph))
+            weights = default_weights(graph) if rule == "from_graph" else rule
+            end = (
+                f"{rounds.start + 1} on" if rounds.stop == ENDLESS else f"{rounds.start + 1} to {rounds.stop}"
+            )
+            yield f"from round         {end}: {name_of(graph)}"
+        figures = measure(part)
+        yield from seed_line(graph, origin)
+        yield from lines(figures, weights)
+        yield from decay_lines(part, figures)
 
 
 def seed_line(graph: Graph, origin: str = "") -> Iterator[str]:
@@ -171,11 +183,14 @@ def draw(weighted: WeightedGraph, title: str, drawing: Drawing, groups: Groups) 
     yield f"picture            {drawing.path}"
 
 
-def _drawn_rounds(graph: Graph, wanted: int | None) -> range:
+def _drawn_rounds(graph: Graph, wanted: int | None) -> Sequence[int]:
     if wanted is not None and not 1 <= wanted <= MOST_DRAWN_ROUNDS:
         raise BadInput(f"--rounds: must be 1..{MOST_DRAWN_ROUNDS}, not {wanted}")
     if graph.static:
         return range(1)
+    consecutive = graph.consecutive_graphs
+    if wanted is None and len(consecutive) > 1:
+        return [rounds.start for rounds, _ in consecutive[:MOST_DRAWN_ROUNDS]]
     return range(wanted or min(graph.period or DRAWN_ROUNDS, DRAWN_ROUNDS))
 
 

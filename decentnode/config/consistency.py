@@ -175,6 +175,24 @@ def _capabilities(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     yield from (Defect(("sharing",), what) for what in refused)
 
 
+def _edges(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
+    """Yields a graph in which nobody ever exchanges, unless that is wanted."""
+    is_wanted = sharing.promises.sends == "nothing" or graph.allow_disconnected or graph.num_nodes == 1
+    if is_wanted or not graph.has_cycle:
+        return
+    if not any(graph.targets(rank, round) for round in graph.cycle for rank in range(graph.num_nodes)):
+        what = f"{name_of(graph)} has no edges, so {name_of(sharing)} would exchange nothing"
+        yield Defect(("graph",), what, "use sharing: none, or by_rounds with a graph that has edges")
+
+
+def _by_rounds(graph: Graph, rounds: int) -> Iterator[Defect]:
+    """Yields graphs that hold in no round of the run."""
+    for index, (span, part) in enumerate(graph.consecutive_graphs):
+        if span.start >= rounds:
+            what = f"{name_of(part)} would begin in round {span.start}, and the rounds are 0..{rounds - 1}"
+            yield Defect(("graph", "schedule", index, 0), what, "write one of these, or more rounds")
+
+
 def _servers(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     scheme, name = name_of(sharing), name_of(graph)
     if sharing.requirements.levels:
@@ -405,10 +423,10 @@ def is_tree(graph: Graph) -> bool:
 
 
 def is_complete(graph: Graph) -> bool:
-    """Whether every node sends to all others, in every round."""
+    """Whether every node sends to all others in every round in which any of them exchange."""
     most, ranks = graph.num_nodes - 1, range(graph.num_nodes)
-    known = graph.period is not None
-    return known and all(len(graph.targets(rank, round)) == most for round in graph.cycle for rank in ranks)
+    rounds = [{len(graph.targets(rank, round)) for rank in ranks} for round in graph.cycle]
+    return graph.has_cycle and {most} in rounds and all(degrees in ({0}, {most}) for degrees in rounds)
 
 
 def _weights(graph: Graph, weights: Mixing) -> Iterator[Defect]:
@@ -509,7 +527,8 @@ def _adversaries(adversaries: Sequence[CheckedAdversary], graph: Graph, sharing:
 
 
 CHECKS: tuple[Callable[..., Iterator[Defect]], ...] = (
-    _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _servers,
+    _count, _start, _evaluated, _machine, _lists, _order, _precision, _corrections, _capabilities, _edges,
+    _by_rounds, _servers,
     _weights, _scheme, _negotiated, _gradient_steps, _strength, _overlap, _losses, _one_process, _members,
     _trust, _ports, _faults, _adversaries, _one_model, _same_steps, _ports_of_training, _private, _personal,
     _port_of_service, *TIME_CHECKS, *SIMULATION_CHECKS, *WORKER_CHECKS, *BATCH_CHECKS,

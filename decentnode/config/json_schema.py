@@ -7,7 +7,7 @@ from decentnode.config.plugin import keys_of_kind, named_in
 from decentnode.config.plugin_parser import parameters_for
 from decentnode.config.sections import is_value, scalar_parameters
 from decentnode.config.settings import Settings, TimeModelSettings, TrainingSection
-from decentnode.config.type_check import REQUIRED, Parameters, bare, parameters_of, schema_of
+from decentnode.config.type_check import REQUIRED, Parameters, bare, holds, parameters_of, schema_of
 from decentnode.core.registry import TRAININGS, Registry
 from decentnode.graph.base import GRAPH_FILE, Graph
 from decentnode.sharing.blocks.outer import OptimizerMaker
@@ -114,6 +114,12 @@ class SchemaBuilder:
         """Returns the schema of one value of a type, with its default where YAML can express it."""
         if hint is Graph:
             return {"$ref": "#/properties/graph"}
+        if holds(hint, Graph):
+            first, *others = get_args(hint)
+            if others == [Ellipsis]:
+                return {"type": "array", "items": self.value(first, REQUIRED)}
+            parts = [self.value(part, REQUIRED) for part in (first, *others)]
+            return {"type": "array", "prefixItems": parts, "minItems": len(parts), "maxItems": len(parts)}
         if hint == OptimizerMaker | None:
             optimizer = {"$ref": "#/properties/training/properties/optimizer"}
             return {"anyOf": [optimizer, {"type": "null"}], "default": None}

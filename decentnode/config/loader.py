@@ -194,8 +194,11 @@ def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
                 del options[key]
     content["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
     # A graph of labels is the same wherever the samples are.
-    static = graph if isinstance(graph, StaticGraph) and not graph.needs_labels else None
-    content["adjacency"] = static.adjacency if static else None
+    adjacency = [
+        part.adjacency if isinstance(part, StaticGraph) and not part.needs_labels else None
+        for _, part in graph.consecutive_graphs
+    ]
+    content["adjacency"] = adjacency[0] if len(adjacency) == 1 else adjacency
     content["security"] = agreed_keys(settings)
     content["version"] = __version__
     return content
@@ -226,8 +229,7 @@ def without_paths(plugin: P) -> P:
     """Returns the plug-in without the options that name files, nor those of a plug-in inside."""
     paths = path_options(plugin)
     kept = {name: value for name, value in plugin.options.items() if name not in paths}
-    inner = {name: without_paths(value) for name, value in kept.items() if isinstance(value, Plugin)}
-    return replace(plugin, options=kept | inner)
+    return replace(plugin, options=kept).with_inner(without_paths)
 
 
 def file_hashes(plugin: Plugin) -> dict[str, str]:

@@ -2,11 +2,20 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from decentnode.config.type_check import REQUIRED, TypeMismatch, describe, parameters_of, typed, unknown_key
+from decentnode.config.type_check import (
+    REQUIRED,
+    TypeMismatch,
+    describe,
+    parameters_of,
+    show,
+    typed_parts,
+    unknown_key,
+)
 from decentnode.core.registry import GRAPHS, Registry
-from decentnode.errors import MISSING_KEY, BadInput, Defect, refuse
+from decentnode.errors import MISSING_KEY, BadInput, Defect, Key, refuse
 from decentnode.graph.base import GRAPH_FILE, Graph
 from decentnode.mapping.job import job_port
 from decentnode.options import Port
@@ -33,9 +42,7 @@ def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str,
             continue
         hint = parameters[option][0]
         try:
-            if hint is Graph and isinstance(value, str) and re.fullmatch(GRAPH_FILE, value):
-                value = {"name": "file", "path": value}
-            values[option] = made(GRAPHS, value) if hint is Graph else typed(hint, value)
+            values[option] = typed_parts(hint, value, Graph, partial(_made_graph, usual))
         except (TypeMismatch, BadInput) as error:
             defects += [defect.below((option,)) for defect in error.defects]
     for option, (hint, default) in parameters.items():
@@ -48,3 +55,18 @@ def made(registry: Registry, named: str | Mapping[str, Any], usual: Mapping[str,
         return cls(**values)
     except TypeError as error:
         raise BadInput(f"{registry.kind} {name}: {error}") from error
+
+
+def _made_graph(usual: Mapping[str, Any] | None, key: Key, value: Any) -> Graph:
+    """Makes a graph among the options of another one; raises TypeMismatch."""
+    if isinstance(value, str) and re.fullmatch(GRAPH_FILE, value):
+        value = {"name": "file", "path": value}
+    if isinstance(value, Graph):
+        return value
+    if not isinstance(value, str | Mapping):
+        raise TypeMismatch([Defect((), f"must be a name, or a mapping with its options, not {show(value)}")])
+    try:
+        graph: Graph = made(GRAPHS, value, usual)
+    except BadInput as error:
+        raise TypeMismatch(error.defects) from error
+    return graph

@@ -1,9 +1,9 @@
 """A plug-in that YAML names, and how fields of the settings say that they hold one."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, cast, get_args, get_origin
+from typing import Annotated, Any, Self, cast, get_args, get_origin
 
 from decentnode.config.type_check import REQUIRED, Parameters, parameters_of
 from decentnode.core.registry import Registry
@@ -47,13 +47,18 @@ class Plugin(Factory):
 
     def seeded(self, run_seed: int) -> "Plugin":
         """Returns this plug-in, and those among its options, with the seed of a run."""
-        inner = {k: v.seeded(run_seed) for k, v in self.options.items() if isinstance(v, Plugin)}
-        return replace(self, run_seed=run_seed, options={**self.options, **inner})
+        seeded = self.with_inner(lambda plugin: plugin.seeded(run_seed))
+        return replace(seeded, run_seed=run_seed)
+
+    def with_inner(self, change: "Callable[[Plugin], Plugin]") -> Self:
+        """Returns this plug-in with others in place of those among its options."""
+        options = {name: changed(value, change) for name, value in self.options.items()}
+        return replace(self, options=options)
 
     @property
     def draws_from_run(self) -> bool:
         """Whether it, or a plug-in among its options, is drawn from the run's seed."""
-        inner = (value for value in self.options.values() if isinstance(value, Plugin))
+        inner = plugins_in(tuple(self.options.values()))
         return self._lacks_seed or any(plugin.draws_from_run for plugin in inner)
 
     @property
@@ -71,11 +76,27 @@ class Plugin(Factory):
         return Factory(maker, options).make(*args)
 
 
+def plugins_in(option: Any) -> Iterator[Plugin]:
+    """Yields the plug-ins that an option is, or has in tuples."""
+    if isinstance(option, Plugin):
+        yield option
+    elif isinstance(option, tuple):
+        for part in option:
+            yield from plugins_in(part)
+
+
+def changed(option: Any, change: Callable[[Plugin], Any]) -> Any:
+    """Returns an option with what `change` returns in place of the plug-ins in it."""
+    if isinstance(option, Plugin):
+        return change(option)
+    return tuple(changed(part, change) for part in option) if any(plugins_in(option)) else option
+
+
 def _made(option: Any) -> Any:
     """An option as the class takes it: an instance of a plug-in, but of an optimizer what makes it."""
-    if not isinstance(option, Plugin):
+    if not any(plugins_in(option)):
         return copy.deepcopy(option)
-    return option.make if option.kind == "optimizer" else option.make()
+    return changed(option, lambda plugin: plugin.make if plugin.kind == "optimizer" else plugin.make())
 
 
 def named_in(hint: Any) -> Named | None:

@@ -20,11 +20,13 @@ from decentnode.config.type_check import (
     Parameters,
     TypeMismatch,
     describe,
+    holds,
     is_path,
     may_be_path,
     parameters_of,
     show,
     typed,
+    typed_parts,
     unknown_key,
 )
 from decentnode.config.yaml_source import Document, is_object
@@ -134,11 +136,13 @@ class PluginParser:
             # Machines that the user lists may be in several jobs, and a service may be in none.
             follows_job = hint == Port and self._starts_by_scheduler and not section.get("address")
             return job_port(default) if follows_job and default is not REQUIRED else default
-        if hint is Graph:
-            return self.plugin((*key, name), GRAPHS)
         if hint == OptimizerMaker | None:
             return self._outer((*key, name)) if section[name] is not None else None
         try:
+            if holds(hint, Graph):
+                return typed_parts(
+                    hint, section[name], Graph, lambda part, _: self.plugin(part, GRAPHS), (*key, name)
+                )
             value = typed(hint, section[name])
         except TypeMismatch as unfit:
             instead = removed((*key, name), section[name])

@@ -239,8 +239,8 @@ def _tried(plugin: Plugin) -> Any:
     A graph from outside the package is compared with its declaration.
     """
     instance = plugin.make()
-    if isinstance(instance, StaticGraph):
-        _ = instance.adjacency
-    if isinstance(instance, Graph):
-        check_declared(instance)
+    for _, graph in instance.consecutive_graphs if isinstance(instance, Graph) else ():
+        if isinstance(graph, StaticGraph):
+            _ = graph.adjacency
+        check_declared(graph)
     return instance

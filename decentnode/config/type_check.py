@@ -108,6 +108,39 @@ def _typed_object(hint: Any, value: Any) -> Any:
         raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")]) from error
 
 
+def holds(hint: Any, cls: type) -> bool:
+    """Returns whether a type is this class, or a tuple with parts that are or hold it."""
+    return hint is cls or (get_origin(hint) is tuple and any(holds(part, cls) for part in get_args(hint)))
+
+
+def typed_parts(
+    hint: Any, value: Any, cls: type, make: Callable[[Key, Any], Any], key: Key = ()
+) -> Any:  # fmt: skip
+    """Returns the value as `typed` does, but with `make(key, part)` for each part that must be of a class.
+
+    Keys of the parts begin with `key`, those of the defects of TypeMismatch after it.
+    """
+    if hint is cls:
+        return make(key, value)
+    if not holds(hint, cls):
+        return typed(hint, value)
+    hints = get_args(hint)
+    is_list = isinstance(value, list | tuple)
+    if is_list and hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if not is_list or len(value) != len(hints):
+        raise TypeMismatch([Defect((), f"must be {describe(hint)}, not {show(value)}")])
+    parts, defects = list[Any](), list[Defect]()
+    for index, (inner, part) in enumerate(zip(hints, value, strict=True)):
+        try:
+            parts.append(typed_parts(inner, part, cls, make, (*key, index)))
+        except TypeMismatch as unfit:
+            defects += [defect.below((index,)) for defect in unfit.defects]
+    if defects:
+        raise TypeMismatch(defects)
+    return tuple(parts)
+
+
 def schema_of(hint: Any, ref_template: str) -> dict[str, Any]:
     """Returns the JSON schema of one value of that type, its definitions under `$defs`."""
     try:

@@ -2,6 +2,7 @@
 
 from decentnode.graph import (
     base_k,
+    by_rounds,
     churn,
     families,
     files,
@@ -18,7 +19,7 @@ from decentnode.graph import (
 from decentnode.graph.base import AperiodicGraph, Graph, PeriodicGraph, RedrawnGraph, StaticGraph, View
 
 __all__ = [
-    "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k", "churn",
-    "families", "files", "mosaic", "overlays", "random_graphs", "redrawn", "relayed", "roles", "schedules",
-    "time_varying", "walks",
+    "AperiodicGraph", "Graph", "PeriodicGraph", "RedrawnGraph", "StaticGraph", "View", "base_k",
+    "by_rounds", "churn", "families", "files", "mosaic", "overlays", "random_graphs", "redrawn", "relayed",
+    "roles", "schedules", "time_varying", "walks",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """Which nodes exchange, possibly different in each round."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,13 @@ MOST_NODES = 1_000_000
 """More nodes than any run has; larger numbers are mistakes."""
 Adjacency = tuple[tuple[int, ...], ...]
 """The ranks that each rank sends to, ascending, without itself."""
+MORE_THAN_EDGES = (
+    "is more than the edges of each round (servers, levels, a service, labels, or messages of nodes); "
+    "choose a graph that follows from its options and the seed"
+)
+"""What is wrong with such a graph inside another one."""
+ENDLESS = sys.maxsize
+"""The end of the rounds of a graph that holds to the end of a run."""
 FORESEEN_ROUNDS = 3
 """Rounds after the current one whose neighbors a node connects to."""
 LEAST_KEPT_ROUNDS, MOST_KEPT_ROUNDS, MOST_KEPT_NODES = 4 + FORESEEN_ROUNDS, 256, 1 << 20
@@ -238,14 +246,35 @@ class Graph(ABC):
         return {}
 
     @property
+    def is_more_than_edges(self) -> bool:
+        """Whether the graph is not told by the edges, weights and rests of each round alone."""
+        has_roles = bool(self.servers or self.levels)
+        needs_more = self.needs_service or self.needs_labels or self.needs_local_steps
+        return has_roles or needs_more or self.is_negotiated
+
+    @property
     def period(self) -> int | None:
         """Rounds after which the graph repeats; None when it never does, or when that is unknown."""
         return 1 if self.static else None
 
     @property
-    def cycle(self) -> range:
+    def consecutive_graphs(self) -> "tuple[tuple[range, Graph], ...]":
+        """The graphs that hold one after the other, each with its rounds; itself for all, where it is one."""
+        return ((range(ENDLESS), self),)
+
+    @property
+    def has_cycle(self) -> bool:
+        """Whether every round is like one of `cycle`."""
+        return self.period is not None
+
+    @property
+    def cycle(self) -> Sequence[int]:
         """The rounds of one period; round 0 alone where there is no period."""
         return range(self.period or 1)
+
+    def sample_rounds(self, unending: int) -> list[int]:
+        """The rounds of a period of each consecutive graph; as many as `unending` of one without a period."""
+        return [r for rounds, graph in self.consecutive_graphs for r in rounds[: graph.period or unending]]
 
     @abstractmethod
     def targets(self, rank: int, round: int) -> tuple[int, ...]:
@@ -272,13 +301,16 @@ class Graph(ABC):
     async def prepare(self, rank: int, round: int) -> None:  # noqa: B027 - most graphs ask nobody
         """Makes a round available before its edges are read; returns at once where edges are computed."""
 
+    def draw_ahead(self, rounds: range) -> None:  # noqa: B027 - most graphs draw nothing
+        """Draws the first of these rounds once, for all processes that are forked from this one."""
+
     def with_labels(self, histograms: Sequence[Sequence[int]]) -> "Graph":
         """The graph of nodes that have so many samples of each label; only where the graph `needs_labels`."""
         return self
 
     def most_targets(self, rank: int) -> int:
         """The most ranks that `rank` can send to in one round, as far as that is known."""
-        if self.period is None:
+        if not self.has_cycle:
             return self.num_nodes - 1
         return max(len(self.targets(rank, round)) for round in self.cycle)
 
@@ -294,11 +326,11 @@ class Graph(ABC):
     @property
     def may_meet_all(self) -> bool:
         """Whether each node may exchange with each other one in some round."""
-        return self.period is None and type(self).partners is Graph.partners
+        return not self.has_cycle and type(self).partners is Graph.partners
 
     def partners(self, rank: int) -> set[int]:
         """All ranks that `rank` may send to or receive from in any round."""
-        if self.period is None:
+        if not self.has_cycle:
             return set(range(self.num_nodes)) - {rank}
         return self.peers_in(rank, self.cycle)
 
@@ -371,7 +403,6 @@ class RedrawnGraph(AperiodicGraph):
         """The edges i -> j of `round`, in both directions unless `directed`; the same at each call."""
 
     def draw_ahead(self, rounds: range) -> None:
-        """Draws the first of these rounds once, for all processes that are forked from this one."""
         drawn = 0
         for round in rounds[:MOST_AHEAD_ROUNDS]:
             self._ahead[round] = self._draw(round)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from decentnode.core.registry import GRAPHS, name_of
 from decentnode.core.text import quoted
 from decentnode.errors import GraphError
-from decentnode.graph.base import Graph, Pairs, RedrawnGraph, as_pairs
+from decentnode.graph.base import MORE_THAN_EDGES, Graph, Pairs, RedrawnGraph, as_pairs
 from decentnode.graph.mixing import Weights
 from decentnode.graph.text import INTEGER, Defects, Line, filled, read_lines
 from decentnode.options import NonNegative
@@ -43,13 +43,8 @@ class Churn(RedrawnGraph):
         object.__setattr__(self, "directed", self.graph.directed)
         if bool(self.schedule) == (self.schedule_path is not None):
             raise GraphError("churn: give one of schedule and schedule_path")
-        of = self.graph
-        is_more = of.servers or of.levels or of.needs_service or of.is_negotiated
-        if is_more or of.needs_labels or of.needs_local_steps:
-            raise GraphError(
-                f"churn: {name_of(of)} is more than the edges of each round (servers, levels, a service, "
-                "labels, or messages of nodes); choose a graph that follows from its options and the seed"
-            )
+        if self.graph.is_more_than_edges:
+            raise GraphError(f"churn: {name_of(self.graph)} {MORE_THAN_EDGES}")
         _ = self._spans
 
     @property

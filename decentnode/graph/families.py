@@ -45,6 +45,18 @@ class Sized(Family):
         return self.nodes
 
 
+@GRAPHS.register("empty")
+@dataclass(frozen=True)
+class Empty(Sized):
+    """No edges, so that every node trains alone (networkx's `empty_graph`: Hagberg et al., 2008).
+
+    It is for rounds of `by_rounds`. A whole run with it has `sharing: none`.
+    """
+
+    def edges(self) -> Edges:
+        return ()
+
+
 @GRAPHS.register("ring")
 @dataclass(frozen=True)
 class Ring(Sized):

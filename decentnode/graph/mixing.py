@@ -37,6 +37,10 @@ class Mixing(ABC):
     def check(self, graph: Graph) -> None:  # noqa: B027 - most rules serve every graph
         """Raises BadInput when this rule does not fit that graph."""
 
+    def of_part(self, graph: Graph) -> "Mixing":
+        """The rule of a graph that holds for some rounds of the one that this is the rule of."""
+        return self
+
     @abstractmethod
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
         """The weights of the models that `rank` receives in `round` and of its own: row `rank` of W."""
@@ -85,6 +89,10 @@ class FromGraph(Mixing):
                 "from_graph weights need a graph that comes with its own, such as base_k_plus_one; "
                 f"use {default_weights(graph)}"
             )
+
+    def of_part(self, graph: Graph) -> Mixing:
+        rule: Mixing = MIXINGS.find(default_weights(graph))()
+        return rule
 
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
         return complete(graph.weights(rank, round), rank)

@@ -1,7 +1,7 @@
 """Mixing weights of a given strength."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,6 +44,9 @@ class StrengthMixing(Mixing):
 
     def check(self, graph: Graph) -> None:
         self.mixing.check(graph)
+
+    def of_part(self, graph: Graph) -> Mixing:
+        return replace(self, mixing=self.mixing.of_part(graph))
 
     def incoming(self, graph: Graph, rank: int, round: int) -> Weights:
         weights, a = self.mixing.incoming(graph, rank, round), self.strength(round)

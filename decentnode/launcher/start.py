@@ -14,7 +14,6 @@ from decentnode.config.settings import Settings
 from decentnode.core.process_setup import check_kernel
 from decentnode.datasets.base import Dataset, LoadedDataset
 from decentnode.errors import ExitCode
-from decentnode.graph.base import RedrawnGraph
 from decentnode.graph.declared import notices
 from decentnode.launcher import preflight
 from decentnode.launcher.cluster.scheduler import job_of, settle, this_machine
@@ -64,9 +63,7 @@ def run_here(
         if dry_round.is_on_cpu(settings):
             # After the dry round, which has a time limit and reports a compiler that fails.
             settings.training.warm_up()
-        graph = experiment.graph.graph
-        if isinstance(graph, RedrawnGraph):
-            graph.draw_ahead(range(experiment.settings.rounds))
+        experiment.graph.graph.draw_ahead(range(experiment.settings.rounds))
         threads = plugin_threads() or imported
         launcher = Launcher(
             experiment, machine, screen(sys.stdout), resume_plan, job=job.name if job else "", threads=threads

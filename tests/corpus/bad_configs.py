@@ -1279,6 +1279,38 @@ training.name=ddp sharing=none training.seconds_per_round=1
 'graph={name: churn, schedule: [[1, 0, null], [1, 5, 6]], graph: {name: ring, nodes: 4}}'
     | graph | churn: rank 1 begins in round 5, but is there already...
 'graph={name: churn, graph: {name: ring, nodes: 4}, schedule: [[1]]}' | graph.schedule[0] | must be ...
+graph=by_rounds
+    | graph.schedule | missing; it must be a list of lists of exactly 2 (a whole number >= 0, a Graph)
+'graph={name: by_rounds, schedule: 3}' | graph.schedule | must be a list of lists of exactly 2 (..., not 3
+'graph={name: by_rounds, schedule: []}' | graph.schedule | must have at least one [first round, graph]
+'graph={name: by_rounds, schedule: [[0]]}'
+    | graph.schedule[0] | must be a list of exactly 2 (...), not a list of 1
+'graph={name: by_rounds, schedule: [[0, 7], [a, {name: ring, nods: 4}], [2, ring]]}'
+    | graph.schedule[0][1] | must be a name, or a mapping with its options, not 7
+    | graph.schedule[1][1].nods | unknown option of ring; did you mean 'nodes'?
+    | graph.schedule[2][1].nodes | missing; it must be a whole number > 0
+    | graph.schedule[1][0] | must be a whole number >= 0, not 'a'
+'graph={name: by_rounds, schedule: [[1, {name: empty, nodes: 4}], [3, {name: ring, nodes: 5}],
+    + [3, {name: ring, nodes: 4}]]}'
+    | graph.schedule[0][0] | must be 0, as the first graph holds from the start, not 1; empty is a graph ...
+    | graph.schedule[2][0] | must be above 3, the first round of the graph before it, not 3
+    | graph.schedule[1][1] | ring has 5 nodes, but empty has 4; all graphs must have the same nodes
+'graph={name: by_rounds, schedule: [[0, {name: empty, nodes: 4}], [1, {name: by_rounds,
+    + schedule: [[0, {name: ring, nodes: 4}]]}], [2, {name: federated, nodes: 4}]]}'
+    | graph.schedule[1][1] | must be a graph other than by_rounds; write all into one schedule
+    | graph.schedule[2][1] | federated is more than the edges of each round (...); choose ...
+'graph={name: by_rounds, schedule: [[0, {name: empty, nodes: 4}], [1000, {name: ring, nodes: 4}]]}'
+    | graph.schedule[1][0] | ring would begin in round 1000, and the rounds are 0..2; ...
+'graph={name: by_rounds, schedule: [[0, {name: empty, nodes: 4}]]}'
+    | graph | by_rounds has no edges, so gossip would exchange nothing; use sharing: none, or by_rounds ...
+'graph={name: empty, nodes: 4}'
+    | graph | empty has no edges, so gossip would exchange nothing; use sharing: none, or by_rounds ...
+sharing=all_reduce 'graph={name: by_rounds, schedule: [[0, {name: empty, nodes: 4}], [1, {name: ring,
+    + nodes: 4}]]}'
+    | sharing | all_reduce needs a graph where every node receives from every other, ...; this one is not
+sharing=demo 'training.optimizer={name: SGD, lr: 0.1}' 'graph={name: by_rounds, schedule:
+    + [[0, {name: empty, nodes: 4}], [1, {name: fully_connected, nodes: 4}]]}'
+    | sharing | demo needs a complete graph in every round: models that moved by different terms stay apart
 training.name=ddp sharing=none 'graph={name: partial_participation, nodes: 4, degree: 2, probability: 0.5}'
     | graph | ddp makes the same steps on all ranks, and nodes of partial...
 training.name=ddp sharing=none 'training.optimizer={name: LBFGS}'

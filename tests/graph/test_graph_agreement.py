@@ -17,7 +17,7 @@ LATER = (199, 3, 100, 101, 42, 198, 0)
 """As of a node that resumes, or whose neighbors are ahead."""
 UNCHANGED = ("churn", "flipper", "similarity")
 """Of these rounds most are alike, or come from messages."""
-SCHEMES = ("gossip", "fed_avg", "levels", "levels with servers")
+SCHEMES = ("gossip", "fed_avg", "levels", "levels with servers", "none")
 
 
 def graph_of(case, folder):
@@ -69,7 +69,7 @@ def drawn_by(case, settings):
 @pytest.mark.parametrize("case", graph_cases())
 def test_a_graph_without_a_seed_draws_from_that_of_the_run(case, tmp_path):
     name = case.split()[0]
-    if not takes_run_seed("graph", GRAPHS.find(name)) and case != "churn":
+    if not takes_run_seed("graph", GRAPHS.find(name)) and case not in ("by_rounds", "churn"):
         assert "seed" not in vars(loaded(case, tmp_path).graph.make())
         return
     drawn_first, other, usual = (loaded(case, tmp_path, seed) for seed in (1, 2, None))
@@ -85,6 +85,10 @@ def test_a_graph_without_a_seed_draws_from_that_of_the_run(case, tmp_path):
     fixed = {"seed": 1}
     if case == "churn":
         fixed = {"graph": graph_section("churn", tmp_path)["graph"] | fixed}
+    if case == "by_rounds":
+        schedule = graph_section("by_rounds", tmp_path)["schedule"]
+        schedule[1][1] |= fixed
+        fixed = {"schedule": schedule}
     assert drawn_by(case, loaded(case, tmp_path, 2, fixed)) == first
 
 

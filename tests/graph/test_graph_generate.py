@@ -57,8 +57,8 @@ def test_writes_directed_edges_once(target):
         ("-g Ring -n two",
          "Ring --nodes: input should be a valid integer, unable to parse string as an integer, got 'two'"),
         ("-g Rign -n 4",
-         "unknown graph 'Rign'; did you mean 'Ring'? (known: BinaryTree, Chain, ErdosRenyi, Exponential, "
-         "FullyConnected, Grid, Hypercube, Regular, Ring, SmallWorld, Star, Torus)"),
+         "unknown graph 'Rign'; did you mean 'Ring'? (known: BinaryTree, Chain, Empty, ErdosRenyi, "
+         "Exponential, FullyConnected, Grid, Hypercube, Regular, Ring, SmallWorld, Star, Torus)"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(target, capsys, line, message):

@@ -1,6 +1,7 @@
 """Runs on graphs that change from round to round: the models are a product of W, whatever carries them."""
 
 import hashlib
+import re
 from functools import reduce
 
 import numpy as np
@@ -45,6 +46,8 @@ GRAPHS = [
     "{name: teleport, nodes: 7, active: 3, topology: fully_connected}",
     "{name: churn, graph: {name: ring, nodes: 6}, schedule: [[1, 2, null], [4, 0, 3]]}",
     "{name: teleport, nodes: 6, active: 4, topology: exponential}",
+    "{name: by_rounds, schedule: [[0, {name: empty, nodes: 6}], [2, {name: star, nodes: 6}],"
+    " [5, {name: random_matching, nodes: 6}], [8, {name: exponential, nodes: 6}]]}",
 ]
 TRANSPORT_OF = {
     "{name: epidemic_local, nodes: 6, degree: 2}": "zeromq",
@@ -52,6 +55,9 @@ TRANSPORT_OF = {
         "{name: zeromq, local: tcp, base_port: 31300, nodes_per_process: 2}"
     ),
     "{name: base_k_plus_one, nodes: 5, degree: 2}": "zeromq",
+    "{name: by_rounds, schedule: [[0, {name: empty, nodes: 5}], [7, {name: fully_connected, nodes: 5}]]}": (
+        "{name: zeromq, nodes_per_process: 2}"
+    ),
     "{name: one_peer_exponential, nodes: 6}": (
         "{name: zeromq, local: tcp, base_port: 31200, nodes_per_process: 2}"
     ),
@@ -59,7 +65,7 @@ TRANSPORT_OF = {
 
 
 def written(tmp_path, graph):
-    nodes = int(graph.split("nodes: ")[1].split(",")[0].rstrip("}"))
+    nodes = int(re.findall(r"nodes: (\d+)", graph)[0])
     path = tmp_path / "changing.yaml"
     path.write_text(CONFIG.format(graph=graph, nodes=nodes, rounds=9))
     return path

@@ -56,6 +56,18 @@ def test_models_are_those_of_the_equations_on_every_topology(size):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+def test_graphs_by_rounds_have_the_ranks_as_nodes(scheme):
+    topology = {
+        "name": "by_rounds",
+        "schedule": [[0, "empty"], [1, "ring"], [3, {"name": "fully_connected"}]],
+    }
+    run = Run(topology=topology, options={"scheme": scheme})
+    graph = weighted_graph(topology, None, 4)
+    assert [len(graph.view(0, step).targets) for step in range(4)] == [0, 2, 2, 3]
+    assert (run.models(4) - run.oracle(4, dense(graph))).abs().max() < 1e-13
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("bucket_mb", [ONE_BUCKET, A_LAYER, A_TENSOR])
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_schemes_buckets_and_accumulation(scheme, bucket_mb, accumulation):

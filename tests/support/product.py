@@ -49,7 +49,7 @@ TIME_MODELS = {
 OVERLAPPED = ("ring", "exponential", "one_peer_exponential", "epidemic_local", "partial_participation")
 """Graphs that are walked overlapped, too: one of each kind. `eval/graphs/product.py` walks all."""
 TWINS = (
-    "binary_tree", "chain", "d_cliques", "erdos_renyi", "file", "grid", "hypercube", "similarity",
+    "binary_tree", "chain", "d_cliques", "empty", "erdos_renyi", "file", "grid", "hypercube", "similarity",
     "small_world", "torus",
     "alternating_ring", "base_k_plus_one", "contact_trace", "matcha", "mobility", "one_peer_hypercube",
     "peer_sampler", "random_matching",
@@ -102,6 +102,13 @@ GRAPH_OPTIONS: dict[str, Callable[[Path, int], dict]] = {
     "alternating_exponential_ring": lambda _, n: {"nodes": n, "per_machine": n // 4},
     "availability_trace": lambda folder, n: {
         "path": ring(folder, n), "trace_path": availability(folder, n), "seconds_per_round": 1.0,
+    },
+    "by_rounds": lambda _, n: {
+        "schedule": [
+            [0, {"name": "empty", "nodes": n}],
+            [1, {"name": "epidemic_oracle", "nodes": n, "degree": 3}],
+            [2, {"name": "fully_connected", "nodes": n}],
+        ],
     },
     "churn": lambda _, n: {
         "graph": {"name": "regular", "nodes": n, "degree": 3}, "schedule": [[1, 1, None], [2, 0, 1]],

@@ -124,7 +124,7 @@ class PassiveAttack(Adversary):
     def _defects_of_place(self, graph: Graph) -> Iterator[Defect]:
         """Yields ranks and links that the attack names and that do not exist."""
         for a, b in self.links:
-            if graph.period is not None and b not in graph.partners(a):
+            if graph.has_cycle and b not in graph.partners(a):
                 yield Defect(
                     ("links",), f"ranks {a} and {b} never exchange in this graph; name ranks that do"
                 )
@@ -140,7 +140,7 @@ class PassiveAttack(Adversary):
 
     def sources_of(self, graph: Graph) -> set[int] | None:
         """The ranks from which it may receive; None: that depends on the round."""
-        if graph.period is None:
+        if not graph.has_cycle:
             return None
         near = {peer for rank in self.ranks for peer in graph.partners(rank)}
         return (near | {rank for link in self.links for rank in link}) - set(self.ranks)

@@ -211,10 +211,12 @@ class NoiseOfMuffliato(Mechanism):
         return gaussian_epsilon(sqrt(self.rounds / self.graph.num_nodes) / self._noise, self.delta)
 
     def fixed(self, observers: Observers) -> tuple[Matrix | None, list[str]]:
-        n, exchanges = self.graph.num_nodes, self.rounds * len(self._c)
+        n, exchanges, graph = self.graph.num_nodes, len(self._c), self.graph.graph
         # The work is that of one singular value decomposition for each group.
-        degree = max(len(self.graph.graph.sources(v, 0)) for v in range(n))
-        row_counts = [min(n, degree * len(group)) * exchanges for group in observers]
+        degrees = [max(graph.in_degree(v, round) for v in range(n)) for round in range(self.rounds)]
+        row_counts = [
+            sum(min(n, degree * len(group)) for degree in degrees) * exchanges for group in observers
+        ]
         if sum(rows * self.rounds * n * min(rows, self.rounds * n) for rows in row_counts) > MOST_WORK:
             return None, [
                 "all messages together are too many to compute; fewer rounds, or --colluders, are not"
@@ -225,7 +227,7 @@ class NoiseOfMuffliato(Mechanism):
             rows = [
                 mixes[w]
                 for round, mixes in sent
-                for w in sorted({w for v in group for w in self.graph.graph.sources(v, round)} - {*group})
+                for w in sorted({w for v in group for w in graph.sources(v, round)} - {*group})
             ]
             seen = np.array(rows) if rows else np.zeros((1, self.rounds * n))
             sensitivities = network_privacy.sensitivity(seen, n, self._noise, observers=group)

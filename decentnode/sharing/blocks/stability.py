@@ -40,11 +40,17 @@ def growth(graph: WeightedGraph, advance: Advance, mu: float = 0.0) -> float:
     x+ = advance(W, x, u),   u+ = mu u + (1 - mu) (x - x+),   without any gradient
 
     For a graph of period P this is the P-th root of the spectral radius of P rounds, by power iteration. For
-    a graph without a period, or with a very long one, the first rounds are used as if they were a period.
+    a graph without a period, or with a very long one, the first rounds are used as if they were a period. Of
+    graphs that hold one after the other it is the largest factor.
     """
+    consecutive = graph.graph.consecutive_graphs
+    return max(_growth(graph, rounds[: part.period or UNENDING], advance, mu) for rounds, part in consecutive)
+
+
+def _growth(graph: WeightedGraph, rounds: range, advance: Advance, mu: float) -> float:
     n = graph.num_nodes
-    period = min(graph.graph.period or UNENDING, max(1, MOST_ROWS // n))
-    weights = [SparseWeights(graph, round) for round in range(period)]
+    weights = [SparseWeights(graph, round) for round in rounds[: max(1, MOST_ROWS // n)]]
+    period = len(weights)
     entries = sum(w.entries for w in weights) // period
     # A small W is faster as a whole matrix.
     mixes: list[Mix] = [
