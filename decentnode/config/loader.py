@@ -43,6 +43,7 @@ LATER: tuple[tuple[str, str, object], ...] = (
     ("training.pace", "device", None),
     ("training.pace", "trace_repeats", True),
     ("sharing", "outer", None),
+    ("sharing", "blend", 0.0),
     ("training", "batch_nodes", None),
 )
 """Sections, keys and defaults of what is left out of hashes by default, because earlier versions lack it."""

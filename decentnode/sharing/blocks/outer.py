@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from decentnode.core.state import Stateful
 from decentnode.errors import BadInput
+from decentnode.transforms.base import Turn
 
 OptimizerMaker = Callable[[list[nn.Parameter]], Optimizer]
 """A class of optimizers with its options, which needs the parameters."""
@@ -19,29 +20,43 @@ class OuterOptimizer:
 
     Let phi be the model before the local steps of a round, and x what the round would make of it. The
     pseudo-gradient phi - x is the gradient of one step at phi. SGD with lr 1 and without momentum gives x.
+
+    Where parts of the model are sent by turns, each has a phi and moments of its own: those of its last step
+    (Streaming DiLoCo: Douillard et al., 2025, arXiv 2501.18512, Alg. 2).
     """
+
+    turns: tuple[Turn, ...] = ((slice(None),),)
+    """The parts of the model whose step is due in rounds 0, 1, ..., again and again; set it first."""
 
     def __init__(self, make: OptimizerMaker) -> None:
         self._make = make
-        self._parameter: nn.Parameter | None = None
+        self._phi: Tensor | None = None
 
     def begin(self, phi: Tensor) -> None:
         """Starts from this model, shape (d,), with empty moments."""
-        self._parameter = nn.Parameter(phi.clone())
-        self._optimizer = self._make([self._parameter])
+        self._phi = phi.clone()
+        # Views of phi; an optimizer passes over those without a gradient.
+        self._parameters = [[nn.Parameter(self._phi[part]) for part in turn] for turn in self.turns]
+        self._optimizer = self._make([p for turn in self._parameters for p in turn])
 
     @property
     def phi(self) -> Tensor:
         """The model after the last step, shape (d,)."""
-        assert self._parameter is not None, "it begins first"
-        return self._parameter.data
+        assert self._phi is not None, "it begins first"
+        return self._phi
 
-    def step(self, x: Tensor) -> None:
+    def due(self, round: int) -> Turn:
+        """Returns the parts of the model whose step is due in a round."""
+        return self.turns[round % len(self.turns)]
+
+    def step(self, x: Tensor, round: int = 0) -> None:
         """Makes the step of a round that would lead to the model x, shape (d,)."""
-        assert self._parameter is not None, "it begins first"
-        self._parameter.grad = torch.sub(self.phi, x)
+        parameters = self._parameters[round % len(self.turns)]
+        for part, parameter in zip(self.due(round), parameters, strict=True):
+            parameter.grad = torch.sub(parameter.data, x[part])
         self._optimizer.step()
-        self._parameter.grad = None
+        for parameter in parameters:
+            parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns phi, and the moments of the optimizer; tensors are references."""
