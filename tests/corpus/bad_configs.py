@@ -1181,6 +1181,9 @@ communication.base_port=65534 'mapping.machines=[{address: 127.0.0.1, nodes: 3},
 communication.base_port=29498 'mapping.machines=[{address: 127.0.0.1, nodes: 3}, {address: 10.0.0.2,
     + nodes: 1}]'
     | communication.base_port | the ports 29498..29500 are needed, but 29500 is mapping.rendezvous_port
+'graph={name: federated, nodes: 4}' 'sharing={name: fed_avg, outer: SGD, transforms: [{name: fragments,
+    + count: 2}]}'
+    | sharing.transforms | fed_avg with outer makes steps of the whole model; leave fragments out
 sharing.outer=SGD communication.overlap=true
     | communication.overlap | would lose all local steps: the outer step replaces the whole model in each ...
 training.name=ddp sharing=none communication.overlap=true
