@@ -11,17 +11,18 @@ if TYPE_CHECKING:
     from decentnode.parallel.module import DecentralizedDataParallel
     from decentnode.results.run import Run
     from decentnode.results.study import Study
-    from decentnode.training.optim import AccumAdam, AccumAdamW
+    from decentnode.training.optim import AccumAdam, AccumAdamW, Muon
 
 __all__ = [
-    "AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Run", "Study", "__version__", "calibrate",
-    "resume", "run", "sweep", "validate",
+    "AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Muon", "Run", "Study", "__version__",
+    "calibrate", "resume", "run", "sweep", "validate",
 ]  # fmt: skip
 
 _HOMES = {
     "AccumAdam": "decentnode.training.optim",
     "AccumAdamW": "decentnode.training.optim",
     "DecentralizedDataParallel": "decentnode.parallel.module",
+    "Muon": "decentnode.training.optim",
     "Run": "decentnode.results.run",
     "Study": "decentnode.results.study",
     "calibrate": "decentnode.api.commands",

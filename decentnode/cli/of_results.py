@@ -139,7 +139,7 @@ def export(
         Path | None, typer.Option(metavar="FILE|FOLDER", help="Where it goes; default: in the run.")
     ] = None,
     merged: Annotated[
-        bool, typer.Option("--merged", help="Write weights with their adapters added, for model.pretrained.")
+        bool, typer.Option("--merged", help="Write whole weights, with adapters added, for model.pretrained.")
     ] = False,
     rank: Annotated[
         int | None,

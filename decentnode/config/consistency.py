@@ -189,7 +189,11 @@ def _servers(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
     elif graph.servers and not sharing.requirements.server:
         schemes = SHARINGS.classes().items()
         fitting = [
-            known for known, cls in schemes if issubclass(cls, SharingBase) and cls.requirements.server
+            known
+            for known, cls in schemes
+            if issubclass(cls, SharingBase)
+            and cls.requirements.server
+            and cls.asynchronous == sharing.asynchronous
         ]
         fitting = ["levels"] if graph.levels else fitting
         what = f"{scheme} is for peers, but {name} has a server; use one of: {', '.join(fitting)}"

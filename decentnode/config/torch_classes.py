@@ -54,8 +54,9 @@ class TorchClasses(Registry):
 
     def classes(self) -> dict[str, type]:
         """Returns all classes by name, sorted."""
-        public = (item for module in self._modules for item in vars(module).items())
-        return dict(sorted((name, cls) for name, cls in public if self._is_one(name, cls)))
+        # Ours come last, and `Muon` replaces torch's, which takes matrices alone.
+        public = {name: cls for module in self._modules for name, cls in vars(module).items()}
+        return dict(sorted((name, cls) for name, cls in public.items() if self._is_one(name, cls)))
 
     def _is_one(self, name: str, cls: object) -> bool:
         public = not name.startswith("_") and name not in _NOT_FROM_YAML

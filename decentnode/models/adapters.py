@@ -80,16 +80,14 @@ class LowRankAdapter(nn.Module):
         return weight + self.scale * (self.B @ self.A)
 
 
-def merge(network: nn.Module) -> int:
-    """Adds adapters to their weights and removes them; returns how many there were."""
-    adapted = [part for part in network.modules() if _has_adapter(part)]
-    for part in adapted:
+def merge(network: nn.Module) -> None:
+    """Adds adapters, where there are some, to their weights and removes them."""
+    for part in filter(_has_adapter, list(network.modules())):
         weight: Tensor = part.weight.detach().clone()  # type: ignore[operator]
         # `remove_parametrizations` would take the property from the class, which copies of a network share.
         part.__class__ = type_before_parametrizations(part)
         del part.parametrizations
         part.weight = nn.Parameter(weight)
-    return len(adapted)
 
 
 def _has_adapter(part: nn.Module) -> bool:

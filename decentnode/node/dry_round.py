@@ -7,6 +7,7 @@ CUDA thread here, which nodes forked later could not inherit.
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, BinaryIO
 
 import msgspec
@@ -283,6 +284,8 @@ class DryNodes:
             name, model = type(scheme).__name__, self.models[rank]
             posts = [(rank, post) for post in scheme.before_step(model, views[rank])]
             posts += [(rank, post) for post in scheme.after_step(model, views[rank])]
+            if scheme.timer_is_over(inf):
+                posts += [(rank, post) for post in scheme.on_timer(model, views[rank])]
             while posts:
                 sender, (target, tag, number, payload) = posts.pop(0)
                 layout = schemes[sender].payload_layout(tag)

@@ -174,6 +174,7 @@ class Experiment:
         for augmentation in settings.training.augmentation:
             augmentation.make().check(dataset)
         settings.training.check(dataset.train, self.least_batch, self.gradient_sync.one_model)
+        settings.training.trained(self.network)
         self._check_parts()
         _ = self.target
         needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in self.metrics)
@@ -202,6 +203,14 @@ class Experiment:
                 f"{name_of(scheme)} tests models on a node's own samples, but rank {without[0]} has none; "
                 "change dataset.partition, or use another scheme",
             )
+        if scheme.asynchronous:
+            for server in self.graph.graph.servers:
+                if server not in without:
+                    raise BadInput.at(
+                        "dataset.partition",
+                        f"rank {server} has samples, but a server of {name_of(scheme)} makes no local steps; "
+                        "list the ranks that train in ranks",
+                    )
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

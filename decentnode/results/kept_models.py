@@ -15,7 +15,6 @@ from decentnode.core.registry import import_from
 from decentnode.core.text import counted, first_line
 from decentnode.core.vector import DTYPES, Precision
 from decentnode.errors import BadInput
-from decentnode.models.adapters import merge
 from decentnode.models.base import Model, initial_model
 from decentnode.models.pretrained import content_of
 from decentnode.results.model_files import model_rounds, names_in, path_of
@@ -97,12 +96,6 @@ def mean_model(
         problem = " ".join(str(error).split())
         raise BadInput(f"{run_dir}: the network does not take the models of this run: {problem}") from error
     return mean.eval()
-
-
-def merge_adapters(network: nn.Module, run_dir: Path) -> None:
-    """Adds the adapters of a network to its weights and removes them; raises BadInput where it has none."""
-    if not merge(network):
-        raise BadInput(f"{run_dir}: its model has no adapters (model.adapters), so its weights are whole")
 
 
 def built_network(run_dir: Path, seed: int, precision: Precision) -> nn.Module:

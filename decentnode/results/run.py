@@ -345,16 +345,16 @@ class Run:
         )  # fmt: skip
 
     def merged_model(self, rank: int | None = None, round: int | None = None) -> "nn.Module":
-        """The model of a node, or by default the mean, as a module whose weights have their adapters added.
+        """The model of a node, or by default the mean, as a module; its weights have their adapters added.
 
-        `round` as in `model`. Raises BadInput where no model is kept, or the model has no adapters.
+        `round` as in `model`. Raises BadInput where no model is kept.
         """
-        from decentnode.results import kept_models  # loads torch
+        from decentnode.models.adapters import merge  # loads torch
 
         network = self.mean_model(round)
         if rank is not None:
             network.load_state_dict(self.model(rank, round))
-        kept_models.merge_adapters(network, self.directory)
+        merge(network)
         return network
 
     def plot(self, metric: str | None = None, x: str = "rounds") -> "NotebookFigure":

@@ -10,7 +10,7 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
-from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter
+from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter, refuse_turns
 from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.transforms.chain import Chain
 
@@ -42,8 +42,8 @@ class FedAvg(SavesOuter, ServerSharing):
 
     def check_chain(self, chain: Chain) -> None:
         super().check_chain(chain)
-        if self.outer is not None and len(chain.turns) > 1:
-            raise BadInput(f"{name_of(self)} with outer makes steps of the whole model; leave fragments out")
+        if self.outer is not None:
+            refuse_turns(name_of(self), chain)
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

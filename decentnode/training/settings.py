@@ -21,7 +21,7 @@ from decentnode.training.augmentation.mixup import Mixup
 from decentnode.training.computation import Computation
 from decentnode.training.minibatches import Minibatches, Shard
 from decentnode.training.objective import Objective
-from decentnode.training.optim import ELEMENTWISE, decay_groups
+from decentnode.training.optim import ELEMENTWISE, Muon, decay_groups, muon_groups
 from decentnode.training.optim.uncompiled import uncompiled
 from decentnode.training.pace import PaceSettings
 from decentnode.training.privacy.base import Privacy, PrivacyPlan, PrivateSteps
@@ -196,9 +196,23 @@ class TrainingSettings(Computation):
         return made
 
     def trained(self, module: nn.Module) -> list[Any]:
-        """The parameters of a module that the optimizer updates, or groups of them."""
+        """The parameters of a module that the optimizer updates, or groups of them; raises BadInput."""
+        options = self.optimizer.options
+        if isinstance(self.optimizer.cls, type) and issubclass(self.optimizer.cls, Muon):
+            try:
+                matrices, others = muon_groups(
+                    module, options.get("adamw_params", ()), options.get("hidden_only", True)
+                )
+            except ValueError as error:
+                raise BadInput.at("training.optimizer", f"Muon: {error}") from error
+            if self.decay == "all":
+                return [matrices, others]
+            rest = {id(p) for p in others["params"]}
+            named = [(name, p) for name, p in module.named_parameters() if id(p) in rest]
+            groups = decay_groups(named, options.get("adamw_weight_decay", 0.01), module)
+            return [matrices, *({**group, "use_muon": False} for group in groups)]
         if self.decay == "weights":
-            return decay_groups(module, self.optimizer.options["weight_decay"])
+            return decay_groups(module, options["weight_decay"])
         return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     def augmented(self, batch: Batch, seed: int, *counters: int) -> Batch:

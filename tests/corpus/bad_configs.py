@@ -488,11 +488,19 @@ LBFGS\n  amp: float16
 {name: AccumAdm} | 11 training.optimizer.name | unknown optimizer 'AccumAdm'; did you mean 'AccumAdam'? ...
 {name: AccumAdam, accum: 2}
     | 11 training.optimizer.accum | unknown option of AccumAdam; did you mean 'accum_iter'?
+{name: Muon, adamw_params: 1.*}
+    | 11 training.optimizer | Muon: adamw_params must be a list of patterns, not '1.*'
+{name: Muon, adamw_rl: 1} | 11 training.optimizer.adamw_rl | unknown option of Muon; did you mean 'adamw_lr'?
+{name: Muon, adamw_eps: -1} | 11 training.optimizer | Muon: Invalid epsilon value: -1.0
+{name: Muon}\n  batch_nodes: 8
+    | 12 training.batch_nodes | Muon does not change each number by its own gradient alone; leave it out, or
+    + ...
 {name: SGD, lr: 0.1}\n  decay: weights
     | 12 training.decay | weights needs an optimizer with a weight_decay above 0
 
 = name: SGD
 name: sgd | 11 training.optimizer.name | unknown optimizer 'sgd'; did you mean 'SGD'? (known: ...)
+name: muon | 11 training.optimizer.name | unknown optimizer 'muon'; did you mean 'Muon'? (known: ...)
 name: Adma | 11 training.optimizer.name | unknown optimizer 'Adma'; did you mean 'Adamax'? (known: ...)
 
 = lr: 0.1
@@ -960,6 +968,12 @@ hidden: [8], adapters: {rank: 2, target: ['1']}}
     | 9 model.adapters.target | unknown key; did you mean 'targets'?
 hidden: [8], adapters: {rank: 0}} | 9 model.adapters.rank | must be a whole number > 0, not 0
 
+= {name: SGD, lr: 0.1, momentum: 0.9}
+{name: Muon, adamw_params: [1.wieght]}
+    | 11 training.optimizer | Muon: adamw_params: no parameter matches '1.wieght'; did you mean '1.weight'?
+{name: Muon, adamw_params: ['1.*']}
+    | 11 training.optimizer | Muon: no hidden matrix of Sequential is left for it; use AdamW
+
 = weights: metropolis_hastings
 personal: ['*'] | 14 sharing.personal | all parameters are personal, so nothing is left to share; use
     + sharing.name: none
@@ -1183,7 +1197,7 @@ communication.base_port=29498 'mapping.machines=[{address: 127.0.0.1, nodes: 3},
     | communication.base_port | the ports 29498..29500 are needed, but 29500 is mapping.rendezvous_port
 'graph={name: federated, nodes: 4}' 'sharing={name: fed_avg, outer: SGD, transforms: [{name: fragments,
     + count: 2}]}'
-    | sharing.transforms | fed_avg with outer makes steps of the whole model; leave fragments out
+    | sharing.transforms | a step of fed_avg's server is one of the whole model; leave out ...
 sharing.outer=SGD communication.overlap=true
     | communication.overlap | would lose all local steps: the outer step replaces the whole model in each ...
 training.name=ddp sharing=none communication.overlap=true
@@ -1274,6 +1288,18 @@ sharing=ad_psgd | sharing | ad_psgd needs time_model: asynchronous; with rounds,
     | time_model.schedule_path | is the recorded run of schedule: replay; ...
 time_model=asynchronous sharing=ad_psgd 'graph={name: exponential, nodes: 4}'
     | sharing | ad_psgd needs a graph that is undirected; this one is not
+time_model=asynchronous sharing=async_fed_avg
+    | sharing | async_fed_avg needs a graph with a server, such as federated; file has none
+time_model=asynchronous 'sharing={name: async_fed_avg, quorum: 4}' 'graph={name: federated, nodes: 4}'
+    | sharing.quorum | must be at most the 3 clients, not 4
+time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4, standby: 1}'
+    | sharing | async_fed_avg has one server; leave graph.standby out
+time_model=asynchronous 'sharing={name: async_fed_avg, delay: 2, outer: {name: Adam, lr: 0.1}}'
+    + 'graph={name: federated, nodes: 4}'
+    | sharing.delay | lets gradients act before their momentum, which is right for SGD, not Adam; ...
+time_model=asynchronous sharing=async_fed_avg 'graph={name: federated, nodes: 4, clients: 2}'
+    | graph | federated has rounds of rest, and time_model asynchronous has no rounds; let all clients take
+    + part
 'training.pace={step_seconds: 0.01, slowdown: {distribution: stragglers, share: 2}}'
     | training.pace.slowdown.share | must be a number > 0 and <= 1, not 2
 'training.pace={step_seconds: 0.01, slowdown: {distribution: exponential, sigma: 1}}'

@@ -211,7 +211,9 @@ def sections_of(scheme, graph, time_model="synchronous", nodes=NODES):
         and not cls.requirements.local_loss
         and cls.adjust_gradient is SharingBase.adjust_gradient
     ):
-        content["dataset"] |= {"partition": FEW}
+        # A server of an asynchronous scheme may have none.
+        served = cls.asynchronous and cls.requirements.server
+        content["dataset"] |= {"partition": FEW | {"ranks": [1, 3, 6]} if served else FEW}
     return content | copy.deepcopy(TIME_MODELS[time_model])
 
 

@@ -11,7 +11,8 @@ from decentnode.config.torch_classes import OPTIMIZERS
 from decentnode.training.optim import uncompiled as module
 from decentnode.training.optim.uncompiled import trial_step, uncompiled
 
-CLASSES = {name: cls for name, cls in OPTIMIZERS.classes().items() if name != "SparseAdam"}
+LACKING = {"SparseAdam"} | ({"Muon"} if not hasattr(torch.optim, "Muon") else set())
+CLASSES = {name: cls for name, cls in OPTIMIZERS.classes().items() if name not in LACKING}
 
 
 def trained(make, steps=3, differentiable=False):

@@ -67,9 +67,13 @@ def _asynchronous(
     if gradient_sync.one_model:
         what = f"{name_of(gradient_sync)} makes all steps together; use time_model: synchronous"
         yield Defect(("training", "name"), what)
-    if graph.has_rests:
+    # A server with all clients in every round has no rests.
+    if graph.has_rests and not graph.static:
         what = f"{name_of(graph)} has rounds of rest, and time_model asynchronous has no rounds"
-        yield Defect(("graph",), f"{what}; give slow nodes a slowdown (training.pace)")
+        remedy = (
+            "let all clients take part" if graph.servers else "give slow nodes a slowdown (training.pace)"
+        )
+        yield Defect(("graph",), f"{what}; {remedy}")
     if graph.needs_service:
         what = f"{name_of(graph)} answers for rounds, and time_model asynchronous has none"
         yield Defect(("graph",), f"{what}; use epidemic_local")

@@ -33,7 +33,9 @@ def bytes_needed(experiment: Experiment, machine: int, evaluators: int = 0) -> i
     """
     ranks = experiment.mapping.ranks_of(machine)
     processes = sum(process.machine == machine for process in experiment.processes)
-    received = sum(_frames(experiment, rank, machine) for rank in ranks) * experiment.most_payload_bytes
+    in_place = getattr(experiment.settings.communication.make(), "local", "shared_memory") == "shared_memory"
+    frames = sum(_frames(experiment, rank, machine, in_place=in_place) for rank in ranks)
+    received = frames * experiment.most_payload_bytes
     staging = sum(experiment.memory(rank).payload_bytes for rank in ranks)
     # Its state per neighbor may come later.
     sharing = experiment.sharing()
@@ -69,10 +71,9 @@ def _bytes_of(state: object) -> int:
     return sum(map(_bytes_of, parts))
 
 
-def _frames(experiment: Experiment, rank: int, machine: int) -> int:
+def _frames(experiment: Experiment, rank: int, machine: int, *, in_place: bool) -> int:
     """Counts payloads of neighbors in this node's memory; those in shared memory are read in place."""
     graph, mapping = experiment.graph.graph, experiment.mapping
-    in_place = getattr(experiment.settings.communication.make(), "local", "shared_memory") == "shared_memory"
     sources = (graph.sources(rank, round) for round in graph.cycle)
     frames = (sum(not in_place or mapping.machine_of(peer) != machine for peer in peers) for peers in sources)
     return FRAMES_PER_SOURCE * max(frames)

@@ -18,6 +18,7 @@ from decentnode.node.asynchronous.schedule import (
     Schedule,
     Step,
     StepBegins,
+    TimerIsOver,
     Window,
     read_schedule,
 )
@@ -90,6 +91,8 @@ class AsyncNode(Node):
                 record.train_seconds += exchange.clock.now() - self._step_began
                 self._step_began = None
             exchange.post(self.sharing.after_step(vector, view))
+        elif isinstance(event, TimerIsOver):
+            exchange.post(self.sharing.on_timer(vector, view))
         elif isinstance(event, PeerError):
             exchange.continue_without(event)
         elif isinstance(event, PeerRejoined):

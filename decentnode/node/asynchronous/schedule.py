@@ -34,15 +34,19 @@ class Step(NamedTuple):
     """The node makes the local step that has begun."""
 
 
+class TimerIsOver(NamedTuple):
+    """The scheme does what a time, or the duration of its steps, has decided (`on_timer`)."""
+
+
 class PeerRejoined(NamedTuple):
     """The node continues with a peer that was lost."""
 
     peer: int
 
 
-Event = StepBegins | Step | PeerMessage | PeerError | PeerRejoined
+Event = StepBegins | Step | TimerIsOver | PeerMessage | PeerError | PeerRejoined
 """An error: the node continues without that peer."""
-STEP_BEGINS, STEP = StepBegins(), Step()
+STEP_BEGINS, STEP, TIMER_IS_OVER = StepBegins(), Step(), TimerIsOver()
 
 
 class Window(NamedTuple):
@@ -68,6 +72,8 @@ class LiveSchedule:
     pace: Pace | None
     _free: float = field(default=0.0, init=False)
     """The end of the pace of the last step that has begun; before it no other one begins."""
+    _began: float = field(default=0.0, init=False)
+    """The begin of that step."""
     _is_stepping: bool = field(default=False, init=False)
     """Whether a step has begun that is not made, which only virtual time separates."""
 
@@ -80,12 +86,15 @@ class LiveSchedule:
             # Even in a window that is over: a node must answer in each of them.
             now = clock.now()
             self.messages.post(self.sharing.resends(now))
+            if self.sharing.timer_is_over(now):
+                yield TIMER_IS_OVER
             if window.is_over(now):
                 return
             has_step = window.most_steps is None or taken < window.most_steps
             if has_step and not self._is_stepping and now >= self._free and self.sharing.may_step(now):
                 # From its begin, so that the time of the step itself is part of its pace.
                 self._free = clock.after(self.pace.seconds(window.round, taken)) if self.pace else now
+                self._began = now
                 self._is_stepping = True
                 yield STEP_BEGINS
             # In virtual time a step takes that of its pace first, and its effect comes at its end.
@@ -93,6 +102,7 @@ class LiveSchedule:
                 self._is_stepping = False
                 taken += 1
                 yield STEP
+                self.sharing.measured(max(clock.now(), self._free) - self._began)
                 continue
             dues = [window.due(), self.messages.due(), self.sharing.due(now)]
             dues += [self._free] if has_step else []
@@ -136,6 +146,8 @@ class RecordedSchedule:
                 else:
                     before = 0
                 done.append(int(before) + 1)
+            elif isinstance(event, TimerIsOver):
+                done.append(TIMER)
             else:
                 done.append(_written(event))
             yield event
@@ -157,6 +169,9 @@ Message = tuple[int, int, int]
 
 STEP_BEGUN = "begun"
 """A step has begun in a recorded schedule, and its end comes later."""
+TIMER = "timer"
+"""What the scheme did because of the time, in a recorded schedule."""
+OWN_EVENTS = (STEP_BEGUN, TIMER)
 
 
 class RecordedWindow(msgspec.Struct, frozen=True):
@@ -203,6 +218,8 @@ class ReplayedSchedule:
             elif event == STEP_BEGUN:
                 self._is_stepping = True
                 yield STEP_BEGINS
+            elif event == TIMER:
+                yield TIMER_IS_OVER
             elif event.startswith("lost:"):
                 yield PeerLost(int(event[5:]), "lost in the recorded run")
             elif event.startswith("left:"):
@@ -308,7 +325,7 @@ def read_schedule(directory: Path, rank: int, rounds: int, nodes: float = inf) -
     try:
         lines = path.read_bytes().splitlines()
         windows = [msgspec.json.decode(line, type=RecordedWindow) for line in lines]
-        events = (event for window in windows for event in window.events if event != STEP_BEGUN)
+        events = (event for window in windows for event in window.events if event not in OWN_EVENTS)
         for event in events:
             if not (event >= 0 if isinstance(event, int) else 0 <= _peer_in(event) < nodes):
                 raise ValueError(f"'{event}' is no event of a run of {nodes} nodes")

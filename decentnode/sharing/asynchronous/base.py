@@ -3,7 +3,8 @@
 A node calls it in any order of events: a message has arrived, a local step begins or has ended, a peer is
 lost or back. The order alone decides about the models, so a recorded order gives the same bits again. Time
 has two effects: `may_step` delays a step, and `resends` sends old messages once more. Neither changes a
-model.
+model. What a scheme does because some time is over, or because of what its steps have taken, is an event,
+too: `timer_is_over` says when, and `on_timer` does it.
 
 A step that takes virtual time begins with `before_step` and ends with the change of the model and
 `after_step`. Messages arrive meanwhile, as they do at a real node whose step runs beside its receiver.
@@ -148,8 +149,25 @@ class AsyncSharing(SharingBase):
         """Messages to send once more, by a clock in seconds, because no answer has come."""
         return ()
 
+    def measured(self, seconds: float) -> None:
+        """Receives what the last step has taken, with its pace; decisions of the timer alone may use it.
+
+        Is called after `after_step`, but not in a replay.
+        """
+
+    def timer_is_over(self, now: float) -> bool:
+        """Whether `on_timer` is to be called now, by a clock in seconds; not asked in a replay."""
+        return False
+
+    def on_timer(self, vector: Tensor, view: View) -> Posts:
+        """Does what was to be done then; may change the model, shape (d,)."""
+        return ()
+
     def due(self, now: float) -> float:
-        """When `may_step` or `resends` may return something else by the clock alone; infinity: never."""
+        """When `may_step`, `resends` or `timer_is_over` may return something else by the clock alone.
+
+        Infinity: never.
+        """
         hooks = (AsyncSharing.may_step, AsyncSharing.resends)
         reads_clock = (type(self).may_step, type(self).resends) != hooks
         return now + LOOK_INTERVAL if reads_clock else inf

@@ -3,6 +3,7 @@
 import torch
 
 from decentnode.training.optim.accum_adam import AccumAdam, AccumAdamW
+from decentnode.training.optim.muon import Muon, muon_groups
 from decentnode.training.optim.parameter_groups import decay_groups
 from decentnode.training.optim.schedules import InverseSquareRoot, WarmupCosine
 
@@ -13,4 +14,7 @@ ELEMENTWISE = (
 )  # fmt: skip
 """Optimizers that change each number by its own gradient and state alone."""
 
-__all__ = ["ELEMENTWISE", "AccumAdam", "AccumAdamW", "InverseSquareRoot", "WarmupCosine", "decay_groups"]
+__all__ = [
+    "ELEMENTWISE", "AccumAdam", "AccumAdamW", "InverseSquareRoot", "Muon", "WarmupCosine", "decay_groups",
+    "muon_groups",
+]  # fmt: skip

@@ -41,7 +41,8 @@ def uncompiled(cls: MakeOptimizer) -> MakeOptimizer:
 
 def trial_step(make: MakeOptimizer, dtype: torch.dtype) -> dict[str, Any]:
     """The state of an optimizer after a step on four parameters; it is saved and loaded, too."""
-    parameter = nn.Parameter(torch.zeros(4, dtype=dtype))
+    # A matrix, which every optimizer takes.
+    parameter = nn.Parameter(torch.zeros(2, 2, dtype=dtype))
     parameter.grad = torch.zeros_like(parameter)
     trial = make([parameter])
     trial.step(lambda: 0.0)
