@@ -117,12 +117,13 @@ def seed_line(graph: Graph, origin: str = "") -> Iterator[str]:
 
 def needs_of(settings: "Settings") -> MatrixNeeds:
     """The properties that the scheme of a configuration needs of every W."""
-    from decentnode.config.consistency import TRIAL
     from decentnode.core.vector import DTYPES
+    from decentnode.transforms.chain import trial_layout
 
     sharing = settings.sharing.make()
     transforms = [plugin.make() for plugin in settings.sharing.transforms]
-    chain = sharing.make_chain(transforms, TRIAL.numel, DTYPES[settings.training.dtype], parameters=TRIAL)
+    trial, dtype = trial_layout(transforms), DTYPES[settings.training.dtype]
+    chain = sharing.make_chain(transforms, trial.numel, dtype, parameters=trial)
     return MatrixNeeds(name_of(sharing), sharing.preserves_mean(chain), sharing.requirements.undirected_graph)
 
 

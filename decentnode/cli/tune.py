@@ -19,16 +19,16 @@ from decentnode.config.type_check import parameters_of
 from decentnode.core.registry import SHARINGS
 from decentnode.core.rng import generator
 from decentnode.core.text import counted
-from decentnode.core.vector import Entry, ParameterLayout
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.sharing.base import Setup, Sharing
 from decentnode.sharing.blocks.lockstep import share_all
+from decentnode.transforms.chain import trial_layout
 from decentnode.transforms.coding.byte_coder import ByteCoder
 from decentnode.transforms.coding.index_coder import IndexCoder
 
-TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((25, 40)), 0),))
-"""A model of 1000 values; the joint effect of C and W does not depend on their number."""
+SHAPE = (25, 40)
+"""Rows and columns of the matrix that is the model; the joint effect of C and W does not depend on them."""
 ROUNDS = 200
 DIVERGED = 4.0
 CONVERGED = 1e-10
@@ -77,7 +77,8 @@ def report(settings: Settings) -> Iterator[str]:
     graph = WeightedGraph(settings.graph.make(), settings.make_mixing(), settings.seed)
     check(settings, graph)
     nodes = counted(graph.num_nodes, "node")
-    yield f"{settings.sharing.name}: consensus of {nodes}, {ROUNDS} rounds, {TRIAL.numel} random values each"
+    values = trial_layout([t.make() for t in settings.sharing.transforms], *SHAPE).numel
+    yield f"{settings.sharing.name}: consensus of {nodes}, {ROUNDS} rounds, {values} random values each"
     yield HEADING
     trials = []
 
@@ -143,7 +144,7 @@ def rounded(gamma: float) -> float:
 def simulate(settings: Settings, graph: WeightedGraph, gamma: float, rounds: int) -> Trial:
     """Consensus from random models; ends early where the outcome is clear."""
     nodes = [_scheme(settings, graph, gamma, rank=rank) for rank in range(graph.num_nodes)]
-    models = _random_models(len(nodes), nodes[0].reach, settings.seed)
+    models = _random_models(nodes, settings.seed)
     start, distances = _distance(models), []
     for round in range(rounds):
         try:
@@ -163,17 +164,18 @@ def _scheme(settings: Settings, graph: WeightedGraph, gamma: float, rank: int) -
     plugin = replace(settings.sharing, options={**settings.sharing.options, "gamma": gamma})
     scheme: Sharing = plugin.make()
     transforms = [t for t in (t.make() for t in settings.sharing.transforms) if not isinstance(t, LOSSLESS)]
-    chain = scheme.make_chain(transforms, TRIAL.numel, torch.float64, parameters=TRIAL)
-    scheme.bind(Setup(TRIAL, chain, graph, rank=rank))
+    trial = trial_layout(transforms, *SHAPE)
+    chain = scheme.make_chain(transforms, trial.numel, torch.float64, parameters=trial)
+    scheme.bind(Setup(trial, chain, graph, rank=rank))
     # All nodes start equal, as in a run; the random models then have the effect of training.
-    scheme.begin(torch.zeros(TRIAL.numel, dtype=torch.float64))
+    scheme.begin(torch.zeros(trial.numel, dtype=torch.float64))
     return scheme
 
 
-def _random_models(nodes: int, reach: float, seed: int) -> Tensor:
+def _random_models(schemes: Sequence[Sharing], seed: int) -> Tensor:
     """Normally distributed values, or uniformly distributed ones where their differences are limited."""
-    random = generator(seed, "tune")
-    shape = (nodes, TRIAL.numel)
+    random, reach = generator(seed, "tune"), schemes[0].reach
+    shape = (len(schemes), schemes[0].setup.layout.numel)
     if math.isinf(reach):
         return torch.from_numpy(random.standard_normal(shape))
     return torch.from_numpy((random.random(shape) - 0.5) * REACH_USED * reach)

@@ -18,7 +18,7 @@ from decentnode.config.checks.time_model import TIME_CHECKS
 from decentnode.config.checks.workers import WORKER_CHECKS
 from decentnode.config.settings import EvaluationSettings, FailureSettings
 from decentnode.core.registry import SHARINGS, name_of
-from decentnode.core.vector import DTYPES, HALVES, Entry, ParameterLayout, needs_float32
+from decentnode.core.vector import DTYPES, HALVES, needs_float32
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
 from decentnode.graph.connectivity import is_connected
@@ -29,13 +29,11 @@ from decentnode.sharing.gossip import Gossip
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.settings import TrainingSettings
 from decentnode.transforms.base import Transform
-from decentnode.transforms.chain import Chain, Wrapper
+from decentnode.transforms.chain import Chain, Wrapper, trial_layout
 
 LAST_PORT = 65535
 MOST_RESTARTS = 15
 """The limit for each host process: the incarnation is part of every message, in 8 bits."""
-TRIAL = ParameterLayout((Entry("trial.weight", torch.Size((8, 8)), 0),))
-"""A model for trial chains."""
 
 
 class InjectedFault(Protocol):
@@ -108,23 +106,24 @@ def _lists(training: TrainingSettings, mapping: Mapping) -> Iterator[Defect]:
 
 
 def _order(sharing: Sharing, transforms: Sequence[Transform], training: TrainingSettings) -> Iterator[Defect]:
-    """Tries the chain with a model of one small matrix: a defect of its order is one for every model."""
+    """Tries the chain with a model of small matrices: a defect of its order is one for every model."""
     first, dtype = sharing.first_transforms(), DTYPES[training.dtype]
+    trial = trial_layout(transforms)
     for index in range(len(transforms)):
         if isinstance(transforms[index], Wrapper) and index + 1 < len(transforms):
             continue  # a wrapper can only be checked with the transforms after it
         try:
-            Chain(copy.deepcopy([*first, *transforms[: index + 1]]), TRIAL.numel, dtype, parameters=TRIAL)
+            Chain(copy.deepcopy([*first, *transforms[: index + 1]]), trial.numel, dtype, parameters=trial)
         except BadInput as error:
-            yield from _defects_of_chain(sharing, error)
+            yield from defects_of_chain(sharing, error)
             return
     try:
-        sharing.make_chain(copy.deepcopy(transforms), TRIAL.numel, dtype, parameters=TRIAL)
+        sharing.make_chain(copy.deepcopy(transforms), trial.numel, dtype, parameters=trial)
     except BadInput as error:
-        yield from _defects_of_chain(sharing, error)
+        yield from defects_of_chain(sharing, error)
 
 
-def _defects_of_chain(sharing: Sharing, error: BadInput) -> Iterator[Defect]:
+def defects_of_chain(sharing: SharingBase, error: BadInput) -> Iterator[Defect]:
     """Yields each defect at the key of its transform; the scheme's own transforms come first in its chain."""
     first = sharing.first_transforms()
     begun = f"; {name_of(sharing)} itself begins with {', '.join(map(name_of, first))}" if first else ""
@@ -297,19 +296,22 @@ def _strength(
         yield Defect(key, "learning_rate needs one rate in a round; use training.schedule_step: round")
 
 
-def _overlap(sharing: Sharing, overlap: bool, training: TrainingSettings) -> Iterator[Defect]:
+def _overlap(
+    sharing: Sharing, transforms: Sequence[Transform], overlap: bool, training: TrainingSettings
+) -> Iterator[Defect]:
     if not overlap:
         return
     key = ("communication", "overlap")
-    if isinstance(sharing, Gossip) and sharing.outer is not None:
-        every = training.train_every
-        if every == 1 or sharing.outer_every % every:
-            what = f"{name_of(sharing)} with outer needs rounds that only mix for its outer steps"
-            remedy = "set training.train_every: 2 and sharing.outer_every: 2, or leave it out"
-            yield Defect(key, f"{what}; {remedy}")
-    elif not sharing.promises.overlaps:
+    if not sharing.promises.overlaps:
         what = f"{name_of(sharing)} needs the models as the local steps have left them; leave it out"
         yield Defect(key, what)
+    elif not sharing.promises.keeps_change and all(t.least_layers == 1 for t in transforms):
+        # A round of an outer step may have no local steps beside it.
+        every = training.train_every
+        if every == 1 or not isinstance(sharing, Gossip) or sharing.outer_every % every:
+            what = "would lose all local steps beside an outer step, which replaces the whole model"
+            remedy = "sharing.blend, fragments in the chain, or training.train_every: 2 with outer_every: 2"
+            yield Defect(key, f"{what}; give {remedy}")
 
 
 def _losses(sharing: Sharing, failures: FailureSettings) -> Iterator[Defect]:

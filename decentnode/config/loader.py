@@ -44,6 +44,7 @@ LATER: tuple[tuple[str, str, object], ...] = (
     ("training.pace", "trace_repeats", True),
     ("sharing", "outer", None),
     ("sharing", "outer_every", 1),
+    ("sharing", "blend", 0.0),
     ("training", "batch_nodes", None),
     ("sharing.transforms", "decay", 1.0),
     ("sharing.transforms", "whole_every", None),

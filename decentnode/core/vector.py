@@ -100,6 +100,20 @@ class ParameterLayout:
         return replace(self, entries=tuple(entry for entry in self.entries if entry.is_personal))
 
     @cached_property
+    def layers(self) -> dict[str, list[Entry]]:
+        """The entries of each layer, by its name: that of a parameter up to its first number, or its module.
+
+        So `blocks.3.mlp.weight` is in layer `blocks.3`, and `embedding.weight` in layer `embedding`.
+        """
+        layers: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            parts = entry.name.split(".")
+            numbers = (i + 1 for i, part in enumerate(parts) if part.isdecimal())
+            name = ".".join(parts[: next(numbers, len(parts) - 1)])
+            layers.setdefault(name or entry.name, []).append(entry)
+        return layers
+
+    @cached_property
     def channels_last(self) -> bool:
         """Whether the module's 4-D weights have that memory order."""
         return any(entry.channels_last for entry in self.entries)
@@ -389,8 +403,10 @@ class Vector:
             self._current, self._is_aside = current, is_aside
             self._point()
 
-    def rejoin(self, own_weight: float) -> None:
+    def rejoin(self, own_weight: float, adjust_change: Callable[[Tensor], None] | None = None) -> None:
         """Adds the change of the copy to the spare slot: spare <- spare + (copy - values).
+
+        `adjust_change` changes the shared part of that change first, in place.
 
         Buffers are averages of what a node has seen, and no gradient changes them. Their change is weighted
         by the node's own weight in the mix, as if it had been mixed: so a variance stays positive.
@@ -400,6 +416,8 @@ class Vector:
         for entry in self.layout.entries:
             if entry.is_buffer:
                 entry.view(change).mul_(own_weight)
+        if adjust_change is not None:
+            adjust_change(change[: self.layout.shared.numel])
         self.spare.add_(change)
         self._is_aside = False
 

@@ -23,6 +23,7 @@ from decentnode.communication.device.staging import DeviceStaging, check_device,
 from decentnode.communication.launcher_link.reports import MOST_BYTES
 from decentnode.config import loader as config
 from decentnode.config.checks.workers import computes_on_gpu, why_no_workers
+from decentnode.config.consistency import defects_of_chain
 from decentnode.config.settings import Settings
 from decentnode.config.type_check import unknown
 from decentnode.core.clock import Clock
@@ -322,9 +323,13 @@ class Experiment:
                 objective, layout, shard, batch_size=settings.training.batch_size or BATCH_SIZE,
                 vector=vector,
             )  # fmt: skip
+        try:
+            chain = scheme.make_chain(transforms, layout.numel, layout.dtype, parameters=layout)
+        except BadInput as error:
+            raise BadInput(*defects_of_chain(scheme, error)) from None
         setup = Setup(
             layout=layout,
-            chain=scheme.make_chain(transforms, layout.numel, layout.dtype, parameters=layout),
+            chain=chain,
             graph=self.graph,
             rank=rank,
             samples=len(self.samples.parts[rank]),

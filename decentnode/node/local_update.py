@@ -1,10 +1,12 @@
 """When a node runs the local steps of a round: before its exchange, or during it."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatSlot
 from decentnode.core.clock import Clock
 from decentnode.graph.base import View
+from decentnode.sharing.base import Sharing
 from decentnode.training.training import Training, TrainReport
 
 
@@ -31,8 +33,8 @@ class AdaptThenCombine:
     async def meanwhile(self) -> None:
         """Runs during the first exchange of the round."""
 
-    async def after(self, view: View) -> None:
-        """Runs when the vector's spare slot holds the mix."""
+    async def after(self, view: View, sharing: Sharing | None) -> None:
+        """Runs when the vector's spare slot holds the mix; `sharing`: the scheme, None where it has none."""
 
     async def _adapt(self, round: int) -> None:
         began = self.clock.now()
@@ -60,8 +62,9 @@ class AdaptWhileCommunicating(AdaptThenCombine):
             self.training.vector.step_aside()
             await self._adapt(self._round)
 
-    async def after(self, view: View) -> None:
+    async def after(self, view: View, sharing: Sharing | None) -> None:
         # A round without an exchange has no mix, and `meanwhile` has not run.
         own_weight = 1.0 if self._is_due else view.weights.get(view.rank, 1.0)
         await self.meanwhile()
-        self.training.vector.rejoin(own_weight)
+        adjust_change = None if sharing is None else partial(sharing.adjust_change, view=view)
+        self.training.vector.rejoin(own_weight, adjust_change)

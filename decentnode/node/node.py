@@ -83,13 +83,14 @@ class Node:
         self.exchange.begin(round, vector.shared, adaptation.meanwhile)
         await self.sharing.share(vector.shared, view, self.exchange, out=vector.shared_spare)
         # Checked after the mix, because peers may invalidate the memory while it is read.
-        if self.exchange.is_valid():
+        is_valid = self.exchange.is_valid()
+        if is_valid:
             self.sharing.accept(vector.shared, view, vector.shared_spare)
         else:
             # The mix is discarded: the node keeps its own model, and the scheme its state.
             vector.shared_spare.copy_(vector.shared)
         vector.keep_personal()
-        await adaptation.after(view)
+        await adaptation.after(view, self.sharing if is_valid else None)
         # The spare slot holds the mix and becomes the vector; peers may still read the old one.
         vector.flip()
         self.exchange.end(record, seconds=clock.now() - began - adaptation.seconds)

@@ -81,6 +81,9 @@ class Promises:
     overlaps: bool = False
     """Also correct if models are mixed as before the local steps, and the change of these steps is then added
     to the mix (`communication.overlap`)."""
+    keeps_change: bool = True
+    """Whether the change by local steps beside the exchange stays in what was sent; otherwise the next model
+    has none of it, so a model that is sent whole in each round would never learn."""
     tolerates_loss: bool = True
     """Stays correct when a node is lost; otherwise the run stops then (failures.on_loss: auto)."""
     allows_rejoin: bool = True
@@ -412,6 +415,12 @@ class Sharing(SharingBase):
         """Makes one round of communication; schemes with several exchanges in a round override this."""
         incoming = await exchange(self.outgoing(vector, view), view.sources)
         self.mix(vector, incoming, view, out)
+
+    def adjust_change(self, change: Tensor, view: View) -> None:
+        """Changes in place what local steps beside the exchange have changed, shape (d,).
+
+        That is added to the mix next, if the mix was accepted (`communication.overlap`).
+        """
 
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         """Is called when the mix of `vector` becomes the model, both shape (d,): change state here.

@@ -10,8 +10,9 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
-from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter
+from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter, refuse_turns
 from decentnode.sharing.blocks.server import ServerSharing
+from decentnode.transforms.chain import Chain
 
 
 @SHARINGS.register("fed_avg")
@@ -38,6 +39,11 @@ class FedAvg(SavesOuter, ServerSharing):
             if type(self).step is not FedAvg.step:
                 raise BadInput.at("outer", f"{name_of(self)} has a step of its own; use fed_avg")
             self._outer = OuterOptimizer(self.outer)
+
+    def check_chain(self, chain: Chain) -> None:
+        super().check_chain(chain)
+        if self.outer is not None:
+            refuse_turns(name_of(self), chain)
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

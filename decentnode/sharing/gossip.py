@@ -13,8 +13,8 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import live_weights
-from decentnode.options import Positive
-from decentnode.sharing.base import Incoming, Promises, Sharing
+from decentnode.options import Positive, Probability
+from decentnode.sharing.base import Incoming, Promises, Setup, Sharing
 from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.transforms.chain import Chain
@@ -49,6 +49,11 @@ class Gossip(SavesOuter, Sharing):
     (Kolehmainen et al., 2025, arXiv 2506.10911): m_i <- beta m_i + eta (sum_j w_ij y_j - phi_i),
     x_i <- phi_i + m_i. With `outer_every: k` it makes a step in each k-th round, and phi_i is the model k
     rounds before. State: phi and the moments.
+
+    `blend` is alpha of Streaming DiLoCo (Douillard et al., 2025, arXiv 2501.18512, Alg. 2): the new model is
+    alpha times the local model plus 1 - alpha times what the step gives. With `communication.overlap` the
+    local model has the steps that were made beside the exchange. With `fragments` in the chain all this is so
+    in the fragment of the round, and the rest of the model stays as the local steps leave it.
     """
 
     promises = Promises(
@@ -66,6 +71,8 @@ class Gossip(SavesOuter, Sharing):
     """The optimizer of one step in each round, after the mix; null: the mix is the new model."""
     outer_every: Positive = 1
     """Rounds from one step of the outer optimizer to the next."""
+    blend: Probability = 0.0
+    """The weight of the local model beside what the outer optimizer's step gives."""
     _coefficients: Tensor | None = field(default=None, init=False, repr=False)
     """The model in the chain's basis, from `outgoing` until `mix`, because a change of basis takes long."""
     _sent: Payload | None = field(default=None, init=False, repr=False)
@@ -78,6 +85,10 @@ class Gossip(SavesOuter, Sharing):
                 raise BadInput.at(
                     "outer_every", "there is no outer optimizer; name one in outer, or leave it out"
                 )
+            if self.blend:
+                raise BadInput.at(
+                    "blend", "is for the step of `outer`, and there is none; use mixing_strength"
+                )
             return
         own = [name for name in CHANGED_BY_OUTER if getattr(type(self), name) != getattr(Gossip, name)]
         if own:
@@ -85,9 +96,12 @@ class Gossip(SavesOuter, Sharing):
                 "outer", f"{name_of(self)} has equations of its own, which it would break; use gossip"
             )
         self._outer = OuterOptimizer(self.outer)
-        # Local steps beside the exchange of its own round would be missing in the gradient.
-        overlaps = self.promises.overlaps and self.outer_every > 1
-        self.promises = replace(self.promises, overlaps=overlaps)
+        self.promises = replace(self.promises, keeps_change=self.blend > 0)
+
+    def bind(self, setup: Setup) -> None:
+        super().bind(setup)
+        if self._outer is not None:
+            self._outer.turns = setup.chain.turns
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)
@@ -97,12 +111,26 @@ class Gossip(SavesOuter, Sharing):
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         if self._outer is not None:
             self._outer.rests = self._outer.rests and view.rests
-            if (view.round + 1) % self.outer_every == 0 and not self._outer.rests:
-                self._outer.step(mixed)
-                mixed.copy_(self._outer.phi)
+            if self._steps_in(view.round) and not self._outer.rests:
+                self._outer.step(mixed, view.round)
+                for part in self._outer.due(view.round):
+                    mixed[part] = self._outer.phi[part]
+                    if self.blend:
+                        mixed[part].lerp_(vector[part], self.blend)
         super().accept(vector, view, mixed)
 
+    def _steps_in(self, round: int) -> bool:
+        """Whether the outer optimizer makes a step in a round, unless the node has rested since the last."""
+        return (round + 1) % self.outer_every == 0
+
+    def adjust_change(self, change: Tensor, view: View) -> None:
+        if self._outer is not None and self._steps_in(view.round) and not view.rests:
+            for part in self._outer.due(view.round):
+                change[part].mul_(self.blend)
+
     def check_chain(self, chain: Chain) -> None:
+        if self.outer_every > 1 and len(chain.turns) > 1:
+            raise BadInput("each round has the outer step of its fragment; leave outer_every out")
         if chain.corrects and chain.selects:
             raise BadInput(
                 f"{name_of(self)} takes error feedback before transforms that round, not before one that "

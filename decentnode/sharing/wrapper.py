@@ -107,6 +107,9 @@ class SchemeWrapper(Sharing):
     async def share(self, vector: Tensor, view: View, exchange: Exchange, out: Tensor) -> None:
         await self.scheme.share(vector, view, exchange, out=out)
 
+    def adjust_change(self, change: Tensor, view: View) -> None:
+        self.scheme.adjust_change(change, view)
+
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         self.scheme.accept(vector, view, mixed)
 

@@ -21,12 +21,13 @@ from decentnode.transforms.quantize.sign import Sign
 from decentnode.transforms.quantize.ternary import Ternary
 from decentnode.transforms.quantize.uniform import Uniform
 from decentnode.transforms.sparsify.chunk_top_k import ChunkTopK
+from decentnode.transforms.sparsify.fragments import Fragments
 from decentnode.transforms.sparsify.random_k import RandomK
 from decentnode.transforms.sparsify.threshold import Threshold
 from decentnode.transforms.sparsify.top_k import TopK
 
 __all__ = [
     "Auto", "Bitmap", "Cast", "ChunkTopK", "Clip", "Dct", "EliasGamma", "ErrorFeedback", "Fourier", "Fpzip",
-    "GaussianNoise", "LowRank", "Lz4", "Pcodec", "Qsgd", "RandomK", "Rice", "Sign", "Ternary", "Threshold",
-    "TopK", "Uniform", "Wavelet", "Zstd",
+    "Fragments", "GaussianNoise", "LowRank", "Lz4", "Pcodec", "Qsgd", "RandomK", "Rice", "Sign", "Ternary",
+    "Threshold", "TopK", "Uniform", "Wavelet", "Zstd",
 ]  # fmt: skip

@@ -17,6 +17,8 @@ from decentnode.core.state import Stateful
 from decentnode.core.vector import ParameterLayout
 
 VECTOR, VALUES, INDICES = "vector", "values", "indices"
+Turn = tuple[slice, ...]
+"""The parts of a signal that are sent in one round, where parts are sent by turns."""
 
 
 class Transform(Stateful, ABC):
@@ -73,6 +75,19 @@ class Transform(Stateful, ABC):
     def same_coordinates(self) -> bool:
         """Whether all nodes send the same coordinates: all of them, or those that a seed alone draws."""
         return self.emits is not Form.SPARSE
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The parts of the signal that all nodes send in rounds 0, 1, ..., again and again; or empty.
+
+        They divide the signal. It is empty where any part may be sent in any round.
+        """
+        return ()
+
+    @property
+    def least_layers(self) -> int:
+        """The fewest layers of a model that it can encode."""
+        return 1
 
     @property
     def remembers(self) -> bool:
@@ -133,5 +148,5 @@ def passed_on(payload: Payload, layout: Layout) -> dict[str, Tensor]:
 
 __all__ = [
     "INDICES", "VALUES", "VECTOR", "Context", "Field", "Form", "Layout", "Payload", "Role", "Transform",
-    "passed_on", "replaced", "values_field",
+    "Turn", "passed_on", "replaced", "values_field",
 ]  # fmt: skip

@@ -12,9 +12,9 @@ from torch import Tensor
 from decentnode.core.payload import Form, Layout, Payload, as_bytes, dense_layout
 from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
-from decentnode.core.vector import HALVES, ParameterLayout, needs_float32
+from decentnode.core.vector import HALVES, Entry, ParameterLayout, needs_float32
 from decentnode.errors import BadInput, Defect, RunFailed
-from decentnode.transforms.base import Context, Transform, values_field
+from decentnode.transforms.base import Context, Transform, Turn, values_field
 
 
 class Wrapper(Transform):
@@ -148,6 +148,12 @@ class Chain(Stateful):
         """Whether all nodes send the same coordinates in a round."""
         return all(transform.same_coordinates for transform in self.stages)
 
+    @cached_property
+    def turns(self) -> tuple[Turn, ...]:
+        """The parts of the signal that are sent in rounds 0, 1, ..., again and again; mostly the whole."""
+        whole = ((slice(0, self.layouts[0].fields[0].elements),),)
+        return next((transform.turns for transform in self.stages if transform.turns), whole)
+
     def begin(self, signal: Tensor) -> None:
         """Passes the signal that all nodes start from to the transforms, before round 0."""
         for transform in self.transforms:
@@ -244,6 +250,13 @@ class Chain(Stateful):
         """Continues from `state_dict()`."""
         for index, inner in state.items():
             self.stages[int(index)].load_state_dict(inner)
+
+
+def trial_layout(transforms: Sequence[Transform], rows: int = 8, columns: int = 8) -> ParameterLayout:
+    """Returns a model of small matrices for trial chains, as many as the transforms need layers."""
+    layers = max((transform.least_layers for transform in transforms), default=1)
+    shape = torch.Size((rows, columns))
+    return ParameterLayout(tuple(Entry(f"trial.{i}.weight", shape, i * shape.numel()) for i in range(layers)))
 
 
 def check_order(transforms: Sequence[Transform]) -> None:

@@ -48,6 +48,7 @@ TIMED: dict[str, tuple[Spec, ...]] = {
     "top_k by change": (spec("top_k", fraction=0.1, by="change"),),
     "chunk_top_k": (spec("chunk_top_k", fraction=0.1),),
     "random_k": (spec("random_k", fraction=0.1),),
+    "fragments": (spec("fragments", count=1),),
     "threshold": (spec("threshold", value=0.08),),
     "wavelet": (spec("wavelet"),),
     "dct": (spec("dct"),),

@@ -645,7 +645,7 @@ name: all_reduce
     | 14 sharing | all_reduce needs a graph where every node receives from every other, such as
     + fully_connected; this one is not
 name: gossip, gamma: 0.5
-    | 14 sharing.gamma | unknown option of gossip (known: fill, outer, outer_every, weights, ...)
+    | 14 sharing.gamma | unknown option of gossip (known: fill, outer, outer_every, blend, weights, ...)
 name: gossip, fill: mean | 14 sharing.fill | must be 'own' or 'zero', not 'mean'
 name: gossip, mixing_strength: fast | 14 sharing.mixing_strength | must be a number >= 0 and <= 1 or ...
 name: gossip, mixing_strength: 1.5 | 14 sharing.mixing_strength | must be a number >= 0 and <= 1 or ...
@@ -657,6 +657,9 @@ name: gossip, mixing_strength: learning_rate
     | 14 sharing.mixing_strength | learning_rate needs a rate that changes; give ...
 name: choco, mixing_strength: 0.5
     | 14 sharing.mixing_strength | the equations of choco hold for W alone; its gamma ...
+name: gossip, blend: 0.5
+    | 14 sharing.blend | is for the step of `outer`, and there is none; use mixing_strength
+name: gossip, outer: SGD, blend: 2 | 14 sharing.blend | must be a number >= 0 and <= 1, not 2
 name: choco, gamma: 0 | 14 sharing.gamma | must be a number > 0 and <= 1, not 0
 name: choco, gamma: 2 | 14 sharing.gamma | must be a number > 0 and <= 1, not 2
 name: moniqua, bits: 9 | 14 sharing.bits | must be a whole number >= 1 and <= 8, not 9
@@ -761,6 +764,13 @@ transforms: [{name: chunk_top_k, by: training}]
 transforms: [chunk_top_k, rice]
     | 14 sharing.transforms[1] | rice codes indices, but those before it are coded already; leave one of them
     + out, or set packed: false in chunk_top_k
+transforms: [{name: fragments, count: 0}]
+    | 14 sharing.transforms[0].count | must be a whole number > 0, not 0
+transforms: [{name: fragments, count: 2, order: random}]
+    | 14 sharing.transforms[0].order | must be 'strided' or 'sequential', not 'random'
+transforms: [wavelet, {name: fragments, count: 2}]
+    | 14 sharing.transforms[1] | fragments needs the layers of the model, which a transform before it mixes;
+    + put it first
 transforms: [{name: zstd, level: 23}]
     | 14 sharing.transforms[0].level | must be a whole number >= -7 and <= 22, not 23
 transforms: [zstd, {name: top_k, fraction: 0.1}]
@@ -981,6 +991,8 @@ hidden: [8], adapters: {rank: 0}} | 9 model.adapters.rank | must be a whole numb
 personal: ['*'] | 14 sharing.personal | all parameters are personal, so nothing is left to share; use
     + sharing.name: none
 personal: [1.wieght] | 14 sharing.personal[0] | no parameter matches '1.wieght'; did you mean '1.weight'?
+transforms: [{name: fragments, count: 3}]
+    | 14 sharing.transforms[0] | fragments divides a model of 2 layers into 3 fragments; use count: 2 at most
 personal: ['1.*', head] | 14 sharing.personal[1] | no parameter matches 'head' (known: 1.*, 3.*, 1.weight,
     + ...)
 
@@ -1197,10 +1209,15 @@ communication.base_port=29498 'mapping.machines=[{address: 127.0.0.1, nodes: 3},
     + nodes: 1}]'
     | communication.base_port | the ports 29498..29500 are needed, but 29500 is mapping.rendezvous_port
 'sharing={name: gossip, outer: SGD, outer_every: 3}' training.train_every=2 communication.overlap=true
-    | communication.overlap | gossip with outer needs rounds that only mix for its outer steps; set
-    + training.train_every: 2 and sharing.outer_every: 2, or leave it out
-'sharing={name: all_reduce, outer: SGD}' 'graph={name: fully_connected, nodes: 4}' communication.overlap=true
-    | communication.overlap | all_reduce with outer needs rounds that only mix for its outer steps; ...
+    | communication.overlap | would lose all local steps beside an outer step, which replaces the whole
+    + model; give sharing.blend, fragments in the chain, or training.train_every: 2 with outer_every: 2
+'sharing={name: gossip, outer: SGD, outer_every: 2, transforms: [{name: fragments, count: 2}]}'
+    | sharing.transforms | each round has the outer step of its fragment; leave outer_every out
+'graph={name: federated, nodes: 4}' 'sharing={name: fed_avg, outer: SGD, transforms: [{name: fragments,
+    + count: 2}]}'
+    | sharing.transforms | a step of fed_avg's server is one of the whole model; leave out ...
+sharing.outer=SGD communication.overlap=true
+    | communication.overlap | would lose all local steps beside an outer step, which replaces the whole ...
 training.name=ddp sharing=none communication.overlap=true
     | communication.overlap | ddp overlaps its all-reduce with the backward pass by itself; leave it out
 training.name=ddp sharing=none communication=inproc | communication | ddp needs a process for each node; ...

@@ -103,6 +103,7 @@ EDITS: dict[str, tuple[str, str]] = {
     "all values kept": (WEIGHTS, "transforms: [{name: top_k, fraction: 1.0}]"),
     "a fraction for each round": (WEIGHTS, "transforms: [{name: top_k, fraction: [0.1, 0.2]}, rice]"),
     "chunks in blocks of matrices": (WEIGHTS, "transforms: [{name: dct, matrices: true}, chunk_top_k, cast]"),
+    "layers by turns": (WEIGHTS, "outer: SGD, blend: 0.5, transforms: [{name: fragments, count: 2}, qsgd]"),
     "an empty chain": (WEIGHTS, "transforms: []"),
     "a scheme with its compressor": (SHARING, "{name: choco, transforms: [sign]}"),
     "weights that are uniform": (WEIGHTS, "weights: uniform"),

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from decentnode.config import loader
-from decentnode.config.consistency import TRIAL
 from decentnode.config.json_schema import json_schema
 from decentnode.sharing import Gossip
 from decentnode.testing import Lockstep, random_models
+from decentnode.transforms.chain import trial_layout
 from tests.integration.running import Run, run_command
 from tests.support.pages import ROOT, blocks, write_files
 
@@ -129,5 +129,6 @@ def test_every_sharing_class_has_a_scheme_and_a_chain(row, folder):
     assert loader.load(folder / "epidemic.yaml").graph.make().period is None
     settings = loader.load(folder / "tutorial.yaml", [quoted(row[1])[0].replace("sharing: ", "sharing=", 1)])
     transforms = [transform.make() for transform in settings.sharing.transforms]
-    chain = settings.sharing.make().make_chain(transforms, TRIAL.numel, torch.float32, TRIAL)
+    trial = trial_layout(transforms)
+    chain = settings.sharing.make().make_chain(transforms, trial.numel, torch.float32, trial)
     assert chain.layout.max_bytes > 0

@@ -53,6 +53,8 @@ SCHEMES = {
     "choco": f"{{name: choco, gamma: 0.6, {TOP_K}}}",
     "choco, overlapped": f"{{name: choco, gamma: 0.6, {TOP_K}}}",
     "wavelet": "{name: gossip, transforms: [wavelet, {name: top_k, fraction: 0.1}]}",
+    "outer": "{name: gossip, outer: {name: SGD, lr: 1, momentum: 0.9}}",
+    "fragments, overlapped": "{name: gossip, outer: SGD, transforms: [{name: fragments, count: 2}]}",
     "qsgd": "{name: gossip, transforms: [{name: qsgd, levels: 127}]}",
     "beer": f"{{name: beer, gamma: 0.6, {TOP_K}}}",
     "exact_diffusion": "exact_diffusion",

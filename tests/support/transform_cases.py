@@ -28,6 +28,7 @@ from decentnode.transforms.error_feedback import ErrorFeedback
 from decentnode.transforms.privacy.clip import Clip
 from decentnode.transforms.privacy.gaussian_noise import GaussianNoise
 from decentnode.transforms.sparsify.chunk_top_k import ChunkTopK
+from decentnode.transforms.sparsify.fragments import Fragments
 from decentnode.transforms.sparsify.random_k import RandomK
 from decentnode.transforms.sparsify.selection import count
 from decentnode.transforms.sparsify.threshold import Threshold
@@ -145,6 +146,10 @@ CASES |= {
     "random_k shared": Case(lambda: [RandomK(0.7, shared_mask=True)], by_norm(1.0)),
     "random_k whole at times": Case(lambda: [RandomK(0.3, whole_every=2), Qsgd()], by_norm(1.0)),
     "random_k per layer": Case(lambda: [RandomK(0.3, per_layer=True)], by_norm(1.0), parameters=two_tensors),
+    "fragments": Case(lambda: [Fragments(2)], by_norm(1.0), parameters=two_tensors),
+    "fragments sequential": Case(
+        lambda: [Fragments(2, "sequential"), Qsgd()], by_norm(1.0), parameters=two_tensors
+    ),
     "threshold": Case(lambda: [Threshold(0.8)], lambda v: torch.full_like(v, 0.8)),
     "threshold relative": Case(lambda: [Threshold(0.5, relative=True)], of_norm(0.5, torch.inf)),
     "wavelet": Case(lambda: [Wavelet()], of_precision(10, 1e-10)),

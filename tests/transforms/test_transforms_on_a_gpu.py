@@ -30,6 +30,7 @@ STAY = {
     "random_k": [("random_k", {"fraction": 0.1})],
     "random_k, all": [("random_k", {"fraction": 1.0})],
     "random_k, few of layers": [("random_k", {"fraction": 0.002, "per_layer": True})],
+    "fragments": [("fragments", {"count": 2}), ("uniform", {})],
     "threshold": [("threshold", {"value": 0.5, "relative": True})],
     "qsgd 127": [("qsgd", {"norm": "max"})],
     "qsgd 4": [("qsgd", {"levels": 4, "block": 100})],

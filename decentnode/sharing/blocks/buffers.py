@@ -96,6 +96,9 @@ class BuffersBeside(SchemeWrapper):
         await self.scheme.share(vector[: self._end], view, with_buffers, out=out[: self._end])
         self.weighted_mix(received, view, out[self._end :])
 
+    def adjust_change(self, change: Tensor, view: View) -> None:
+        self.scheme.adjust_change(change[: self._end], view)
+
     def accept(self, vector: Tensor, view: View, mixed: Tensor) -> None:
         self.scheme.accept(vector[: self._end], view, mixed[: self._end])
 
@@ -179,4 +182,7 @@ def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequenc
             f"running statistics would travel beside the transforms, where {hiding[0]} "
             "does not hide them; leave it out, and every node keeps its own",
         )
+    if isinstance(scheme, Gossip) and scheme.outer is not None:
+        # Momentum would extrapolate variances.
+        return False
     return scheme.promises.protects or (type(scheme) in (Gossip, AllReduce) and not transforms)

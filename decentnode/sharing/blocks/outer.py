@@ -9,6 +9,8 @@ from torch.optim import Optimizer
 
 from decentnode.core.state import Stateful
 from decentnode.errors import BadInput
+from decentnode.transforms.base import Turn
+from decentnode.transforms.chain import Chain
 
 OptimizerMaker = Callable[[list[nn.Parameter]], Optimizer]
 """A class of optimizers with its options, which needs the parameters."""
@@ -19,36 +21,51 @@ class OuterOptimizer:
 
     Let phi be the model after the last step, and x what the rounds since then have made of it. The
     pseudo-gradient phi - x is the gradient of one step at phi. SGD with lr 1 and without momentum gives x.
+
+    Where parts of the model are sent by turns, each has a phi and moments of its own: those of its last step
+    (Streaming DiLoCo: Douillard et al., 2025, arXiv 2501.18512, Alg. 2).
     """
+
+    turns: tuple[Turn, ...] = ((slice(None),),)
+    """The parts of the model whose step is due in rounds 0, 1, ..., again and again; set it first."""
 
     def __init__(self, make: OptimizerMaker) -> None:
         self._make = make
-        self._parameter: nn.Parameter | None = None
+        self._phi: Tensor | None = None
         self.rests = True
         """Whether the node has rested in all rounds since the last step."""
 
     def begin(self, phi: Tensor) -> None:
         """Starts from this model, shape (d,), with empty moments."""
-        self._parameter = nn.Parameter(phi.clone())
-        self._optimizer = self._make([self._parameter])
+        self._phi = phi.clone()
+        # Views of phi; an optimizer passes over those without a gradient.
+        self._parameters = [[nn.Parameter(self._phi[part]) for part in turn] for turn in self.turns]
+        self._optimizer = self._make([p for turn in self._parameters for p in turn])
 
     @property
     def phi(self) -> Tensor:
         """The model after the last step, shape (d,)."""
-        assert self._parameter is not None, "it begins first"
-        return self._parameter.data
+        assert self._phi is not None, "it begins first"
+        return self._phi
 
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def step(self, x: Tensor) -> None:
+    def due(self, round: int) -> Turn:
+        """Returns the parts of the model whose step is due in a round."""
+        return self.turns[round % len(self.turns)]
+
+    def step(self, x: Tensor, round: int = 0) -> None:
         """Makes the step of a round that would lead to the model x, shape (d,)."""
-        assert self._parameter is not None, "it begins first"
-        self._parameter.grad = torch.sub(self.phi, x)
+        parameters = self._parameters[round % len(self.turns)]
+        for part, parameter in zip(self.due(round), parameters, strict=True):
+            parameter.grad = torch.sub(parameter.data, x[part])
         self._optimizer.step()
-        self._parameter.grad, self.rests = None, True
+        self.rests = True
+        for parameter in parameters:
+            parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns phi, the moments of the optimizer and `rests`; tensors are references."""
@@ -75,6 +92,13 @@ class SavesOuter(Stateful):
         super().load_state_dict(state)
         if self._outer is not None:
             self._outer.load_state_dict(state["outer"])
+
+
+def refuse_turns(name: str, chain: Chain) -> None:
+    """Raises BadInput where parts are sent by turns, for a scheme whose steps are of the whole model."""
+    if len(chain.turns) > 1:
+        what = f"a step of {name}'s server is one of the whole model"
+        raise BadInput(f"{what}; leave out fragments, or use all_reduce with outer")
 
 
 def check_outer(make: OptimizerMaker, name: str) -> None:

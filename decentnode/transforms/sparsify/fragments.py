@@ -1,0 +1,101 @@
+"""Fragments of the model, one in each round."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import torch
+
+from decentnode.core.payload import Field, Form, Layout, Payload, PayloadError
+from decentnode.core.registry import TRANSFORMS
+from decentnode.core.text import counted
+from decentnode.core.vector import Entry
+from decentnode.errors import BadInput
+from decentnode.options import Positive
+from decentnode.transforms.base import VALUES, VECTOR, Context, Transform, Turn
+
+
+@TRANSFORMS.register("fragments")
+@dataclass
+class Fragments(Transform):
+    """Sends one fragment of the layers in each round, by turns (Douillard et al., 2025, arXiv 2501.18512).
+
+    This is the first part of Streaming DiLoCo (Alg. 2; `blend` and `communication.overlap` are the others).
+    Round r sends fragment r mod `count`, the same on all nodes, so no indices travel. `strided` puts layer l
+    into fragment l mod `count`; `sequential` divides the layers in their order, into fragments of as many
+    layers or one more. A layer is what has one name up to its first number, such as `blocks.3`, or one module
+    where there is no number (`ParameterLayout.layers`).
+
+    An outer optimizer of the scheme makes its step in the fragment of the round alone. So each fragment has
+    moments of its own, and its gradient is what has changed since the round that sent it last.
+    """
+
+    accepts: ClassVar = frozenset({Form.DENSE})
+    emits: ClassVar = Form.SPARSE
+    wire: ClassVar = "b d_p, d_p the values of the fragment; 8 more where fragments differ in size"
+    lossless = True
+
+    count: Positive
+    order: Literal["strided", "sequential"] = "strided"
+    _turns: tuple[Turn, ...] = field(default=(), init=False, repr=False)
+
+    @property
+    def same_coordinates(self) -> bool:
+        return True
+
+    @property
+    def least_layers(self) -> int:
+        return self.count
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return self._turns
+
+    def layout(self, input_layout: Layout) -> Layout:
+        if self.parameters is None or self.parameters.numel != self.dimension:
+            raise BadInput("needs the layers of the model, which a transform before it mixes; put it first")
+        layers = list(self.parameters.layers.values())
+        if self.count > len(layers):
+            what = f"divides a model of {counted(len(layers), 'layer')} into {self.count} fragments"
+            raise BadInput(f"{what}; use count: {len(layers)} at most")
+        parts = [layers[p :: self.count] for p in range(self.count)]
+        if self.order == "sequential":
+            ends = [p * len(layers) // self.count for p in range(self.count + 1)]
+            parts = [layers[begin:end] for begin, end in pairwise(ends)]
+        self._turns = tuple(_joined(entry for layer in part for entry in layer) for part in parts)
+        sizes = [sum(part.stop - part.start for part in turn) for turn in self._turns]
+        values = Field(VALUES, input_layout.fields[0].dtype, max(sizes), variable=len(set(sizes)) > 1)
+        return Layout((values,), self.emits)
+
+    def encode(self, payload: Payload, context: Context) -> Payload:
+        x = payload[VECTOR]
+        values = [x[part] for part in self._turns[context.round % self.count]]
+        return Payload.of(self.output_layout, {VALUES: torch.cat(values)})
+
+    def decode(self, payload: Payload, context: Context) -> Payload:
+        """Exact for what was sent."""
+        values, turn = payload[VALUES], self._turns[context.round % self.count]
+        sizes = [part.stop - part.start for part in turn]
+        if values.numel() != sum(sizes):
+            raise PayloadError(f"{values.numel()} values where the fragment of the round has {sum(sizes)}")
+        (dense,) = self.input_layout.fields
+        if context.fill is None:
+            whole = values.new_zeros(dense.elements, dtype=dense.dtype)
+        else:
+            whole = context.fill.to(dense.dtype, copy=True)
+        for part, sent in zip(turn, torch.split(values, sizes), strict=True):
+            whole[part] = sent
+        return Payload.dense(whole)
+
+
+def _joined(entries: Iterable[Entry]) -> Turn:
+    """The parts of the vector that entries take, in its order; neighbors are one part."""
+    turn: list[slice] = []
+    for entry in sorted(entries, key=lambda entry: entry.offset):
+        end = entry.offset + entry.shape.numel()
+        if turn and turn[-1].stop == entry.offset:
+            turn[-1] = slice(turn[-1].start, end)
+        else:
+            turn.append(slice(entry.offset, end))
+    return tuple(turn)
