@@ -156,12 +156,15 @@ def _corrections(sharing: Sharing, transforms: Sequence[Transform]) -> Iterator[
 
 
 def _capabilities(graph: Graph, sharing: Sharing) -> Iterator[Defect]:
+    # Models that have moved by different terms stay apart where a scheme tolerates no loss.
+    may_rest = sharing.promises.tolerates_loss
     unmet = [
         (sharing.requirements.static_graph and not graph.static, "that is the same in every round"),
         (sharing.requirements.undirected_graph and graph.directed, "that is undirected"),
         (
-            sharing.requirements.complete_graph and not is_complete(graph),
-            "where every node receives from every other, such as fully_connected",
+            sharing.requirements.complete_graph and not is_complete(graph, may_rest),
+            "where every node receives from every other"
+            f"{'' if may_rest else ' in every round'}, such as fully_connected",
         ),
         (
             sharing.requirements.tree and not is_tree(graph),
@@ -424,11 +427,12 @@ def is_tree(graph: Graph) -> bool:
     return sum(map(len, adjacency)) == 2 * (graph.num_nodes - 1) and is_connected(adjacency)
 
 
-def is_complete(graph: Graph) -> bool:
-    """Whether every node sends to all others in every round in which any of them exchange."""
+def is_complete(graph: Graph, may_rest: bool) -> bool:
+    """Whether every node sends to all others in every round; `may_rest`: in which any of them exchange."""
     most, ranks = graph.num_nodes - 1, range(graph.num_nodes)
     rounds = [{len(graph.targets(rank, round)) for rank in ranks} for round in graph.cycle]
-    return graph.has_cycle and {most} in rounds and all(degrees in ({0}, {most}) for degrees in rounds)
+    complete = ({0}, {most}) if may_rest else ({most},)
+    return graph.has_cycle and {most} in rounds and all(degrees in complete for degrees in rounds)
 
 
 def _weights(graph: Graph, weights: Mixing) -> Iterator[Defect]:

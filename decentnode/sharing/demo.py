@@ -10,9 +10,8 @@ from torch import Tensor
 from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.core.vector import AdjustGradient
-from decentnode.errors import BadInput, RunFailed
+from decentnode.errors import RunFailed
 from decentnode.graph.base import View
-from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import Fraction
 from decentnode.sharing.base import Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.momentum import Decay
@@ -58,13 +57,6 @@ class DeMo(Sharing):
     def first_transforms(self) -> tuple[Transform, ...]:
         length = self.chunk**2 if self.matrices else self.chunk
         return Dct(self.chunk, self.matrices), ChunkTopK(self.fraction, length, by="magnitude")
-
-    def check(self, graph: WeightedGraph) -> None:
-        super().check(graph)
-        if any(not graph.graph.targets(0, round) for round in graph.graph.cycle) and graph.num_nodes > 1:
-            raise BadInput(
-                "demo needs a complete graph in every round: models that moved by different terms stay apart"
-            )
 
     def bind(self, setup: Setup) -> None:
         super().bind(setup)
