@@ -10,7 +10,7 @@ from decentnode.core.registry import SHARINGS, name_of
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
-from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter, refuse_turns
+from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter
 from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.transforms.chain import Chain
 
@@ -42,8 +42,9 @@ class FedAvg(SavesOuter, ServerSharing):
 
     def check_chain(self, chain: Chain) -> None:
         super().check_chain(chain)
-        if self.outer is not None:
-            refuse_turns(name_of(self), chain)
+        if self.outer is not None and len(chain.turns) > 1:
+            what = f"a step of {name_of(self)}'s server is one of the whole model"
+            raise BadInput(f"{what}; leave out fragments, or use all_reduce with outer")
 
     def begin(self, vector: Tensor) -> None:
         super().begin(vector)

@@ -120,10 +120,6 @@ class SecureAggregation(MaskedSums):
         if len(chain.layout.fields) > 1 or (selects and not _selecting(chain)):
             names = " and ".join(f.name for f in chain.layout.fields)
             raise BadInput(f"secure_aggregation masks values that all senders send, not {names}")
-        if values_field(chain.layout).variable:
-            raise BadInput(
-                "secure_aggregation masks equally many values in each round; leave whole_every out"
-            )
 
     def preserves_mean(self, chain: Chain) -> bool:
         return not chain.protects
@@ -287,6 +283,8 @@ def _flaw(transform: Transform) -> str:
         return "each sender would choose other coordinates; random_k with shared_mask: true chooses the same"
     if transform.emits in (Form.QUANTIZED, Form.BYTES):
         return "only integers of one scale can be summed under masks; the options scale and bits set it"
+    if transform.counts_rounds:
+        return "all rounds must have equally many values; use random_k with shared_mask alone"
     if transform.emits is Form.SPARSE and not getattr(transform, "shared_mask", False):
         return "each sender would send other coordinates; set shared_mask: true"
     return ""

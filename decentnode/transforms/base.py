@@ -77,6 +77,11 @@ class Transform(Stateful, ABC):
         return self.emits is not Form.SPARSE
 
     @property
+    def counts_rounds(self) -> bool:
+        """Whether rounds differ by their number in which values are sent, or how many."""
+        return False
+
+    @property
     def turns(self) -> tuple[Turn, ...]:
         """The parts of the signal that all nodes send in rounds 0, 1, ..., again and again; or empty.
 

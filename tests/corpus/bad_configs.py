@@ -703,7 +703,7 @@ name: gossip, transforms: [{name: error_feedback, decay: 0.9}, sign]
 name: sparse_loco, decay: 0
     | 14 sharing.decay | must be a number > 0 and <= 1, not 0
 name: sparse_loco
-    | 14 sharing | sparse_loco needs a graph where every node receives from every other, such as ...
+    | 14 sharing | sparse_loco needs a graph where every node receives from every other in every round, ...
 name: quasi_global, transforms: [error_feedback, sign]
     | 11 training.optimizer | quasi_global needs plain SGD, ...; not momentum 0.9
     | 14 sharing.transforms[0] | error_feedback is right for differences, but quasi_global sends models; ...
@@ -1239,7 +1239,14 @@ training.name=ddp sharing=none communication=inproc | communication | ddp needs 
 'graph={name: ring, nodes: 4}' 'sharing={name: shatter, chunks: 2}'
     | sharing | shatter needs relays between neighbors; use graph: {name: relayed, nodes: 4, degree: ...}
 'sharing={name: secure_aggregation, transforms: [{name: random_k, shared_mask: true, whole_every: 2}]}'
-    | sharing.transforms | secure_aggregation masks equally many values in each round; leave whole_every out
+    | sharing.transforms | secure_aggregation cannot mask what random_k makes: all rounds must have equally
+    + many values; use random_k with shared_mask alone
+'sharing={name: secure_aggregation, transforms: [{name: fragments, count: 2}]}'
+    | sharing.transforms | secure_aggregation cannot mask what fragments makes: all rounds must have ...
+sharing.name=swift time_model=asynchronous 'sharing.transforms=[{name: fragments, count: 2}]'
+    | sharing.transforms[0] | fragments counts rounds, and messages of swift have none; leave it out
+sharing.name=ad_psgd time_model=asynchronous 'sharing.transforms=[{name: random_k, whole_every: 2}]'
+    | sharing.transforms[0] | random_k counts rounds, and messages of ad_psgd have none; ...
 sharing=mosaic
     | sharing | mosaic needs a graph for each fragment; use graph: {name: mosaic, nodes: 4, degree: ...,
     + fragments: ...}
@@ -1327,7 +1334,11 @@ sharing=all_reduce 'graph={name: by_rounds, schedule: [[0, {name: empty, nodes: 
     | sharing | all_reduce needs a graph where every node receives from every other, ...; this one is not
 sharing=demo 'training.optimizer={name: SGD, lr: 0.1}' 'graph={name: by_rounds, schedule:
     + [[0, {name: empty, nodes: 4}], [1, {name: fully_connected, nodes: 4}]]}'
-    | sharing | demo needs a complete graph in every round: models that moved by different terms stay apart
+    | sharing | demo needs a graph where every node receives from every other in every round, ...
+sharing=sparse_loco 'graph={name: by_rounds, schedule: [[0, {name: empty, nodes: 4}],
+    + [1, {name: fully_connected, nodes: 4}]]}'
+    | sharing | sparse_loco needs a graph where every node receives from every other in every round, such as
+    + fully_connected; this one is not
 training.name=ddp sharing=none 'graph={name: partial_participation, nodes: 4, degree: 2, probability: 0.5}'
     | graph | ddp makes the same steps on all ranks, and nodes of partial...
 training.name=ddp sharing=none 'training.optimizer={name: LBFGS}'

@@ -17,9 +17,8 @@ from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import NonNegativeFloat, Positive
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Post, Posts
 from decentnode.sharing.base import Requirements, Setup
-from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter, refuse_turns
+from decentnode.sharing.blocks.outer import OptimizerMaker, OuterOptimizer, SavesOuter
 from decentnode.sharing.blocks.weighted_sum import is_finite
-from decentnode.transforms.chain import Chain
 
 UPDATE, MODEL, SPEED = range(3)
 """What a client sends after its local steps; the server's answer; steps per second, in both directions."""
@@ -102,11 +101,6 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
             raise BadInput(f"{name_of(self)} has one server; leave graph.standby out")
         if self.quorum > clients:
             raise BadInput.at("quorum", f"must be at most the {clients} clients, not {self.quorum}")
-
-    def check_chain(self, chain: Chain) -> None:
-        super().check_chain(chain)
-        if self.outer is not None:
-            refuse_turns(name_of(self), chain)
 
     def bind(self, setup: Setup) -> None:
         super().bind(setup)

@@ -84,6 +84,10 @@ class AsyncSharing(SharingBase):
                     f"{name_of(transform)} remembers what it has sent to all, but "
                     f"{name_of(self)} sends each message to one peer; leave it out",
                 )
+            if transform.counts_rounds:
+                # Numbers of messages may all be even, so that one of two fragments would never be sent.
+                what = f"{name_of(transform)} counts rounds, and messages of {name_of(self)} have none"
+                raise BadInput.at(f"transforms[{index}]", f"{what}; leave it out")
 
     @property
     def tags(self) -> int:

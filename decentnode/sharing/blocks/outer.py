@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 from decentnode.core.state import Stateful
 from decentnode.errors import BadInput
 from decentnode.transforms.base import Turn
-from decentnode.transforms.chain import Chain
 
 OptimizerMaker = Callable[[list[nn.Parameter]], Optimizer]
 """A class of optimizers with its options, which needs the parameters."""
@@ -92,13 +91,6 @@ class SavesOuter(Stateful):
         super().load_state_dict(state)
         if self._outer is not None:
             self._outer.load_state_dict(state["outer"])
-
-
-def refuse_turns(name: str, chain: Chain) -> None:
-    """Raises BadInput where parts are sent by turns, for a scheme whose steps are of the whole model."""
-    if len(chain.turns) > 1:
-        what = f"a step of {name}'s server is one of the whole model"
-        raise BadInput(f"{what}; leave out fragments, or use all_reduce with outer")
 
 
 def check_outer(make: OptimizerMaker, name: str) -> None:

@@ -45,6 +45,10 @@ class Fragments(Transform):
         return True
 
     @property
+    def counts_rounds(self) -> bool:
+        return self.count > 1
+
+    @property
     def least_layers(self) -> int:
         return self.count
 

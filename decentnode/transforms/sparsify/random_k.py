@@ -57,6 +57,10 @@ class RandomK(Transform):
     def same_coordinates(self) -> bool:
         return self.shared_mask or self.fraction == 1 or self.whole_every == 1
 
+    @property
+    def counts_rounds(self) -> bool:
+        return self.whole_every is not None
+
     def layout(self, input_layout: Layout) -> Layout:
         self._spans = spans(self.dimension, self.per_layer, self.parameters)
         k, dtype = sum(count(self.fraction, n) for _, n in self._spans), input_layout.fields[0].dtype
