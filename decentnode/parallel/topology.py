@@ -86,12 +86,12 @@ def _per_machine() -> dict[str, int]:
 
 
 def digest(graph: WeightedGraph) -> str:
-    """A hash of the first rounds' weights, which must be the same on all ranks."""
+    """A hash of the weights in the first rounds of each graph, which must be the same on all ranks."""
     state = xxhash.xxh3_64()
-    rounds = graph.graph.period or MOST_CHECKED_ROUNDS
-    for round in range(min(rounds, MOST_CHECKED_ROUNDS)):
-        for rank in range(graph.num_nodes):
-            state.update(repr(graph.mixing.incoming(graph.graph, rank, round)).encode())
+    for rounds, part in graph.graph.consecutive_graphs:
+        for round in rounds[: min(part.period or MOST_CHECKED_ROUNDS, MOST_CHECKED_ROUNDS)]:
+            for rank in range(graph.num_nodes):
+                state.update(repr((round, graph.mixing.incoming(graph.graph, rank, round))).encode())
     return state.hexdigest()
 
 

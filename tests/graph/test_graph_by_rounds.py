@@ -12,6 +12,7 @@ from decentnode.graph.mixing import MIXINGS, FromGraph, WeightedGraph, default_w
 from decentnode.graph.redrawn import EpidemicOracle, PartialParticipation
 from decentnode.graph.strength import StrengthMixing
 from decentnode.node.experiment import Experiment
+from decentnode.parallel.topology import digest
 from decentnode.sharing import AllReduce, Gossip
 from decentnode.sharing.blocks.stability import growth
 from decentnode.testing import Lockstep, random_models
@@ -147,3 +148,9 @@ def test_a_strength_mixes_each_graph_by_it():
     part = WeightedGraph(FullyConnected(N), mixing.of_part(FullyConnected(N)))
     assert np.array_equal(matrix, part.matrix(3))
     assert np.allclose(matrix, 0.5 * np.eye(N) + 0.5 / N, rtol=0, atol=1e-15)
+
+
+def test_ranks_of_a_wrapper_with_other_later_graphs_are_told_apart():
+    last = (FullyConnected(N), 100), (FullyConnected(N), 101), (Star(N), 100)
+    schedules = [((0, EpidemicOracle(N, 2)), (start, graph)) for graph, start in last]
+    assert len({digest(WeightedGraph(ByRounds(schedule), FromGraph())) for schedule in schedules}) == 3
