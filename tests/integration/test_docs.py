@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from decentnode.core.registry import SHARINGS, TRANSFORMS
 from tests.integration.running import Run
 from tests.integration.spawner import Spawner
 from tests.support.pages import ROOT, blocks, write_files
@@ -137,6 +138,12 @@ def test_the_pages_are_built_without_a_warning(checkout):
 
 def test_the_scheme_in_the_readme_is_short():
     assert len(blocks("README.md", "python")[-1].splitlines()) <= 36
+
+
+def test_the_readme_counts_schemes_and_transforms():
+    counted = re.findall(r"\((\d+) (exist|transforms)\)", (ROOT / "README.md").read_text())
+    numbers = {"exist": len(SHARINGS.classes()), "transforms": len(TRANSFORMS.classes())}
+    assert counted == [(str(number), what) for what, number in numbers.items()]
 
 
 def test_links_of_the_readme_hold_on_the_page_of_the_package():
