@@ -131,6 +131,10 @@ class Gossip(SavesOuter, Sharing):
     def check_chain(self, chain: Chain) -> None:
         if self.outer_every > 1 and len(chain.turns) > 1:
             raise BadInput("each round has the outer step of its fragment; leave outer_every out")
+        if self.fill == "zero" and len(chain.turns) > 1:
+            raise BadInput(
+                "fill: zero would set the fragments to 0 that a round does not send; leave fill out"
+            )
         if chain.corrects and chain.selects:
             raise BadInput(
                 f"{name_of(self)} takes error feedback before transforms that round, not before one that "

@@ -1213,6 +1213,8 @@ communication.base_port=29498 'mapping.machines=[{address: 127.0.0.1, nodes: 3},
     + model; give sharing.blend, fragments in the chain, or training.train_every: 2 with outer_every: 2
 'sharing={name: gossip, outer: SGD, outer_every: 2, transforms: [{name: fragments, count: 2}]}'
     | sharing.transforms | each round has the outer step of its fragment; leave outer_every out
+'sharing={name: gossip, fill: zero, transforms: [{name: fragments, count: 2}]}'
+    | sharing.transforms | fill: zero would set the fragments to 0 that a round does not send; leave ...
 'graph={name: federated, nodes: 4}' 'sharing={name: fed_avg, outer: SGD, transforms: [{name: fragments,
     + count: 2}]}'
     | sharing.transforms | a step of fed_avg's server is one of the whole model; leave out ...
