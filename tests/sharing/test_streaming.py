@@ -196,8 +196,8 @@ def test_layers_are_named_up_to_their_first_number():
         (
             "{name: gossip, outer: SGD}",
             True,
-            "communication.overlap: would lose all local steps beside an outer step, which replaces the whole "
-            "model; give sharing.blend, fragments in the chain, or training.train_every: 2",
+            "communication.overlap: would lose all local steps beside an outer step, which replaces the "
+            "whole model; give sharing.blend, fragments in the chain, or training.train_every: 2",
         ),
         (
             "{name: gossip, blend: 0.5}",
