@@ -12,7 +12,7 @@ from tests.support.in_process import Nodes
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 QUICKSTART = next(path for path in CONFIGS if path.stem == "quickstart")
-QUICK = ["communication=inproc", "rounds=2", "evaluation.every=0"]
+QUICK = ["communication=inproc", "evaluation.every=0"]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

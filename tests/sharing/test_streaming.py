@@ -196,8 +196,8 @@ def test_layers_are_named_up_to_their_first_number():
         (
             "{name: gossip, outer: SGD}",
             True,
-            "communication.overlap: would lose all local steps: the outer step replaces the whole model in "
-            "each round; give sharing.blend, or fragments in the chain",
+            "communication.overlap: would lose all local steps beside an outer step, which replaces the whole "
+            "model; give sharing.blend, fragments in the chain, or training.train_every: 2",
         ),
         (
             "{name: gossip, blend: 0.5}",
