@@ -13,6 +13,7 @@ makes, so that the lowest bits of one number tell less about the bits it was mad
 import math
 import os
 import random
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,16 +52,24 @@ def permutation(count: int, seed: int, purpose: str, *counters: int) -> NDArray[
 
     A new generator reads entropy from the operating system, which it does not use.
     """
-    state = _PHILOX.state
+    philox = _OF_THREAD.philox
+    state = philox.state
     state["state"]["key"][:] = key(seed, purpose, *counters), 0
     state["state"]["counter"][:] = 0
     state["buffer_pos"], state["has_uint32"] = len(state["buffer"]), 0
-    _PHILOX.state = state
-    return _OF_PHILOX.permutation(count)
+    philox.state = state
+    return _OF_THREAD.generator.permutation(count)
 
 
-_PHILOX = np.random.Philox(key=0)
-_OF_PHILOX = np.random.Generator(_PHILOX)
+class _OfThread(threading.local):
+    """A generator for each thread: between setting the state and drawing, another one may run."""
+
+    def __init__(self) -> None:
+        self.philox = np.random.Philox(key=0)
+        self.generator = np.random.Generator(self.philox)
+
+
+_OF_THREAD = _OfThread()
 
 
 def seed_generators(number: int, on_cpu: bool = True) -> None:

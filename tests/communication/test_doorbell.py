@@ -253,9 +253,9 @@ def test_who_is_woken_wakes_although_another_thread_empties_the_pipe(processes):
         handle = mailbox_of(processes[1]).open((0, 0, 0), 1, [], [0], 10.0)
         hearing = threading.Thread(target=receive_twice, args=(handle,))
         hearing.start()
-        assert handle.finish_within(2.0)
+        assert handle.finish_within(10.0)
         hearing.join()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_of_two_that_wait_both_are_woken(processes):

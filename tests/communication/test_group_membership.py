@@ -46,7 +46,7 @@ class FakeFactory:
 
     def make(self, plan, seconds):
         if self.fake_group.dead & set(plan.members):
-            time.sleep(seconds)
+            self.fake_group.is_over.wait(seconds)
             raise StartError("a rank did not come")
         return FakeProcessGroup(plan)
 
@@ -56,6 +56,7 @@ class FakeGroup:
 
     def __init__(self, ranks):
         self.silent, self.dead, self.requested = set(), set(), []
+        self.is_over = threading.Event()
         self.facts = dict.fromkeys(range(ranks), FACTS)
         self.memberships = {rank: self._membership(rank) for rank in range(ranks)}
 
@@ -102,12 +103,15 @@ def test_a_start_that_fails_at_one_rank_fails_at_all_with_its_reason():
     fake_group.silent = {2}
     with ThreadPoolExecutor(3) as threads:
         forming = [
-            threads.submit(fake_group.memberships[rank].form, FakeFactory(fake_group, rank, GLOO), 0.2 + rank)
+            threads.submit(
+                fake_group.memberships[rank].form, FakeFactory(fake_group, rank, GLOO), 0.2 + 30 * rank
+            )
             for rank in (0, 1)
         ]
     for future in forming:
         with pytest.raises(StartError, match=r"^rank 0: \[2\] did not arrive$"):
             future.result()
+    fake_group.silent = set()
 
 
 def test_a_rank_that_learns_nothing_does_not_wait_for_ever(monkeypatch):
@@ -136,12 +140,15 @@ def test_a_rank_that_is_lost_while_the_group_is_made_is_not_waited_for(dead, not
     fake_group.dead = {dead}
     fake_group.silent = set() if is_planned else {dead}
     with ThreadPoolExecutor(4) as threads:
-        forming = fake_group.forming(threads, 0.8)
+        forming = fake_group.forming(threads, 40.0)
         time.sleep(0.1)
         fake_group.silent = {dead}
         fake_group.memberships[noticed_by].note_lost([dead])
         plans = [forming[rank].result() for rank in range(4) if rank != dead]
-        assert time.monotonic() - began < 0.7
+        assert time.monotonic() - began < 20.0
+        # What stands for the dead one ends, too.
+        fake_group.memberships[dead].note_lost([noticed_by])
+    fake_group.is_over.set()
     assert {(tuple(plan.members), plan.backend, plan.reason) for plan in plans} == {
         ((), "", f"rank {dead} is lost")
     }

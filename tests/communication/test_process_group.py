@@ -107,8 +107,8 @@ def test_giving_a_gloo_group_up_wakes_who_waits_although_a_connection_is_closed_
     waits, began = receive(groups[1], 2), time.monotonic()
     threading.Timer(0.2, groups[1].abort).start()
     with pytest.raises(GroupBroken):
-        groups[1].wait(waits, 8.0)
-    assert time.monotonic() - began < 4.0
+        groups[1].wait(waits, 40.0)
+    assert time.monotonic() - began < 20.0
 
 
 def test_exchanges_that_can_be_under_way_together_have_tags_of_their_own():

@@ -77,7 +77,7 @@ class Run:
     def summary(self) -> dict:
         return json.loads((self.run_dir / "summary.json").read_text())
 
-    def wait_for_round(self, round: int, seconds: float = 40) -> None:
+    def wait_for_round(self, round: int, seconds: float = 60) -> None:
         """Until rank 0 has recorded this round."""
         record = self.run_dir / "records" / "00000.jsonl"
         wait_until(

@@ -71,6 +71,7 @@ def test_a_quarter_of_the_nodes_is_killed(tmp_path):
 
 
 def test_the_same_faults_leave_the_same_models():
+    """A slow node takes ten times what it took on this machine; none is given up for that."""
     from _runs import Trial, faults, run_all
 
     entries = [
@@ -78,13 +79,20 @@ def test_the_same_faults_leave_the_same_models():
         {"name": "slow", "ranks": [1, 4], "rounds": [3, 9], "probability": 0.5},
         {"name": "crash", "ranks": 3, "rounds": 7, "activity": "begin"},
     ]
-    first, again = run_all([Trial(name, (faults(*entries),)) for name in ("first", "again")], jobs=2)
+    overrides = ("failures.deadline=60", faults(*entries))
+    first, again = run_all([Trial(name, overrides, limit=180.0) for name in ("first", "again")], jobs=2)
+    assert {lost for _, lost in lost_edges(first)} == {lost for _, lost in lost_edges(again)} == {3}
     assert first.summary["model_hash"] == again.summary["model_hash"]
     history = [
         {(r.rank, r.round, r.fault) for _, r in run.injected if r.fault != "Duplicate"}
         for run in (first, again)
     ]
     assert history[0] == history[1] != set()
+
+
+def lost_edges(outcome) -> set[tuple[int, int]]:
+    """The ranks that went on without another one, each with that one."""
+    return {(rank, peer) for rank, records in outcome.records.items() for r in records for peer in r.lost}
 
 
 def test_a_wrong_model_would_be_found(plain):
@@ -96,7 +104,7 @@ def test_a_wrong_model_would_be_found(plain):
 
     struck = run(Trial("struck", (faults({"name": "crash", "ranks": 3, "rounds": 5}),)))
     graph = load_graph()
-    expected = _judge.Expectation(plain, graph, True, frozenset({"crash"}), longest=5.5)
+    expected = _judge.Expectation(plain, graph, True, frozenset({"crash"}), longest=60.0)
     assert _judge.wrongs(struck, expected) == []
     for wrong in (np.full(16, np.nan), np.full(16, 100.0)):
         odd = replace(struck, models=struck.models | {5: wrong})
@@ -127,7 +135,7 @@ def test_nodes_that_all_share_a_process_continue_together_and_end_with_the_very_
     from _runs import Trial, faults, run
 
     struck = run(Trial("struck", (
-        "failures={deadline: 3, restart: {attempts: 1}}", f"communication={transport}",
+        "failures={deadline: 30, restart: {attempts: 1}}", f"communication={transport}",
         "evaluation.every=4", f"checkpoint.every={every}",
         faults({"name": "crash", "ranks": 3, "rounds": 14, "activity": "train"}),
     )))  # fmt: skip

@@ -110,7 +110,7 @@ def test_a_run_is_asked_while_it_runs_and_when_its_launcher_is_gone(tmp_path):
     answer = query_status(run)
     assert answer.returncode == 0
     assert f"its launcher (pid {run.process.pid}) not found" in answer.stdout
-    wait_until(lambda: not run.leftovers(), 5)
+    wait_until(lambda: not run.leftovers(), 30)
 
 
 def test_what_the_nodes_reported_to_a_launcher_that_stood_still_is_not_lost(tmp_path):

@@ -30,7 +30,7 @@ def test_a_killed_node_is_noticed_and_the_rest_finish(tmp_path):
     assert len(neighbors) == 4
     for rank in neighbors:
         slowest = max(r.exchange_seconds for r in read_records(run.run_dir / "records" / f"{rank:05d}.jsonl"))
-        assert slowest < 5
+        assert slowest < 30, "half of the deadline"
 
 
 def lost_peers(run: Run, rank: int) -> set[int]:
@@ -57,7 +57,7 @@ def test_a_graph_that_fell_apart_is_reported_at_the_end(tmp_path):
 
 
 def test_a_stopped_node_is_dropped_by_its_neighbors_only(tmp_path):
-    run = Run(tmp_path / "run", [*EIGHT, "rounds=40", "failures.deadline=2"])
+    run = Run(tmp_path / "run", [*EIGHT, "rounds=40", "failures.deadline=5"])
     run.wait_for_round(10)
     os.kill(run.pid_of(7), signal.SIGSTOP)
     assert run.wait() == 3, run.text
@@ -139,7 +139,7 @@ def test_a_terminal_that_closes_may_say_so_twice(tmp_path):
     run = Run(tmp_path / "run", [*LONG, "sharing.pace=0.3"])
     run.wait_for_round(1)
     run.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: "stopping after" in run.text, 20, lambda: run.story)
+    wait_until(lambda: "stopping after" in run.text, 60, lambda: run.story)
     for _ in range(2):
         run.process.send_signal(signal.SIGHUP)
         time.sleep(0.05)
@@ -164,7 +164,7 @@ def test_evaluations_do_not_wait_for_an_observer_that_has_failed(tmp_path):
     ]  # fmt: skip
     run = Run(tmp_path / "run", overrides)
     rows = run.run_dir / "evaluations.jsonl"
-    wait_until(lambda: rows.exists() and rows.read_bytes().count(b"\n") > 2, 20, lambda: run.story)
+    wait_until(lambda: rows.exists() and rows.read_bytes().count(b"\n") > 2, 60, lambda: run.story)
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.wait() == 143, run.text
     assert (
@@ -200,7 +200,7 @@ def test_a_signal_ends_the_waiting_for_other_machines(tmp_path):
         transport = f"communication={{name: zeromq, base_port: {29720 + 5 * machine}}}"
         runs.append(Run(tmp_path / f"machine{machine}", [*FOUR, mapping, transport, f"machine={machine}"]))
     for run in runs:
-        wait_until(lambda run=run: len(run.tree()) == 3, 20, lambda run=run: run.text)
+        wait_until(lambda run=run: len(run.tree()) == 3, 60, lambda run=run: run.text)
     time.sleep(0.5)
     for run in runs:
         os.kill(run.process.pid, signal.SIGINT)

@@ -27,9 +27,9 @@ def test_a_dead_node_is_restarted_when_somebody_asks(tmp_path):
     code, output = restart_node(run, 2)
     assert (code, output) == (2, f"{run.run_dir}: rank 2 is running\n")
     os.kill(run.pid_of(2), signal.SIGKILL)
-    wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
+    wait_until(lambda: "rank 2 is lost" in run.text, 60, lambda: run.text)
     assert restart_node(run, 2) == (0, "rank 2: started again\n")
-    wait_until(lambda: run.text.count("exchanges with rank 2 again") >= 2, 40, lambda: run.text)
+    wait_until(lambda: run.text.count("exchanges with rank 2 again") >= 2, 60, lambda: run.text)
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.text
     assert run.summary["restarted_nodes"] == {"2": 1}
@@ -47,7 +47,7 @@ def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others
     run = Run(tmp_path / "run", [*FOUR, here, "checkpoint.every=10"])
     run.wait_for_round(30)
     os.kill(run.pid_of(2), signal.SIGKILL)
-    wait_until(lambda: "rank 2 is lost" in run.text, 20, lambda: run.text)
+    wait_until(lambda: "rank 2 is lost" in run.text, 60, lambda: run.text)
     died, directory = run.records(2)[-1].round, run.run_dir / "checkpoints"
     found, later = checkpoint.newest(directory, 2), 90_000
     found.state["node"]["round"] = later
@@ -58,7 +58,7 @@ def test_a_node_whose_checkpoint_is_of_a_later_round_takes_part_where_the_others
     # Rounds are quicker here than what is said about them, so an edge may come back at the second try.
     wait_until(
         lambda: any(record.round > died and record.heard == 2 for record in run.records(2)),
-        40, lambda: run.text,
+        60, lambda: run.text,
     )  # fmt: skip
     run.wait_for_round(run.records(0)[-1].round + 50)
     run.process.send_signal(signal.SIGTERM)
@@ -159,7 +159,7 @@ def test_a_process_with_several_nodes_rejoins_as_quickly_as_one_with_one(tmp_pat
     run.wait_for_round(5)
     os.kill(run.pid_of(4), signal.SIGKILL)
     for rank in (4, 7):
-        wait_until(lambda rank=rank: f"exchanges with rank {rank} again" in run.text, 20, lambda: run.story)
+        wait_until(lambda rank=rank: f"exchanges with rank {rank} again" in run.text, 60, lambda: run.story)
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.story
     assert models_of_a_process(run, 4) == [

@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from decentnode.launcher.observer.observer import ModelObserver
 from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.messages import PartialSum, VectorAck
+from tests.integration.running import wait_until
 from tests.support.reported import dispatcher_of
 
 ELEMENTS = 50
@@ -197,15 +199,27 @@ def test_a_straggler_is_released_and_makes_no_second_observation(monkeypatch):
         machine.expect_next(1, models)
 
 
-@pytest.mark.slow
-def test_as_long_as_models_come_the_round_waits_for_all(monkeypatch):
-    monkeypatch.setattr(Timeouts, "observation", 1.0)
+def test_as_long_as_models_come_the_round_waits_for_all():
     models = vectors(4)
-    with Machine(range(4)) as machine:
-        for rank in range(4):
+    machine = Machine(range(4))
+    now = standing_clock(machine)
+    with machine:
+        machine.show(0, 0, models[0])
+        for rank in range(1, 4):
+            wait_until(machine.observer._events.empty, 30)
+            now[0] += 0.6 * Timeouts.observation
+            wait_until(lambda: machine.observer._next_check > now[0], 30)
             machine.show(rank, 0, models[rank])
-            time.sleep(0.6)
         assert machine.next().nodes == 4
+
+
+def standing_clock(*machines):
+    """Gives the observers of these machines one clock, which stands; returns its time."""
+    now = [0.0]
+    for machine in machines:
+        machine.observer._clock = SimpleNamespace(now=lambda: now[0])
+        machine.observer._next_check = 0.0
+    return now
 
 
 class ObserverPair:
@@ -326,18 +340,18 @@ def test_without_machine_0_nodes_are_allowed_to_continue():
     assert machine.observer.error is None and machine.observer.observations.empty()
 
 
-@pytest.mark.slow
-def test_what_is_observed_continues_when_machine_0_reports_again(monkeypatch):
-    monkeypatch.setattr(Timeouts, "observation", 1.0)
+def test_what_is_observed_continues_when_machine_0_reports_again():
     models = vectors(4)
     with ObserverPair() as pair:
+        now = standing_clock(pair.first, pair.second)
         pair.second.observer.is_alone = True
         pair.show(0, models)
-        time.sleep(0.5)
+        wait_until(lambda: 0 in pair.second.observer._concluded, 30)
         pair.second.observer.is_alone = False
         pair.show(1, models)
         while (observation := pair.first.next()).round < 1:
             pass
+        now[0] += 2 * Timeouts.observation
     assert observation.nodes == 4
     assert observation.consensus_distance == pytest.approx(distance(models), rel=1e-12)
 
@@ -385,21 +399,24 @@ def test_many_reports_at_once_cost_one_look_at_all_nodes():
     assert len(looks) < 20
 
 
-@pytest.mark.slow
-def test_a_sum_and_a_mean_may_take_their_time_each(monkeypatch):
+def test_a_sum_and_a_mean_may_take_their_time_each():
     """Over a slow link both together take longer than anything is waited for."""
-    monkeypatch.setattr(Timeouts, "observation", 1.0)
     models = vectors(4)
     with ObserverPair() as pair:
+        now = standing_clock(pair.first, pair.second)
+
+        def let_pass(share, waiting):
+            now[0] += share * Timeouts.observation
+            wait_until(lambda: waiting.observer._next_check > now[0], 30)
 
         def deliver_slowly(note):
             if isinstance(note, PartialSum):
-                time.sleep(0.7)
+                let_pass(0.7, pair.first)
                 pair.second.observer.take(VectorAck(0, note.round, 0))
             return note
 
         def send_slowly(note):
-            time.sleep(0.6)
+            let_pass(0.6, pair.second)
             pair.second.observer.take(note)
 
         pair.deliver, pair.first.observer.send = deliver_slowly, send_slowly
@@ -424,6 +441,7 @@ def test_nodes_that_are_ahead_in_virtual_time_keep_their_vectors():
     nodes, slots, clock = 6, 3, StandingClock()
     models = [vectors(nodes, seed) for seed in range(slots)]
     with Machine(range(nodes)) as machine:
+        now = standing_clock(machine)
         snapshots = machine.observer.snapshots = SnapshotBuffers(range(nodes), ELEMENTS, slots=slots)
 
         def publish(rank, round, vector):
@@ -442,3 +460,4 @@ def test_nodes_that_are_ahead_in_virtual_time_keep_their_vectors():
             assert publish(0, round, models[round][0])
             machine.expect_next(round, models[round])
         assert publish(0, slots, models[0][0]) and publish(1, slots + 1, models[1][1])
+        now[0] += 2 * Timeouts.observation

@@ -104,7 +104,7 @@ def test_a_killed_sweep_continues_with_nothing_twice_and_nothing_lost(tmp_path, 
     wait_until(lambda: has_rounds(out / RUNS[1], 5), TIMEOUT, lambda: sweep.text)
     below = sweep.tree()
     sweep.process.kill()
-    wait_until(lambda: not any(map(alive, below)), 10, lambda: sweep.text)
+    wait_until(lambda: not any(map(alive, below)), TIMEOUT, lambda: sweep.text)
     assert done(out) == RUNS[:1]
     before = state(out / RUNS[0])
     again = Sweep(tmp_path, "seeds=[0, 7]", "jobs=2")
