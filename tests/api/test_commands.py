@@ -172,7 +172,7 @@ def test_what_can_be_imported_is_saved_by_its_name():
     assert passed_plugin(SHARINGS, Plain(boost=3.0)) == (
         f"{here}:Plain",
         Plain,
-        {"fill": "own", "outer": None, "blend": 0.0, "boost": 3.0},
+        {"fill": "own", "outer": None, "outer_every": 1, "blend": 0.0, "boost": 3.0},
     )
     assert passed_plugin(MODELS, squared) == (f"{here}:squared", squared, {})
     assert passed_plugin(MODELS, partial(squared, width=2)) == (f"{here}:squared", squared, {"width": 2})

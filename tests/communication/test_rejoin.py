@@ -41,15 +41,16 @@ class HostProcesses:
             (directory / str(machine)).mkdir()
         self.directory = directory
         self.bound = FORK.Barrier(len(self.processes))
-        self.progress, self.whole = FORK.Array("q", self.nodes), FORK.Array("q", self.nodes)
+        # Without locks, which a process that is killed would keep.
+        self.progress, self.whole = FORK.RawArray("q", self.nodes), FORK.RawArray("q", self.nodes)
         """By rank the last round, and the last one in which it heard everyone."""
-        self.rounds = FORK.Value("q", 1 << 30)
+        self.rounds = FORK.RawValue("q", 1 << 30)
         self.running = {}
         self.timeout, self.gives, self.answer = LIMIT, True, Timeouts.rejoin_answer
         self.graph = FullyConnected(self.nodes)
-        self.refused, self.links = FORK.Array("q", self.nodes), FORK.Array("q", self.nodes)
+        self.refused, self.links = FORK.RawArray("q", self.nodes), FORK.RawArray("q", self.nodes)
         """By rank the messages that it has refused, and what subclasses count of its links."""
-        self.held = FORK.Value("q", self.nodes)
+        self.held = FORK.RawValue("q", self.nodes)
         """Who begins no round."""
 
     def start(self, number, incarnation=0):
