@@ -1,6 +1,7 @@
 """The observer: mean and distance against numpy, over one machine and two, and what it never holds up."""
 
 import asyncio
+import itertools
 import queue
 import time
 from types import SimpleNamespace
@@ -222,6 +223,13 @@ def standing_clock(*machines):
     return now
 
 
+def end_waits(*machines):
+    """Gives each observer a clock that is, at each look, later than any wait lasts."""
+    for machine in machines:
+        step = 2 * Timeouts.observation
+        machine.observer._clock = SimpleNamespace(now=itertools.count(step, step).__next__)
+
+
 class ObserverPair:
     """Two machines with two nodes each; what they send each other is handed over at once."""
 
@@ -343,7 +351,7 @@ def test_without_machine_0_nodes_are_allowed_to_continue():
 def test_what_is_observed_continues_when_machine_0_reports_again():
     models = vectors(4)
     with ObserverPair() as pair:
-        now = standing_clock(pair.first, pair.second)
+        standing_clock(pair.first, pair.second)
         pair.second.observer.is_alone = True
         pair.show(0, models)
         wait_until(lambda: 0 in pair.second.observer._concluded, 30)
@@ -351,7 +359,7 @@ def test_what_is_observed_continues_when_machine_0_reports_again():
         pair.show(1, models)
         while (observation := pair.first.next()).round < 1:
             pass
-        now[0] += 2 * Timeouts.observation
+        end_waits(pair.first, pair.second)
     assert observation.nodes == 4
     assert observation.consensus_distance == pytest.approx(distance(models), rel=1e-12)
 
@@ -441,7 +449,7 @@ def test_nodes_that_are_ahead_in_virtual_time_keep_their_vectors():
     nodes, slots, clock = 6, 3, StandingClock()
     models = [vectors(nodes, seed) for seed in range(slots)]
     with Machine(range(nodes)) as machine:
-        now = standing_clock(machine)
+        standing_clock(machine)
         snapshots = machine.observer.snapshots = SnapshotBuffers(range(nodes), ELEMENTS, slots=slots)
 
         def publish(rank, round, vector):
@@ -460,4 +468,4 @@ def test_nodes_that_are_ahead_in_virtual_time_keep_their_vectors():
             assert publish(0, round, models[round][0])
             machine.expect_next(round, models[round])
         assert publish(0, slots, models[0][0]) and publish(1, slots + 1, models[1][1])
-        now[0] += 2 * Timeouts.observation
+        end_waits(machine)
