@@ -1,6 +1,5 @@
 """Values from Python instead of YAML: nested mappings, with plug-ins as classes, functions and instances."""
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from decentnode.core.text import first_line
 from decentnode.datasets.in_memory import in_memory
 from decentnode.errors import BadInput, Key
 from decentnode.graph.networkx_graph import from_networkx
+from decentnode.models.module_copies import deep_copy
 
 ARGUMENTS = "arguments"
 """What messages call the place of values from Python."""
@@ -134,7 +134,7 @@ def class_of_copies(registry: Registry, value: object) -> type:
 
     It derives from the class of the object, and so has its declarations.
     """
-    make = cast(Callable[[], object], value) if isfunction(value) else lambda: copy.deepcopy(value)
+    make = cast(Callable[[], object], value) if isfunction(value) else lambda: deep_copy(value)
     try:
         original = make()
     except Exception as error:  # the user's own class may raise anything

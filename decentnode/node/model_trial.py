@@ -23,6 +23,7 @@ from decentnode.models.module_state import equal
 from decentnode.models.state_encoding import UnknownKind
 from decentnode.node.checkpoint.packed_state import packed, unpacked
 from decentnode.node.checkpoint.safetensors_io import BadTensors
+from decentnode.node.copy_trial import CopyTrial
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.recording.model_records import content_of_model
 from decentnode.training.evaluation import evaluate
@@ -49,10 +50,15 @@ class ModelTrial:
     """Whether checkpoints are certain to be needed."""
     notices: list[str] = field(default_factory=list)
     """Notices for the user, a line each."""
+    copy_trial: CopyTrial = field(init=False)
 
     def run(self) -> None:
         """Raises BadInput, or what a plug-in raises, for the first defect."""
-        experiment = self.experiment
+        experiment, settings = self.experiment, self.experiment.settings
+        minibatches = settings.training.make_minibatches(experiment.shard(self.rank))
+        batch = settings.training.augmented(minibatches.trial(), settings.seed)
+        with doing("be trained"):
+            self.copy_trial = CopyTrial(experiment.network, self._new(), batch)
         node = self._new()
         if experiment.gradient_sync.one_model:
             self._check_gradients(node)
@@ -74,6 +80,8 @@ class ModelTrial:
         if saved is not None and node.private is None:
             self._resume(node, saved)
             self._evaluate_elsewhere(saved, tests, scores)
+        # Last: it changes the network for a while.
+        self.notices += self.copy_trial.notices(node, 2 * STEPS)
 
     def _new(self) -> Training:
         """The training of a fresh node."""
@@ -99,6 +107,7 @@ class ModelTrial:
                 training.private.begin(STEPS)
             for _ in range(STEPS):
                 await training.step(tally)
+                self.copy_trial.after_step(training)
 
         asyncio.run(steps())
 

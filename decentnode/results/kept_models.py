@@ -1,7 +1,6 @@
 """The models that a run keeps, in torch: one node's as a state_dict, and their mean as a module."""
 
 from collections.abc import Collection, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from decentnode.core.text import counted, first_line
 from decentnode.core.vector import DTYPES, Precision
 from decentnode.errors import BadInput
 from decentnode.models.base import Model, initial_model
+from decentnode.models.module_copies import copied
 from decentnode.models.pretrained import content_of
 from decentnode.results.model_files import model_rounds, names_in, path_of
 from decentnode.results.reader import CodeVersion, read_object, read_value
@@ -89,7 +89,7 @@ def mean_model(
     Raises BadInput.
     """
     state = mean_state(run_dir, lost, round)
-    mean = built_network(run_dir, seed, precision) if network is None else deepcopy(network)
+    mean = built_network(run_dir, seed, precision) if network is None else copied(network)
     try:
         mean.load_state_dict(state)
     except RuntimeError as error:

@@ -1,6 +1,5 @@
 """Gradient inversion: samples that explain a victim's update, with a picture of them beside the originals."""
 
-import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from decentnode.core.rng import key
 from decentnode.datasets.base import LoadedDataset, Samples
 from decentnode.datasets.ragged import dense
 from decentnode.errors import BadInput
+from decentnode.models.module_copies import copied
 from decentnode.options import NonNegativeFloat, Positive, PositiveFloat
 from decentnode.results.attack_results import AttackResult
 from decentnode.results.figures.png import png
@@ -164,7 +164,7 @@ class InvertingGradients(GradientInversion):
 
 def prepared(scene: Scene, start: Tensor, update: Tensor) -> tuple[nn.Module, list[Tensor], list[Tensor]]:
     """A network at `start`, its parameters, and what their gradients should be."""
-    network = copy.deepcopy(scene.network).train()
+    network = copied(scene.network).train()
     load_flat(network, scene.layout, start.to(scene.layout.dtype))
     tensors, entries = dict(network.named_parameters()), [e for e in scene.layout.entries if not e.is_buffer]
     return network, [tensors[e.name] for e in entries], [e.view(update).float() for e in entries]

@@ -1,6 +1,5 @@
 """What is public about a run, what a party has of its own, and the truth that results are compared with."""
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from decentnode.core.rng import generator
 from decentnode.core.vector import ParameterLayout
 from decentnode.datasets.base import LoadedDataset, Samples
 from decentnode.graph.mixing import WeightedGraph
+from decentnode.models.module_copies import copied
 from decentnode.sharing.base import Sharing
 from decentnode.training.evaluation import evaluation_mode, load_flat
 from decentnode.training.minibatches import Minibatches, Shard
@@ -50,7 +50,7 @@ class Scene:
 
     @cached_property
     def _objective(self) -> Objective:
-        return self.training.objective(copy.deepcopy(self.network), self.layout.channels_last)
+        return self.training.objective(copied(self.network), self.layout.channels_last)
 
     def objective(self, model: Tensor) -> Objective:
         """Network and loss with these parameters, shape (d,); valid until the next call."""
@@ -98,7 +98,7 @@ class Scene:
 
     def trained(self, samples: Samples, steps: int, seed: int) -> Tensor:
         """A model trained on samples as nodes train, for so many steps, without noise; shape (d,)."""
-        objective = self.training.objective(copy.deepcopy(self.network), self.layout.channels_last)
+        objective = self.training.objective(copied(self.network), self.layout.channels_last)
         module = objective.module.train()
         optimizer = self.training.make_optimizer(self.training.trained(module))
         shard = Shard(samples, torch.arange(len(samples)), seed, rank=0)

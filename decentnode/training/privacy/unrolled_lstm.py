@@ -1,10 +1,10 @@
 """An LSTM in operations that have a rule for batches of gradients, which torch's own kernel has not."""
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
+
+from decentnode.models.module_copies import copied
 
 
 class UnrolledLstm(nn.Module):
@@ -70,7 +70,7 @@ def unrolled(network: nn.Module) -> nn.Module:
     """The network, or a copy in which LSTMs are unrolled; parameters have the same names."""
     if not any(isinstance(part, nn.LSTM) for part in network.modules()):
         return network
-    made = copy.deepcopy(network)
+    made = copied(network)
     for name, part in list(made.named_modules()):
         if isinstance(part, nn.LSTM) and can_unroll(part):
             parent, _, last = name.rpartition(".")
