@@ -26,7 +26,7 @@ from decentnode.options import Positive
 
 ID_TYPES = (torch.uint16, torch.int16, torch.int32, torch.int64)
 IGNORED = -100
-"""The label of a position that does not count, as in torch's losses; only where a sample has several."""
+"""The label of what does not count in a batch, as in torch's losses."""
 COUNTED_IMAGES = 1024
 """Images whose pixels are counted at a time."""
 
@@ -38,6 +38,7 @@ class Batch:
     fields: tuple[Tensor, ...]
     """The arguments of the network, each of shape (batch, ...)."""
     labels: Tensor
+    """What does not count is IGNORED."""
     weights: Tensor | None = None
     """Shape (batch,), float32: what each sample counts in the loss; None: all count the same."""
     mixed: tuple[Tensor, float] | None = None
@@ -76,6 +77,8 @@ class Samples:
     """How ids become text; None: unknown."""
     ids: bool = False
     """Inputs of 8 bits are ids, not images: a text of at most 256 characters takes half the memory so."""
+    ignored: int = IGNORED
+    """A label that does not count, like IGNORED: the one that the loss ignores."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -119,6 +122,8 @@ class Samples:
         inputs, labels = self.inputs.index_select(0, indices), self.labels.index_select(0, indices)
         # Labels of a mapped file have its type.
         labels = labels.long() if labels.dtype in ID_TYPES else labels
+        if self.ignored != IGNORED:
+            labels = labels.masked_fill(labels == self.ignored, IGNORED)
         if self.has_ids:
             inputs = inputs.long()
         else:
@@ -247,11 +252,21 @@ class Dataset(ABC):
         """
         return self.drawn(self.whole(seed), seed)
 
-    def whole(self, seed: int) -> LoadedDataset:
-        """All samples, checked; raises DatasetError with a line for each defect."""
+    def whole(self, seed: int, ignored: int = IGNORED) -> LoadedDataset:
+        """All samples, checked; raises DatasetError with a line for each defect.
+
+        `ignored`: the label that the loss ignores.
+        """
         whole = self._read(seed)
+        if ignored != IGNORED:
+            whole = self.ignoring(whole, ignored)
         refuse((Defect.at("dataset", problem) for problem in defects_of(whole)), DatasetError)
         return whole
+
+    def ignoring(self, loaded: LoadedDataset, label: int) -> LoadedDataset:
+        """Returns these samples, of which a label does not count."""
+        train, test = (replace(samples, ignored=label) for samples in (loaded.train, loaded.test))
+        return replace(loaded, train=train, test=test)
 
     def drawn(self, dataset: LoadedDataset, seed: int) -> LoadedDataset:
         """Draws as many of these samples as `train_size` and `test_size` specify; raises DatasetError."""
@@ -325,7 +340,7 @@ def _wrong_numbers(samples: Samples, loaded: LoadedDataset) -> Iterator[str]:
             yield f"inputs are up to {shape[0]} long, the dataset has {tuple(loaded.shape)}"
     elif shape != tuple(loaded.shape):
         yield f"inputs have the shape {tuple(inputs.shape[1:])} each, the dataset has {tuple(loaded.shape)}"
-    yield from _wrong_labels(labels, loaded.num_classes)
+    yield from _wrong_labels(samples, loaded.num_classes)
     fields = {f"field {2 + index}": more for index, more in enumerate(samples.more)}
     for name, values in {**fields, "weights": samples.weights}.items():
         if values is not None and len(values) != len(labels):
@@ -344,7 +359,8 @@ def _not_finite(inputs: Tensor) -> Iterator[str]:
         yield f"inputs of {counted(len(rows), 'sample')} are not finite, first those of sample {rows[0]}"
 
 
-def _wrong_labels(labels: Rows, classes: int) -> Iterator[str]:
+def _wrong_labels(samples: Samples, classes: int) -> Iterator[str]:
+    labels = samples.labels
     if not isinstance(labels, Ragged) and labels.is_floating_point():
         if classes != 1:
             yield f"labels are numbers, so num_classes must be 1, not {classes}"
@@ -358,18 +374,28 @@ def _wrong_labels(labels: Rows, classes: int) -> Iterator[str]:
         numbers = whole if whole.min() >= 0 and whole.max() < classes else labels.flatten().numpy()
     else:
         numbers = labels.numpy()
-    may_ignore = labels.dim() > 1 and labels.dtype == torch.int64
-    least, most = (
-        int(numbers.min(where=numbers != IGNORED, initial=0) if may_ignore else numbers.min()),
-        int(numbers.max()),
-    )
-    if most == IGNORED and may_ignore:
-        yield f"labels are all {IGNORED}, so nothing counts"
-    elif least < 0 or most >= classes:
+    least, most = int(numbers.min()), int(numbers.max())
+    if least >= 0 and most < classes and not least == most == samples.ignored:
+        return
+    counted = counts(numbers, samples.ignored)
+    if not counted.any():
+        yield f"labels are all {least}, so nothing counts"
+        return
+    least, most = (int(end(where=counted, initial=0)) for end in (numbers.min, numbers.max))
+    if least < 0 or most >= classes:
         wrong, allowed = least if least < 0 else most, f"0..{classes - 1}"
         place = int(np.argwhere(numbers == wrong)[0, 0])
         row = labels.row_of(place) if isinstance(labels, Ragged) else place
         yield f"label of sample {row} is {wrong}; it must be one of {allowed}"
+
+
+def counts(labels: Any, ignored: int = IGNORED) -> Any:
+    """Whether each label counts: in losses, in metrics, and where labels are counted.
+
+    `labels`: a tensor or an array; in those of a batch only IGNORED does not count.
+    """
+    is_counted = labels != IGNORED
+    return is_counted if ignored == IGNORED else is_counted & (labels != ignored)
 
 
 def _rows(wrong: Tensor) -> list[int]:

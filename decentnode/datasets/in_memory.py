@@ -1,14 +1,14 @@
 """Samples that Python already has in memory, as a dataset."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from decentnode.datasets.base import Dataset, LoadedDataset, Samples, image_dataset
+from decentnode.datasets.base import IGNORED, Dataset, LoadedDataset, Samples, counts, image_dataset
 from decentnode.errors import DatasetError
 
 FORMS = (
@@ -27,6 +27,11 @@ class InMemory(Dataset):
 
     def read(self, seed: int) -> LoadedDataset:
         return self.loaded
+
+    def ignoring(self, loaded: LoadedDataset, label: int) -> LoadedDataset:
+        """Returns these samples, of which a label is no class."""
+        classes = _classes([loaded.train.labels, loaded.test.labels], label)
+        return replace(super().ignoring(loaded, label), num_classes=classes)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "InMemory":
         """Returns itself: nothing writes to samples."""
@@ -93,8 +98,9 @@ def _tensor(values: Any) -> Tensor:
     return tensor
 
 
-def _classes(labels: Sequence[Any]) -> int:
+def _classes(labels: Sequence[Any], ignored: int = IGNORED) -> int:
     """Returns the number of classes; 1 for numbers to predict."""
     if any(part.is_floating_point() for part in labels):
         return 1
-    return 1 + max(int(part.max()) for part in labels if part.numel())
+    counted = (part[counts(part, ignored)] for part in labels)
+    return 1 + max((int(part.max()) for part in counted if part.numel()), default=0)

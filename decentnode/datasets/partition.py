@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decentnode.core.registry import PARTITIONS, name_of
 from decentnode.core.rng import generator
-from decentnode.datasets.base import IGNORED, Samples
+from decentnode.datasets.base import Samples, counts
 from decentnode.errors import DatasetError
 from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 
@@ -320,6 +320,12 @@ def by_label(samples: Samples, rng: np.random.Generator) -> list[Indices]:
     order = rng.permutation(len(samples))
     assert isinstance(samples.labels, torch.Tensor)  # it has one dimension
     labels = samples.labels.numpy()[order]
+    if not (counted := counts(labels, samples.ignored)).all():
+        raise DatasetError.at(
+            "dataset.partition",
+            f"deals samples by their label, and the loss ignores the label {labels[~counted][0]}; leave such "
+            "samples out, or use iid or natural",
+        )
     return [order[labels == label] for label in np.unique(labels)]
 
 
@@ -431,4 +437,7 @@ def label_histogram(samples: Samples, parts: Sequence[Tensor], num_classes: int)
         return [[len(part)] for part in parts]
     # In 64 bits, because torch has no comparison of 16 without sign.
     held = [samples.labels[part].flatten().long() for part in parts]
-    return [torch.bincount(labels[labels != IGNORED], minlength=num_classes).tolist() for labels in held]
+    return [
+        torch.bincount(labels[counts(labels, samples.ignored)], minlength=num_classes).tolist()
+        for labels in held
+    ]

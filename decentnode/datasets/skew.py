@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decentnode.core.registry import SKEWS, is_third_party, name_of, refuse_old_hooks
 from decentnode.core.rng import generator
-from decentnode.datasets.base import LoadedDataset, Samples, defects_of
+from decentnode.datasets.base import LoadedDataset, Samples, counts, defects_of
 from decentnode.datasets.ragged import dense
 from decentnode.errors import DatasetError, Defect, refuse
 from decentnode.options import PositiveFloat, Probability
@@ -276,4 +276,7 @@ class LabelNoise(Skew):
         # 1..classes-1 further on, modulo the classes: every other class, never the same.
         steps = rng.integers(1, rank.num_classes, len(labels))
         steps *= rng.random(len(labels)) < rank.levels[0]
-        return replace(samples, labels=torch.from_numpy((labels + steps) % rank.num_classes))
+        others = (labels + steps) % rank.num_classes
+        return replace(
+            samples, labels=torch.from_numpy(np.where(counts(labels, samples.ignored), others, labels))
+        )

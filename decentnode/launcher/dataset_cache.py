@@ -23,7 +23,7 @@ class DatasetCache:
         key = key_of(settings)
         if key not in self._datasets:
             dataset: Dataset = settings.dataset.make()
-            self._datasets[key] = dataset.whole(settings.seed)
+            self._datasets[key] = dataset.whole(settings.seed, settings.training.ignored)
         return self._datasets[key]
 
     def keep(self, settings: Iterable[Settings]) -> None:
@@ -37,4 +37,5 @@ def key_of(settings: Settings) -> str:
     options = {name: value for name, value in settings.dataset.options.items() if name not in SIZES}
     # A class of one's own that derives from one of ours may use the seed.
     seed = settings.seed if vars(settings.dataset.cls).get("uses_seed", True) else None
-    return json.dumps([plain(replace(settings.dataset, options=options)), seed], sort_keys=True)
+    dataset = plain(replace(settings.dataset, options=options))
+    return json.dumps([dataset, seed, settings.training.ignored], sort_keys=True)

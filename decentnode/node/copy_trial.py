@@ -133,8 +133,8 @@ class CopyTrial:
             if name in unused and id(parameter) in reached:
                 raise BadInput.at(
                     "model",
-                    f"{self._name} uses '{name}', but a copy of it does not: what the constructor computes of "
-                    "it is fixed in a copy; compute it in forward",
+                    f"{self._name} uses '{name}', but a copy of it does not: what the constructor computed "
+                    "from it is fixed in a copy; compute it in forward",
                 )
 
     def _check_poisoned(self, module: nn.Module) -> None:

@@ -52,10 +52,11 @@ class RunSamples:
         `whole_dataset`: all samples, if they are loaded already.
         """
         source: Dataset = settings.dataset.make()
-        seed = settings.seed
+        seed, ignored = settings.seed, settings.training.ignored
         # A dataset from outside may draw from any of the global generators.
         with seeded(seed, "dataset"):
-            drawn = source.drawn(source.whole(seed) if whole_dataset is None else whole_dataset, seed)
+            whole = source.whole(seed, ignored) if whole_dataset is None else whole_dataset
+            drawn = source.drawn(whole, seed)
         dataset, rows = hold_out(drawn.to(DTYPES[settings.training.dtype]), settings.dataset.validation, seed)
         if not len(dataset.test):
             raise BadInput.at("dataset", "the test set is empty, so no model can be evaluated")

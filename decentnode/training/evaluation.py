@@ -44,7 +44,9 @@ def evaluate(
             batch = samples.batch(rows)
             outputs, loss = objective(batch)
             size = objective.count(batch)
-            sums["loss"] += objective.total(loss.item(), size)
+            # A mean over nothing is not a number.
+            if size:
+                sums["loss"] += objective.total(loss.item(), size)
             count += size
             for name, value in objective.sums(outputs, batch).items():
                 sums[name] += value.item()

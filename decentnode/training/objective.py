@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from decentnode.core.vector import accumulator
-from decentnode.datasets.base import Batch, Samples
+from decentnode.core.vector import DTYPES, accumulator
+from decentnode.datasets.base import IGNORED, Batch, Samples, counts
 from decentnode.errors import BadInput
 from decentnode.training.computation import Computation
 from decentnode.training.tasks.base import Task
@@ -25,17 +25,23 @@ class Objective:
         """Raises BadInput for a loss that is not one number."""
         self.loss = loss
         self.task = task
+        self._ignored = ignored_by(loss)
         self.reduction = getattr(loss, "reduction", "mean")
         if self.reduction == "none":
             raise BadInput(
                 f"{type(loss).__name__}: reduction 'none' gives no single loss; use 'mean' or 'sum'"
             )
+        self._device = next(module.parameters()).device
+        # Its tensors, such as the weights of classes, are beside outputs, which are of this type.
+        loss.to(self._device, accumulator(DTYPES[computation.dtype]))
+        # The mean of these losses is one by the weights of the labels' classes.
+        is_weighted = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+        self._class_weights = loss.weight if is_weighted else None
         # For samples with weights.
         self._of_each = copy.copy(loss)
         self._of_each.reduction = "none"  # type: ignore[assignment]
         self._channels_last = channels_last
         self._computation = computation
-        self._device = next(module.parameters()).device
         self.use(module)
 
     def use(self, module: nn.Module) -> None:
@@ -58,33 +64,46 @@ class Objective:
         return outputs, loss
 
     def _loss(self, outputs: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-        labels = labels.to(self._device)
         if weights is None:
-            return self.task.loss(outputs, labels, self.loss)
+            return self.task.loss(outputs, self._labels(labels), self.loss)
         weights = weights.to(self._device)
         total = (weights * self.each(outputs, labels)).sum()
         return total if self.reduction == "sum" else total / weights.sum()
 
     def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of each sample, shape (batch,), given the outputs for them."""
-        each = self.task.loss(outputs, labels.to(self._device), self._of_each)
-        return each.reshape(len(labels), -1).mean(1)
+        each = self.task.loss(outputs, self._labels(labels), self._of_each).reshape(len(labels), -1)
+        if labels.dim() == 1 or labels.is_floating_point():
+            return each.mean(1)
+        counted = counts(labels).to(self._device).reshape(len(labels), -1).sum(1)
+        return each.sum(1) / counted.clamp(min=1)
+
+    def _labels(self, labels: Tensor) -> Tensor:
+        """The labels as the loss has them."""
+        labels = labels.to(self._device)
+        return labels if self._ignored == IGNORED else labels.masked_fill(labels == IGNORED, self._ignored)
 
     def shares(self, batches: Sequence[Batch]) -> list[tuple[Batch, float]]:
         """Each batch with the factor of its loss in the loss of all their samples as one batch.
 
-        Those in which nothing counts, as their labels are ignored, are left out.
+        Those in which nothing counts, as their labels are ignored, are left out; of nothing else the first
+        one has the factor 0.
         """
-        if self.reduction == "sum" or len(batches) == 1:
+        if self.reduction == "sum":
             return [(batch, 1.0) for batch in batches]
-        counts = [self.count(batch) for batch in batches]
-        total = sum(counts)
-        counted = [(batch, count / total) for batch, count in zip(batches, counts, strict=True) if count]
-        return counted or [(batches[0], 1.0)]
+        sizes = [self.count(batch) for batch in batches]
+        total = sum(sizes)
+        counted = [(batch, size / total) for batch, size in zip(batches, sizes, strict=True) if size]
+        return counted or [(batches[0], 0.0)]
 
     def count(self, batch: Batch) -> float:
-        """How many terms the mean loss of a batch has; with weights their sum."""
-        return self.task.count(batch.labels) if batch.weights is None else float(batch.weights.sum())
+        """How many terms the mean loss of a batch has; with weights of samples or classes their sum."""
+        if batch.weights is not None:
+            return float(batch.weights.sum())
+        if self._class_weights is not None:
+            labels = batch.labels.to(self._device)
+            return float(self._class_weights[labels[counts(labels)]].sum())
+        return self.task.count(batch.labels)
 
     def total(self, loss: float, count: float) -> float:
         """The sum over a batch with the loss `loss`, whether the loss averages or sums."""
@@ -110,3 +129,13 @@ class Objective:
         if self._channels_last and field.dim() == 4:
             return field.to(self._device, memory_format=torch.channels_last)
         return field.to(self._device)
+
+
+def ignored_by(loss: nn.Module) -> int:
+    """The label that a loss ignores: its `ignore_index`, or that of a part of it; raises BadInput."""
+    values = {getattr(part, "ignore_index", None) for part in loss.modules()}
+    own = sorted(value for value in values if isinstance(value, int) and value != IGNORED)
+    if len(own) > 1:
+        name = type(loss).__name__
+        raise BadInput.at("training.loss", f"parts of {name} ignore several labels: {own[0]} and {own[1]}")
+    return own[0] if own else IGNORED

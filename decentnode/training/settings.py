@@ -20,7 +20,7 @@ from decentnode.training.augmentation.base import augmented
 from decentnode.training.augmentation.mixup import Mixup
 from decentnode.training.computation import Computation
 from decentnode.training.minibatches import Minibatches, Shard
-from decentnode.training.objective import Objective
+from decentnode.training.objective import Objective, ignored_by
 from decentnode.training.optim import ELEMENTWISE, Muon, decay_groups, muon_groups
 from decentnode.training.optim.uncompiled import uncompiled
 from decentnode.training.pace import PaceSettings
@@ -183,6 +183,11 @@ class TrainingSettings(Computation):
             yield Defect((), "training.compile is for the steps of one node; leave one of both out")
         if self.privacy is not None:
             yield Defect((), "private steps are computed sample by sample; leave it out")
+
+    @property
+    def ignored(self) -> int:
+        """The label that the loss ignores; raises BadInput as `objective`."""
+        return ignored_by(self.loss.make())
 
     def objective(self, module: nn.Module, channels_last: bool) -> Objective:
         """Returns the objective of the training; raises BadInput when the loss refuses its options."""

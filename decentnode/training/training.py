@@ -442,8 +442,12 @@ class Training:
         for index, (batch, share) in enumerate(shares, start=1):
             is_last = index == len(shares)
             with nullcontext() if is_last else self.reducer.partial():
-                loss = self.objective(batch)[1]
-                loss = loss if share == 1.0 else share * loss
+                outputs, loss = self.objective(batch)
+                if not share:
+                    # A mean over nothing is not a number, and its gradient neither.
+                    loss = 0 * outputs.sum()
+                elif share != 1.0:
+                    loss = share * loss
                 losses.append(loss.detach())
                 self.reducer.backward(loss if self.scaler is None else self.scaler.scale * loss)
             if not is_last:
@@ -465,16 +469,21 @@ class Training:
 
     def _mean(self, round: int, losses: list[Tensor], sizes: list[float]) -> float | None:
         """The mean loss of a round; None without a step. Raises RunFailed when a loss is not finite."""
-        if not losses or not sum(sizes):
+        if not losses:
             return None
         # Read once per round: reading each loss would make a GPU wait in every step.
         values = [loss.item() for loss in losses] if self._on_cpu else torch.stack(losses).tolist()
         for step, value in enumerate(values):
             if not math.isfinite(value):
+                if not sizes[step]:
+                    why = "the loss ignores all labels of a minibatch; leave training.batch_nodes out"
+                    raise RunFailed(f"{self.place(round, step)}: {why}")
                 raise RunFailed(
                     f"{self.place(round, step)}: the loss is {value}; a learning rate below "
                     f"{self.learning_rate:g} or training.clip_norm would help"
                 )
+        if not sum(sizes):
+            return None
         total = sum(map(self.objective.total, values, sizes))
         return self.reducer.mean(round, len(sizes) - 1, total, samples=sum(sizes))
 

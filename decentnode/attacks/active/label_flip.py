@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from decentnode.attacks.base import Attack, Seen
 from decentnode.core.registry import ATTACKS
-from decentnode.datasets.base import LoadedDataset, Samples
+from decentnode.datasets.base import LoadedDataset, Samples, counts
 from decentnode.datasets.ragged import dense
 from decentnode.datasets.skew import Skew, SkewedRank
 from decentnode.errors import Defect
@@ -42,4 +43,6 @@ class FlippedLabels(Skew):
     def change(self, samples: Samples, rank: SkewedRank, rng: np.random.Generator) -> Samples:
         if rank.rank not in self.ranks:
             return samples
-        return replace(samples, labels=rank.num_classes - 1 - dense(samples.labels))
+        labels = dense(samples.labels)
+        flipped = torch.where(counts(labels, samples.ignored), rank.num_classes - 1 - labels, labels)
+        return replace(samples, labels=flipped)

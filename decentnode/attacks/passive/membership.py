@@ -213,4 +213,4 @@ def joined(several: list[Samples]) -> Samples:
     inputs, labels = (
         torch.cat([torch.as_tensor(side) for side in sides]) for sides in zip(*parts, strict=True)
     )
-    return Samples(inputs, labels, first.mean, std=first.std, dtype=first.dtype)
+    return Samples(inputs, labels, first.mean, std=first.std, dtype=first.dtype, ignored=first.ignored)

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decentnode.core.text import first_line
 from decentnode.core.vector import ParameterLayout
-from decentnode.datasets.base import IGNORED, Batch
+from decentnode.datasets.base import Batch, counts
 from decentnode.training.evaluation import evaluation_mode
 from decentnode.training.objective import Objective
 from decentnode.training.privacy.unrolled_lstm import unrolled
@@ -145,7 +145,9 @@ def part_of(batch: Batch, start: int, end: int) -> Batch:
 def counted(batch: Batch) -> Batch:
     """The samples of which a label counts: without one, the loss is not a number, and the gradient zero."""
     labels = batch.labels
-    if labels.dim() == 1 or labels.is_floating_point():
+    if labels.is_floating_point():
         return batch
-    counts = (labels != IGNORED).flatten(1).any(1)
-    return batch if counts.all() else Batch(tuple(field[counts] for field in batch.fields), labels[counts])
+    with_part = counts(labels).reshape(len(labels), -1).any(1)
+    if with_part.all():
+        return batch
+    return Batch(tuple(field[with_part] for field in batch.fields), labels[with_part])

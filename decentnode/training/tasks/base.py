@@ -46,7 +46,10 @@ class Task(ABC):
 
     @abstractmethod
     def sums(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Scalars of a batch that add up over batches; any names but `loss`."""
+        """Scalars of a batch that add up over batches; any names but `loss`.
+
+        Labels that do not count are -100, also where the loss ignores another one.
+        """
 
     @abstractmethod
     def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
@@ -79,3 +82,8 @@ class Task(ABC):
             raise BadInput.at(
                 "task", f"{name_of(self)} needs labels that are {wanted}, those of the dataset are {actual}"
             )
+
+
+def share(part: float, whole: float) -> float:
+    """A part of a whole; nan if there is nothing that counts."""
+    return part / whole if whole else float("nan")

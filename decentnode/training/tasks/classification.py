@@ -7,16 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from decentnode.core.registry import TASKS
-from decentnode.datasets.base import LoadedDataset
+from decentnode.datasets.base import IGNORED, LoadedDataset, counts
+from decentnode.datasets.ragged import dense
 from decentnode.errors import BadInput
 from decentnode.options import Positive
-from decentnode.training.tasks.base import LOSS, MetricSpec, Task
+from decentnode.training.tasks.base import LOSS, MetricSpec, Task, share
 
 PER_CLASS_LOSSES = (
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss,
     nn.BCELoss, nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss,
 )  # fmt: skip
 """Losses that compare each score with a target of its own and need one-hot labels."""
+ALL_COUNT = (*PER_CLASS_LOSSES, nn.MultiMarginLoss)
+"""Losses of torch in which all labels count."""
 ACCURACY = MetricSpec("accuracy", higher_is_better=True, is_fraction=True)
 
 
@@ -48,30 +51,34 @@ class Classification(Task):
         return super().loss(outputs, labels, loss)
 
     def sums(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        # No class is the one of a label that does not count, so none of these is right.
         is_right = outputs.argmax(1) == labels
-        counts = {"right": is_right.sum(), "labels": torch.tensor(labels.numel())}
+        sums = {"right": is_right.sum(), "labels": counts(labels).sum()}
         for k in self.top_k:
-            counts[f"right_{k}"] = (outputs.topk(k, 1).indices == labels.unsqueeze(1)).sum()
+            sums[f"right_{k}"] = (outputs.topk(k, 1).indices == labels.unsqueeze(1)).sum()
         if self.per_class:
             classes = outputs.shape[1]
             for c, (right, all_of_it) in enumerate(
                 zip(
                     torch.bincount(labels[is_right], minlength=classes),
-                    torch.bincount(labels.flatten(), minlength=classes),
+                    torch.bincount(labels[counts(labels)], minlength=classes),
                     strict=True,
                 )
             ):
-                counts |= {f"right_of_{c}": right, f"labels_of_{c}": all_of_it}
-        return counts
+                sums |= {f"right_of_{c}": right, f"labels_of_{c}": all_of_it}
+        return sums
+
+    def count(self, labels: Tensor) -> int:
+        return int(counts(labels).sum())
 
     def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
         labels = sums["labels"]
-        metrics = {"accuracy": sums["right"] / labels, "loss": sums["loss"] / count}
-        metrics |= {f"top_{k}_accuracy": sums[f"right_{k}"] / labels for k in self.top_k}
+        # nan where nothing counts, such as a class of which the test set has no sample.
+        metrics = {"accuracy": share(sums["right"], labels), "loss": share(sums["loss"], count)}
+        metrics |= {f"top_{k}_accuracy": share(sums[f"right_{k}"], labels) for k in self.top_k}
         classes = [name.removeprefix("labels_of_") for name in sums if name.startswith("labels_of_")]
-        # nan, where the test set has no sample of a class.
         return metrics | {
-            f"accuracy_of_{c}": _share(sums[f"right_of_{c}"], sums[f"labels_of_{c}"]) for c in classes
+            f"accuracy_of_{c}": share(sums[f"right_of_{c}"], sums[f"labels_of_{c}"]) for c in classes
         }
 
     def check(self, dataset: LoadedDataset, loss: object) -> None:
@@ -82,7 +89,10 @@ class Classification(Task):
             )
         if too_large := [k for k in self.top_k if k > dataset.num_classes]:
             raise BadInput.at("task.top_k", f"{too_large[0]} is more than the {dataset.num_classes} classes")
-
-
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else float("nan")
+        if isinstance(loss, type) and issubclass(loss, ALL_COUNT):
+            samples = (dataset.train, dataset.test)
+            if not all(bool(counts(dense(part.labels), part.ignored).all()) for part in samples):
+                raise BadInput.at(
+                    "training.loss",
+                    f"{loss.__name__} ignores no label, and some are {IGNORED}; use CrossEntropyLoss",
+                )

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decentnode.core.registry import TASKS, name_of
-from decentnode.datasets.base import IGNORED, LoadedDataset
+from decentnode.datasets.base import IGNORED, LoadedDataset, counts
 from decentnode.errors import BadInput
-from decentnode.training.tasks.base import LOSS, MetricSpec, Task
+from decentnode.training.tasks.base import LOSS, MetricSpec, Task, share
 
 MOST_EXPONENT = 700.0
 """The largest exponent whose exp is a finite number of 64 bits."""
@@ -31,23 +31,22 @@ class NextToken(Task):
         return (LOSS, MetricSpec("accuracy", True, True), MetricSpec("perplexity", higher_is_better=False))
 
     def count(self, labels: Tensor) -> int:
-        return int((labels != IGNORED).sum())
+        return int(counts(labels).sum())
 
     def sums(self, outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        counts = labels != IGNORED
         surprise = cross_entropy(outputs, labels, ignore_index=IGNORED, reduction="none")
         return {
-            "right": ((outputs.argmax(1) == labels) & counts).sum(),
-            "labels": counts.sum(),
+            "right": (outputs.argmax(1) == labels).sum(),
+            "labels": counts(labels).sum(),
             "surprise": surprise.sum(dtype=torch.float64),
         }
 
     def values(self, sums: Mapping[str, float], count: float) -> dict[str, float]:
-        surprise = sums["surprise"] / sums["labels"]
+        surprise = share(sums["surprise"], sums["labels"])
         # Above that the perplexity is not finite, and so is written as unknown.
-        perplexity = math.exp(surprise) if surprise < MOST_EXPONENT else math.inf
-        accuracy = sums["right"] / sums["labels"]
-        return {"loss": sums["loss"] / count, "accuracy": accuracy, "perplexity": perplexity}
+        perplexity = math.inf if surprise >= MOST_EXPONENT else math.exp(surprise)
+        accuracy = share(sums["right"], sums["labels"])
+        return {"loss": share(sums["loss"], count), "accuracy": accuracy, "perplexity": perplexity}
 
     def check(self, dataset: LoadedDataset, loss: object) -> None:
         super().check(dataset, loss)
