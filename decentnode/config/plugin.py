@@ -5,8 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Self, cast, get_args, get_origin
 
+import torch
+from torch import Tensor
+
 from decentnode.config.type_check import REQUIRED, Parameters, parameters_of
 from decentnode.core.registry import Registry
+from decentnode.errors import BadInput
 from decentnode.models.base import model_of
 from decentnode.training.settings import Factory
 
@@ -71,6 +75,13 @@ class Plugin(Factory):
         is_model = self.kind == "model"
         maker = (lambda **options: model_of(cast(type, self.cls), options)) if is_model else self.cls
         options = {name: _made(value) for name, value in self.options.items()}
+        if self.kind == "loss":
+            hints = parameters_of(self.cls)
+            options |= {
+                name: _weights(name, value)
+                for name, value in options.items()
+                if isinstance(value, tuple) and Tensor in (hints[name][0], *get_args(hints[name][0]))
+            }
         if self._lacks_seed:
             options["seed"] = self.run_seed
         return Factory(maker, options).make(*args)
@@ -97,6 +108,17 @@ def _made(option: Any) -> Any:
     if not any(plugins_in(option)):
         return copy.deepcopy(option)
     return changed(option, lambda plugin: plugin.make if plugin.kind == "optimizer" else plugin.make())
+
+
+def _weights(option: str, numbers: tuple[Any, ...]) -> Tensor:
+    """The weights that a loss has as a tensor, such as those of classes; raises BadInput."""
+    try:
+        weights = torch.tensor(numbers, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError):
+        weights = torch.empty(0)
+    if not (weights.isfinite() & (weights >= 0)).all() or not weights.any():
+        raise BadInput.at(option, "must be a list of finite numbers from 0 on, not all 0")
+    return weights
 
 
 def named_in(hint: Any) -> Named | None:

@@ -14,7 +14,7 @@ from decentnode.config.python_source import is_object_class, passed_plugin
 from decentnode.config.removed import removed
 from decentnode.config.settings import Settings
 from decentnode.config.shipped import find_config, find_graph, near_config
-from decentnode.config.torch_classes import OPTIMIZERS, TorchClasses, plain_defaults
+from decentnode.config.torch_classes import OPTIMIZERS, TorchClasses, check_sizes, plain_defaults
 from decentnode.config.type_check import (
     REQUIRED,
     Parameters,
@@ -165,6 +165,7 @@ class PluginParser:
         if plugin is not None:
             plugin = replace(plugin, cls=uncompiled(plugin.cls))
             self.attempt(key, lambda: check_outer(plugin.make, plugin.name))
+            self.attempt(key, lambda: check_sizes(plugin))
         return plugin
 
     def _located(self, key: Key, name: str, hint: Any, value: Any) -> Any:
@@ -221,12 +222,12 @@ class PluginParser:
             self.document.add(key, f"must be a name, or a mapping with its options, not {show(section)}")
             return "", {}
         options = dict(section or {})
-        name = options.pop("name", None)
-        if is_object(name):
-            return name, options
-        name = name or default
+        given = options.pop("name", None)
+        if is_object(given):
+            return given, options
+        name = default if given is None else given
         if not isinstance(name, str) or not name:
-            wrong = f"must be a name, not {show(name)}" if name else MISSING_KEY
+            wrong = MISSING_KEY if given is None else f"must be a name, not {show(given)}"
             self.document.add((*key, "name"), wrong, f"name one of: {registry.names}")
             return "", {}
         if registry.kind == "graph" and re.fullmatch(GRAPH_FILE, name):

@@ -1,5 +1,6 @@
 """Optimizers, schedulers and losses by their class names: those of torch, and ours like them."""
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -33,6 +35,8 @@ _NOT_FROM_YAML |= {
 }  # fmt: skip
 _WHAT_TORCH_RAISES = (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError, AttributeError)
 MOST_TRIAL_STEPS = 100
+MOST = {"lr": 1e6, "momentum": 1.0, "dampening": 1.0, "alpha": 1.0, "eps": 1e3, "lr_decay": 1e3}
+"""The largest values of an optimizer's options; torch takes any."""
 
 
 class TorchClasses(Registry):
@@ -101,7 +105,27 @@ def try_optimizer(optimizer: Factory) -> Optimizer:
     """Makes an optimizer of one small layer, to get torch's errors; raises BadInput with their text."""
     quick = replace(optimizer, cls=uncompiled(optimizer.cls))
     made: Optimizer = quick.make(list(torch.nn.Linear(1, 1).parameters()))
+    check_sizes(optimizer)
     return made
+
+
+def check_sizes(optimizer: Factory) -> None:
+    """Raises BadInput for options that torch takes, but with which no model learns."""
+    if optimizer.cls.__module__.partition(".")[0] not in ("torch", "decentnode"):
+        return
+    name = getattr(optimizer.cls, "__name__", "")
+    numbers = {o: value for o, value in optimizer.options.items() if isinstance(value, int | float)}
+    for option, value in numbers.items():
+        if not math.isfinite(value):
+            raise BadInput(f"{name}: {option} is {value}; it must be finite")
+        if value > MOST.get(option, math.inf):
+            raise BadInput(f"{name}: {option} is {value:g}; it must be at most {MOST[option]:g}")
+    rate, decay = numbers.get("lr", 0.0), numbers.get("weight_decay", 0.0)
+    if rate * decay > 1:
+        raise BadInput(
+            f"{name}: lr * weight_decay is {rate * decay:g}, what a step takes of each weight; it must be at "
+            "most 1"
+        )
 
 
 def rates_of(optimizer: Factory, scheduler: Factory | None, rounds: int) -> list[float]:
@@ -136,8 +160,11 @@ def try_scheduler(scheduler: Plugin, optimizer: Optimizer, steps: int, unit: str
 
 def try_loss(loss: Plugin, task: Task) -> None:
     """Computes the loss of scores and labels as in training; raises BadInput."""
-    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sigmoid())
-    objective = Objective(network, loss.make(), task)
+    made: torch.nn.Module = loss.make()
+    of_classes = (getattr(made, name, None) for name in ("weight", "pos_weight"))
+    classes = next((len(weights) for weights in of_classes if isinstance(weights, Tensor)), 2)
+    network = torch.nn.Sequential(torch.nn.Linear(2, classes), torch.nn.Sigmoid())
+    objective = Objective(network, made, task)
     # A user's own loss or task may need another number of classes.
     if ":" in loss.name or is_third_party(task) or not task.labels_are_classes:
         return

@@ -92,6 +92,13 @@ def initial_model(
     with seeded(seed, "model"):
         network = model.build(shape, num_classes)
         give_shapes(network, zeros)
+    scripted = [path for path, part in network.named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    if scripted:
+        raise BadInput.at(
+            "model",
+            f"{f'{scripted[0]!r}' if scripted[0] else 'the network'} is a module of TorchScript, whose "
+            "parameters cannot be kept in one vector; use the module that it was made from",
+        )
     if model.pretrained is not None:
         load_weights(network, model.pretrained)
     if model.adapters is not None:
@@ -162,7 +169,12 @@ def check_scores(
     shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     wanted = (count, num_classes, *labels)
     if shape != wanted:
-        raise BadInput.at("model", f"{name} gives {shape} for {count} samples; it must give {wanted}")
+        is_logit = num_classes == 2 and shape in ((count, *labels), (count, 1, *labels))
+        raise BadInput.at(
+            "model",
+            f"{name} gives {shape} for {count} samples; it must give {wanted}"
+            f"{': a score for each of the two classes, also with BCEWithLogitsLoss' if is_logit else ''}",
+        )
 
 
 def check_ids(network: nn.Module, largest: tuple[torch.Tensor, ...]) -> None:

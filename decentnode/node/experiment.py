@@ -29,6 +29,7 @@ from decentnode.config.type_check import unknown
 from decentnode.core.clock import Clock
 from decentnode.core.registry import name_of
 from decentnode.core.rng import key, seed_generators
+from decentnode.core.text import first_line
 from decentnode.core.vector import DTYPES, ModuleTensors, ParameterLayout, Vector
 from decentnode.datasets.base import Dataset, LoadedDataset, draw
 from decentnode.errors import BadInput
@@ -71,6 +72,7 @@ from decentnode.training.batched.executor import BatchedExecutor, nodes_at_once
 from decentnode.training.evaluation import LocalLoss, VectorTest, batch_size
 from decentnode.training.gradient_sync import GradientSync
 from decentnode.training.minibatches import Shard
+from decentnode.training.optim.uncompiled import trial_step
 from decentnode.training.privacy.base import PrivacyPlan
 from decentnode.training.settings import BATCH_SIZE
 from decentnode.training.training import Hooks, StepExecutor, Training
@@ -175,6 +177,7 @@ class Experiment:
             augmentation.make().check(dataset)
         settings.training.check(dataset.train, self.least_batch, self.gradient_sync.one_model)
         settings.training.trained(self.network)
+        self._check_computation()
         self._check_parts()
         _ = self.target
         needed = REPORT_BYTES + sum(len(metric.name) + NUMBER_BYTES for metric in self.metrics)
@@ -186,6 +189,24 @@ class Experiment:
             )
         self.bound(on_overlay(self._scheme(), self.graph), 0)
         check_schedules(settings, self.graph.num_nodes)
+
+    def _check_computation(self) -> None:
+        """Tries torch's loss and optimizer: those from outside are tried in the dry round."""
+        training = replace(self.settings.training, amp=None, compile=False)
+        batch = self.samples.dataset.train.batch(torch.arange(min(2, len(self.samples.dataset.train))))
+        if training.loss.cls.__module__.startswith("torch."):
+            objective = training.objective(copied(self.network).eval(), self.layout.channels_last)
+            try:
+                with torch.no_grad():
+                    objective(batch)
+            except (RuntimeError, ValueError, LookupError) as error:
+                raise BadInput.at("training.loss", f"{first_line(error)}") from error
+        is_torch = training.optimizer.cls.__module__.startswith("torch.")
+        if is_torch and not computes_on_gpu(self.settings.device):
+            try:
+                trial_step(training.make_optimizer, DTYPES[training.dtype])
+            except (RuntimeError, ValueError, AssertionError) as error:
+                raise BadInput.at("training.optimizer", f"no step on a CPU: {first_line(error)}") from error
 
     def _check_parts(self) -> None:
         for rank in range(self.graph.num_nodes):
