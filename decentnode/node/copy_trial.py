@@ -39,6 +39,13 @@ class CopyTrial:
         self._start = training.vector.values.clone()
         entries = [entry for entry in self._layout.entries if not entry.is_buffer and entry.shape.numel()]
         self._trained = {entry.name: entry for entry in entries}
+        for name, entry in self._trained.items():
+            if not torch.equal(entry.view(self._start), self._first[name]):
+                raise BadInput.at(
+                    "model",
+                    f"a copy of {self._name} starts with other values of '{name}', but all nodes start from "
+                    "one model; let __deepcopy__ or __reduce__ keep them",
+                )
         self._with_gradient = set[str]()
         self._used, self._hidden = self._reached(training.objective)
 

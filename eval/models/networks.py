@@ -3,7 +3,9 @@
 import random
 import threading
 import warnings
-from typing import Any
+import weakref
+from types import MethodType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -333,6 +335,29 @@ class Hooks(Base):
         return scores
 
 
+class Compiled(Base):
+    """A layer that torch.compile has wrapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.compile(self.last, backend="eager")  # type: ignore[assignment]
+
+
+class Patched(Base):
+    """A forward that was replaced by a method, a function with a default value, and a weak reference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        original, self.reference = self.forward, weakref.ref(self.last)
+        self.parts = (lambda h, part=self.first: part(h),)
+        self.forward = MethodType(lambda self, images: original(images).float(), self)  # type: ignore[method-assign]
+
+    def between(self, h: Tensor) -> Tensor:
+        last = self.reference()
+        assert last is not None
+        return h + 0 * self.parts[0](h.new_zeros(len(h), 64)) + 0 * last.weight.sum()
+
+
 class BatchNorm(Base):
     """Batch norm by a module."""
 
@@ -478,6 +503,65 @@ class Composite(SparseEmbedding):
 # Refused before the first round.
 
 
+class OfItsClass(Base):
+    """A network that its class keeps, and that all copies compute with."""
+
+    made: ClassVar[list[nn.Module]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(self.last)
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.made[-1](self.first(images.flatten(1)).relu())
+        return scores
+
+
+class TeacherOfItsClass(OfItsClass):
+    """The same without a gradient: nothing trains it, but it should follow the network."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        h = self.first(images.flatten(1)).relu()
+        with torch.no_grad():
+            teacher: Tensor = self.made[-1](h)
+        return self.last(h) + 0.1 * teacher
+
+
+class Precomputed(Base):
+    """A tensor that the constructor computes from a parameter, and that carries its gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transposed = self.last.weight.t()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.first(images.flatten(1)).relu() @ self.transposed
+
+
+class SharedByCopies(Base):
+    """A copy with the layer of the original."""
+
+    def __deepcopy__(self, memo: Any) -> "SharedByCopies":
+        made = type(self)()
+        made.last = self.last
+        return made
+
+
+class MadeAgain(Base):
+    """A copy that is made by the constructor, with weights of its own."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self), ()
+
+
+class Scripted(Base):
+    """A layer in TorchScript."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.jit.script(self.last)
+
+
 class PlainCounter(Base):
     """A count that no checkpoint has."""
 
@@ -565,7 +649,37 @@ class NoGradient(Base):
         self.requires_grad_(False)
 
 
+# Not refused, but pointed out: what of these is not trained.
+
+
+class InList(Base):
+    """A list of layers that is no ModuleList."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(WIDTH, WIDTH)]
+
+    def between(self, h: Tensor) -> Tensor:
+        made: Tensor = self.layers[0](h)
+        return made
+
+
+class Dead(Base):
+    """A layer whose ReLU is 0 for all samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.first.weight)
+        nn.init.constant_(self.first.bias, -1.0)
+
+
 REFUSED = {
+    OfItsClass: "computes with 'last.weight' of the original",
+    TeacherOfItsClass: "computes with 'last.weight' of the original",
+    Precomputed: "uses 'last.weight', but a copy of it does not",
+    SharedByCopies: "has the same 'last.weight' as the original",
+    MadeAgain: "starts with other values of 'first.weight'",
+    Scripted: "'last' is a module of TorchScript",
     PlainCounter: "'calls' in a plain attribute",
     OwnGenerator: "'random' in a plain attribute, so a resumed run would be another run; draw from torch",
     LateParameter: "'late.",
@@ -576,14 +690,20 @@ REFUSED = {
     NoGradient: "NoGradient has no parameter to train",
 }
 """Networks that no run takes, with a part of the line that says so."""
+NOTED = {
+    Unused: "does not use 'spare.weight' and 1 other",
+    InList: "depends on a tensor of shape (8, 8) that is none of its parameters",
+    Dead: "the gradient of 'first.weight' and 2 others was 0 in all 4 steps",
+}
+"""Networks of which no step changes a part, with a part of the line that says so."""
 WORKING = tuple(
     cls
     for cls in globals().values()
     if isinstance(cls, type)
     and issubclass(cls, nn.Module)
     and cls.__module__ == __name__
-    and cls not in (Base, Unseeded, *REFUSED)
+    and cls not in (Base, Unseeded, InList, Dead, *REFUSED)
 )
 """Networks that every part of a run takes."""
-CORE = (Composite, Lazy, SharedBuffer, SpectralNorm, Recurrent, CachedAttention)
+CORE = (Compiled, Patched, Composite, Lazy, SharedBuffer, SpectralNorm, Recurrent, CachedAttention)
 """A few of them, for a short test."""

@@ -61,7 +61,8 @@ def check_whole_run(name, tmp_path):
     folder = tmp_path / name
     folder.mkdir()
     experiment = experiment_of(folder, name)
-    assert dry_round.findings(experiment, saves=True) == dry_round.Findings(), name
+    result = dry_round.findings(experiment, saves=True)
+    assert result.defects == [] and all("gradient of" in notice for notice in result.notices), (name, result)
     straight = Nodes(experiment, folder / "straight").begin().run(0, 3)
     assert straight.models.isfinite().all(), name
     stopped = Nodes(experiment, folder / "stopped").begin().run(0, 2)
@@ -149,6 +150,12 @@ def test_what_only_a_resumed_run_would_miss_is_a_notice_without_checkpoints(netw
     result = dry_round.findings(replaced(tried))
     assert result.defects == [] and "'calls' in a plain attribute" in result.notices[0]
     assert "a source that no seed sets" in dry_round.findings(other, saves=True).notices[0]
+
+
+def test_what_no_step_changes_is_pointed_out(networks, tmp_path):
+    for cls, words in networks.NOTED.items():
+        result = dry_round.findings(experiment_of(tmp_path, cls.__name__), saves=True)
+        assert result.defects == [] and words in result.notices[0], (cls, result)
 
 
 def replaced(experiment):
