@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Self, cast, get_args, get_origin
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,7 +81,8 @@ class Plugin(Factory):
             options |= {
                 name: _weights(name, value)
                 for name, value in options.items()
-                if isinstance(value, tuple) and Tensor in (hints[name][0], *get_args(hints[name][0]))
+                if isinstance(value, tuple | np.ndarray | int | float)
+                and Tensor in (hints[name][0], *get_args(hints[name][0]))
             }
         if self._lacks_seed:
             options["seed"] = self.run_seed
@@ -110,14 +112,14 @@ def _made(option: Any) -> Any:
     return changed(option, lambda plugin: plugin.make if plugin.kind == "optimizer" else plugin.make())
 
 
-def _weights(option: str, numbers: tuple[Any, ...]) -> Tensor:
+def _weights(option: str, numbers: Any) -> Tensor:
     """The weights that a loss has as a tensor, such as those of classes; raises BadInput."""
     try:
         weights = torch.tensor(numbers, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError):
         weights = torch.empty(0)
     if not (weights.isfinite() & (weights >= 0)).all() or not weights.any():
-        raise BadInput.at(option, "must be a list of finite numbers from 0 on, not all 0")
+        raise BadInput.at(option, "must be finite numbers from 0 on, not all 0")
     return weights
 
 

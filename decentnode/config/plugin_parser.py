@@ -273,7 +273,9 @@ def parameters_for(registry: Registry, cls: type) -> Parameters:
     What is wrapped, because it does not derive from the kind's own base, has the options of that base, too.
     """
     if is_object_class(cls):
-        return {}
+        # A network from Python has the options of all networks from outside.
+        is_network = registry.kind == "model" and not issubclass(cls, registry.bases[0])
+        return parameters_of(registry.bases[0]) if is_network else {}
     if isinstance(registry, TorchClasses):
         return registry.parameters(cls)
     own, base = parameters_of(cls), registry.bases[0]

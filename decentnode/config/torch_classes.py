@@ -162,7 +162,7 @@ def try_loss(loss: Plugin, task: Task) -> None:
     """Computes the loss of scores and labels as in training; raises BadInput."""
     made: torch.nn.Module = loss.make()
     of_classes = (getattr(made, name, None) for name in ("weight", "pos_weight"))
-    classes = next((len(weights) for weights in of_classes if isinstance(weights, Tensor)), 2)
+    classes = next((len(w) for w in of_classes if isinstance(w, Tensor) and w.dim()), 2)
     network = torch.nn.Sequential(torch.nn.Linear(2, classes), torch.nn.Sigmoid())
     objective = Objective(network, made, task)
     # A user's own loss or task may need another number of classes.

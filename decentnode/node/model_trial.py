@@ -27,6 +27,7 @@ from decentnode.node.copy_trial import CopyTrial
 from decentnode.node.experiment import Experiment, vector_test
 from decentnode.node.recording.model_records import content_of_model
 from decentnode.training.evaluation import evaluate
+from decentnode.training.tasks.base import Task
 from decentnode.training.training import Training
 
 STEPS = 2
@@ -232,6 +233,13 @@ def doing(activity: str) -> Iterator[None]:
     except Exception as error:  # the user's own code may raise anything
         if is_out_of_memory(error):
             raise
+        if isinstance(error, AttributeError) and isinstance(error.obj, Task):
+            name = type(error.obj).__name__
+            raise BadInput.at(
+                "task",
+                f"{name} has no '{error.name}': parts of a run have an object of it each, so what metrics "
+                "sets is in one of them; set it in __post_init__, or read it from the outputs",
+            ) from error
         if SECOND_BACKWARD in str(error):
             why = "it keeps tensors with their graph from one step to the next; detach them"
         else:
