@@ -159,9 +159,9 @@ class Rebinding:
     def _change(self, made: Any) -> None:
         """Gives a copy what it has in place of what the original has."""
         if isinstance(made, weakref.WeakValueDictionary | weakref.WeakKeyDictionary):
-            items = [*made.items()]
+            entries = [*made.items()]
             made.clear()
-            made.update({self(key): self(item) for key, item in items})
+            made.update({self(key): self(item) for key, item in entries})
             return
         if isinstance(made, dict):
             _change_items(made, made.items(), self)

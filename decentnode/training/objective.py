@@ -36,7 +36,7 @@ class Objective:
         loss.to(self._device, accumulator(DTYPES[computation.dtype]))
         # The mean of these losses is one by the weights of the labels' classes.
         is_weighted = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
-        self._class_weights = loss.weight if is_weighted else None
+        self._class_weights: Tensor | None = getattr(loss, "weight", None) if is_weighted else None
         # For samples with weights.
         self._of_each = copy.copy(loss)
         self._of_each.reduction = "none"  # type: ignore[assignment]
@@ -76,7 +76,8 @@ class Objective:
         if labels.dim() == 1 or labels.is_floating_point():
             return each.mean(1)
         counted = counts(labels).to(self._device).reshape(len(labels), -1).sum(1)
-        return each.sum(1) / counted.clamp(min=1)
+        mean: Tensor = each.sum(1) / counted.clamp(min=1)
+        return mean
 
     def _labels(self, labels: Tensor) -> Tensor:
         """The labels as the loss has them."""
