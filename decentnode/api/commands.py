@@ -83,6 +83,17 @@ def validate(config: Configuration, /, *, load: bool = True, **overrides: Any) -
     return answer.values
 
 
+def verify(run: str | Path | Run, /) -> list[str]:
+    """Returns what does not belong together in the files of a run, one line each; empty: all does.
+
+    Compares records, checkpoints, evaluations, kept models, transcripts, events, partition and summary.
+    Starts nothing, and imports no plug-in. Raises BadInput for a run in progress, and for what is no run.
+    """
+    from decentnode.launcher.recovery.verify import verify as problems_of  # loads torch
+
+    return problems_of(run.directory if isinstance(run, Run) else run)
+
+
 def calibrate(config: Configuration, /, **overrides: Any) -> dict[str, Any]:
     """Measures a node's local steps on this machine, and returns them as `training.pace` for virtual time.
 
