@@ -54,13 +54,24 @@ def test_two_are_there_as_soon_as_two_were_written(tmp_path):
         assert kept(tmp_path, 0) == list(range(max(0, round - 1), round + 1))
 
 
-def test_a_lost_rank_holds_up_no_deletion_and_keeps_its_last(tmp_path):
-    retention = CheckpointRetention(tmp_path, range(2), range(2))
-    save(tmp_path, retention, 1, 0, 1)
-    save(tmp_path, retention, 0, 0, 1, 2, 3)
+def test_a_lost_rank_holds_up_no_deletion_and_the_last_round_of_all_stays(tmp_path):
+    """So the run can be resumed as a whole; when the rank is back, it needs that round no more."""
+    retention = CheckpointRetention(tmp_path, range(3), [0, 1])
+    elsewhere = CheckpointRetention(tmp_path, [2], [2])
+    for rank, last in ((0, 7), (1, 1), (2, 7)):
+        save(tmp_path, retention, rank, *range(last + 1))
     retention.tend(lost=[1])
-    assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([2, 3], [1])
-    assert retention.newest_round is None
+    elsewhere.settle(retention.settled, retention.kept, retention.whole)
+    assert [kept(tmp_path, rank) for rank in range(3)] == [[1, 6, 7], [1], [1, 6, 7]]
+    assert retention.newest_round == 1
+    for rank in (0, 2):
+        save(tmp_path, retention, rank, 8, 9)
+    retention.tend(lost=[1])
+    assert (kept(tmp_path, 0), retention.newest_round) == ([1, 8, 9], 1)
+    for rank in (0, 1, 2):
+        save(tmp_path, retention, rank, 10, 11)
+    retention.tend(lost=[])
+    assert (kept(tmp_path, 0), kept(tmp_path, 1), retention.newest_round) == ([10, 11], [10, 11], 11)
 
 
 def test_only_local_ranks_are_deleted_from_and_machine_0_decides(tmp_path):
