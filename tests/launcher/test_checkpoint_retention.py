@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from decentnode.errors import StartError
+from decentnode.errors import BadInput
 from decentnode.launcher.cluster.agreement import newest_of_all
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
 from decentnode.node.checkpoint import store as checkpoint
@@ -154,12 +154,12 @@ def test_the_newest_round_of_all_is_taken(offers, round):
 
 
 def test_without_a_round_of_all_it_is_reported_who_lacks_what():
-    with pytest.raises(StartError, match=r"round 10 is missing here: rank 0 has round 2; rank 2 has none$"):
+    with pytest.raises(BadInput, match=r"round 10 is missing here: rank 0 has round 2; rank 2 has none$"):
         newest_of_all({0: [1], 1: [1, 9]}, range(3))
-    with pytest.raises(StartError, match="no rank has a checkpoint"):
+    with pytest.raises(BadInput, match="no rank has a checkpoint"):
         newest_of_all({}, range(3))
     many = {0: [9]} | {rank: [1] for rank in range(1, 40)}
-    with pytest.raises(StartError, match=r"; and 34 more ranks$"):
+    with pytest.raises(BadInput, match=r"; and 34 more ranks$"):
         newest_of_all(many, range(40))
 
 

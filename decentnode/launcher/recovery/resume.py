@@ -101,12 +101,13 @@ class ResumePlan:
         target: dict[str, Any] = read_object(path).get("target") or {}
         reached, last = target.get("reached_round"), target.get("last_round")
         wanted = {target.get("metric"): target.get("value")}
+        done = last + 1 if isinstance(last, int) else rounds
+        more = f", and more rounds (for instance rounds={2 * rounds})" if self.settings.rounds <= done else ""
         if finished >= nodes and isinstance(reached, int) and wanted == self.settings.evaluation.target:
             raise BadInput(
                 f"{self.run_dir}: this run has reached its target in round {reached + 1}; "
-                "to continue, set another one, or none (evaluation.target=null)"
+                f"to continue, set another one, or none (evaluation.target=null){more}"
             )
-        done = last + 1 if isinstance(last, int) else rounds
         if finished >= nodes and self.settings.rounds <= done:
             raise BadInput(
                 f"{self.run_dir}: this run has finished all its {rounds} rounds; "
