@@ -1,4 +1,4 @@
-"""Commands from Python. Each works in a process of its own, and this one stays as it was."""
+"""Commands from Python. Those that compute work in a process of their own, and this one stays as it was."""
 
 import warnings
 from collections.abc import Mapping

@@ -231,7 +231,11 @@ def _problems(run_dir: Path) -> Iterator[str]:
         # It ended before its first round.
         return
     run_id = read_object(path).get("run_id")
-    records = RunRecords(run_dir)
+    try:
+        records = RunRecords(run_dir)
+    except BadInput as error:
+        yield from error.lines
+        return
     digests: dict[int, dict[int, str]] = {}
     """By round and rank, of the models in checkpoints."""
     settings = set()
