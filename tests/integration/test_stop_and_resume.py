@@ -183,7 +183,7 @@ DAMAGES = {
         "more than one line of rank 1 in rounds 1, 2, 3, 4, 5 and 95 others", "records: has none of rank 2",
     ),
     "records of another run": (
-        lambda run: edit(run / RECORDS, r'("round":99,.*"loss":)[^,]+', r"\g<1>7.5"),
+        lambda run: edit(run / RECORDS, r'("round":99,.*?"loss":)[^,]+', r"\g<1>7.5"),
         "rank 2 has the loss 7.5 in round 100, and .* in its checkpoint: they are of different runs",
     ),
     "fewer rows": (
@@ -211,6 +211,10 @@ DAMAGES = {
     ),
     "no events": (lambda run: (run / "events.jsonl").unlink(), "does not say that the run began"),
     "fewer events": (lambda run: cut(run / "events.jsonl", 1), "does not say how the run ended"),
+    "events that are none": (
+        lambda run: edit(run / "events.jsonl", "seconds", "x"), "jsonl:1: not", "jsonl:2: not"
+    ),
+    "no run.json": (lambda run: (run / "run.json").unlink(), "run.json: is missing"),
     "no partition": (lambda run: (run / "partition.json").unlink(), "partition.json: is missing"),
     "the summary of another run": (
         lambda run: edit(run / "summary.json", '"run_id": "', '"run_id": "f'), "is of another run, f"

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from decentnode.attacks.base import Adversary
 from decentnode.core.registry import ATTACKS
-from decentnode.core.text import ranks_in_words
+from decentnode.core.text import first_line, ranks_in_words
 from decentnode.errors import BadInput
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.safetensors_io import content_of
@@ -124,11 +124,14 @@ class RunRecords:
         """
         for rank, node in self.nodes.items():
             yield from _gaps(rank, node, last)
-        yield from self._of_evaluations(last)
-        yield from self._of_models(last)
-        yield from self._of_transcripts(last)
-        yield from self._of_deliveries(last)
-        yield from self._of_events()
+        of_files = self._of_models, self._of_transcripts, self._of_deliveries, self._of_events
+        for problems in (self._of_evaluations, *of_files):
+            try:
+                yield from problems(last)
+            except BadInput as error:
+                yield from error.lines
+            except (OSError, ValueError) as error:
+                yield f"{self.run_dir}: {first_line(error)}"
         # Of a run on several machines, others have records of their own.
         unknown = {rank for row in self.rows for rank in row.bytes_sent if rank not in self.nodes}
         if unknown and self.settings.get("machine") is None:
@@ -196,12 +199,12 @@ class RunRecords:
         if max((int(line.partition(b",")[0]) for line in lines), default=0) < 1e9 * min(began):
             yield f"{path}: lacks deliveries of the last rounds"
 
-    def _of_events(self) -> Iterator[str]:
+    def _of_events(self, last: int | None) -> Iterator[str]:
         path = self.run_dir / "events.jsonl"
         kinds = [event.kind for event in read_events(path)] if path.exists() else []
         if self.nodes and "started" not in kinds:
             yield f"{path}: does not say that the run began"
-        elif (self.run_dir / "summary.json").exists() and "ended" not in kinds[kinds.index("started") :]:
+        elif last is None and (self.run_dir / "summary.json").exists() and "ended" not in kinds:
             yield f"{path}: does not say how the run ended"
 
 
@@ -210,31 +213,32 @@ def verify(run_dir: StrPath) -> list[str]:
 
     Compares records, checkpoints, evaluations, kept models, transcripts, events, partition and summary, also
     of other machines whose directories are below. Starts nothing, and imports no plug-in. Raises BadInput if
-    that is not the directory of a run, or one in progress.
+    that is not the directory of a run, or is one in progress.
     """
     below = sorted(path.parent for path in Path(run_dir).glob("machine-*/config.yaml"))
     if not below or (Path(run_dir) / "config.yaml").exists():
         check_run(run_dir)
         below.insert(0, Path(run_dir))
-    states = [read_object(path) for part in below if (path := part / "run.json").exists()]
-    ids = sorted({str(state.get("run_id")) for state in states})
-    several = [f"{run_dir}: its machines have different runs: {', '.join(ids)}"] if len(ids) > 1 else []
-    return [*several, *(line for part in below for line in _problems(part))]
+    found, ids = list[str](), set[str]()
+    for part in below:
+        if (run := Run(part)).state == RUNNING:
+            raise BadInput(f"{part}: this run is in progress; stop it first")
+        try:
+            ids.update({run.run_id} - {""})
+            found.extend(_problems(part, run.run_id))
+        except BadInput as error:
+            found.extend(error.lines)
+    if len(ids) > 1:
+        found.append(f"{run_dir}: its machines have different runs: {', '.join(sorted(ids))}")
+    return found
 
 
-def _problems(run_dir: Path) -> Iterator[str]:
+def _problems(run_dir: Path, run_id: str) -> Iterator[str]:
     """Yields what does not belong together in the directory of one machine; raises BadInput."""
-    if Run(run_dir).state == RUNNING:
-        raise BadInput(f"{run_dir}: this run is in progress; stop it first")
-    path = run_dir / "run.json"
-    if not path.exists():
-        # It ended before its first round.
-        return
-    run_id = read_object(path).get("run_id")
-    try:
-        records = RunRecords(run_dir)
-    except BadInput as error:
-        yield from error.lines
+    records = RunRecords(run_dir)
+    if not run_id:
+        # Without records it ended before its first round.
+        yield from [f"{run_dir / 'run.json'}: is missing"] if records.nodes else []
         return
     digests: dict[int, dict[int, str]] = {}
     """By round and rank, of the models in checkpoints."""
@@ -257,7 +261,7 @@ def _problems(run_dir: Path) -> Iterator[str]:
 
 
 def _of_summary(
-    run_dir: Path, run_id: Any, records: RunRecords, digests: Mapping[int, Mapping[int, str]]
+    run_dir: Path, run_id: str, records: RunRecords, digests: Mapping[int, Mapping[int, str]]
 ) -> Iterator[str]:
     path = run_dir / "summary.json"
     if not path.exists():
