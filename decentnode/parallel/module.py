@@ -298,7 +298,9 @@ class DecentralizedDataParallel(nn.Module):
         if lacking := [key for key in ("step", "optimizer", "schedules", "scaler") if key not in state]:
             raise BadInput(f"the saved state is not whole: it has no {lacking[0]}")
         has = any(part["state"] for part in state["schedules"]), bool(state["scaler"])
-        wanted = self.options.scheduler is not None, self.options.scaler is not None
+        scaler = self.options.scaler
+        # One that is disabled has no state.
+        wanted = self.options.scheduler is not None, scaler is not None and bool(scaler.state_dict())
         for name, saved, given in zip(("scheduler", "scaler"), has, wanted, strict=True):
             if saved != given and self._engine.optimizers:
                 one, other = ("a", "no") if saved else ("no", "a")

@@ -87,8 +87,6 @@ class ResumePlan:
         self.seconds = 0.0
         """Elapsed time of the run up to the round it resumes after."""
         self._seconds: dict[int, float] = {}
-        self._records: RunRecords | None = None
-        """Its records, from `with_checkpoints` to `begin`."""
 
     def refuse_finished(self, nodes: int) -> None:
         """Raises BadInput if no node has rounds left; only machine 0 can know that."""
@@ -134,11 +132,15 @@ class ResumePlan:
                 f"{self.run_dir}: the code is not that of this run: {self.other_code}; {remedy}, "
                 "or continue with --accept-code-change (in Python accept_code_change=True)"
             )
-        records = self._records = RunRecords(self.run_dir)
+        records = RunRecords(self.run_dir)
         with _able_to_write(self.run_dir):
             # The same content: only a write proves that the disk accepts one.
             write_durably(self.config, [self.config.read_bytes()])
         offers = {rank: self._good_rounds(records, rank, settings) for rank in ranks}
+        # Other machines may lack that round; what is said of a later one then is written again.
+        for round in sorted(set.intersection(*map(set, offers.values())))[-1:]:
+            for line in records.problems(round):
+                print_line(f"{line}; resume does not repair it")
         return msgspec.structs.replace(
             join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
             starts=self._state["starts"], offers=offers,
@@ -188,12 +190,9 @@ class ResumePlan:
             return
         self.seconds = self._seconds.get(start.round, 0.0)
         # In a start without this machine the others may have continued from an earlier round.
-        last = min([start.round, *start.starts[len(self._state["starts"]) :]])
-        for line in self._records.problems(last) if self._records else ():
-            print_line(f"{line}; resume does not repair it")
-        self._records = None
+        missed = start.starts[len(self._state["starts"]) :]
         with _able_to_write(self.run_dir):
-            self._cut_back(last, ranks)
+            self._cut_back(min([start.round, *missed]), ranks)
             # Last: a failure above leaves the earlier settings.
             resolved = config.dump(replace(settings, run_dir=str(self.run_dir)))
             write_durably(self.config, [resolved.encode()])
