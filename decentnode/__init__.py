@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from decentnode.core.version import __version__
 
 if TYPE_CHECKING:
-    from decentnode.api.commands import calibrate, resume, run, sweep, validate
+    from decentnode.api.commands import calibrate, resume, run, sweep, validate, verify
     from decentnode.parallel.module import DecentralizedDataParallel
     from decentnode.results.run import Run
     from decentnode.results.study import Study
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccumAdam", "AccumAdamW", "DecentralizedDataParallel", "Muon", "Run", "Study", "__version__",
-    "calibrate", "resume", "run", "sweep", "validate",
+    "calibrate", "resume", "run", "sweep", "validate", "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -30,6 +30,7 @@ _HOMES = {
     "run": "decentnode.api.commands",
     "sweep": "decentnode.api.commands",
     "validate": "decentnode.api.commands",
+    "verify": "decentnode.api.commands",
 }
 """The module of each public name; imported on first use, because torch takes two seconds."""
 

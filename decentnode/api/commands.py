@@ -1,4 +1,4 @@
-"""Commands from Python. Each works in a process of its own, and this one stays as it was."""
+"""Commands from Python. Those that compute work in a process of their own, and this one stays as it was."""
 
 import warnings
 from collections.abc import Mapping
@@ -81,6 +81,17 @@ def validate(config: Configuration, /, *, load: bool = True, **overrides: Any) -
     """
     answer = answer_of(CommandRequest("validate", _values_of(config), overrides, loads=load), shows=False)
     return answer.values
+
+
+def verify(run: str | Path | Run, /) -> list[str]:
+    """Returns what does not belong together in the files of a run, one line each; empty: all does.
+
+    Compares records, checkpoints, evaluations, kept models, transcripts, events, partition and summary.
+    Starts nothing, and imports no plug-in. Raises BadInput for a run in progress, and for what is no run.
+    """
+    from decentnode.launcher.recovery.verify import verify as problems_of  # loads torch
+
+    return problems_of(run.directory if isinstance(run, Run) else run)
 
 
 def calibrate(config: Configuration, /, **overrides: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from decentnode.cli.convert import convert
 from decentnode.cli.download import download
 from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
-from decentnode.cli.of_results import compare, export, frontier, plot, report, watch
+from decentnode.cli.of_results import compare, export, frontier, plot, report, verify, watch
 from decentnode.cli.words import ConfigPath, Overrides, RunPath, complete_config, examples
 from decentnode.core.process_setup import find_gpus_without_cuda, reset_inherited_signals
 from decentnode.core.streams import fill_standard_streams, print_line, print_lines
@@ -403,7 +403,7 @@ def show(
     print_lines(text_of(name).splitlines())
 
 
-for command in (plot, compare, report, frontier, watch, export, download, convert):
+for command in (verify, plot, compare, report, frontier, watch, export, download, convert):
     app.command(epilog=examples(command.__name__))(command)
 
 

@@ -1,4 +1,4 @@
-"""The commands that read runs: plot, compare, report, frontier, watch, export.
+"""The commands that read runs: verify, plot, compare, report, frontier, watch, export.
 
 Heavy modules are imported inside.
 """
@@ -8,8 +8,26 @@ from typing import Annotated
 
 import typer
 
+from decentnode.cli.words import RunPath
 from decentnode.core.streams import print_lines
+from decentnode.core.text import counted
 from decentnode.errors import BadInput, ExitCode
+
+MOST_PROBLEMS = 50
+"""Lines that `verify` shows."""
+
+
+def verify(run: RunPath) -> None:
+    """Check that the files of a run belong together: records, checkpoints, evaluations, summary."""
+    from decentnode.launcher.recovery.verify import verify as problems_of
+
+    problems = problems_of(run)
+    if len(problems) > MOST_PROBLEMS:
+        more = counted(len(problems) - MOST_PROBLEMS, "line")
+        problems[MOST_PROBLEMS:] = [f"{run}: and {more} more"]
+    if problems:
+        raise BadInput(*problems)
+    print(f"{run}: all files belong together")
 
 
 def plot(

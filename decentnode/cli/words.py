@@ -79,6 +79,7 @@ EXAMPLES = {
     ),
     "new": ("decentnode new mixing", "decentnode new mixing --with scheme,dataset,model,graph"),
     "show": ("decentnode show quickstart > mine.yaml", "decentnode show ring_16.edges > ring.edges"),
+    "verify": ("decentnode verify runs/mine",),
     "plot": ("decentnode plot runs/mine", "decentnode plot runs/a runs/b --out pictures"),
     "compare": (
         "decentnode compare runs/a runs/b",

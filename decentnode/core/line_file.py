@@ -1,5 +1,6 @@
 """Files of lines that survive a full disk: lines that it refuses wait in memory."""
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -127,6 +128,10 @@ class LineFile:
                 self._is_synced = False
                 written = os.write(self._fd, self._pending)
                 del self._pending[:written]
+                # The disk accepts what nobody will find.
+                if self._doubt is None and not os.fstat(self._fd).st_nlink:
+                    self._doubt = OSError(errno.ENOENT, "the file was deleted")
+                    self._complain("was deleted; its lines are lost")
         except OSError as error:
             return error
         return None

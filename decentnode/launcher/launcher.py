@@ -531,7 +531,8 @@ class Launcher:
             saved = self._run_state.saved_by_all
             outlook = "no checkpoint of all nodes to resume from (checkpoint.every)"
             outlook = outlook if saved is None else f"resume continues at round {saved + 2}"
-            text = f"killed {counted(len(killed), 'node')} that did not finish in time; {outlook}"
+            why = "that did not finish in time" if self._graceful_stop.is_overdue else "at the second signal"
+            text = f"killed {counted(len(killed), 'node')} {why}; {outlook}"
             self._event_log.log("stop", text)
 
     def _complete_observations(self) -> None:

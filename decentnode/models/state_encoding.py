@@ -8,6 +8,7 @@ import base64
 import math
 import struct
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -84,6 +85,18 @@ def _encoded_tensor(value: Tensor, tensors: dict[str, Tensor], where: str) -> An
     name, order = str(len(tensors)), order_in_memory(value)
     tensors[name] = value.resolve_neg().permute(order)
     return {"tensor": [name, order, value.device.type != "cpu"]}
+
+
+def form(state: Any, path: str = "") -> dict[str, str]:
+    """Returns the path of each value in a state, and its shape; a list of plain values is one value."""
+    if isinstance(state, Tensor):
+        return {path: f"a tensor {list(state.shape)}"}
+    inner: Iterable[tuple[Any, Any]] = state.items() if isinstance(state, Mapping) else ()
+    if isinstance(state, list | tuple | deque) and any(not isinstance(v, int | float | str) for v in state):
+        inner = enumerate(state)
+    found = {p: kind for key, value in inner for p, kind in form(value, f"{path}[{key}]").items()}
+    is_empty = isinstance(state, Mapping) and not state
+    return found or {path: "empty" if is_empty else "a value"}
 
 
 def components(tensor: Tensor) -> list[Tensor]:

@@ -22,6 +22,7 @@ from decentnode.core.payload import Payload
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, PeerError, PeerTimeout, ProtocolError, RunFailed
 from decentnode.graph.mixing import WeightedGraph
+from decentnode.models.state_encoding import form
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
 from decentnode.node.evaluation import NodeEvaluation
 from decentnode.node.local_update import AdaptThenCombine
@@ -33,6 +34,8 @@ from decentnode.training.training import Training
 Tap = Callable[[int, int, Mapping[int, Payload], Mapping[int, Message]], None]
 """Gets the round, the exchange within it, what arrived by source, and when."""
 ROUNDS_REMEMBERED = 20
+LATER = ("[training][loss]", "[outer][rests]")
+"""What earlier checkpoints of this schema lack."""
 
 
 @dataclass
@@ -147,11 +150,32 @@ class Node:
             self.records.count_from(self.exchange.endpoint.counters)
             self.exchange.refused = Counter(state["refused"])
             self.checkpoints.last = self.round
+            self._check_whole(node)
         # Plug-ins may raise any of these for the state of another model or scheme.
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise DecentnodeError(
                 f"rank {self.rank}: its checkpoint does not fit the model or the scheme: {error!r}"[:400]
             ) from error
+
+    def _check_whole(self, saved: Mapping[str, Any]) -> None:
+        """Raises ValueError unless this node would save what it has loaded, by names and shapes.
+
+        What a part does not ask for is lost in silence, and what it does not find may keep its first value.
+        """
+        # Schema 1 has other names.
+        if "buffers" in saved["training"]:
+            return
+        # Here, also where other processes compute the steps: they begin with what this one has.
+        made = self.training.vector.values, self.training.local_state(), self.sharing.state_dict()
+        loaded = saved["vector"], saved["training"], saved["sharing"]
+        ours, theirs = (
+            # Private steps continue from their journal.
+            form({"vector": vector, "training": {**training, "private": None}, "sharing": sharing})
+            for vector, training, sharing in (made, loaded)
+        )
+        for path in sorted(ours.keys() | theirs.keys()):
+            if ours.get(path) != theirs.get(path) and not (path not in theirs and path.endswith(LATER)):
+                raise ValueError(f"{path} is {theirs.get(path, 'missing')}, not {ours.get(path, 'known')}")
 
     def set_elapsed(self, seconds: float) -> None:
         """Sets the node's elapsed real time, in seconds."""

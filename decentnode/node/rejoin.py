@@ -7,7 +7,7 @@ from torch import Tensor
 from decentnode.communication.base import Communication
 from decentnode.core.rng import generator
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import BadInput
+from decentnode.errors import BadInput, StartError
 from decentnode.graph.base import Graph
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START, RunIdentity
@@ -39,15 +39,22 @@ def rejoin_nodes(
     """Gives each node a model, and all of them the round to continue in; raises StartError.
 
     Asks only neighbors in other processes, since those in this one rejoin, too. If all are in this one, the
-    nodes continue as in a resumed run. `deadline` is the timeout of each wait for all nodes together, in
-    seconds.
+    nodes continue as in a resumed run. If no neighbor answers because the run is over, they load their last
+    checkpoints. `deadline` is the timeout of each wait for all nodes together, in seconds.
     """
     local_ranks = {node.rank for node in nodes}
     elsewhere = {node.rank: sorted(set(peers[node.rank]) - local_ranks) for node in nodes}
     if any(elsewhere.values()):
-        _find_models(nodes, elsewhere, communication, identity=identity, deadline=deadline)
-        # Models first, the round last: peers wait for this node from the agreed round on.
-        round = communication.rejoin(elsewhere, deadline)
+        try:
+            _find_models(nodes, elsewhere, communication, identity=identity, deadline=deadline)
+            # Models first, the round last: peers wait for this node from the agreed round on.
+            round = communication.rejoin(elsewhere, deadline)
+        except StartError:
+            # Others have done their last round, and closed their links: the nodes end as they were saved.
+            round = nodes[0].scheduler.first_not_done
+            if not round or not all(_restored(node, identity, round) for node in nodes):
+                raise
+            communication.start_at(round)
     else:
         round = _resume(nodes, identity) + 1
         communication.start_at(round)

@@ -40,6 +40,11 @@ class RoundScheduler:
         ends_here = self._heartbeats.completes and round >= self._heartbeats.last_round
         return round + 1 == self.rounds or ends_here
 
+    @property
+    def first_not_done(self) -> int:
+        """The first round that no node here starts any more, because one has done its last; 0: none has."""
+        return self._heartbeats.highest_round + 1 if self._heartbeats.any_has_ended else 0
+
     def start_at(self, round: int) -> None:
         """Starts no round before this one."""
         self._first = round

@@ -85,13 +85,16 @@ class BucketOptimizer:
             options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
             for p in group["params"]:
                 state = self.optimizer.state.get(p, {})
-                states[self.names[id(p)]] = copied({"state": state, "options": options})
+                whole = copied({"state": state, "options": options, "form": form_of(p, state)})
+                states[self.names[id(p)]] = whole
         return states
 
     def load_by_name(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """The inverse of `by_name`, for these or more parameters, from any buckets."""
         if lacking := [self.names[id(p)] for p in self.chosen if self.names[id(p)] not in saved]:
             raise BadInput(f"the saved state has no optimizer state of parameter '{lacking[0]}'")
+        for p in self.chosen:
+            check_form(self.names[id(p)], p, saved[self.names[id(p)]])
         state, groups = self.optimizer.state_dict(), self.optimizer.param_groups
         for group, numbered in zip(groups, state["param_groups"], strict=True):
             for p, number in zip(group["params"], numbered["params"], strict=True):
@@ -106,6 +109,31 @@ class BucketOptimizer:
             group.clear()
             group.update(loaded)
         self.optimizer.param_groups = groups
+
+
+def form_of(parameter: Tensor, state: Mapping[str, Any]) -> str:
+    """Returns the shape of a parameter, and what its state consists of; a text, which is loaded whole."""
+    parts = [
+        f"{key} {list(value.shape)}" if isinstance(value, Tensor) else key for key, value in state.items()
+    ]
+    return f"{list(parameter.shape)}: {', '.join(sorted(parts)) or 'no state'}"
+
+
+def check_form(name: str, parameter: Tensor, saved: Mapping[str, Any]) -> None:
+    """Raises BadInput where a parameter's saved state is not whole, or is that of another shape."""
+    # Earlier releases have saved no form.
+    if (wanted := saved.get("form")) is None:
+        return
+    shape = str(list(parameter.shape))
+    if wanted.partition(":")[0] != shape:
+        raise BadInput(
+            f"the optimizer state of parameter '{name}' is of shape {wanted}; the parameter is {shape}"
+        )
+    if (found := form_of(parameter, saved["state"])) != wanted:
+        raise BadInput(
+            f"the optimizer state of parameter '{name}' is not whole: {wanted} was saved, {found} is here; "
+            "torch.distributed.checkpoint loads only into what is there: make a step before it"
+        )
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,5 +221,8 @@ class AllBuckets(Optimizer):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`, also with other buckets; raises BadInput."""
+        known = {name for part in self.optimizers for name in part.names.values()}
+        if unknown := sorted(set(state_dict) - known):
+            raise BadInput(f"the saved state is that of another model: it has a parameter '{unknown[0]}'")
         for part in self.optimizers:
             part.load_by_name(state_dict)

@@ -295,6 +295,16 @@ class DecentralizedDataParallel(nn.Module):
         """Restores the result of `get_extra_state`; raises BadInput."""
         if state.get("version") not in READ_VERSIONS:
             raise BadInput(f"the saved state has version {state.get('version')}; this is {STATE_VERSION}")
+        if lacking := [key for key in ("step", "optimizer", "schedules", "scaler") if key not in state]:
+            raise BadInput(f"the saved state is not whole: it has no {lacking[0]}")
+        has = any(part["state"] for part in state["schedules"]), bool(state["scaler"])
+        scaler = self.options.scaler
+        # One that is disabled has no state.
+        wanted = self.options.scheduler is not None, scaler is not None and bool(scaler.state_dict())
+        for name, saved, given in zip(("scheduler", "scaler"), has, wanted, strict=True):
+            if saved != given and self._engine.optimizers:
+                one, other = ("a", "no") if saved else ("no", "a")
+                raise BadInput(f"the saved state has {one} {name}, and this wrapper has {other} {name}")
         for name, buffer in state.get("passing", {}).items():
             set_buffer(self.module, name, buffer, is_persistent=False)
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,5 +1,7 @@
 """The models that a run keeps as results: their places, and how to read them without torch."""
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,12 @@ def read_model(run: StrPath, rank: int, round: int) -> dict[str, NDArray[Any]]:
         raise BadInput(f"{path}: {error.strerror}; of this rank there are models of {kept}") from error
     except (SafetensorError, ValueError) as error:
         raise BadInput(f"{path}: not in the safetensors format: {error}") from error
+
+
+def model_hash(digests: Mapping[int, str]) -> str:
+    """Returns one hash of all finished models: SHA-256 over their ranks and digests in rank order."""
+    text = "".join(f"{rank}:{digest}\n" for rank, digest in sorted(digests.items()))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def names_in(content: bytes) -> list[str]:

@@ -168,6 +168,19 @@ def test_memory_is_bounded_and_what_is_written_is_a_prefix(tmp_path, disk, monke
     assert (tmp_path / "x").read_bytes() == b"".join(b"line %04d\n" % i for i in range(4))
 
 
+def test_a_file_that_is_deleted_meanwhile_is_reported_at_the_next_line_and_in_the_end(tmp_path):
+    """Everything that is written to it succeeds, and nobody will ever find it."""
+    warned = []
+    file = LineFile(tmp_path / "x.jsonl", warned.append)
+    file.append(b"1")
+    assert file.sync() == ""
+    (tmp_path / "x.jsonl").unlink()
+    file.append(b"2")
+    assert warned == [f"{tmp_path}/x.jsonl was deleted; its lines are lost"]
+    for gap in (file.sync(), file.close()):
+        assert gap == f"{tmp_path}/x.jsonl: lines may not have reached the disk: the file was deleted"
+
+
 def test_a_missing_folder_and_a_read_only_one_are_no_exception(tmp_path):
     file = LineFile(tmp_path / "no" / "x")
     file.append(b"line")

@@ -4,7 +4,7 @@ import hashlib
 import os
 import signal
 
-from decentnode.launcher.report.summary import model_hash
+from decentnode.results.model_files import model_hash
 from decentnode.results.reader import read_evaluations
 from tests.integration.running import Run
 from tests.support.in_threads import Ranks

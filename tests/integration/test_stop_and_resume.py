@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -12,6 +13,7 @@ from itertools import pairwise
 import pytest
 
 from decentnode.cli import app as cli
+from decentnode.launcher.recovery.verify import verify
 from decentnode.results.reader import read_object
 from decentnode.results.records import read_records
 from tests.integration.running import Run, wait_until
@@ -77,6 +79,7 @@ def assert_same(runs, straight):
     assert resumed_rows == expected
     resumed_rows = {path.name: lines(path) for run in runs for path in (run.run_dir / "records").iterdir()}
     assert resumed_rows == {path.name: lines(path) for path in (straight.run_dir / "records").iterdir()}
+    assert [verify(run.run_dir) for run in runs] == [[] for _ in runs]
 
 
 def resume(runs, seconds=TIMEOUT):
@@ -121,7 +124,9 @@ def test_a_run_continues_bit_for_bit(tmp_path, config, straight, communication, 
 @pytest.fixture(scope="module")
 def whole(config):
     """A run that has ended, with checkpoints of its last round and of one before."""
-    run = Run(config.parent / "whole", ["communication=inproc", "checkpoint.every=25"], config=config)
+    more = ["records.models.every=25", "adversaries=[{name: record, ranks: [1], every: 1}]"]
+    inproc = ["communication=inproc", "checkpoint.every=25"]
+    run = Run(config.parent / "whole", [*inproc, *more], config=config)
     assert run.wait(TIMEOUT) == 0, run.text
     return run
 
@@ -139,6 +144,104 @@ def test_a_run_that_was_killed_after_its_last_checkpoints_ends_whole(tmp_path, w
     assert resumed.wait(TIMEOUT) == 0, resumed.text
     assert f"continues after round {ROUNDS}\n" in resumed.text
     assert_same([resumed], straight)
+
+
+def cut(path, lines):
+    """Keeps so many lines of a file, from its end if they are negative."""
+    content = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(content[lines:] if lines < 0 else content[:lines]))
+
+
+def edit(path, pattern, new):
+    content, count = re.subn(pattern, new, path.read_text())
+    assert count
+    path.write_text(content)
+
+
+RECORDS, ROWS = "records/00002.jsonl", "evaluations.jsonl"
+DAMAGES = {
+    "shorter records": (
+        lambda run: cut(run / RECORDS, 90),
+        r"no record of rank 2 in round 100, after which it was saved \(its last one is of round 90\)",
+        r"no line of rank 2 in rounds 91, 92, 93, 94, 95 and 5 others, in which it has sent payloads",
+        "rank 2 ends at round 90, and has finished round 100",
+    ),
+    "no records": (
+        lambda run: (run / RECORDS).unlink(),
+        r"no record of rank 2 in round 75, after which it was saved \(there is none\)",
+        r"no record of rank 2 in round 100, after which it was saved \(there is none\)",
+        "records: has none of rank 2",
+    ),
+    "a last record that is torn": (
+        lambda run: (run / RECORDS).write_bytes((run / RECORDS).read_bytes()[:-9]),
+        r"no record of rank 2 in round 100", "no line of rank 2 in round 100,", "rank 2 ends at round 99",
+    ),
+    "no first record": (lambda run: cut(run / RECORDS, -99), "no line of rank 2 in round 1, in which"),
+    "records of another rank": (
+        lambda run: shutil.copy(run / "records" / "00001.jsonl", run / RECORDS),
+        "no record of rank 2 in round 75", "no record of rank 2 in round 100",
+        "more than one line of rank 1 in rounds 1, 2, 3, 4, 5 and 95 others", "records: has none of rank 2",
+    ),
+    "records of another run": (
+        lambda run: edit(run / RECORDS, r'("round":99,.*?"loss":)[^,]+', r"\g<1>7.5"),
+        "rank 2 has the loss 7.5 in round 100, and .* in its checkpoint: they are of different runs",
+    ),
+    "fewer rows": (
+        lambda run: cut(run / ROWS, 2),
+        "no line of rounds 75 and 100, after which nodes were tested", "another consensus_distance",
+        "another average_model",
+    ),
+    "no rows": (lambda run: (run / ROWS).unlink(), "no line of rounds 25, 50, 75 and 100, after which"),
+    "rows twice": (
+        lambda run: (run / ROWS).write_bytes(2 * (run / ROWS).read_bytes()), "more than one line of rounds 25"
+    ),
+    "rows of another run": (
+        lambda run: edit(run / ROWS, r'"train_loss":{[^}]*}', '"train_loss":{"0":9,"1":9,"2":9,"3":9}'),
+        "has other losses or metrics than the records in rounds 25, 50, 75 and 100",
+    ),
+    "rows that are no rows": (lambda run: edit(run / ROWS, '"round":24', '"round":""'), ":1: not written"),
+    "a model that is gone": (
+        lambda run: (run / "models/00003/00000024.safetensors").unlink(), "00003: has no model of round 25"
+    ),
+    "no models": (lambda run: shutil.rmtree(run / "models"), "models: has no models, although"),
+    "a shorter transcript": (lambda run: cut(run / "transcript/00001.jsonl", 9), "ends before round 99"),
+    "no transcript": (lambda run: shutil.rmtree(run / "transcript"), "ends before round 99"),
+    "fewer bytes of the transcript": (
+        lambda run: os.truncate(run / "transcript/00001.bin", 9), "lacks bytes that 00001.jsonl refers to"
+    ),
+    "no events": (lambda run: (run / "events.jsonl").unlink(), "does not say that the run began"),
+    "fewer events": (lambda run: cut(run / "events.jsonl", 1), "does not say how the run ended"),
+    "events that are none": (
+        lambda run: edit(run / "events.jsonl", "seconds", "x"), "jsonl:1: not", "jsonl:2: not"
+    ),
+    "no run.json": (lambda run: (run / "run.json").unlink(), "run.json: is missing"),
+    "no partition": (lambda run: (run / "partition.json").unlink(), "partition.json: is missing"),
+    "the summary of another run": (
+        lambda run: edit(run / "summary.json", '"run_id": "', '"run_id": "f'), "is of another run, f"
+    ),
+    "another summary": (
+        lambda run: edit(run / "summary.json", '"model_hash": "', '"model_hash": "f'),
+        "another model_hash than the models of the last checkpoints",
+    ),
+    "checkpoints of another rank": (
+        lambda run: shutil.copytree(run / "checkpoints/00001", run / "checkpoints/00002", dirs_exist_ok=True),
+        "is of rank 1, round 74", "is of rank 1, round 99",
+    ),
+}  # fmt: skip
+
+
+def test_files_that_do_not_belong_together_are_named(tmp_path, whole):
+    assert verify(whole.run_dir) == []
+    for name, (damage, *expected) in DAMAGES.items():
+        folder = tmp_path / name.replace(" ", "-")
+        shutil.copytree(whole.run_dir, folder)
+        damage(folder)
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        problems = verify(folder)
+        assert len(problems) == len(expected), (name, problems)
+        for problem, words in zip(problems, expected, strict=True):
+            assert problem.startswith(f"{folder}/") and re.search(words, problem), (name, problem, words)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_a_run_whose_code_was_edited_continues_only_where_that_is_accepted(tmp_path, config):

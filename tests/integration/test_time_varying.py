@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from decentnode.launcher.report.summary import model_hash
 from decentnode.node.experiment import Experiment
+from decentnode.results.model_files import model_hash
 from decentnode.results.records import read_records
 from tests.integration.running import Run
 from tests.support.in_process import Nodes

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from decentnode.errors import StartError
+from decentnode.errors import BadInput
 from decentnode.launcher.cluster.agreement import newest_of_all
 from decentnode.launcher.recovery.checkpoint_retention import CheckpointRetention
 from decentnode.node.checkpoint import store as checkpoint
@@ -54,13 +54,24 @@ def test_two_are_there_as_soon_as_two_were_written(tmp_path):
         assert kept(tmp_path, 0) == list(range(max(0, round - 1), round + 1))
 
 
-def test_a_lost_rank_holds_up_no_deletion_and_keeps_its_last(tmp_path):
-    retention = CheckpointRetention(tmp_path, range(2), range(2))
-    save(tmp_path, retention, 1, 0, 1)
-    save(tmp_path, retention, 0, 0, 1, 2, 3)
+def test_a_lost_rank_holds_up_no_deletion_and_the_last_round_of_all_stays(tmp_path):
+    """So the run can be resumed as a whole; when the rank is back, it needs that round no more."""
+    retention = CheckpointRetention(tmp_path, range(3), [0, 1])
+    elsewhere = CheckpointRetention(tmp_path, [2], [2])
+    for rank, last in ((0, 7), (1, 1), (2, 7)):
+        save(tmp_path, retention, rank, *range(last + 1))
     retention.tend(lost=[1])
-    assert (kept(tmp_path, 0), kept(tmp_path, 1)) == ([2, 3], [1])
-    assert retention.newest_round is None
+    elsewhere.settle(retention.settled, retention.kept, retention.whole)
+    assert [kept(tmp_path, rank) for rank in range(3)] == [[1, 6, 7], [1], [1, 6, 7]]
+    assert retention.newest_round == 1
+    for rank in (0, 2):
+        save(tmp_path, retention, rank, 8, 9)
+    retention.tend(lost=[1])
+    assert (kept(tmp_path, 0), retention.newest_round) == ([1, 8, 9], 1)
+    for rank in (0, 1, 2):
+        save(tmp_path, retention, rank, 10, 11)
+    retention.tend(lost=[])
+    assert (kept(tmp_path, 0), kept(tmp_path, 1), retention.newest_round) == ([10, 11], [10, 11], 11)
 
 
 def test_only_local_ranks_are_deleted_from_and_machine_0_decides(tmp_path):
@@ -143,12 +154,12 @@ def test_the_newest_round_of_all_is_taken(offers, round):
 
 
 def test_without_a_round_of_all_it_is_reported_who_lacks_what():
-    with pytest.raises(StartError, match=r"round 10 is missing here: rank 0 has round 2; rank 2 has none$"):
+    with pytest.raises(BadInput, match=r"round 10 is missing here: rank 0 has round 2; rank 2 has none$"):
         newest_of_all({0: [1], 1: [1, 9]}, range(3))
-    with pytest.raises(StartError, match="no rank has a checkpoint"):
+    with pytest.raises(BadInput, match="no rank has a checkpoint"):
         newest_of_all({}, range(3))
     many = {0: [9]} | {rank: [1] for rank in range(1, 40)}
-    with pytest.raises(StartError, match=r"; and 34 more ranks$"):
+    with pytest.raises(BadInput, match=r"; and 34 more ranks$"):
         newest_of_all(many, range(40))
 
 

@@ -1,6 +1,7 @@
 """What a run ends with."""
 
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +15,10 @@ from decentnode.communication.launcher_link.reports import (
     Stopped,
 )
 from decentnode.errors import ExitCode
+from decentnode.launcher.report import final_lines
 from decentnode.launcher.report.final_lines import exit_code
 from decentnode.launcher.state.membership import MembershipTable
+from decentnode.results.figures.plot_process import Pictures
 from tests.launcher.test_remote_machines import IdleLauncher
 from tests.support.reported import report_to
 
@@ -116,3 +119,35 @@ def test_what_a_kill_costs_is_reported(tmp_path, saved, ended, words):
         f"a second Ctrl-C kills all at once. {outlook}"
     )
     assert lines[1:] == words
+
+
+def test_a_kill_at_a_second_signal_does_not_blame_the_nodes(tmp_path):
+    idle = IdleLauncher(tmp_path)
+    launcher, last_words = idle.launcher, [Failed(0, "killed"), Failed(1, "killed")]
+    launcher._graceful_stop.request(signal.SIGTERM)
+    launcher._graceful_stop.is_urgent = True
+    launcher._watch = lambda timeout: launcher._report_dispatcher.dispatch(last_words.pop())
+    launcher._stop_nodes()
+    (line,) = launcher.console.output.getvalue().splitlines()
+    assert line == f"killed 2 nodes at the second signal; {NOWHERE}"
+
+
+@pytest.mark.parametrize(
+    ("target", "more"),
+    [
+        (None, "rounds=N"),
+        ({"reached_round": None, "last_round": 7}, "rounds=N"),
+        ({"reached_round": 4, "last_round": 5}, "evaluation.target=null"),
+        ({"reached_round": 7, "last_round": 7}, "evaluation.target=null rounds=N"),
+    ],
+)
+def test_the_command_that_continues_a_finished_run_is_one_that_works(monkeypatch, target, more):
+    for name in ("_quality", "_target", "_privacy", "_cost", "_losses"):
+        monkeypatch.setattr(final_lines, name, lambda *_: ())
+    summary = {
+        "finished_nodes": 2, "nodes": 2, "rounds": 8, "resumable_round": None, "checkpoint_bytes": 10,
+        "target": target, "model_hash": "", "not_finite": {}, "restarted_nodes": {}, "attacker_weight": {},
+        "refused_messages": {}, "attacks": None,
+    }  # fmt: skip
+    lines = dict(final_lines.closing_lines(summary, ExitCode.OK, Path("run"), Pictures()))
+    assert lines["resume with"] == f"decentnode resume run {more} (10 B of checkpoints)"

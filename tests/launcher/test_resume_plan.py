@@ -74,6 +74,13 @@ def begun(run_dir, **state):
     return ResumePlan(run_dir)
 
 
+def record(run_dir, rank, *rounds):
+    """Writes the records of a node."""
+    (run_dir / "records").mkdir(exist_ok=True)
+    lines = [json.dumps({"rank": rank, "round": round}) + "\n" for round in rounds]
+    (run_dir / "records" / f"{rank:05d}.jsonl").write_text("".join(lines))
+
+
 def loaded(digest: str) -> SimpleNamespace:
     """An experiment whose samples have this hash."""
     return SimpleNamespace(samples=SimpleNamespace(digest=digest, form={}), metrics=CLASSIFICATION)
@@ -128,6 +135,7 @@ def test_a_machine_offers_all_that_is_good(tmp_path):
     for rank, round in ((0, 9), (0, 19), (1, 14), (1, 19)):
         state = {"seconds": float(round)}
         checkpoint.save(tmp_path / checkpoint.FOLDER, rank, round, state, RunStamp(9, 0, "ab"))
+        record(tmp_path, rank, *range(20))
     assert past.with_checkpoints(Join(0, "", "", ""), [0, 1], "ab").offers == {0: [9, 19], 1: [14, 19]}
 
 
@@ -213,8 +221,9 @@ def saved(tmp_path):
     """A run of which rank 0 is here, with a checkpoint after round 9 and a record that was cut off."""
     past = begun(tmp_path)
     checkpoint.save(tmp_path / checkpoint.FOLDER, 0, 9, {"seconds": 1.0}, RunStamp(9, 0, "ab"))
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "00000.jsonl").write_bytes(b'{"rank":0,"round":0}\n{"rank":0,"ro')
+    record(tmp_path, 0, *range(10))
+    with (tmp_path / "records" / "00000.jsonl").open("ab") as file:
+        file.write(b'{"rank":0,"ro')
     return past
 
 
@@ -222,6 +231,20 @@ def test_a_record_that_was_cut_off_keeps_nobody_from_going_on(saved):
     before = contents(saved.run_dir)
     assert saved.with_checkpoints(Join(0, "", "", ""), [0], "ab").offers == {0: [9]}
     assert contents(saved.run_dir) == before
+
+
+def test_a_checkpoint_that_records_do_not_reach_is_not_offered(saved):
+    """What is missing there would never be written again."""
+    checkpoint.save(saved.run_dir / checkpoint.FOLDER, 0, 19, {"seconds": 2.0}, RunStamp(9, 0, "ab"))
+    path = saved.run_dir / "records" / "00000.jsonl"
+    for rounds, offered in ((range(20), [9, 19]), (range(19), [9]), (range(9), None), (range(10, 20), [19])):
+        record(saved.run_dir, 0, *rounds)
+        if offered is None:
+            reason = rf"{path}: has no record of rank 0 in round 20, [^;]* \(its last one is of round 9\);"
+            with pytest.raises(BadInput, match=f"rank 0 has no checkpoint to resume from: {reason} restore"):
+                saved.with_checkpoints(Join(0, "", "", ""), [0], "ab")
+        else:
+            assert saved.with_checkpoints(Join(0, "", "", ""), [0], "ab").offers == {0: offered}
 
 
 def test_a_dataset_that_has_changed_is_reported_before_the_others_count_on_the_machine(saved):

@@ -79,7 +79,9 @@ def test_a_run_cannot_continue_as_a_whole_from_the_round_that_it_continued_from_
 
 @pytest.mark.parametrize(("finished", "is_over"), [(3, False), (4, True)])
 def test_machine_0_refuses_a_run_of_which_all_nodes_have_finished(tmp_path, finished, is_over):
-    past = past_of_machine_0(tmp_path, summary={"finished_nodes": finished, "rounds": 20})
+    past = past_of_machine_0(
+        tmp_path, summary={"finished_nodes": finished, "rounds": 20, "run_id": f"{7:016x}"}
+    )
     reason = r"all its 20 rounds; .*rounds=40" if is_over else "rank 0 has no checkpoint.*checkpoint.final"
     with pytest.raises(BadInput, match=reason):
         past.join_message()

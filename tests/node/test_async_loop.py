@@ -14,10 +14,10 @@ from decentnode.communication.inproc import LocalMessage
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
 from decentnode.errors import BadInput, DecentnodeError, PeerLeft, PeerLost, RunFailed
-from decentnode.launcher.report.summary import model_hash
 from decentnode.node.asynchronous.schedule import PeerRejoined, _written, read_schedule
 from decentnode.node.checkpoint.safetensors_io import content_of
 from decentnode.node.experiment import Experiment
+from decentnode.results.model_files import model_hash
 from decentnode.results.reader import read_events
 from decentnode.results.records import read_records
 from tests.integration.running import ROOT, Run

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from decentnode.communication.launcher_link.heartbeats import Activity
 from decentnode.communication.launcher_link.reports import Rejoined
+from decentnode.errors import StartError
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.experiment import Experiment
 from decentnode.node.rejoin import rejoin_nodes
@@ -79,7 +81,8 @@ def experiment():
 class Returned:
     """Rank 0 of nodes that were saved after some rounds of six, before its neighbors went back to others."""
 
-    def __init__(self, experiment, directory, neighbors, saved):
+    def __init__(self, experiment, directory, neighbors, saved, ended=False):
+        """`ended`: whether another node of the machine has done its last round."""
         gone = Nodes(experiment, directory).begin()
         self.models = {}
         for round in range(6):
@@ -95,6 +98,8 @@ class Returned:
         self.node.records._file.path = self.path
         self.node.checkpoints.identity = gone.identity
         self.node.checkpoints.reporter.send = self.reports.append
+        if ended:
+            self.nodes.nodes[1].scheduler.heartbeat.mark(5, Activity.END)
         rejoin_nodes([self.node], {0: [1]}, neighbors, gone.identity, 1.0)
 
     @property
@@ -130,6 +135,26 @@ def test_who_has_only_later_checkpoints_takes_a_model_before_anybody_counts_on_i
     assert back.node.training.scheduler.last_epoch == 0
     assert (back.saved, back.recorded) == ([], [0, 1, 2, 3])
     assert neighbors.asked == ["where", 1, "round"]
+
+
+class Ended(Neighbors):
+    """Neighbors that have done their last round, and closed their links."""
+
+    def locate(self, peers, enough, timeout):
+        raise StartError("no neighbor agreed on a round to rejoin in")
+
+    def rejoin(self, peers, timeout):
+        raise StartError("no neighbor agreed on a round to rejoin in")
+
+
+def test_who_comes_back_after_the_others_have_ended_ends_as_it_was_saved(experiment, tmp_path):
+    neighbors = Ended(0)
+    back = Returned(experiment, tmp_path / "run", neighbors, saved=(1, 2, 5), ended=True)
+    assert back.node.round == 5 and torch.equal(back.model, back.models[5])
+    assert (back.saved, neighbors.asked) == ([1, 2, 5], ["alone from 6"])
+    for saved, ended in (((), True), ((1,), False)):
+        with pytest.raises(StartError):
+            Returned(experiment, tmp_path / f"{ended}", Ended(0), saved=saved, ended=ended)
 
 
 def test_who_was_saved_before_the_round_that_its_neighbors_begin_keeps_that(experiment, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from decentnode.core.registry import SHARINGS
+from decentnode.errors import DecentnodeError
 from decentnode.node.checkpoint import store
 from decentnode.node.experiment import Experiment
 from tests.support.in_process import Nodes
@@ -198,3 +199,34 @@ def test_a_loss_continues_with_its_buffers(tmp_path):
         experiment_of("gossip", tmp_path, overrides=["training.loss=tests.node.test_resume:Weighted"]),
         tmp_path,
     )
+
+
+def damaged(state, path, value):
+    """A copy of the state with another value at the path; None: without it."""
+    if not path:
+        return value
+    key, *rest = path
+    inner = damaged(state.get(key, {}), rest, value)
+    return {k: v for k, v in state.items() if k != key} | ({} if inner is None else {key: inner})
+
+
+DAMAGES = {
+    "a shorter vector": (["vector"], torch.ones(1), r"\[vector\] is a tensor \[1\], not a tensor \[\d+\]"),
+    "no schedule": (["training", "scheduler"], None, "KeyError"),
+    "no place in the schedule": (["training", "scheduler", "last_epoch"], None, r"\[last_epoch\] is missing"),
+    "statistics of another layer": (
+        ["training", "module", "buffers", "9.running_mean"], torch.zeros(5), "AttributeError"),
+    "no reference of a transform": (["sharing", "chain"], {}, r"\[chain\] is empty, not known"),
+    "state that no part has": (["sharing", "extra"], torch.zeros(2), r"\[extra\] is a tensor \[2\], not"),
+    "no position in the samples": (["training", "minibatches"], {}, "KeyError"),
+}  # fmt: skip
+
+
+def test_a_state_that_is_not_whole_is_refused_and_names_what_is_wrong(tmp_path):
+    experiment = experiment_of("gossip", tmp_path)
+    node = Nodes(experiment, tmp_path / "run").begin().run(0, 3).nodes[0]
+    whole = node.snapshot()
+    for path, value, message in DAMAGES.values():
+        with pytest.raises(DecentnodeError, match=message):
+            node.restore({**whole, "node": damaged(whole["node"], path, value)})
+    node.restore(whole)

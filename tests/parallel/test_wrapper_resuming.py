@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils._pytree import tree_leaves
@@ -470,3 +471,64 @@ def test_a_group_is_ended_for_waiting_alone(monkeypatch):
     assert swap.limit == 205.0
     now[0] = 203.0
     assert swap.limit == 205.0
+
+
+# States that are not whole.
+
+
+def without(state, *path):
+    """A copy of the state without what is at the path."""
+    key, *rest = path
+    return {k: without(v, *rest) if k == key else v for k, v in state.items() if rest or k != key}
+
+
+def with_(state, value, *path):
+    key, *rest = path
+    return {**state, key: with_(state[key], value, *rest) if rest else value}
+
+
+def test_a_state_that_is_not_whole_is_refused_before_a_step(tmp_path):
+    """Torch's optimizers begin without moments where there are none, and nobody notices."""
+    run = Run(optimizer=lambda p: torch.optim.Adam(p, lr=0.05), steps=6)
+    extra, first = "_extra_state", "0.weight"
+
+    def work(model):
+        run.train(model, 0, 0, 3)
+        saved = model.state_dict()
+        dcp.save(saved, checkpoint_id=tmp_path / "saved")
+        damages = {
+            "'0.weight' is not whole: .*exp_avg_sq": without(
+                saved, extra, "optimizer", first, "state", "exp_avg"
+            ),
+            r"is not whole: \[5, 4\]: exp_avg \[5, 4\]": with_(
+                saved, torch.zeros(1), extra, "optimizer", first, "state", "exp_avg"
+            ),
+            "has no optimizer state of parameter '0.weight'": without(saved, extra, "optimizer", first),
+            "it has a parameter 'x'": with_(saved, {}, extra, "optimizer", "x"),
+            "it has no schedules": without(saved, extra, "schedules"),
+            "has a scaler, and this wrapper has no scaler": with_(saved, {"scale": 2.0}, extra, "scaler"),
+        }
+        for message, damaged in damages.items():
+            with pytest.raises(BadInput, match=message):
+                model.load_state_dict(damaged)
+        model.load_state_dict(saved)
+        run.train(model, 0, 3, 6)
+        return flat(model)
+
+    def train_on(model):
+        target = model.state_dict()
+        dcp.load(target, checkpoint_id=tmp_path / "saved")
+        with pytest.raises(
+            BadInput, match=r"\.bias' is not whole: .* was saved, .*no state is here; .*make a step"
+        ):
+            model.load_state_dict(target)
+        run.train(model, 0, 0, 1)
+        target = model.state_dict()
+        dcp.load(target, checkpoint_id=tmp_path / "saved")
+        model.load_state_dict(target)
+        run.train(model, 0, 3, 6)
+        return flat(model)
+
+    with warnings.catch_warnings(action="ignore"):  # that torch.distributed has no group
+        uninterrupted = alone(run, work)
+        assert torch.equal(alone(run, train_on), uninterrupted)

@@ -18,12 +18,13 @@ from decentnode.core.byte_counters import ByteCounters
 from decentnode.errors import BadInput
 from decentnode.graph.families import Chain
 from decentnode.launcher.cluster.scheduler import part_of
-from decentnode.launcher.report.summary import model_hash, spread, summarize
+from decentnode.launcher.report.summary import spread, summarize
 from decentnode.launcher.state.evaluation_log import EvaluationLog, Observation
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.launcher.state.run_directory import make_run_directory, unused_directory
 from decentnode.node.experiment import Experiment
 from decentnode.results.metrics import CLASSIFICATION
+from decentnode.results.model_files import model_hash
 from decentnode.results.reader import EvaluationRow, Event, read_evaluations, read_events, read_object
 from decentnode.results.records import RecordFile, Records, RoundRecord, read_records, write_atomically
 from tests.support.reported import report_to

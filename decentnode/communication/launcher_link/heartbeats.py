@@ -188,6 +188,11 @@ class HeartbeatBoard:
         return max(heartbeat.read().round for heartbeat in self._heartbeats.values())
 
     @property
+    def any_has_ended(self) -> bool:
+        """Whether some local node has done its last round."""
+        return bool((self._words[:, _ACTIVITY] == Activity.END).any())
+
+    @property
     def last_to_begin(self) -> float:
         """The latest time at which a local node started its first round; 0.0: none has."""
         return max(heartbeat.began for heartbeat in self._heartbeats.values())

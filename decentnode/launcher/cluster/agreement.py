@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from decentnode.errors import StartError
+from decentnode.errors import BadInput, StartError
 from decentnode.launcher.state.messages import RUN_STARTS, Join, Start
 from decentnode.mapping.base import Mapping
 
@@ -16,7 +16,7 @@ def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start
     """Returns the start of a new run, or of one that resumes after the newest round that all ranks have.
 
     `joins`: what each machine that is here has said; those of machine 0 decide whether a run is resumed.
-    Raises StartError where no round suits all.
+    Raises BadInput where no round suits all.
     """
     joins = dict(sorted(joins.items()))
     # A machine cannot announce handshakes or checkpoints of another one's nodes.
@@ -44,19 +44,19 @@ def agreed(joins: dict[int, Join], mapping: Mapping, absent: list[int]) -> Start
 
 
 def newest_of_all(offers: dict[int, list[int]], ranks: Iterable[int]) -> int:
-    """Returns the newest round with checkpoints of all ranks; raises StartError that names missing ones."""
+    """Returns the newest round with checkpoints of all ranks; raises BadInput that names missing ones."""
     have = {rank: sorted(set(offers.get(rank, ()))) for rank in ranks}
     shared = set.intersection(*map(set, have.values()))
     if shared:
         return max(shared)
     latest = max((rounds[-1] for rounds in have.values() if rounds), default=None)
     if latest is None:
-        raise StartError("no rank has a checkpoint to resume from")
+        raise BadInput("no rank has a checkpoint to resume from")
     lacking = [rank for rank, rounds in have.items() if latest not in rounds]
     listed = {rank: ", ".join(str(round + 1) for round in have[rank]) for rank in lacking[:MOST_NAMED]}
     named = "; ".join(f"rank {rank} has {f'round {own}' if own else 'none'}" for rank, own in listed.items())
     more = f"; and {len(lacking) - MOST_NAMED} more ranks" if len(lacking) > MOST_NAMED else ""
-    raise StartError(
+    raise BadInput(
         "there is no round that all ranks have a checkpoint of; "
         f"round {latest + 1} is missing here: {named}{more}"
     )

@@ -18,7 +18,7 @@ from decentnode.config.settings import FailureSettings
 from decentnode.core.clock import AwakeClock
 from decentnode.core.text import counted, printable
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import UNDECODABLE, StartError
+from decentnode.errors import UNDECODABLE, BadInput, StartError
 from decentnode.launcher.cluster.agreement import agreed
 from decentnode.launcher.cluster.channel import MOST_BYTES, Arrival, LauncherChannel
 from decentnode.launcher.state.messages import DECODER, Join, Note, Refuse, Start, Wait
@@ -326,8 +326,8 @@ class Rendezvous:
         """Returns the agreement of the machines that are here; informs all of the reason if there is none."""
         try:
             return agreed(self._joins, self._mapping, absent)
-        except StartError as error:
-            self._refuse(Refuse(str(error)))
+        except (BadInput, StartError) as error:
+            self._refuse(Refuse(str(error), isinstance(error, BadInput)))
 
     def _refuse(self, refusal: Refuse) -> NoReturn:
         """Sends a refusal to every machine, also to those that join within the next seconds."""

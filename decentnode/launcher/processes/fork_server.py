@@ -237,15 +237,15 @@ class ForkServerProcess:
 
     def _is_amid(self, position: int) -> bool:
         """Whether the nodes of a process are in the midst of the run, so that a restart helps."""
-        fork_context = self._fork_context
+        fork_context, heartbeats = self._fork_context, self._fork_context.heartbeats
         ranks = fork_context.experiment.processes[position].ranks
-        activities = {fork_context.heartbeats.of(rank).read().activity for rank in ranks}
+        activities = {heartbeats.of(rank).read().activity for rank in ranks}
         # A failure before the start cancels the run, and a graceful stop ends it.
         has_begun = bool(fork_context.identity.message_id) and not self._is_over
         # A node that has finished cannot repeat its rounds with neighbors that have left.
         return (
             has_begun
-            and fork_context.heartbeats.last_round == NO_LAST_ROUND
+            and (heartbeats.last_round == NO_LAST_ROUND or heartbeats.completes)
             and Activity.END not in activities
         )
 

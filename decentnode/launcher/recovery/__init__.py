@@ -1,1 +1,1 @@
-"""What outlives a launcher or a process: resume, run state, checkpoint retention, restarts."""
+"""What outlives a launcher or a process: resume, verify, run state, checkpoint retention, restarts."""

@@ -17,6 +17,11 @@ class CheckpointRetention:
         """Every rank that takes part has a checkpoint of this round or of a later one."""
         self.kept = -1
         """The second newest round that all of these have; -1: none. Checkpoints from there on stay."""
+        self.whole = -1
+        """The newest round that all ranks had when checkpoints were deleted last, lost ones included.
+
+        The run can be resumed as a whole from it, so it stays, too.
+        """
         self.problem = ""
         """The last error of a write or a deletion, until it is shown."""
         self._directory = directory
@@ -36,7 +41,7 @@ class CheckpointRetention:
 
     def receive(self, note: CheckpointsCommitted) -> None:
         """Deletes what machine 0 says is needed no more."""
-        self.settle(note.round, note.kept)
+        self.settle(note.round, note.kept, note.whole)
 
     def _note_problem(self, report: NotCheckpointed) -> None:
         self.problem = f"rank {report.rank}, round {report.round + 1}: no checkpoint: {report.reason}"
@@ -74,7 +79,8 @@ class CheckpointRetention:
         # Two rounds are kept: the newest may turn out damaged when it is read.
         shared = sorted(set.intersection(*here)) if here else []
         newest = [max(rounds, default=-1) for rounds in here]
-        return self.settle(min(newest, default=-1), shared[-2:][0] if shared else -1)
+        kept, whole = shared[-2:][0] if shared else -1, self.newest_round
+        return self.settle(min(newest, default=-1), kept, -1 if whole is None else whole)
 
     def _has_one_behind(self, lost: Collection[int]) -> bool:
         """Whether some rank has no checkpoint after the settled round, so that nothing can change.
@@ -90,16 +96,16 @@ class CheckpointRetention:
                 return True
         return False
 
-    def settle(self, round: int, kept: int) -> bool:
+    def settle(self, round: int, kept: int, whole: int = -1) -> bool:
         """Deletes local checkpoints before round `kept`, but keeps each rank's last one before `round`.
 
         A rank without a checkpoint of `kept` was lost or disconnected, and keeps only that one. If the newest
-        common round is damaged, all ranks have an earlier one.
+        common round is damaged, all ranks have an earlier one. Checkpoints of round `whole` stay.
         """
         # Both rounds only increase; a delayed message of machine 0 changes nothing.
         if round <= self.settled:
             return False
-        self.settled, self.kept = round, kept
+        self.settled, self.kept, self.whole = round, kept, whole
         # Of all ranks: other machines delete the files of theirs.
         for rounds in self._known.values():
             rounds -= set(self._unneeded(rounds))
@@ -115,4 +121,4 @@ class CheckpointRetention:
     def _unneeded(self, rounds: Collection[int]) -> list[int]:
         newest = max((round for round in rounds if round < self.settled), default=self.settled)
         first = min(newest, self.kept) if self.kept in rounds else newest
-        return [round for round in rounds if round < first]
+        return [round for round in rounds if round < first and round != self.whole]

@@ -26,6 +26,7 @@ from decentnode.config.type_check import show
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.streams import print_line
 from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.launcher.recovery.verify import RunRecords
 from decentnode.launcher.state.messages import RUN_STARTS, Join, Start
 from decentnode.launcher.state.run_directory import RunLock
 from decentnode.mapping.base import Consecutive
@@ -36,7 +37,7 @@ from decentnode.node.plugin_sources import difference, folder_of
 from decentnode.node.recording import model_records
 from decentnode.results import transcript
 from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, check_run, read_object, read_value
-from decentnode.results.records import cut_back, read_records, record_files, write_atomically
+from decentnode.results.records import cut_back, record_files, write_atomically
 
 MAY_CHANGE = (
     "rounds", "evaluation", "failures", "checkpoint", "records", "machine", "communication", "security",
@@ -93,15 +94,18 @@ class ResumePlan:
         if not path.exists():
             return
         finished, rounds = (read_value(path, key, int) for key in ("finished_nodes", "rounds"))
+        if (run_id := read_object(path).get("run_id")) != self._state["run_id"]:
+            raise BadInput(f"{path}: is of another run, {run_id}; remove it")
         target: dict[str, Any] = read_object(path).get("target") or {}
         reached, last = target.get("reached_round"), target.get("last_round")
         wanted = {target.get("metric"): target.get("value")}
+        done = last + 1 if isinstance(last, int) else rounds
+        more = f", and more rounds (for instance rounds={2 * rounds})" if self.settings.rounds <= done else ""
         if finished >= nodes and isinstance(reached, int) and wanted == self.settings.evaluation.target:
             raise BadInput(
                 f"{self.run_dir}: this run has reached its target in round {reached + 1}; "
-                "to continue, set another one, or none (evaluation.target=null)"
+                f"to continue, set another one, or none (evaluation.target=null){more}"
             )
-        done = last + 1 if isinstance(last, int) else rounds
         if finished >= nodes and self.settings.rounds <= done:
             raise BadInput(
                 f"{self.run_dir}: this run has finished all its {rounds} rounds; "
@@ -128,42 +132,44 @@ class ResumePlan:
                 f"{self.run_dir}: the code is not that of this run: {self.other_code}; {remedy}, "
                 "or continue with --accept-code-change (in Python accept_code_change=True)"
             )
-        for path in record_files(self.run_dir):
-            read_records(path)
+        records = RunRecords(self.run_dir)
         with _able_to_write(self.run_dir):
             # The same content: only a write proves that the disk accepts one.
             write_durably(self.config, [self.config.read_bytes()])
-        offers = {rank: self._good_rounds(rank, settings) for rank in ranks}
+        offers = {rank: self._good_rounds(records, rank, settings) for rank in ranks}
+        # Other machines may lack that round; what is said of a later one then is written again.
+        for round in sorted(set.intersection(*map(set, offers.values())))[-1:]:
+            for line in records.problems(round):
+                print_line(f"{line}; resume does not repair it")
         return msgspec.structs.replace(
             join, run_id=self._state["run_id"], incarnation=self._state["incarnation"],
             starts=self._state["starts"], offers=offers,
         )  # fmt: skip
 
-    def _good_rounds(self, rank: int, settings: str) -> list[int]:
+    def _good_rounds(self, records: RunRecords, rank: int, settings: str) -> list[int]:
         directory = self.run_dir / checkpoint.FOLDER
         # The run is locked, so no process is writing these files.
         checkpoint.clean_up(directory, rank)
         good, defects = [], []
         for round in checkpoint.rounds(directory, rank):
             try:
-                self._check(rank, round, settings)
+                self._check(records, rank, round, settings)
                 good.append(round)
             except BadCheckpoint as error:
                 defects.append(str(error))
         if not good:
             remedy = "begin a new run, which checkpoint.final or checkpoint.every lets continue"
-            reason = [f"there is none in {directory / f'{rank:05d}'}; {remedy}", *defects][-1]
+            reason = f"there is none in {directory / f'{rank:05d}'}; {remedy}"
+            if defects:
+                reason = f"{defects[-1]}; restore that file, or begin a new run"
             raise BadInput(f"{self.run_dir}: rank {rank} has no checkpoint to resume from: {reason}")
         for defect in defects:
-            print_line(f"{defect}; it is not used")
+            print_line(f"{defect}; this checkpoint is not used")
         return good
 
-    def _check(self, rank: int, round: int, settings: str) -> None:
-        directory = self.run_dir / checkpoint.FOLDER
-        saved = checkpoint.read(directory, rank, round)
-        path = directory / f"{rank:05d}" / f"{round:08d}.json"
-        if f"{saved.stamp.run_id:016x}" != self._state["run_id"]:
-            raise BadCheckpoint(f"{path}: is of another run, {saved.stamp.run_id:016x}")
+    def _check(self, records: RunRecords, rank: int, round: int, settings: str) -> None:
+        saved = records.read_checkpoint(rank, round, self._state["run_id"])
+        path = self.run_dir / checkpoint.FOLDER / f"{rank:05d}" / f"{round:08d}.json"
         # Other settings would continue with other numbers, without an error.
         if saved.stamp.settings != settings:
             raise BadCheckpoint(f"{path}: was made with other settings, or by another version of decentnode")

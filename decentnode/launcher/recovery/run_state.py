@@ -119,6 +119,7 @@ class RunState:
         # Machine 0 knows the checkpoints of all ranks; another machine judges by its own alone.
         is_news = (not self._machine or is_alone) and self.retention.tend(lost)
         if is_news and self._machine == 0:
-            send(CheckpointsCommitted(self.retention.settled, self.retention.kept))
+            retention = self.retention
+            send(CheckpointsCommitted(retention.settled, retention.kept, retention.whole))
         problem, self.retention.problem = self.retention.problem, ""
         return problem if problem and self._limiter.allows() else ""

@@ -122,8 +122,11 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
         yield "resume with", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
     elif (size := summary.get("checkpoint_bytes")) and code is ExitCode.OK:
-        is_at_target = summary.get("target") and summary["target"]["reached_round"] is not None
-        more = "evaluation.target=null" if is_at_target else "rounds=N"
+        target = summary.get("target") or {}
+        is_at_target = target.get("reached_round") is not None
+        # A target that is reached in the last round leaves no round to continue with.
+        has_more = is_at_target and target["last_round"] + 1 < summary["rounds"]
+        more = " ".join(["evaluation.target=null"] * is_at_target + ["rounds=N"] * (not has_more))
         yield "resume with", f"decentnode resume {run_dir} {more} ({readable_bytes(size)} of checkpoints)"
     yield "results", str(run_dir)
 

@@ -1,6 +1,5 @@
 """The files of a run on one machine: its directory, the evaluations, the summary (docs/results.md)."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
@@ -17,6 +16,7 @@ from decentnode.launcher.state.evaluation_log import EvaluationLog, by_name
 from decentnode.launcher.state.membership import MembershipTable, MemberState
 from decentnode.launcher.state.target import Target
 from decentnode.node.experiment import Experiment
+from decentnode.results.model_files import model_hash
 from decentnode.results.reader import SCHEMA, EvaluationRow
 
 NOTHING: Counter[str] = Counter()
@@ -147,12 +147,6 @@ def spread(values: Mapping[int, float | None]) -> dict[str, float] | None:
     if not known or len(known) < len(values):
         return None
     return {"mean": fmean(known), "std": pstdev(known), "min": min(known), "max": max(known)}
-
-
-def model_hash(digests: dict[int, str]) -> str:
-    """Returns one hash of all finished models: SHA-256 over their ranks and digests in rank order."""
-    text = "".join(f"{rank}:{digest}\n" for rank, digest in sorted(digests.items()))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _simulated(

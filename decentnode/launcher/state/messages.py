@@ -176,6 +176,8 @@ class CheckpointsCommitted(msgspec.Struct, frozen=True, tag="settled"):
     round: Round
     kept: Round
     """The second newest round that all of them have; checkpoints from there on stay."""
+    whole: Round = -1
+    """The newest round that all ranks have, lost ones included; its checkpoints stay, too."""
 
 
 Note = (
