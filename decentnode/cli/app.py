@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "Exit codes: 0 all nodes finished, 2 bad input, 3 finished but nodes were lost, 4 failed, 5 out of "
-    "memory, 130, 143 and 129 ended by Ctrl-C, SIGTERM and the end of the terminal. Anywhere, --debug shows "
-    "the traceback of an error."
+    "memory, 130, 143 and 129 ended by Ctrl-C, SIGTERM and the end of the terminal, 138, 140 and 152 by a "
+    "batch system's SIGUSR1, SIGUSR2 and SIGXCPU. Anywhere, --debug shows the traceback of an error."
 )
 BENCHMARKS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks"
 

@@ -27,6 +27,9 @@ ENDED_BY_SIGNAL = {
     ExitCode.INTERRUPTED: "Ctrl-C",
     ExitCode.TERMINATED: "SIGTERM",
     ExitCode.HUNG_UP: "the end of its terminal",
+    ExitCode.WARNED_BY_USR1: "SIGUSR1",
+    ExitCode.WARNED_BY_USR2: "SIGUSR2",
+    ExitCode.CPU_LIMIT: "the limit of processor time",
 }
 """The cause, as text. In these cases every active node would be named as lost."""
 Lines = Iterator[tuple[str, str]]
