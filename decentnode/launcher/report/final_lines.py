@@ -1,5 +1,6 @@
 """The last lines of a run: how it ended, its results, and where they are."""
 
+import shlex
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -123,11 +124,13 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
     elif pictures.problem:
         yield "pictures", f"none: {pictures.problem}"
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
-        yield "resume with", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
+        resume = shlex.join(["decentnode", "resume", str(run_dir)])
+        yield "resume with", f"{resume} (from round {summary['resumable_round'] + 2})"
     elif (size := summary.get("checkpoint_bytes")) and code is ExitCode.OK:
         is_at_target = summary.get("target") and summary["target"]["reached_round"] is not None
         more = "evaluation.target=null" if is_at_target else "rounds=N"
-        yield "resume with", f"decentnode resume {run_dir} {more} ({readable_bytes(size)} of checkpoints)"
+        resume = shlex.join(["decentnode", "resume", str(run_dir), more])
+        yield "resume with", f"{resume} ({readable_bytes(size)} of checkpoints)"
     yield "results", str(run_dir)
 
 
