@@ -50,15 +50,24 @@ class ExitCode(IntEnum):
     OUT_OF_MEMORY = 5
     HUNG_UP = 129
     INTERRUPTED = 130
+    WARNED_BY_USR1 = 138
+    WARNED_BY_USR2 = 140
     TERMINATED = 143
+    CPU_LIMIT = 152
 
 
 STOPPED_BY = {
     signal.SIGINT: ExitCode.INTERRUPTED,
     signal.SIGTERM: ExitCode.TERMINATED,
     signal.SIGHUP: ExitCode.HUNG_UP,
+    signal.SIGUSR1: ExitCode.WARNED_BY_USR1,
+    signal.SIGUSR2: ExitCode.WARNED_BY_USR2,
+    signal.SIGXCPU: ExitCode.CPU_LIMIT,
 }
-"""Signals that stop a run, with their exit codes; the last one is sent when its terminal closes."""
+"""Signals that stop a run, with their exit codes: 128 and the number of the signal.
+
+SIGHUP is sent when its terminal closes, the last three by batch systems before a limit of time.
+"""
 
 
 MISSING_KEY = "missing"

@@ -4,11 +4,14 @@ It is a fork of this process, so that objects of the caller need no file, and no
 process has used CUDA, a fork could not use it. The process then starts afresh, and takes plain values alone.
 """
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
+from types import FrameType
 from typing import NoReturn, TextIO, cast
 
 import msgspec
@@ -19,7 +22,7 @@ from decentnode.api.display import display_for, in_notebook
 from decentnode.api.work import CommandAnswer, CommandRequest, work_on
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import end_thread_pools
-from decentnode.errors import UNDECODABLE, BadInput
+from decentnode.errors import STOPPED_BY, UNDECODABLE, BadInput
 from decentnode.launcher.processes.launcher_process import LauncherProcess, RunProgress
 from decentnode.launcher.report.live_view import is_capable
 
@@ -32,7 +35,8 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
     """Returns what the process answers, after its end; raises the error that ended it, if one did.
 
     `shows`: whether output and progress are shown. A KeyboardInterrupt of the caller stops the run
-    gracefully, and a second one kills its nodes.
+    gracefully, and a second one kills its nodes. A signal that would end the caller, as at a batch system's
+    limit of time, stops the run first.
     """
     has_used_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if has_used_cuda and (objects := request.objects()):
@@ -54,28 +58,29 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
     os.close(answer_fd)
     os.close(output_fd)
     takers: dict[int, Callable[[bytes], object]] = {answer_end: content.extend, output_end: display.write}
-    try:
-        has_ended = False
-        while not has_ended:
-            try:
-                readable = ready([process.fd, *takers], seconds=SHOWN_EVERY)
-                for fd in takers.keys() & readable:
-                    piece = os.read(fd, PIECE)
-                    # Not at its end, which the nodes' processes may delay.
-                    takers[fd](piece) if piece else takers.pop(fd)
-                has_ended = process.fd in readable and takers.keys().isdisjoint(readable)
-                display.show(*progress.get())
-            except KeyboardInterrupt:
-                process.stop(signal.SIGINT)
-    except BaseException:
-        process.kill()
-        raise
-    finally:
-        code, _ = process.reap()
-        display.close()
-        progress.close()
-        os.close(answer_end)
-        os.close(output_end)
+    with _stopped_before_the_caller(process):
+        try:
+            has_ended = False
+            while not has_ended:
+                try:
+                    readable = ready([process.fd, *takers], seconds=SHOWN_EVERY)
+                    for fd in takers.keys() & readable:
+                        piece = os.read(fd, PIECE)
+                        # Not at its end, which the nodes' processes may delay.
+                        takers[fd](piece) if piece else takers.pop(fd)
+                    has_ended = process.fd in readable and takers.keys().isdisjoint(readable)
+                    display.show(*progress.get())
+                except KeyboardInterrupt:
+                    process.stop(signal.SIGINT)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            code, _ = process.reap()
+            display.close()
+            progress.close()
+            os.close(answer_end)
+            os.close(output_end)
     try:
         answer = msgspec.json.decode(content, type=CommandAnswer)
     except UNDECODABLE:  # It was killed.
@@ -83,6 +88,32 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
     if answer.error:
         raise getattr(errors, answer.error)(*answer.lines)
     return answer
+
+
+@contextlib.contextmanager
+def _stopped_before_the_caller(process: LauncherProcess) -> Iterator[None]:
+    """Passes on signals that would end this process; it ends by them when the run has been saved.
+
+    A signal that the caller handles or ignores is left to it, and so is everything in another thread than
+    the main one, which alone can handle signals.
+    """
+    received: list[int] = []
+
+    def pass_on(signum: int, _: FrameType | None) -> None:
+        received.append(signum)
+        process.stop(signum)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = [s for s in STOPPED_BY if is_main and signal.getsignal(s) is signal.SIG_DFL]
+    for signum in taken:
+        signal.signal(signum, pass_on)
+    try:
+        yield
+    finally:
+        for signum in taken:
+            signal.signal(signum, signal.SIG_DFL)
+        if received:
+            signal.raise_signal(received[0])
 
 
 def _start_afresh(

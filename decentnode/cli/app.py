@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "Exit codes: 0 all nodes finished, 2 bad input, 3 finished but nodes were lost, 4 failed, 5 out of "
-    "memory, 130, 143 and 129 ended by Ctrl-C, SIGTERM and the end of the terminal. Anywhere, --debug shows "
-    "the traceback of an error."
+    "memory, 130, 143 and 129 ended by Ctrl-C, SIGTERM and the end of the terminal, 138, 140 and 152 by a "
+    "batch system's SIGUSR1, SIGUSR2 and SIGXCPU. Anywhere, --debug shows the traceback of an error."
 )
 BENCHMARKS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks"
 
@@ -205,13 +205,18 @@ def keys(
         Path | None,
         typer.Option(metavar="FOLDER", help="Where they go; default: where the experiment looks for them."),
     ] = None,
+    machines: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many, where torchrun or srun starts them elsewhere."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace keys that are there.")] = False,
 ) -> None:
     """Make the keys with which the machines of an experiment authenticate each other."""
-    settings = read(config, overrides)
+    # Outside of a job nothing tells who its machines are.
+    settings = read(config, overrides if machines is None else [*(overrides or ()), "mapping=null"])
     from decentnode.cli import keys as key_report
 
-    print_lines(key_report.make(settings, config, out, force))
+    print_lines(key_report.make(settings, config, out, machines=machines, overwrite=force))
 
 
 @app.command(epilog=examples("graph"))

@@ -9,15 +9,18 @@ from decentnode.config.settings import KeyFolder, Settings
 from decentnode.mapping.base import Mapping
 
 
-def make(settings: Settings, config: Path, out: Path | None, overwrite: bool) -> Iterator[str]:
-    """Makes keys for all machines; one line for each file. Raises BadInput."""
+def make(
+    settings: Settings, config: Path, out: Path | None, machines: int | None, overwrite: bool
+) -> Iterator[str]:
+    """Makes keys for all machines, or for so many; one line for each file. Raises BadInput."""
     mapping: Mapping = settings.mapping.make()
     security = settings.security
     beside = config.parent if config.exists() else Path()  # the name of a shipped one has no folder here
     folder = out or (security.keys if isinstance(security, KeyFolder) else beside / KEY_FOLDER)
-    manifest, *secrets = make_keys(folder, len(mapping.machines), overwrite)
+    manifest, *secrets = make_keys(folder, machines or len(mapping.machines), overwrite)
     width = max(len(str(path)) for path in (manifest, *secrets))
     yield f"{manifest!s:<{width}}  for every machine; nothing in it is secret"
     for machine, path in enumerate(secrets):
-        yield f"{path!s:<{width}}  for machine {machine} ({mapping.address(machine)}) alone"
+        address = f" ({mapping.address(machine)})" if machines is None else ""
+        yield f"{path!s:<{width}}  for machine {machine}{address} alone"
     yield f"Copy them into a folder '{folder.name}' of mode 0700 there, and remove here what is for others."

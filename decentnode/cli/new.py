@@ -1,6 +1,7 @@
 """`decentnode new`: a folder with an experiment that runs, and own plug-ins for it, from templates."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def make_folder(folder: Path, parts: Sequence[str] = ()) -> Iterator[str]:
     except OSError as error:
         raise BadInput(f"{error.filename or folder}: cannot be written: {error.strerror}") from error
     yield f"{folder}: {', '.join(content)}"
-    yield f"next: cd {folder} && ./{RUN} rounds=5"
+    yield f"next: cd {shlex.quote(str(folder))} && ./{RUN} rounds=5"
 
 
 def _part_of(file: str) -> str:

@@ -1,5 +1,6 @@
 """The state of a run as text, from its launcher or afterwards from its files; requests to restart a node."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,7 +124,7 @@ def _afterwards(run_dir: Path, live: Live | None) -> Iterator[str]:
     else:
         yield f"{run_dir}: no launcher, and no record of how it ended{_last_evaluation(run_dir)}"
     if (last is None or last.kind != "ended") and any((run_dir / "checkpoints").glob("*/*")):
-        yield f"resume with: decentnode resume {run_dir}"
+        yield f"resume with: {shlex.join(['decentnode', 'resume', str(run_dir)])}"
     telling = [event for event in events if event.kind not in UNIMPORTANT]
     if telling:
         shown = telling[-MOST_EVENTS:]

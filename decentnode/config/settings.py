@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -143,8 +144,10 @@ class FailureSettings:
     """How long a broken link may take to reconnect before the peer counts as lost."""
     start_deadline: PositiveFloat = 60.0
     """Timeout of the rendezvous of all nodes."""
-    stop_deadline: PositiveFloat = 60.0
-    """Timeout for the end of all nodes after a stop was requested; the rest are killed."""
+    stop_deadline: PositiveFloat | Literal["auto"] = "auto"
+    """Timeout for the end of all nodes after a stop was requested; the rest are killed. auto: as long as
+    nodes make progress, whatever a round and the saving of all take; those that hang are killed.
+    """
     start: Annotated[str, AfterValidator(check_start)] = "all"
     """Nodes that must be present at the start: all, or at_least N; the others may join later."""
     restart: RestartSettings = RestartSettings()
@@ -154,7 +157,8 @@ class FailureSettings:
     @property
     def timeouts(self) -> Timeouts:
         """All limits that follow from these."""
-        return Timeouts(self.deadline, self.grace, self.start_deadline, stop_deadline=self.stop_deadline)
+        stop = inf if self.stop_deadline == "auto" else self.stop_deadline
+        return Timeouts(self.deadline, self.grace, self.start_deadline, stop_deadline=stop)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from decentnode.core.timeouts import Timeouts
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 
 class Clock:
     """Real, monotonic time, which does not follow changes of the wall clock."""
@@ -66,3 +68,11 @@ def seconds_since_process_start() -> float:
     ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return age - float(os.environ.get("DECENTNODE_SETUP_SECONDS", "0"))
+
+
+def boot() -> str:
+    """The kernel's id of this boot of the machine; empty where it has none."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

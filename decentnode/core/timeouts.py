@@ -22,7 +22,7 @@ class Timeouts:
     start_deadline: float
     """Start of the processes, rendezvous, hello barrier, forming of a process group, rejoin."""
     stop_deadline: float
-    """A graceful stop until nodes are killed."""
+    """A graceful stop until nodes are killed; inf: only those that hang (`hung_process`)."""
 
     # One exchange.
 
@@ -178,9 +178,18 @@ class Timeouts:
         """Exit of a process without nodes, until the launcher waits no longer."""
         return self.process_exit + self.killed
 
-    def stuck_process(self, longest: float = 0.0, starts: bool = False, evaluates: bool = False) -> float:
-        """A process without a mark, until it is reported; `longest` is its longest silence so far."""
-        return max(self.deadline, 5 * longest) + starts * self.start_deadline + evaluates * self.snapshot
+    def stuck_process(
+        self, longest: float = 0.0, starts: bool = False, evaluates: bool = False, saved_bytes: int = 0
+    ) -> float:
+        """A process without a mark, until it is reported; `longest` is its longest silence so far, and a
+        slow disk writes the `saved_bytes` of all nodes of its machine.
+        """
+        return (
+            max(self.deadline, 5 * longest)
+            + starts * self.start_deadline
+            + evaluates * self.snapshot
+            + saved_bytes / 1e7
+        )
 
     @staticmethod
     def hung_process(stuck_process: float) -> float:
@@ -222,6 +231,10 @@ class Timeouts:
     """Service of a finished rank of DecentralizedDataParallel whose store others may still read."""
     launcher_linger: ClassVar[float] = 2.0
     """Delivery of a launcher's last messages."""
+    same_interrupt: ClassVar[float] = 0.1
+    """Until a Ctrl-C after the first request to stop is another one, which kills: a person's."""
+    same_termination: ClassVar[float] = 10.0
+    """Until a SIGTERM after the first request to stop is another one, which kills."""
     announced_round: ClassVar[float] = 0.05
     """Pause at a stop, in which nodes announce a round or see that they must wait."""
     announcements: ClassVar[float] = 3.0

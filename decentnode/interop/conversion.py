@@ -67,6 +67,17 @@ class Conversion:
         """Sets a value because of an entry; default: the entry's own value."""
         self.put(key, entry.value if value is None else value, SourceLocation(entry.line))
 
+    def is_true(self, section: Mapping[str, IniEntry], key: str) -> bool:
+        """Whether a section has this key with a true value; another text than of a boolean is a defect."""
+        if key not in section:
+            return False
+        entry = section[key]
+        if entry.truth is None:
+            self.report(
+                entry.line, Defect((entry.section, key), f"must be True or False, not {quoted(entry.text)}")
+            )
+        return bool(entry.truth)
+
     def set_argument(self, value: Any, *key: str | int) -> None:
         """Sets a value of the command line, if it was given."""
         if value is not None:

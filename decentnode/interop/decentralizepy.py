@@ -188,7 +188,7 @@ def _validation(conversion: Conversion, section: Section) -> None:
 
 
 def _partition_name(conversion: Conversion, entries: IniEntry) -> str:
-    text = entries.text.capitalize() if entries.text.lower() in ("true", "false") else entries.text
+    text = entries.text if entries.truth is None else str(entries.truth)
     if text not in PARTITIONS:
         what = unknown("partition", text, list(PARTITIONS))
         conversion.report(entries.line, Defect((entries.section, entries.key), what))
@@ -222,7 +222,7 @@ def _training(conversion: Conversion, section: Section) -> None:
     elif ":" in name:
         what = "local steps of your own are no plug-in here; use Training, or the library (docs/library.md)"
         conversion.report(section["training_class"].line, Defect(("TRAIN_PARAMS", "training_class"), what))
-    epochs = "full_epochs" in section and section["full_epochs"].value is True
+    epochs = conversion.is_true(section, "full_epochs")
     for key, ours in (("rounds", "epochs_per_round" if epochs else "steps_per_round"), ("batch_size",) * 2):
         # Both are 1 in decentralizepy where they are not given.
         place = SourceLocation(section[key].line if key in section else conversion.ini.lines["TRAIN_PARAMS"])
@@ -317,8 +317,10 @@ def _option(conversion: Conversion, entry: IniEntry, scheme: Scheme) -> None:
     if entry.key.startswith("sharing_") or entry.key in CODING or not KEYS["SHARING"][entry.key].yaml:
         return
     value = entry.value
+    if entry.key in ("change_based_selection", "layerwise"):
+        value = conversion.is_true({entry.key: entry}, entry.key)
     if entry.key == "change_based_selection":
-        value = "change" if value is True else "magnitude"
+        value = "change" if value else "magnitude"
     if entry.key in scheme.keys and value is not None:
         conversion.set(entry, "sharing", *scheme.keys[entry.key], value=value)
     elif entry.key in scheme.keys:
@@ -345,7 +347,7 @@ def _change(conversion: Conversion, section: Section, scheme: Scheme) -> None:
         options = options[part]
     if options.get(scheme.by[-1]) == "magnitude":
         return
-    accumulates, mixing = (key in section and section[key].value is True for key in ACCUMULATING)
+    accumulates, mixing = (conversion.is_true(section, key) for key in ACCUMULATING)
     by = ("change" if mixing else "training") if accumulates else "round"
     if by != "change":
         conversion.set(section.get("accumulation", section["sharing_class"]), "sharing", *scheme.by, value=by)
@@ -353,8 +355,7 @@ def _change(conversion: Conversion, section: Section, scheme: Scheme) -> None:
 
 def _coding(conversion: Conversion, section: Section, scheme: Scheme) -> None:
     """Adds the transforms of `compress`."""
-    compress, named = section.get("compress"), section.get("compression_class")
-    asked = compress is not None and compress.value is True
+    asked, named = conversion.is_true(section, "compress"), section.get("compression_class")
     if scheme.codes_itself or not asked or named is None:
         why = f"{scheme.name} has a coding of its own" if scheme.codes_itself else "without compress not used"
         for entry in (section[key] for key in CODING if key in section):

@@ -40,6 +40,12 @@ class IniEntry:
             return self.text
         return _plain(found) if _is_plain(found) else self.text
 
+    @property
+    def truth(self) -> bool | None:
+        """Whether decentralizepy takes the value as true, a number as Python does; None: it is no boolean."""
+        value = self.value
+        return bool(value) if value is None or isinstance(value, int | float) else None
+
     def __str__(self) -> str:
         return printable(f"{self.section}.{self.key} = {self.text}")
 

@@ -1,6 +1,7 @@
 """Passive attacks on a run: afterwards, or in a process of their own while the nodes run."""
 
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -111,9 +112,8 @@ class AttackProcess:
         if self._child is None:
             return None
         if self.is_busy():
-            self._log_event(
-                "attacks", f"attacks are not complete; make them: decentnode attack {self._run_dir}"
-            )
+            command = shlex.join(["decentnode", "attack", str(self._run_dir)])
+            self._log_event("attacks", f"attacks are not complete; make them: {command}")
         if self._child.close() > 0:
             self._log_event("attacks", f"an attack has failed; its log: {self._child.log}")
         os.close(self._stop)

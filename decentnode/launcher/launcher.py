@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable
 from functools import partial
 from itertools import chain
+from math import isinf
 from typing import Any
 
 from decentnode.communication.launcher_link.handshakes import HandshakeBoard
@@ -65,6 +66,8 @@ PROGRESS_INTERVAL = 0.25
 """Seconds between two readings of the nodes' progress in shared memory."""
 ROWS_INTERVAL = 0.25
 """Seconds between two passes over the evaluations of all nodes, unless all seem to be there."""
+SAME_REQUEST = {signal.SIGINT: Timeouts.same_interrupt, signal.SIGTERM: Timeouts.same_termination}
+"""Seconds in which these signals repeat the first request to stop; later they ask to kill."""
 UNSEEN_END = "its process ended with the fork server"
 PIPE_BYTES = 1 << 20
 STOP_POLL_INTERVAL = 0.02
@@ -96,7 +99,8 @@ class Launcher:
         self._run_state = RunState(experiment, machine, self.run_dir, resume_plan, job, self.threads)
         self._event_log = EventLog(self.run_dir / "events.jsonl", console.line)
         self.run_id = 0
-        self._signals = 0
+        self._asked_at: float | None = None
+        """When the first Ctrl-C or SIGTERM reached this process; None: none has."""
         self._startup = self._command = self._began = 0.0
 
         # What nodes and launcher share.
@@ -148,7 +152,7 @@ class Launcher:
             machine,
             self._cluster.present,
             send=self._cluster.send,
-            deadline=settings.failures.stop_deadline,
+            deadline=settings.failures.timeouts.stop_deadline,
         )
         self._run_monitor = RunMonitor(
             settings=settings,
@@ -287,12 +291,19 @@ class Launcher:
         self._run_monitor.open(self._socket_dir, {RESTART: self._restarts.restart})
 
     def _interrupt(self, signum: signal.Signals) -> None:
-        """Asks the nodes to stop at the first signal; kills them at a second one, or before the start."""
+        """Asks the nodes to stop; kills them before the start, and where a person asks once more.
+
+        Slurm sends SIGTERM twice within milliseconds to every process of a step, torchrun passes on a Ctrl-C
+        that has reached this process, too. What warns of a limit or of the end of a terminal kills nothing.
+        """
         self._run_monitor.wake()
-        # A closed terminal may send SIGHUP twice, and a session that ends sends it after SIGTERM.
-        self._signals += not (self._signals and signum is signal.SIGHUP)
         self._graceful_stop.request(signum)
-        if self._signals > 1 or not self.run_id:
+        is_repeated = False
+        if same := SAME_REQUEST.get(signum):
+            now = time.monotonic()
+            self._asked_at = now if self._asked_at is None else self._asked_at
+            is_repeated = now - self._asked_at > same
+        if is_repeated or not self.run_id:
             self._end_at_once()
 
     def _is_stopping(self) -> bool:
@@ -516,8 +527,10 @@ class Launcher:
             saved = self._run_state.saved_by_all
             outlook = "No checkpoint exists yet: if nodes are killed, the run is lost."
             outlook = outlook if saved is None else f"After a kill, resume continues at round {saved + 2}."
-            most = f"Nodes that need more than {self._graceful_stop.deadline:g} s are killed"
-            text = f"stopping after the current round. {most}; a second Ctrl-C kills all at once. {outlook}"
+            most = self._graceful_stop.deadline
+            which = "that hang" if isinf(most) else f"that need more than {most:g} s"
+            kills = f"Nodes {which} are killed; a second Ctrl-C kills all at once"
+            text = f"stopping after the current round. {kills}. {outlook}"
             self._event_log.log("stop", text)
         while self._unresolved() and not self._graceful_stop.is_urgent:
             self._watch(STOP_POLL_INTERVAL)

@@ -1,6 +1,7 @@
-"""Exchanges the addresses of torchrun's machines: torchrun itself only publishes that of machine 0."""
+"""What torchrun's machines have in common: their addresses, of which torchrun has one, and a name."""
 
 import ipaddress
+import re
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
@@ -12,27 +13,37 @@ from decentnode.errors import MappingError, StartError
 from decentnode.mapping import stores
 from decentnode.mapping.job import SchedulerJob
 
+NAME = "name"
 
-def learned_addresses(job: SchedulerJob, seconds: float) -> list[str]:
-    """The machines' addresses, from torchrun's store: each publishes its address on the way to machine 0.
 
-    Raises StartError when one is missing after `seconds`, MappingError when two are the same.
+def agree(job: SchedulerJob, known: Sequence[str], name: str, seconds: float) -> tuple[list[str], str]:
+    """Returns the machines' addresses, and machine 0's name of the run's directory, from torchrun's store.
+
+    Each publishes its address on the way to machine 0, unless they are `known`. Raises StartError when
+    something is missing after `seconds`, MappingError when two addresses are the same.
     """
     host, port = job.rendezvous
-    keys = [f"address/{machine}" for machine in range(len(job.processes))]
+    count = len(job.processes)
+    addresses = [] if known else [f"address/{machine}" for machine in range(count)]
     is_master = job.hosts_store and job.machine == 0
     try:
         store = PrefixStore(f"decentnode/{job.identity}", stores.join(host, port, seconds, is_master))
-        for machine, address in _own_addresses(job).items():
-            store.set(keys[machine], address)
-        store.wait(keys, timedelta(seconds=seconds))
-        addresses = [store.get(key).decode("ascii", "replace") for key in keys]
-        stores.part(store, len(keys), is_master, seconds=seconds)
+        for machine, address in ({} if known else _own_addresses(job)).items():
+            store.set(addresses[machine], address)
+        if job.machine == 0:
+            store.set(NAME, name)
+        store.wait([*addresses, NAME], timedelta(seconds=seconds))
+        learned = [store.get(key).decode("ascii", "replace") for key in addresses]
+        agreed = store.get(NAME).decode("ascii", "replace")
+        stores.part(store, count, is_master, seconds=seconds)
     except (RuntimeError, OSError, StartError) as error:
         reason = first_line(error)[:200]
         where = f"at {host}:{port} within {seconds:.0f} s"
         raise StartError(f"torchrun: not all machines published their addresses {where}: {reason}") from error
-    return _checked(addresses)
+    # The store authenticates nobody, so what it says must not lead to another folder.
+    if not re.fullmatch(r"\w[\w.-]{0,200}", agreed, re.ASCII):
+        raise StartError(f"torchrun: machine 0 published no name of a directory but '{agreed[:40]}'")
+    return [*known] or _checked(learned), agreed
 
 
 def _own_addresses(job: SchedulerJob) -> dict[int, str]:

@@ -49,8 +49,8 @@ MOST_RECORD_FILES = 256
 """The nodes of a process that have files of records of their own; more of them share one."""
 OBJECTS_PER_NODE = 100
 """New objects of a node between two collections of garbage: about those of two rounds."""
-PRINT_STACKS = signal.SIGUSR1
-"""Makes a process write the stacks of all threads to its log, whatever it is doing."""
+PRINT_STACKS = signal.SIGQUIT
+"""Makes a process write the stacks of all threads to its log, whatever it is doing, as in a JVM."""
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,24 @@ class RunEntry(msgspec.Struct):
     """The label of the variant on each axis."""
     seed: int
     alone: bool = False
-    """Whether no other run of the sweep had the machine meanwhile; otherwise its seconds mean little."""
+    """Whether no other run of the study had the machine meanwhile; otherwise its seconds mean little."""
     wall_seconds: float | None = None
     """Seconds of the whole process, with start and end; None before it has ended."""
     cpu_seconds: float | None = None
     """Processor time of all its processes; None before the end."""
     exit_code: int | None = None
     """The exit code of the run; None before the end."""
+    boot: str = ""
+    """Identifies the machine since its start: its kernel's boot."""
+    began: float = 0.0
+    """When the process began, by `time.monotonic` of this boot."""
+
+    def overlaps(self, other_entry: "RunEntry", is_running: bool) -> bool:
+        """Whether both had the same machine at some time; `is_running`: whether the other one still does."""
+        if not self.boot or self.boot != other_entry.boot:
+            return False
+        ended, other_ended = (one.began + (one.wall_seconds or 0.0) for one in (self, other_entry))
+        return other_entry.began < ended and (is_running or self.began < other_ended)
 
     def save(self, run_dir: Path) -> None:
         """Writes the file; raises OSError."""

@@ -23,7 +23,8 @@ from decentnode.api import display, process
 from decentnode.config import loader
 from decentnode.config.python_source import document_of, passed_plugin
 from decentnode.core.registry import MODELS, SHARINGS
-from decentnode.errors import BadInput, ConfigError
+from decentnode.errors import STOPPED_BY, BadInput, ConfigError
+from decentnode.results.reader import read_object
 from decentnode.sharing import Gossip
 from tests.support.pages import blocks
 
@@ -210,6 +211,28 @@ def test_ctrl_c_stops_gracefully(tmp_path, monkeypatch, capfd, request):
     (directory,) = tmp_path.glob("runs/*")
     assert decentnode.Run(directory).state == "incomplete"
     assert "stopping after the current round" in capfd.readouterr().out
+
+
+def test_a_signal_that_ends_the_caller_stops_the_run_first(tmp_path, monkeypatch):
+    """As Slurm sends it at a limit of time, to all processes of a step: a batch script may be a program."""
+    monkeypatch.chdir(tmp_path)
+    pid = os.fork()
+    if pid == 0:
+        for signum in STOPPED_BY:
+            signal.signal(signum, signal.SIG_DFL)
+        decentnode.run(QUICKSTART, rounds=100_000, communication="inproc", evaluation=QUIET, progress=False)
+        os._exit(0)
+    limit = time.monotonic() + 60
+    while not any(file.stat().st_size for file in tmp_path.glob("runs/*/records/*")):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    for signum in (signal.SIGTERM, signal.SIGCONT, signal.SIGTERM):
+        os.kill(pid, signum)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    (directory,) = tmp_path.glob("runs/*")
+    summary = read_object(directory / "summary.json")
+    assert summary["stopped_nodes"] == 16 and summary["resumable_round"] is not None
 
 
 def test_a_process_that_has_used_cuda_starts_a_new_one(tmp_path, monkeypatch, capfd):

@@ -5,14 +5,17 @@
 
 import json
 import os
+import shlex
 import stat
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zmq
+from typer.testing import CliRunner
 
 from decentnode.cli import doctor
+from decentnode.cli.app import app
 from decentnode.communication.security import curve as security
 from decentnode.communication.security import key_files as keys
 from decentnode.config import loader as config
@@ -220,6 +223,15 @@ class TestPreflight:
         settings = self.load(experiment, mapping(NEAR))
         assert settings.security == KeyFolder(tmp_path / "elsewhere")
         assert preflight.credentials(settings, 0).machine == 0
+
+    def test_the_line_about_another_number_of_machines_has_a_command_that_helps(self, experiment, tmp_path):
+        """Also in a job's log, where the shell that reads it is outside of the job."""
+        keys.make_keys(tmp_path / "keys", 2)
+        line = refusal(keys.load_credentials, tmp_path / "keys", 0, 3)
+        command = line.partition("make new keys: decentnode ")[2].replace("CONFIG.yaml", str(experiment))
+        result = CliRunner().invoke(app, shlex.split(command), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        assert keys.load_credentials(tmp_path / "keys", 2, 3).machine == 2
 
     def test_the_saved_configuration_means_the_same(self, experiment, tmp_path):
         keys.make_keys(tmp_path / "keys", 2)

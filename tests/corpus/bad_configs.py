@@ -868,7 +868,7 @@ deadline: .inf | 17 failures.deadline | .inf is not a finite number
 deadline: 60s | 17 failures.deadline | must be a number > 0, not '60s'
 grace: -1 | 17 failures.grace | must be a number >= 0, not -1
 start_deadline: 0 | 17 failures.start_deadline | must be a number > 0, not 0
-stop_deadline: 0 | 17 failures.stop_deadline | must be a number > 0, not 0
+stop_deadline: 0 | 17 failures.stop_deadline | must be a number > 0 or 'auto', not 0
 start: most | 17 failures.start | must be 'all' or 'at_least N' with the number of nodes, not 'most'
 start: at_least 0
     | 17 failures.start | must be 'all' or 'at_least N' with the number of nodes, not 'at_least 0'

@@ -75,6 +75,10 @@ partition_niid = iid\nvalidation_source = test
 partition_niid = iid\nvalidation_source = Tset\nvalidation_size = 0.1
     | 11 DATASET.validation_source | unknown part; did you mean 'test'?
 
+= full_epochs = False
+full_epochs = T | 22 TRAIN_PARAMS.full_epochs | must be True or False, not 'T'
+full_epochs = 'False' | 22 TRAIN_PARAMS.full_epochs | must be True or False, not ''False''
+
 = SGD
 SDG | 15 training.optimizer.name | unknown optimizer 'SDG'; did you mean 'SGD'? (known: ...)
 

@@ -1,5 +1,6 @@
 """What really happens when processes die, hang, raise, or are told to stop."""
 
+import contextlib
 import os
 import re
 import signal
@@ -134,17 +135,20 @@ def test_a_signal_ends_everything(tmp_path, signum, code):
     assert "continuing without" not in run.text
 
 
-def test_a_terminal_that_closes_may_say_so_twice(tmp_path):
-    """As a shell does that ends with it: the nodes are saved all the same."""
-    run = Run(tmp_path / "run", [*LONG, "sharing.pace=0.3"])
+def test_all_signals_of_a_scheduler_to_all_processes_are_one_request_to_stop(tmp_path):
+    """A warning of a batch system, its limit of time, and the end of its terminal: nodes are saved."""
+    run = Run(tmp_path / "run", [*LONG, "sharing.pace=0.3", "evaluation.background=1"])
     run.wait_for_round(1)
-    run.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: "stopping after" in run.text, 60, lambda: run.story)
-    for _ in range(2):
-        run.process.send_signal(signal.SIGHUP)
-        time.sleep(0.05)
-    assert run.wait(60) == 143, run.text
+    tree = run.tree()
+    for name in ("USR1", "USR1", "USR2", "XCPU", "TERM", "CONT", "TERM", "CONT", "TERM", "HUP", "HUP"):
+        for pid in (run.process.pid, *tree):
+            # The last ones may have ended by then.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.Signals[f"SIG{name}"])
+        time.sleep(0.01)
+    assert run.wait(60) == 138, run.text
     assert run.summary["stopped_nodes"] == 4 and run.summary["resumable_round"] is not None
+    assert "stopped by SIGUSR1 after round" in run.text and "did not finish in time" not in run.text
 
 
 def test_a_terminal_that_closes_ends_no_run_under_nohup(tmp_path):

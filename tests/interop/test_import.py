@@ -272,6 +272,14 @@ def test_graphs_in_both_formats_and_by_a_degree(imported) -> None:
     ("old", "new", "key", "value"),
     [
         ("full_epochs = False", "full_epochs = True", "training.epochs_per_round", 3),
+        # As decentralizepy reads it: a number, and then what Python takes as true.
+        ("full_epochs = False", "full_epochs = 1", "training.epochs_per_round", 3),
+        ("full_epochs = False", "full_epochs = 0x2", "training.epochs_per_round", 3),
+        ("full_epochs = False", "full_epochs = on", "training.epochs_per_round", 3),
+        ("full_epochs = False", "full_epochs = 0", "training.steps_per_round", 3),
+        ("full_epochs = False", "full_epochs = 0.0", "training.steps_per_round", 3),
+        ("full_epochs = False", "full_epochs = None", "training.steps_per_round", 3),
+        ("full_epochs = False", "full_epochs =", "training.steps_per_round", 3),
         ("full_epochs = False\n", "", "training.minibatches", "reshuffle"),
         (
             "s = CIFAR10\nmodel_class = LeNet",
@@ -287,6 +295,9 @@ def test_graphs_in_both_formats_and_by_a_degree(imported) -> None:
         ("alpha = 1\n", "", "dataset.partition.alpha", 100),
         ("= dirichlet\nalpha = 1", "= kshard\nshards = 4", "dataset.partition.labels_per_node", 4),
         ("= dirichlet\nalpha = 1", "= True\nshards = 2", "dataset.partition.name", "shards"),
+        ("= dirichlet\nalpha = 1", "= 1\nshards = 2", "dataset.partition.name", "shards"),
+        ("= dirichlet\nalpha = 1", "= 0", "dataset.partition.name", "iid"),
+        ("= dirichlet\nalpha = 1", "= No", "dataset.partition.name", "iid"),
         ("= dirichlet", "= iid", "dataset.partition.name", "iid"),
         ("= dirichlet", "= simple\ntest_batch_size = 32", "evaluation.batch_size", 32),
         (
@@ -327,7 +338,9 @@ def test_a_key_becomes_ours(old, new, key, value, imported) -> None:
     ("more", "by"),
     [
         ("accumulation = True\naccumulate_averaging_changes = True\n", "change"),
+        ("accumulation = 1\naccumulate_averaging_changes = on\n", "change"),
         ("accumulation = True\n", "training"),
+        ("accumulation = 1\naccumulate_averaging_changes = 0\n", "training"),
         ("accumulation = False\naccumulate_averaging_changes = True\n", "round"),
         ("", "round"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from decentnode.config import loader
 from decentnode.core import process_setup
-from decentnode.errors import BadInput
+from decentnode.errors import STOPPED_BY, BadInput
 from decentnode.launcher import preflight
 from decentnode.launcher.processes import control_groups
 
@@ -91,7 +91,8 @@ def test_a_kernel_without_pidfds_is_named(monkeypatch):
 
 
 def test_signals_that_the_parent_ignores_stay_ignored_but_the_end_of_a_child_is_seen():
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)}
+    others = {*STOPPED_BY, signal.SIGCHLD} - {signal.SIGTERM}
+    before = {s: signal.getsignal(s) for s in others}
     try:
         for signum in before:
             signal.signal(signum, signal.SIG_IGN)

@@ -1,6 +1,7 @@
 """What a run ends with."""
 
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,6 +45,7 @@ def evaluated(rank, round, loss):
         ([Stopped(0, 8), Stopped(1, 8)], signal.SIGTERM, ExitCode.TERMINATED),
         ([Stopped(0, 8), Stopped(1, 8)], signal.SIGHUP, ExitCode.HUNG_UP),
         ([finished(0)], signal.SIGINT, ExitCode.INTERRUPTED),
+        ([Stopped(0, 8), Stopped(1, 8)], signal.SIGUSR1, 128 + signal.SIGUSR1),
         ([finished(0, None), finished(1, None)], None, ExitCode.FAILED),
         ([finished(0), finished(1, None)], None, ExitCode.NODES_LOST),
         # Of which the other machine has the only usable one.
@@ -57,7 +59,7 @@ def test_the_exit_code_says_how_it_ended(reports, stop_signal, code):
     membership = MembershipTable(range(2), {0: (0,), 1: (1,)}, local=[0])
     membership.start()
     report_to(membership, *reports)
-    assert exit_code(membership, stop_signal) is code
+    assert exit_code(membership, stop_signal) == code
 
 
 @pytest.mark.parametrize(("last", "code"), [(finished(2), ExitCode.OK), (Stopped(2, 8), ExitCode.TERMINATED)])
@@ -67,6 +69,36 @@ def test_elsewhere_a_signal_ends_nothing_when_the_nodes_there_have_finished(tmp_
     idle.launcher._report_dispatcher.dispatch(last)
     idle.launcher._graceful_stop.request(signal.SIGTERM)
     assert exit_code(idle.launcher.membership, idle.launcher._graceful_stop.signal) is code
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "kills"),
+    [
+        # Slurm, to every process of a step; a wrapper that passes it on; the terminal that closes with it.
+        ("TERM 0, TERM .01, TERM 4, HUP 4, HUP 5", False),
+        ("TERM 0, TERM 11", True),
+        ("INT 0, INT .2", True),
+        # A terminal to all its processes, and torchrun once more.
+        ("INT 0, INT .03", False),
+        ("TERM 0, INT 3", True),
+        ("INT 0, TERM 3", False),
+        # Warnings, however often, and then what they have warned of.
+        ("USR1 0, USR1 30, USR2 60, XCPU 61, HUP 90", False),
+        ("USR1 0, TERM 60, TERM 60.02", False),
+        ("USR1 0, INT 30, INT 31", True),
+        ("HUP 0, TERM 30", False),
+    ],
+)
+def test_only_a_person_who_asks_once_more_kills(tmp_path, monkeypatch, arrivals, kills):
+    launcher, killed = IdleLauncher(tmp_path).launcher, []
+    launcher.server = SimpleNamespace(kill=lambda: killed.append(True))
+    for name, seconds in map(str.split, arrivals.split(", ")):
+        monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: 1000.0 + float(seconds))
+        assert not killed, name
+        launcher._interrupt(signal.Signals[f"SIG{name}"])
+    monkeypatch.undo()
+    assert (bool(killed), launcher._graceful_stop.is_urgent) == (kills, kills)
+    assert launcher._graceful_stop.signal.name == f"SIG{arrivals.split()[0]}"
 
 
 def test_memory_that_runs_out_afterwards_is_not_why_a_node_was_lost_or_has_finished():

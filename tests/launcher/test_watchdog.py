@@ -146,6 +146,18 @@ def test_nodes_that_hang_in_training_are_reported_and_after_twice_that_killed(ma
     assert [*machine.watchdog.hung(machine.now)] == list(range(8))
 
 
+def test_a_slow_disk_has_the_time_that_the_checkpoints_of_a_machine_may_take(monkeypatch):
+    """Whatever is saved in one piece, and however many nodes share the disk."""
+    machine = Machine(monkeypatch)
+    machine.watchdog._saved_bytes = 1_000_000_000  # 100 s at 10 MB/s
+    machine.mark(0, Activity.CHECKPOINT, 0)
+    machine.mark(0, TRAIN, *range(1, 8))
+    machine.pass_time(DEADLINE + 98)
+    assert machine.stuck() == set(range(1, 8))
+    machine.pass_time(3)
+    assert machine.stuck() == set(range(8))
+
+
 def test_a_process_that_was_restarted_is_not_ended_for_the_one_before(machine):
     machine.mark(0, TRAIN, *range(8))
     machine.pass_time(2 * DEADLINE + 1.5)

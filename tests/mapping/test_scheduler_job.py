@@ -14,7 +14,7 @@ from decentnode.mapping import torchrun_store as addresses
 from decentnode.mapping.base import Linear
 from decentnode.mapping.environment import Environment
 from decentnode.mapping.job import SchedulerJob, expand_counts, expand_hosts, find_job, job_of_one_task
-from decentnode.mapping.torchrun_store import learned_addresses
+from decentnode.mapping.torchrun_store import agree
 from tests.integration.running import QUICKSTART
 from tests.support.processes import free_ports
 
@@ -75,8 +75,10 @@ def test_what_is_no_list_of_hosts_is_refused(text):
         expand_hosts(text)
 
 
-def test_lists_with_ranges_need_scontrol_and_others_do_not(scontrol):
+def test_lists_with_ranges_need_scontrol_and_others_do_not(scontrol, monkeypatch):
     scontrol.unlink()
+    # A Slurm may be installed here.
+    monkeypatch.setenv("PATH", str(scontrol.parent))
     assert expand_hosts("a,b") == ["a", "b"]
     # A folder of PATH may be closed to an ordinary user.
     reason = "No such file|Permission denied"
@@ -259,12 +261,12 @@ def test_a_directory_is_a_machines_own_once(tmp_path):
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_several_torchruns_on_one_host_get_an_address_each(started, host):
     started(TORCHRUN | {"MASTER_ADDR": host})
-    machines = settle(config.load(QUICKSTART)).mapping.make().machines
+    machines = settle(config.load(QUICKSTART, ["run_dir=here"])).mapping.make().machines
     assert [machine.address for machine in machines] == ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"]
 
 
-def learn(count, seconds=10.0, hosts_store=True, machines=None):
-    """What each machine learns, or the error."""
+def learn(count, seconds=10.0, hosts_store=True, machines=None, known=(), name_of="run-{}".format):
+    """What each machine learns, or the error; the clock of each shows another second."""
     port, addresses_of = free_ports(1), {}
 
     def one(machine):
@@ -272,7 +274,8 @@ def learn(count, seconds=10.0, hosts_store=True, machines=None):
             "torchrun", "test", (1,) * count, machine, rendezvous=("127.0.0.1", port), hosts_store=hosts_store
         )
         try:
-            addresses_of[machine] = learned_addresses(job, seconds)
+            addresses_of[machine], name = agree(job, known, name_of(machine), seconds)
+            assert name == name_of(0)
         except (MappingError, StartError) as error:
             addresses_of[machine] = error
 
@@ -288,6 +291,17 @@ def test_all_machines_learn_the_same_addresses(monkeypatch):
     published = {0: {}, 1: {1: "10.0.0.2", 0: "10.0.0.1"}, 2: {2: "fd00::3"}}
     monkeypatch.setattr(addresses, "_own_addresses", lambda job: published[job.machine])
     assert learn(3) == {i: ["10.0.0.1", "10.0.0.2", "fd00::3"] for i in range(3)}
+
+
+def test_machines_whose_addresses_are_known_learn_the_name_alone():
+    assert learn(3, known=["127.0.0.1"] * 3) == {i: ["127.0.0.1"] * 3 for i in range(3)}
+
+
+@pytest.mark.parametrize("name", ["../run", "/run", "a/b", "", ".", "\u00e4", "run\n"])
+def test_no_name_leads_out_of_the_folder_of_runs(name):
+    """The store authenticates nobody."""
+    errors = learn(2, known=["127.0.0.1"] * 2, name_of=lambda machine: name).values()
+    assert all("machine 0 published no name of a directory but" in str(error) for error in errors)
 
 
 def test_machines_with_one_address_are_refused():

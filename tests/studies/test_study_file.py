@@ -1,18 +1,27 @@
 """A study's file: what it may say, and one line for each thing that is wrong."""
 
+import io
+import json
 import os
+import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from decentnode.core.atomic_files import write_durably
 from decentnode.errors import BadInput, RunFailed
+from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.launcher.state.run_directory import RunLock
+from decentnode.results.run import RUNNING, Run, RunEntry, read_entry
 from decentnode.studies.axes import label_of, spread_out
 from decentnode.studies.expansion import planned_runs
 from decentnode.studies.study_file import read_study
 from decentnode.studies.sweep import command, slurm
-from decentnode.studies.sweep.directories import WHAT
+from decentnode.studies.sweep.directories import WHAT, RunDirectory, RunStatus
+from decentnode.studies.sweep.plan import SweepPlan
+from decentnode.studies.sweep.screen import SweepLines
+from decentnode.studies.sweep.sweep import Sweep
 from tests.corpus.table import fits, rows
 
 ROOT = Path(__file__).parents[2]
@@ -282,6 +291,53 @@ def test_a_slurm_array_has_a_task_for_each_run(study):
     assert "runs=(\n    rounds-4/seed-0\n    rounds-3/seed-1\n    rounds-4/seed-1\n)\n" in text
     last = text.splitlines()[-1]
     assert last.endswith("-m decentnode sweep s.yaml 'out=a b' --only \"${runs[$SLURM_ARRAY_TASK_ID]}\"")
+
+
+@pytest.mark.parametrize("name", ["a b", "a'b", "$(touch x)", "a#b", "a%jb", "\u00e4;id", "`id`"])
+def test_no_name_of_a_directory_becomes_words_of_a_batch_script(study, name):
+    """As Slurm 22.05 reads such a line: quotes as in a shell, and fields behind %."""
+    planned = study(f"seeds: 1\nout: {json.dumps(name)}\n")
+    lines = slurm.script(planned, planned_runs(planned), "decentnode sweep s.yaml").splitlines()
+    (output,) = [line for line in lines if "--output" in line]
+    path = name.replace("%", "%%")
+    assert shlex.split(output.removeprefix("#SBATCH ")) == [
+        f"--output={planned.out.parent}/{path}/slurm-%A_%a.log"
+    ]
+
+
+@pytest.mark.parametrize("name", ["a\nid", "a\rid", "a\x1b[2J", "a\\b"])
+def test_a_name_that_sbatch_cannot_read_is_refused_in_one_line(study, name):
+    planned = study(f"seeds: 1\nout: {json.dumps(name)}\n")
+    with pytest.raises(
+        BadInput, match=r"^out: '.*': sbatch reads no directory of that name, .* \(out=\.\.\.\)$"
+    ):
+        slurm.script(planned, planned_runs(planned), "decentnode sweep s.yaml")
+
+
+def test_runs_of_two_tasks_on_one_machine_did_not_have_it_alone(tmp_path, study, monkeypatch):
+    """A task of an array knows its own run: the others' entries tell, and what they say is corrected."""
+    planned = study("axes: {rounds: [3, 4, 5, 6, 7]}\nout: here\n")
+    directories = [RunDirectory(run) for run in planned_runs(planned)]
+    own, *others = [RunEntry("s", run.variant.name, {}, 0) for run in planned_runs(planned)]
+    own = msgspec.structs.replace(own, boot="a", began=100.0, wall_seconds=10.0)
+    # One before, one on another machine, one meanwhile, and one that a killed sweep has left.
+    times = [("a", 80.0, 15.0), ("b", 100.0, 10.0), ("a", 105.0, 2.0), ("a", 90.0, None)]
+    for entry, directory, (boot, began, seconds) in zip(others, directories[1:], times, strict=True):
+        directory.path.mkdir(parents=True)
+        (directory.path / "config.yaml").touch()
+        entry = msgspec.structs.replace(entry, boot=boot, began=began, wall_seconds=seconds, alone=True)
+        entry.save(directory.path)
+    paths = [directory.path for directory in directories[1:]]
+
+    def sweep(others):
+        plan = SweepPlan(planned, directories[:1], {directories[0].planned.name: RunStatus.NEW}, forecasts={})
+        return Sweep(plan, DatasetCache(), SweepLines(io.StringIO()), command="", others=others)
+
+    assert not sweep([*paths[:2], paths[3]])._shared_with_others(own)
+    assert sweep(paths)._shared_with_others(own)
+    assert [read_entry(path).alone for path in paths] == [True, True, False, True]
+    monkeypatch.setattr(Run, "state", RUNNING)
+    assert sweep(paths[3:])._shared_with_others(own)
 
 
 def test_sbatch_gets_the_array_on_its_input(tmp_path, monkeypatch):

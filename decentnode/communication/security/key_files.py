@@ -137,7 +137,8 @@ def load_manifest(folder: Path, machines: int) -> Manifest:
     manifest = _read(path, Manifest, OTHERS_WRITE, 0o644)
     count = len(manifest.machines)
     if count != machines:
-        raise BadInput(f"{path}: lists {count} machines, the mapping has {machines}; make new keys: {MAKE}")
+        remedy = f"make new keys: {MAKE} --machines {machines} --force"
+        raise BadInput(f"{path}: lists {count} machines, the mapping has {machines}; {remedy}")
     for index, listed in enumerate(manifest.machines):
         _check_listed(path, index, listed, manifest.machines[:index])
     return manifest

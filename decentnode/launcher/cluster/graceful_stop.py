@@ -2,7 +2,7 @@
 
 The launcher that receives a signal makes its nodes wait and informs machine 0, which makes all machines wait.
 Each reports the highest round that its nodes have announced; the highest of these is the last round. Nodes
-that take longer than `failures.stop_deadline` are killed by their launcher.
+that take longer than `failures.stop_deadline` are killed by their launcher; by default those that hang.
 
 A run that has reached its target ends in the same way, at the request of machine 0. Its nodes have finished,
 and are not killed.
@@ -33,7 +33,7 @@ class GracefulStop:
     send: Callable[[Note, int | None], object]
     """Sends to one machine or all."""
     deadline: float
-    """Seconds for the nodes to end."""
+    """Seconds for the nodes to end; inf: as long as they make progress."""
     signal: Signals | None = None
     """The signal that stopped the run, here or on another machine."""
     reached: int | None = None

@@ -32,21 +32,29 @@ def settle(settings: Settings) -> Settings:
     # A configuration that lists its machines overrides the job.
     if job is None:
         return settings
-    mapping = settings.mapping.make()
-    if not (addresses := known_addresses(job)):
+    mapping, addresses, run_dir = settings.mapping.make(), known_addresses(job), settings.run_dir
+    several = len(job.processes) > 1
+    if several and run_dir is None and job.label:
+        run_dir = str(Path("runs") / f"{settings.name}-{job.label}")
+    if not addresses or (several and run_dir is None):
         # Imported here, because it loads torch's network code.
-        from decentnode.mapping.torchrun_store import learned_addresses
+        from decentnode.mapping.torchrun_store import agree
 
-        addresses = learned_addresses(job, settings.failures.start_deadline)
+        # The clocks of machines differ, and a run is resumed by one directory.
+        proposed = unused_directory(settings.name).name
+        addresses, name = agree(job, addresses, proposed, settings.failures.start_deadline)
+        run_dir = settings.run_dir or str(Path("runs") / name)
+    if several and run_dir is not None:
+        run_dir = str(machine_directory(Path(run_dir), job.machine))
     machines = tuple(replace(m, address=a) for m, a in zip(mapping.machines, addresses, strict=True))
     options = {"machines": machines, "rendezvous_port": mapping.rendezvous_port}
-    place = f", the rendezvous is at port {mapping.rendezvous_port}" if len(machines) > 1 else ""
+    place = f", the rendezvous is at port {mapping.rendezvous_port}" if several else ""
     print_line(f"{job}: this is machine {job.machine}{place}")
     return replace(
         settings,
         mapping=Plugin(cls=Linear, options=options, kind="mapping", name="linear"),
         machine=job.machine if settings.machine is None else settings.machine,
-        run_dir=_run_dir(settings, job),
+        run_dir=run_dir,
     )
 
 
@@ -55,13 +63,6 @@ def this_machine(settings: Settings) -> int:
     if settings.machine is not None:
         return settings.machine
     return int(settings.mapping.make().find_machine())
-
-
-def _run_dir(settings: Settings, job: SchedulerJob) -> str | None:
-    if len(job.processes) == 1:
-        return settings.run_dir
-    named = Path("runs") / f"{settings.name}-{job.label}" if job.label else unused_directory(settings.name)
-    return str(machine_directory(Path(settings.run_dir) if settings.run_dir else named, job.machine))
 
 
 def part_of(run_dir: Path, job: SchedulerJob | None, overrides: Sequence[Override] = ()) -> Path:

@@ -43,7 +43,8 @@ class RunMonitor:
         """`machines`: how many the run has."""
         self.stragglers = StragglerTracker()
         self.memory_estimate = memory_estimate
-        self.watchdog = Watchdog(heartbeats, membership, settings.failures.timeouts)
+        limits = settings.failures.timeouts
+        self.watchdog = Watchdog(heartbeats, membership, limits, saved_bytes=memory_estimate.needed)
         # Before the first round nothing is checked.
         self.watchdog.next_check = inf
         self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

@@ -82,7 +82,11 @@ class Watchdog:
     launcher itself was suspended.
     """
 
-    def __init__(self, heartbeats: HeartbeatBoard, membership: MembershipTable, timeouts: Timeouts) -> None:
+    def __init__(
+        self, heartbeats: HeartbeatBoard, membership: MembershipTable, timeouts: Timeouts,
+        saved_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        """`saved_bytes`: at most so many are in the checkpoints of all nodes here."""
         self._heartbeats = heartbeats
         self._membership = membership
         self._beats = membership.heartbeats
@@ -91,6 +95,7 @@ class Watchdog:
         }
         self._local = {rank: position for position, ranks in membership.here.items() for rank in ranks}
         self._timeouts = timeouts
+        self._saved_bytes = saved_bytes
         self.next_check = 0.0
         """Time of the next check, on the clock of `time.monotonic`."""
         self._last_check: float | None = None
@@ -286,8 +291,9 @@ class Watchdog:
         if Activity.BEGIN in activities and self._heartbeats.last_round == UNDECIDED:
             return NEVER  # the nodes bound this wait themselves
         return self._timeouts.stuck_process(
-            watched.longest, Activity.START in activities, Activity.EVALUATE in activities
-        )
+            watched.longest, Activity.START in activities, Activity.EVALUATE in activities,
+            saved_bytes=self._saved_bytes * (Activity.CHECKPOINT in activities),
+        )  # fmt: skip
 
     def _newly_stuck(self) -> Iterable[Stuck]:
         for watched in map(self._watched.__getitem__, sorted(self._stuck)):

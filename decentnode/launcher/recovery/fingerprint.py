@@ -25,7 +25,8 @@ def neutral(settings: Settings) -> Settings:
     ports = settings.communication.make().plan.ports(1, True)
     return replace(
         settings, name="run", run_dir=None, machine=None, security="none",
-        failures=replace(FailureSettings(), on_loss=settings.failures.on_loss),
+        # The deadline is what runs before `auto` have recorded.
+        failures=replace(FailureSettings(), on_loss=settings.failures.on_loss, stop_deadline=60.0),
         checkpoint=CheckpointSettings(), records=replace(settings.records, writers=()),
         dataset=config.without_paths(settings.dataset),
         communication=_without(settings.communication, *ports),

@@ -1,5 +1,6 @@
 """The last lines of a run: how it ended, its results, and where they are."""
 
+import shlex
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ ENDED_BY_SIGNAL = {
     ExitCode.INTERRUPTED: "Ctrl-C",
     ExitCode.TERMINATED: "SIGTERM",
     ExitCode.HUNG_UP: "the end of its terminal",
+    ExitCode.WARNED_BY_USR1: "SIGUSR1",
+    ExitCode.WARNED_BY_USR2: "SIGUSR2",
+    ExitCode.CPU_LIMIT: "the limit of processor time",
 }
 """The cause, as text. In these cases every active node would be named as lost."""
 Lines = Iterator[tuple[str, str]]
@@ -120,14 +124,16 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
     elif pictures.problem:
         yield "pictures", f"none: {pictures.problem}"
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
-        yield "resume with", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
+        resume = shlex.join(["decentnode", "resume", str(run_dir)])
+        yield "resume with", f"{resume} (from round {summary['resumable_round'] + 2})"
     elif (size := summary.get("checkpoint_bytes")) and code is ExitCode.OK:
         target = summary.get("target") or {}
         is_at_target = target.get("reached_round") is not None
         # A target that is reached in the last round leaves no round to continue with.
         has_more = is_at_target and target["last_round"] + 1 < summary["rounds"]
-        more = " ".join(["evaluation.target=null"] * is_at_target + ["rounds=N"] * (not has_more))
-        yield "resume with", f"decentnode resume {run_dir} {more} ({readable_bytes(size)} of checkpoints)"
+        more = ["evaluation.target=null"] * is_at_target + ["rounds=N"] * (not has_more)
+        resume = shlex.join(["decentnode", "resume", str(run_dir), *more])
+        yield "resume with", f"{resume} ({readable_bytes(size)} of checkpoints)"
     yield "results", str(run_dir)
 
 

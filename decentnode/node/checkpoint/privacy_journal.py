@@ -10,13 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from decentnode.core.clock import boot
 from decentnode.core.line_file import LineFile
 from decentnode.errors import BadInput
 from decentnode.results.reader import read_lines
 from decentnode.results.records import KeptBeside
 from decentnode.training.privacy.base import History, PrivateSteps
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class JournalLine(msgspec.Struct):
@@ -77,11 +76,3 @@ class PrivacyJournal(KeptBeside):
         # The node continues: what it claims changes, not what it computes.
         if self._steps is not None:
             self._steps.doubt("its journal could not be written, which a resumed run would need")
-
-
-def boot() -> str:
-    """The kernel's id of this boot of the machine; empty where it has none."""
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return ""

@@ -70,7 +70,8 @@ class SweepRequest:
 def sweep(request: SweepRequest) -> ExitCode:
     """Runs what is missing; returns the exit code. Raises BadInput before anything starts."""
     study, directories, statuses = _inspect(request)
-    lock = open_study(study, bool(request.only or request.part))
+    is_part = bool(request.only or request.part)
+    lock = open_study(study, is_part)
     datasets = DatasetCache()
     plan = _plan(study, directories, statuses, datasets=datasets)
     print_lines(plan.lines())
@@ -81,7 +82,11 @@ def sweep(request: SweepRequest) -> ExitCode:
     _warm_up(plan)
     try:
         screen = sweep_screen_for(sys.stdout)
-        return Sweep(plan, datasets, screen, command=request.command).run()
+        ours = {directory.path for directory in directories}
+        others = (
+            [run.directory for run in planned_runs(study) if run.directory not in ours] if is_part else ()
+        )
+        return Sweep(plan, datasets, screen, command=request.command, others=others).run()
     finally:
         lock.release()
 

@@ -16,7 +16,17 @@ MOST_PROCESSORS = 64
 
 
 def script(study: PlannedStudy, runs: Sequence[PlannedRun], command: str) -> str:
-    """The text of a script for sbatch; `command`: the sweep, as a shell reads it."""
+    """Returns the text of a script for sbatch; raises BadInput for a directory that sbatch cannot read.
+
+    `command`: the sweep, as a shell reads it.
+    """
+    if not str(study.out).isprintable() or "\\" in str(study.out):
+        raise BadInput(
+            f"out: {str(study.out)!a}: sbatch reads no directory of that name, which has a character "
+            "of control or a backslash; name another one (out=...)"
+        )
+    # sbatch reads quotes as a shell does, and fills in what follows %.
+    log = shlex.quote(f"{str(study.out).replace('%', '%%')}/slurm-%A_%a.log")
     processors = min(MOST_PROCESSORS, max(_processes(run.settings) for run in runs))
     words = shlex.split(command)
     # Another environment may be active where the task runs.
@@ -29,8 +39,9 @@ def script(study: PlannedStudy, runs: Sequence[PlannedRun], command: str) -> str
         "#SBATCH --nodes=1",
         "#SBATCH --ntasks=1",
         f"#SBATCH --cpus-per-task={processors}",
-        f"#SBATCH --output={study.out}/slurm-%A_%a.log",
-        "# A task that reaches its limit of time is stopped gracefully, and resumes when it is requeued.",
+        f"#SBATCH --output={log}",
+        "#SBATCH --open-mode=append",
+        "# A task that reaches its limit of time is stopped gracefully, and resumes in another job.",
         "#SBATCH --signal=B:TERM@90",
         "set -euo pipefail",
         f"cd {shlex.quote(str(Path.cwd()))}",

@@ -3,13 +3,14 @@
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isnan, nan
 from pathlib import Path
 from types import FrameType
 
 import msgspec
 
+from decentnode.core.clock import boot
 from decentnode.core.polling import ready
 from decentnode.core.process_setup import signals_that_stop
 from decentnode.core.text import clock_time, counted, first_line, ratio, readable_seconds
@@ -17,7 +18,7 @@ from decentnode.errors import STOPPED_BY, BadInput, ExitCode
 from decentnode.launcher.dataset_cache import DatasetCache
 from decentnode.results import Study
 from decentnode.results.reader import read_object
-from decentnode.results.run import RunEntry
+from decentnode.results.run import RUNNING, Run, RunEntry, read_entry
 from decentnode.studies.report.tables import cost_lines
 from decentnode.studies.sweep.admission import Admission
 from decentnode.studies.sweep.directories import RunDirectory, RunStatus
@@ -36,12 +37,16 @@ MOST_LETTERS = 200
 class Sweep:
     """The runs of a study on this machine, from the first fork to the last line."""
 
-    def __init__(self, plan: SweepPlan, datasets: DatasetCache, lines: SweepLines, command: str) -> None:
-        """`command`: the words that continue this sweep."""
+    def __init__(
+        self, plan: SweepPlan, datasets: DatasetCache, lines: SweepLines, command: str,
+        others: Sequence[Path] = (),
+    ) -> None:  # fmt: skip
+        """`command`: the words that continue this sweep; `others`: runs that others may sweep meanwhile."""
         self._plan = plan
         self._datasets = datasets
         self._lines = lines
         self._command = command
+        self._others = others
         self._admission = Admission(plan.study.jobs)
         self._waiting = plan.waiting
         self._running: dict[int, tuple[ForkedRun, RunDirectory]] = {}
@@ -112,7 +117,10 @@ class Sweep:
         ports = free_ports(planned.settings, set().union(*used))
         resumes = status is RunStatus.RESUMABLE
         labels = {axis: level.label for axis, level in planned.variant.levels.items()}
-        entry = RunEntry(self._plan.study.name, planned.variant.name, labels, planned.seed)
+        entry = RunEntry(
+            self._plan.study.name, planned.variant.name, labels, planned.seed, boot=boot(),
+            began=time.monotonic(),
+        )  # fmt: skip
         start = RunStart(planned, directory.log, self._datasets, ports=ports, entry=entry, resumes=resumes)
         forked = ForkedRun(start)
         self._running[forked.fd] = forked, directory
@@ -144,10 +152,12 @@ class Sweep:
     def _finish(self, forked: ForkedRun, directory: RunDirectory, outcome: RunOutcome) -> None:
         planned = directory.planned
         entry = msgspec.structs.replace(
-            forked.entry, alone=forked.alone, wall_seconds=round(outcome.wall_seconds, 3),
+            forked.entry, wall_seconds=round(outcome.wall_seconds, 3),
             cpu_seconds=round(outcome.cpu_seconds, 3), exit_code=outcome.code,
         )  # fmt: skip
         try:
+            forked.alone &= not self._shared_with_others(entry)
+            entry.alone = forked.alone
             entry.save(directory.path)
         except OSError as error:
             self._lines.line(f"{directory.path}: its times cannot be written: {error.strerror}")
@@ -163,6 +173,23 @@ class Sweep:
             f"{self._done} of {len(self._plan.directories)}  {planned.name}: done in "
             f"{readable_seconds(outcome.wall_seconds)}{with_code}{and_left}"
         )
+
+    def _shared_with_others(self, entry: RunEntry) -> bool:
+        """Whether a run of another sweep had this machine meanwhile; its entry says so from now on, too."""
+        is_shared = False
+        for path in self._others:
+            other = read_entry(path)
+            if other is None:
+                continue
+            try:
+                is_running = other.wall_seconds is None and Run(path).state == RUNNING
+            except BadInput:  # moved aside meanwhile, or damaged
+                continue
+            if entry.overlaps(other, is_running):
+                is_shared = True
+                if other.alone:
+                    msgspec.structs.replace(other, alone=False).save(path)
+        return is_shared
 
     def _repeat_or_report(self, directory: RunDirectory, outcome: RunOutcome) -> None:
         """A failed run is repeated once, from the start."""

@@ -1,0 +1,323 @@
+"""How runs end on a real Slurm, and that each continues to the model hash of an undisturbed run.
+
+A limit of time, preemption with and without a time of grace, a requeue, SIGUSR1 for all processes and for the
+batch script alone, Ctrl-C of srun, an array of a study, and two jobs at once on the same machines.
+
+    python eval/slurm/ends.py                                   # where sbatch is, in a checkout that all see
+    python eval/slurm/ends.py --tools TOOLS                     # as root: in a Slurm that TOOLS/up.sh starts
+    python eval/slurm/ends.py --tools TOOLS --folder FOLDER     # in one that it has started in FOLDER
+
+TOOLS has `up.sh FOLDER`, `on.sh FOLDER HOST [-u USER] COMMAND...` and `down.sh FOLDER`; the user's home is in
+FOLDER. `--environment` is a virtual environment that this user may read, by default that of this Python.
+Partitions are options; `low` and `patient` are preempted by requeue from `high`, `patient` after a while.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SBATCH = "eval/slurm/run.sbatch"
+MACHINES = "mapping={name: environment, nodes_per_machine: 4}"
+CONFIG = """\
+name: ends
+rounds: {rounds}
+graph: {{name: ring, nodes: {nodes}}}
+dataset: {{name: digits, train_size: 400}}
+model: {{name: mlp, hidden: [16]}}
+sharing: {{name: "paced:Paced", pause: {pause}}}
+training: {{optimizer: {{name: SGD, lr: 0.1}}, batch_size: 16, steps_per_round: 2}}
+evaluation: {{every: 0, figures: false}}
+"""
+STUDY = "name: two\nbase: four.yaml\nseeds: 2\n"
+PAUSE, ROUNDS = 0.5, 160
+"""Longer than a minute, the shortest limit of time."""
+BEFORE = 12
+"""Rounds until a run is disturbed."""
+LIMIT = 900.0
+"""Seconds until a job that has not ended, or not begun its rounds, is a failure."""
+
+
+def answer_of(*words: str) -> str:
+    """Returns what a command prints; raises what it complains about."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout.strip()
+
+
+def waited(is_so: Callable[[], object], what: str) -> None:
+    """Waits until something is so; raises TimeoutError."""
+    limit = time.monotonic() + LIMIT
+    while not is_so():
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{what}: not within {LIMIT:.0f} s")
+        time.sleep(0.5)
+
+
+def rounds_of(run: Path) -> int:
+    """Returns how many rounds node 0 of a run has done."""
+    record = run / "records/00000.jsonl"
+    return record.read_bytes().count(b"\n") if record.exists() else 0
+
+
+def hash_of(run: Path) -> str:
+    """Returns the model hash of a finished run."""
+    summary = json.loads((run / "summary.json").read_text())
+    return str(summary["model_hash"]) if summary["finished_nodes"] else "not finished"
+
+
+class End(NamedTuple):
+    """How a job ended, and the run that it left behind, continued where it had to be."""
+
+    name: str
+    state: str
+    run: Path
+    wanted: str
+    """The hash of an undisturbed run."""
+
+
+@dataclass
+class Ends:
+    """The trials, in a folder of work that all machines see."""
+
+    work: Path
+    low: str
+    patient: str
+    high: str
+    expected: str = ""
+    """The hash of the undisturbed run."""
+
+    def submit(self, *words: str, partition: str, name: str) -> str:
+        """Submits a job; returns its number."""
+        log = f"--output={self.work}/{name}.log"
+        return answer_of("sbatch", "--parsable", f"--partition={partition}", log, *words)
+
+    def state(self, job: str) -> str:
+        """Returns the state of a job, such as RUNNING."""
+        return answer_of("squeue", "--noheader", "--states=all", f"--job={job}", "--format=%T").partition(
+            "\n"
+        )[0]
+
+    def ended(self, job: str) -> str:
+        """Waits for the end of a job; returns its last state."""
+        over = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "PREEMPTED")
+        waited(lambda: self.state(job) in over, f"end of job {job}")
+        return self.state(job)
+
+    def run_of(self, job: str) -> Path:
+        """Returns machine 0's part of the run of a job."""
+        return Path("runs") / job / "machine-0"
+
+    def begun(self, job: str, more: int = BEFORE) -> None:
+        """Waits until the run of a job has done some rounds."""
+        waited(lambda: rounds_of(self.run_of(job)) >= more, f"round {more} of job {job}")
+
+    def started(self, name: str, *options: str, partition: str | None = None) -> str:
+        """Submits the run on two machines."""
+        words = (*options, SBATCH, str(self.work / "eight.yaml"))
+        # The warning that the script asks for is not what is tried here.
+        words = words if any("signal" in word for word in options) else ("--signal=CONT@0", *words)
+        return self.submit(*words, partition=partition or self.high, name=name)
+
+    def continued(self, job: str, name: str) -> Path:
+        """Continues a run that was stopped, in a new job; returns its directory."""
+        again = self.submit(SBATCH, f"runs/{job}", partition=self.high, name=f"{name}-again")
+        state = self.ended(again)
+        if state != "COMPLETED":
+            raise RuntimeError(f"the job that continues it ended as {state}; {self.work}/{name}-again.log")
+        return self.run_of(job)
+
+    def undisturbed(self) -> None:
+        """Makes the run whose hash the others must have."""
+        words = (SBATCH, str(self.work / "eight.yaml"), "sharing.pause=0")
+        job = self.submit(*words, partition=self.high, name="whole")
+        print(f"undisturbed: {self.ended(job)}", flush=True)
+        self.expected = hash_of(self.run_of(job))
+
+    def limit_of_time(self) -> list[End]:
+        """SIGTERM twice, to every process of the step, without any warning before."""
+        job = self.started("limit", "--time=1")
+        return [End("limit of time", self.ended(job), self.continued(job, "limit"), self.expected)]
+
+    def warned(self) -> list[End]:
+        """SIGUSR1 to every process of the step."""
+        job = self.started("warned", "--time=2", "--signal=USR1@45")
+        return [End("USR1", self.ended(job), self.continued(job, "warned"), self.expected)]
+
+    def warned_script(self) -> list[End]:
+        """SIGUSR1 to the batch script alone, which has become srun."""
+        job = self.started("script", "--time=2", "--signal=B:USR1@45")
+        return [End("B:USR1", self.ended(job), self.continued(job, "script"), self.expected)]
+
+    def interrupted(self) -> list[End]:
+        """SIGINT, as srun passes on a person's Ctrl-C."""
+        job = self.started("interrupted")
+        self.begun(job)
+        answer_of("scancel", "--signal=INT", job)
+        return [End("Ctrl-C", self.ended(job), self.continued(job, "interrupted"), self.expected)]
+
+    def requeued(self) -> list[End]:
+        """A requeue by hand; the same job goes on."""
+        job = self.started("requeued", partition=self.low)
+        self.begun(job)
+        answer_of("scontrol", "requeue", job)
+        return [End("requeue", self.gone_on(job), self.run_of(job), self.expected)]
+
+    def gone_on(self, job: str) -> str:
+        """Waits until a requeued job runs again and ends; returns its last state."""
+        waited(lambda: self.state(job) == "PENDING", f"requeue of job {job}")
+        # It would wait two minutes after a requeue by hand.
+        with contextlib.suppress(RuntimeError):
+            answer_of("scontrol", "update", f"JobId={job}", "StartTime=now")
+        return f"requeued, {self.ended(job)}"
+
+    def two_at_once(self) -> list[End]:
+        """Two jobs on the same machines, each with ports, keys and folders of its own."""
+        jobs = [self.started(f"at-once-{number}") for number in range(2)]
+        return [End("two at once", self.ended(job), self.run_of(job), self.expected) for job in jobs]
+
+    def preempted(self) -> list[End]:
+        """Two jobs that make room for a third one: one is requeued at once, one ends in its time of grace.
+
+        Slurm requeues no job that has ended by itself.
+        """
+        jobs = {name: self.started(f"preempted-{name}", partition=name) for name in (self.low, self.patient)}
+        for job in jobs.values():
+            self.begun(job)
+        nodes = answer_of("sinfo", "--noheader", f"--partition={self.high}", "--format=%D")
+        words = (f"--nodes={nodes}", "--exclusive", "--wrap=srun sleep 10")
+        self.submit(*words, partition=self.high, name="third")
+        at_once, with_grace = jobs.values()
+        state = self.ended(with_grace)
+        with ThreadPoolExecutor() as pool:
+            continued = pool.submit(self.continued, with_grace, "grace")
+            return [
+                End("preemption", self.gone_on(at_once), self.run_of(at_once), self.expected),
+                End("preemption with grace", state, continued.result(), self.expected),
+            ]
+
+    def array(self) -> list[End]:
+        """A study, each of whose tasks is requeued once; the reference of each run is a single one."""
+        out, decentnode = self.work / "study", (sys.executable, "-P", "-m", "decentnode")
+        script = answer_of(*decentnode, "sweep", str(self.work / "study.yaml"), f"out={out}", "--slurm")
+        (self.work / "study.sbatch").write_text(f"{script}\n")
+        job = self.submit("--requeue", str(self.work / "study.sbatch"), partition=self.low, name="array-%a")
+        waited(lambda: [rounds_of(run) >= BEFORE for run in self.runs_of_study()] == [True] * 2, "an array")
+        tasks = [f"{job}_{task}" for task in range(2)]
+        answer_of("scontrol", "requeue", ",".join(tasks))
+        with ThreadPoolExecutor() as pool:
+            states = [*pool.map(self.gone_on, tasks)]
+        runs = self.runs_of_study()
+        return [End("array", state, run, self.single(run)) for state, run in zip(states, runs, strict=True)]
+
+    def runs_of_study(self) -> list[Path]:
+        """Returns the directories of the study's runs."""
+        return sorted(path.parent for path in (self.work / "study").glob("**/records"))
+
+    def single(self, run: Path) -> str:
+        """Returns the hash of a single, undisturbed run of the same configuration."""
+        directory = Path(tempfile.mkdtemp(dir=self.work)) / "run"
+        words = (str(run / "config.yaml"), f"run_dir={directory}", "sharing.pause=0")
+        answer_of(sys.executable, "-P", "-m", "decentnode", "run", *words)
+        return hash_of(directory)
+
+    def all(self, only: Sequence[str]) -> bool:
+        """Makes every trial, several at a time; prints a line for each, and returns whether all are right.
+
+        `only`: the names of those that are wanted; empty: all.
+        """
+        self.work.mkdir(parents=True)
+        # Jobs inherit it: a run that is resumed finds the scheme, too.
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).parent)])
+        )
+        for name, nodes in {"eight": 8, "four": 4}.items():
+            config = CONFIG.format(rounds=ROUNDS, nodes=nodes, pause=PAUSE)
+            (self.work / f"{name}.yaml").write_text(config)
+        (self.work / "study.yaml").write_text(STUDY)
+        self.undisturbed()
+        trials = (
+            self.limit_of_time, self.warned, self.warned_script, self.interrupted, self.requeued,
+            self.two_at_once, self.array,
+        )  # fmt: skip
+        with ThreadPoolExecutor() as pool:
+            verdicts = [*pool.map(self.is_right, [t for t in trials if not only or t.__name__ in only])]
+        # Alone, because the third job takes all machines.
+        return all(verdicts) and (self.is_right(self.preempted) if not only or "preempted" in only else True)
+
+    def is_right(self, trial: Callable[[], list[End]]) -> bool:
+        """Makes a trial; prints a line for each of its runs, and returns whether all are right."""
+        try:
+            ends = [(end, hash_of(end.run)) for end in trial()]
+        except (RuntimeError, OSError) as error:
+            print(f"{trial.__name__}: {error}", flush=True)
+            return False
+        for end, found in ends:
+            verdict = (
+                "the same hash" if found == end.wanted else f"{found[:12]} DIFFERS from {end.wanted[:12]}"
+            )
+            print(f"{end.name}: {end.state}, {verdict}", flush=True)
+        return all(found == end.wanted for end, found in ends)
+
+
+def in_a_slurm_of_ours(tools: Path, folder: Path | None, environment: Path, words: Sequence[str]) -> int:
+    """Runs this script as the user of a Slurm that `tools` start; returns its exit code."""
+    own = folder or Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    try:
+        if folder is None:
+            own.chmod(0o755)
+            print(answer_of(str(tools / "up.sh"), str(own)), flush=True)
+        checkout = Path(tempfile.mkdtemp(prefix="checkout-", dir=own / "home"))
+        for name in answer_of("git", "-C", str(ROOT), "ls-files").splitlines():
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, checkout / name)
+        (checkout / ".venv").symlink_to(environment)
+        owner = (own / "home").stat()
+        for path in (checkout, *checkout.rglob("*")):
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        there = 'cd "$1" && export PYTHONPATH="$1" && shift && exec .venv/bin/python eval/slurm/ends.py "$@"'
+        user = (own / "home").owner()
+        command = [str(tools / "on.sh"), str(own), "login", "-u", user]
+        return subprocess.run(
+            [*command, "sh", "-c", there, "sh", str(checkout), *words], check=False
+        ).returncode
+    finally:
+        if folder is None:
+            subprocess.run([str(tools / "down.sh"), str(own)], check=False)
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def main() -> int:
+    """Returns 0 if every run ended with the hash of an undisturbed one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tools", type=Path, help="the folder of up.sh, on.sh and down.sh")
+    parser.add_argument("--folder", type=Path, help="of a Slurm that up.sh has started")
+    parser.add_argument("--environment", type=Path, default=Path(sys.prefix), help="with bin/activate")
+    for partition in ("low", "patient", "high"):
+        parser.add_argument(f"--{partition}", default=partition, help=f"the partition (default: {partition})")
+    parser.add_argument("--only", action="append", default=[], help="one trial by name; may be repeated")
+    given = parser.parse_args()
+    partitions = {name: getattr(given, name) for name in ("low", "patient", "high")}
+    if given.tools:
+        words = [f"--{name}={value}" for name, value in partitions.items()]
+        words += [f"--only={name}" for name in given.only]
+        return in_a_slurm_of_ours(given.tools.absolute(), given.folder, given.environment.absolute(), words)
+    work = Path("runs").absolute() / f"ends-{os.getpid()}"
+    os.chdir(ROOT)
+    return 0 if Ends(work, **partitions).all(given.only) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
