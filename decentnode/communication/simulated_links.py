@@ -1,7 +1,7 @@
 """Links in virtual time: what is on the way over each of them, and what happens when one is down.
 
 A link is down while one of its ends is offline, or a fault cuts it. What is on the way then waits for the
-link, and is sent again when it is up, as TCP does. When a cause has lasted for `grace` seconds the link is
+link, and continues when it is up, as TCP does. When a cause has lasted for `grace` seconds the link is
 broken: what waited is lost, and both ends count each other as lost, an offline one as soon as it is back.
 So this failure detector looks at links, never at silence: a slow transfer is no failure. From there on the
 edge is that of real runs (`peers/edges.py`): when the link is up again, its ends agree on a round.
@@ -30,6 +30,7 @@ from decentnode.core.payload import Payload
 from decentnode.errors import PeerLost
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.delivery_log import DeliveryLog
+from decentnode.simulation.fair import Flow
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Network
 from decentnode.simulation.outages import NEVER, Interval, Outages, crash
@@ -43,9 +44,10 @@ class PendingMessage:
     """A message on the way."""
 
     size: int
+    """The bytes that have not arrived."""
     deliver: Callable[[], object]
-    is_invalidated: bool = False
-    """Whether the link went down under it: it is sent again, or lost."""
+    flow: Flow | None = None
+    """What the network made of it, since it was sent."""
 
 
 class SimulatedLinks:
@@ -121,7 +123,8 @@ class SimulatedLinks:
                 self._waiting_messages[link].append(message)
             return
         self._messages_on_the_way[link].append(message)
-        self._network.send(self._loop, now, source, target, size, partial(self._arrive, link, message))
+        arrive = partial(self._arrive, link, message)
+        message.flow = self._network.send(self._loop, now, source, target, size, arrive)
 
     def deliver_at_once(
         self, source: int, targets: list[int], deliver: Callable[[list[int]], object]
@@ -139,9 +142,8 @@ class SimulatedLinks:
         return True
 
     def _arrive(self, link: tuple[int, int], message: PendingMessage) -> None:
-        if not message.is_invalidated:
-            self._messages_on_the_way[link].remove(message)
-            message.deliver()
+        self._messages_on_the_way[link].remove(message)
+        message.deliver()
 
     def tell(self, source: int, target: int, tell: Callable[[], object]) -> None:
         """Does at once what costs no time, such as an acknowledgement; over a link that is down, later."""
@@ -270,11 +272,13 @@ class SimulatedLinks:
             peer.step(PeerEvent.LOSE, _lost(other))
 
     def _stop(self, rank: int, peer: int) -> None:
-        """Lets what is on the way between two nodes wait."""
+        """Lets what is on the way between two nodes wait, and use no link meanwhile."""
         for link in ((rank, peer), (peer, rank)):
             for message in self._messages_on_the_way.pop(link, ()):
-                message.is_invalidated = True
-                self._waiting_messages[link].append(PendingMessage(message.size, message.deliver))
+                if message.flow is not None:
+                    now = self._clock.nanoseconds
+                    message.size = self._network.withdraw(self._loop, now, message.flow)
+                self._waiting_messages[link].append(message)
 
     def _break(self, rank: int, peer: int) -> None:
         if (pair := _pair(rank, peer)) in self._broken:
