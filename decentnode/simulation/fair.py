@@ -85,6 +85,8 @@ class Flow:
     """Bits per second at most, or infinite."""
     weight: float
     deliver: Callable[[], object]
+    transmissions: int = 1
+    """How often it is sent until it arrives."""
     is_withdrawn: bool = False
     """Whether its link went down under it: it uses nothing any more, and is never delivered."""
     first: int = NEVER

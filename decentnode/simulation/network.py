@@ -94,7 +94,7 @@ class Network:
         if self.jitter:
             travel += self.random.exponential(self.jitter)
         transmissions = 1 if not self.loss else int(self.random.geometric(1.0 - self.loss))
-        flow = Flow(source, target, bits, limit, weight, deliver)
+        flow = Flow(source, target, bits, limit, weight, deliver, transmissions)
         if self.model == "fair":
             # What is lost has used its links, and is missed after a round trip.
             flow.bits *= transmissions

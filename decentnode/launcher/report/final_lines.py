@@ -121,11 +121,18 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
         yield "pictures", f"none: {pictures.problem}"
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
         yield "resume with", f"decentnode resume {run_dir} (from round {summary['resumable_round'] + 2})"
+        yield from _resume_differs(summary)
     elif (size := summary.get("checkpoint_bytes")) and code is ExitCode.OK:
         is_at_target = summary.get("target") and summary["target"]["reached_round"] is not None
         more = "evaluation.target=null" if is_at_target else "rounds=N"
         yield "resume with", f"decentnode resume {run_dir} {more} ({readable_bytes(size)} of checkpoints)"
+        yield from _resume_differs(summary)
     yield "results", str(run_dir)
+
+
+def _resume_differs(summary: dict[str, Any]) -> Lines:
+    if reason := summary.get("resume_differs"):
+        yield "", f"its models will differ from those of an uninterrupted run: {reason}"
 
 
 def _quality(summary: dict[str, Any]) -> Lines:
