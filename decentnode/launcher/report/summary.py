@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import torch
 
-from decentnode.communication.base import Communication
 from decentnode.communication.launcher_link.reports import Finished
 from decentnode.core.streams import log_name
 from decentnode.core.version import __version__
@@ -79,7 +78,7 @@ def summarize(
         "stopped_nodes": len(membership.ranks(MemberState.STOPPED)),
         "resumable_round": resumable,
         "checkpoint_bytes": kept_bytes,
-        "resume_differs": _why_resume_differs(experiment),
+        "resume_differs": settings.why_resume_differs,
         "lost_nodes": {str(r): membership.members[r].error for r in lost},
         "lost_logs": {str(r): log_name(experiment.processes[experiment.home[r]].ranks[0]) for r in lost},
         "components": components_without(experiment.graph.graph, lost) if lost else [],
@@ -110,22 +109,6 @@ def summarize(
         "peak_memory_mb": sum(by_process.values()) + beside_mb if finished else None,
         "peak_memory_mb_per_node": spread({rank: f.memory_mb for rank, f in finished.items()}),
     }
-
-
-def _why_resume_differs(experiment: Experiment) -> str | None:
-    """Returns why a resumed run has other models than one that was not interrupted; None: it has the same."""
-    settings, training = experiment.settings, experiment.settings.training
-    if settings.time_model.is_asynchronous:
-        return "steps and messages in progress are not saved"
-    plugins = [settings.sharing.make(), training.privacy.make() if training.privacy else None]
-    if any(getattr(plugin, "generator", None) == "secure" for plugin in plugins):
-        return "generator: secure draws other numbers"
-    communication: Communication = settings.communication.make()
-    if communication.plan.simulation and settings.faults:
-        return "nodes that faults put at different times continue together"
-    if training.seconds_per_round is not None and not communication.plan.simulation:
-        return "the steps of a round depend on the speed of machines"
-    return None
 
 
 def _privacy(
