@@ -59,8 +59,9 @@ class Simulated(Communication):
     """The mean of an exponential time that is added to each latency."""
     loss: Annotated[float, Ge(0), Lt(1)] = 0.0
     """The probability that a transmission is lost; it is repeated after a round trip."""
-    network_model: Model = "queue"
-    """delay: links are not shared. queue: first in, first out at uplink and downlink. fair: max-min fair."""
+    network_model: Model = "fair"
+    """fair: links are shared max-min fairly, as in SimGrid. queue: first in, first out at uplink and
+    downlink, in less processor time. delay: links are not shared."""
     tcp: TcpModel | None = None
     """What TCP makes of latencies and rates, as SimGrid's models CM02 and LV08 have it; null: nothing."""
     seed: int = 0
@@ -117,7 +118,9 @@ class Simulated(Communication):
     @property
     def most_flows(self) -> int | None:
         """The most directed links that may carry messages at once; None: any number."""
-        return MOST_FLOWS if self.network_model == "fair" else None
+        limits = (self.uplink, self.downlink, self.bandwidth, self.tcp)
+        is_limited = any(limit is not None for limit in limits)
+        return MOST_FLOWS if self.network_model == "fair" and is_limited else None
 
     def network_of(self, nodes: int) -> Network:
         """Returns the network of so many nodes; raises BadInput where an option does not fit them."""

@@ -1,7 +1,7 @@
 """Links in virtual time: what is on the way over each of them, and what happens when one is down.
 
 A link is down while one of its ends is offline, or a fault cuts it. What is on the way then waits for the
-link, and is sent again when it is up, as TCP does. When a cause has lasted for `grace` seconds the link is
+link, and continues when it is up, as TCP does. When a cause has lasted for `grace` seconds the link is
 broken: what waited is lost, and both ends count each other as lost, an offline one as soon as it is back.
 So this failure detector looks at links, never at silence: a slow transfer is no failure. From there on the
 edge is that of real runs (`peers/edges.py`): when the link is up again, its ends agree on a round.
@@ -25,11 +25,12 @@ from decentnode.communication.peers.peers import Peers, PeersByRank
 from decentnode.communication.peers.rejoin import first_of
 from decentnode.communication.routes import Route, RoutedEndpoint
 from decentnode.communication.wire import Header, Kind
-from decentnode.core.byte_counters import HEADER_BYTES
+from decentnode.core.byte_counters import HEADER_BYTES, ByteCounters
 from decentnode.core.payload import Payload
 from decentnode.errors import PeerLost
 from decentnode.simulation.clock import SECOND, VirtualClock
 from decentnode.simulation.delivery_log import DeliveryLog
+from decentnode.simulation.fair import Flow
 from decentnode.simulation.loop import VirtualLoop
 from decentnode.simulation.network import Network
 from decentnode.simulation.outages import NEVER, Interval, Outages, crash
@@ -43,9 +44,12 @@ class PendingMessage:
     """A message on the way."""
 
     size: int
+    """The bytes that have not arrived."""
     deliver: Callable[[], object]
-    is_invalidated: bool = False
-    """Whether the link went down under it: it is sent again, or lost."""
+    counters: ByteCounters | None
+    """Those of the sender, where it counts the message."""
+    flow: Flow | None = None
+    """What the network made of it, since it was sent."""
 
 
 class SimulatedLinks:
@@ -57,6 +61,8 @@ class SimulatedLinks:
     ) -> None:  # fmt: skip
         """`peers`: those of each node, as they are made; `grace`: seconds until a link breaks."""
         self.edges: dict[int, EdgeProtocol] = {}
+        self.counters: dict[int, ByteCounters] = {}
+        """By rank those of its endpoint."""
         self.delivery_log: DeliveryLog | None = None
         """Where deliveries are written, if they are."""
         self._peers = peers
@@ -97,8 +103,9 @@ class SimulatedLinks:
         """Whether some link may be down at some time."""
         return bool(self._outages)
 
-    def join(self, rank: int, peers: Peers) -> None:
+    def join(self, rank: int, peers: Peers, counters: ByteCounters) -> None:
         """Takes in a node."""
+        self.counters[rank] = counters
         self.edges[rank] = EdgeProtocol({rank: peers}, self.send_control, partial(self.is_up, rank))
 
     def is_up(self, rank: int, peer: int) -> bool:
@@ -109,19 +116,30 @@ class SimulatedLinks:
 
     # Messages.
 
-    def carry(self, source: int, target: int, size: int, deliver: Callable[[], object]) -> None:
-        """Brings so many bytes over a link; calls `deliver` when they are there."""
+    def carry(
+        self, source: int, target: int, size: int, deliver: Callable[[], object],
+        counters: ByteCounters | None = None,
+    ) -> None:  # fmt: skip
+        """Brings so many bytes over a link; calls `deliver` when they are there.
+
+        `counters`: count what is sent again after a loss, where they have counted the message.
+        """
         now = self._clock.nanoseconds
         if not self._outages:
-            self._network.send(self._loop, now, source, target, size, deliver)
+            flow = self._network.send(self._loop, now, source, target, size, deliver)
+            if counters is not None:
+                counters.count_repeated((flow.transmissions - 1) * size)
             return
-        message, link = PendingMessage(size, deliver), (source, target)
+        message, link = PendingMessage(size, deliver, counters), (source, target)
         if not self.is_up(source, target):
             if _pair(source, target) not in self._broken:
                 self._waiting_messages[link].append(message)
             return
         self._messages_on_the_way[link].append(message)
-        self._network.send(self._loop, now, source, target, size, partial(self._arrive, link, message))
+        arrive = partial(self._arrive, link, message)
+        message.flow = self._network.send(self._loop, now, source, target, size, arrive)
+        if counters is not None:
+            counters.count_repeated((message.flow.transmissions - 1) * size)
 
     def deliver_at_once(
         self, source: int, targets: list[int], deliver: Callable[[list[int]], object]
@@ -139,9 +157,8 @@ class SimulatedLinks:
         return True
 
     def _arrive(self, link: tuple[int, int], message: PendingMessage) -> None:
-        if not message.is_invalidated:
-            self._messages_on_the_way[link].remove(message)
-            message.deliver()
+        self._messages_on_the_way[link].remove(message)
+        message.deliver()
 
     def tell(self, source: int, target: int, tell: Callable[[], object]) -> None:
         """Does at once what costs no time, such as an acknowledgement; over a link that is down, later."""
@@ -270,11 +287,13 @@ class SimulatedLinks:
             peer.step(PeerEvent.LOSE, _lost(other))
 
     def _stop(self, rank: int, peer: int) -> None:
-        """Lets what is on the way between two nodes wait."""
+        """Lets what is on the way between two nodes wait, and use no link meanwhile."""
         for link in ((rank, peer), (peer, rank)):
             for message in self._messages_on_the_way.pop(link, ()):
-                message.is_invalidated = True
-                self._waiting_messages[link].append(PendingMessage(message.size, message.deliver))
+                if message.flow is not None:
+                    now = self._clock.nanoseconds
+                    message.size = self._network.withdraw(self._loop, now, message.flow)
+                self._waiting_messages[link].append(message)
 
     def _break(self, rank: int, peer: int) -> None:
         if (pair := _pair(rank, peer)) in self._broken:
@@ -306,7 +325,7 @@ class SimulatedLinks:
                 self._loop.call_later(PROPOSAL_INTERVAL, self._check)
         for source, target in ((lower, higher), (higher, lower)):
             for message in self._waiting_messages.pop((source, target), ()):
-                self.carry(source, target, message.size, message.deliver)
+                self.carry(source, target, message.size, message.deliver, message.counters)
 
 
 class SimulatedRoute(Route):
@@ -341,7 +360,7 @@ class SimulatedRoute(Route):
         size = payload.nbytes + HEADER_BYTES
         if self._links.delivery_log is not None:
             deliver = self._links.delivery_log.logged(self._rank, target, size, deliver)
-        self._links.carry(self._rank, target, size, deliver)
+        self._links.carry(self._rank, target, size, deliver, self._links.counters[self._rank])
 
     def acknowledge(self, source: int, message: Message) -> bool:
         if self._links.may_fail:
@@ -378,7 +397,7 @@ class SimulatedEndpoint(RoutedEndpoint):
         route = SimulatedRoute(rank, peers, links)
         super().__init__(rank, buffer_spec, buffer_spec.slots(), [route], clock=clock)
         peers[rank] = self.peers
-        links.join(rank, self.peers)
+        links.join(rank, self.peers, self.counters)
         self._links = links
 
     def skip_to(self, round: int) -> None:

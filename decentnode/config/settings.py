@@ -304,6 +304,22 @@ class Settings:
         return rule if a == 1 else StrengthMixing(rule, lambda round: a, static=True)
 
     @property
+    def why_resume_differs(self) -> str | None:
+        """Why a resumed run has other models than one that was not interrupted; None: it has the same."""
+        if self.time_model.is_asynchronous:
+            return "steps and messages in progress are not saved"
+        private = self.training.privacy
+        plugins = [self.sharing.make(), private.make() if private else None]
+        if any(getattr(plugin, "generator", None) == "secure" for plugin in plugins):
+            return "generator: secure draws other numbers"
+        is_virtual = bool(self.communication.make().plan.simulation)
+        if is_virtual and self.faults:
+            return "nodes that faults put at different times continue together"
+        if self.training.seconds_per_round is not None and not is_virtual:
+            return "the steps of a round depend on the speed of machines"
+        return None
+
+    @property
     def adversary_ranks(self) -> frozenset[int]:
         """The ranks of all adversaries that lie; others only look at what they receive."""
         lying = [adversary for adversary in self.adversaries if getattr(adversary.cls, "active", True)]

@@ -35,6 +35,10 @@ class ByteCounters:
         self.sent_index += receivers * index
         self.sent_header += receivers * HEADER_BYTES
 
+    def count_repeated(self, size: int) -> None:
+        """Counts bytes that the modelled network has sent again, because transmissions were lost."""
+        self.sent_payload += size
+
     def count_received(self, payload: Payload) -> None:
         """Counts one message from one sender."""
         index = payload.index_bytes

@@ -4,18 +4,20 @@ A node has one uplink and one downlink to everybody, as a home or a virtual mach
 is sent at rate u, travels for the latency l, and is received at rate v:
 
     delay    t = l + 8 s / min(u, v), whatever else is on the way
-    queue    first in, first out at the sender's uplink; then, in the order in which first bits arrive, at the
-             receiver's downlink. Bits are received while others are still sent: alone, t is that of `delay`
+    queue    first in, first out at the sender's uplink, for 8 s / u; then, in the order in which first bits
+             arrive, at the receiver's downlink, for 8 s / v, however slowly they arrive (fifo.py). Bits are
+             received while others are still sent: alone, t is that of `delay`
     fair     when l has passed, all that is on the way shares uplinks and downlinks max-min fairly (fair.py)
 
 A directed link may have a rate b of its own, which is a third limit beside u and v. TCP (tcp.py) changes all
-four.
+four, and its acknowledgments use the way back.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
+from math import ceil, inf
 from typing import Literal
 
 import numpy as np
@@ -23,6 +25,7 @@ from numpy.random import Generator
 
 from decentnode.simulation.clock import SECOND, EventLoop
 from decentnode.simulation.fair import FairLinks, Flow
+from decentnode.simulation.fifo import FifoServer, Job
 from decentnode.simulation.quantities import Numbers
 from decentnode.simulation.tcp import BITS, Tcp
 
@@ -47,18 +50,19 @@ class Network:
     bandwidth: Numbers | None = None
     """Bits per second from rank i to rank j, shape (n, n); None: uplinks and downlinks alone limit."""
     tcp: Tcp | None = None
-    _uplink_free: dict[int, int] = field(default_factory=dict)
-    """By rank when its uplink has sent all that was asked of it, in nanoseconds."""
-    _downlink_free: dict[int, int] = field(default_factory=dict)
+    _uplink_servers: defaultdict[int, FifoServer] = field(default_factory=lambda: defaultdict(FifoServer))
+    _downlink_servers: defaultdict[int, FifoServer] = field(default_factory=lambda: defaultdict(FifoServer))
     _last_arrival: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By directed link the latest arrival so far, with `queue` and `fair` that of a first bit."""
+    """By directed link the latest arrival so far: with `fair` of a first bit, with `queue` of a last one."""
     _link_free: dict[tuple[int, int], int] = field(default_factory=dict)
     """By directed link with a rate of its own when it has sent all that was asked of it."""
 
     @cached_property
     def _fair(self) -> FairLinks:
-        factor = 1.0 if self.tcp is None else self.tcp.rate_factor
-        return FairLinks(self.uplink * factor, self.downlink * factor)
+        tcp = self.tcp or Tcp()
+        factor = tcp.bandwidth_factor
+        bandwidth = None if self.bandwidth is None else self.bandwidth * factor
+        return FairLinks(self.uplink * factor, self.downlink * factor, bandwidth, tcp.cross_traffic)
 
     def arrivals(self, now: int, source: int, targets: Iterable[int]) -> dict[int, list[int]]:
         """By time of arrival, in nanoseconds, the targets of a message that takes the latency alone."""
@@ -76,61 +80,109 @@ class Network:
 
     def send(
         self, loop: EventLoop, now: int, source: int, target: int, size: int, deliver: Callable[[], object]
-    ) -> None:
+    ) -> Flow:
         """Has a message of so many bytes, sent at `now`, delivered when it arrives."""
         bits = BITS * size
-        up, down = float(self.uplink[source]), float(self.downlink[target])
-        link = inf if self.bandwidth is None else float(self.bandwidth[source, target])
+        up, down, link = self._rates(source, target)
         travel = float(self.latency[source, target])
-        weight = 1.0
+        limit, weight = inf, 1.0
         if self.tcp is not None:
-            weight = self.tcp.weight(travel, up, down)
-            window_rate = self.tcp.window_rate(travel)
-            up, down, link = (rate * self.tcp.rate_factor for rate in (up, down, link))
-            link = min(link, window_rate)
+            weight = self.tcp.weight(travel, up, down, link)
+            limit = self.tcp.window_rate(travel)
+            up, down, link = (rate * self.tcp.bandwidth_factor for rate in (up, down, link))
             travel *= self.tcp.latency_factor
         if self.jitter:
             travel += self.random.exponential(self.jitter)
         transmissions = 1 if not self.loss else int(self.random.geometric(1.0 - self.loss))
+        flow = Flow(source, target, bits, limit, weight, deliver, transmissions)
         if self.model == "fair":
             # What is lost has used its links, and is missed after a round trip.
+            flow.bits *= transmissions
             due = self._in_order(source, target, now + _nanoseconds((2 * transmissions - 1) * travel))
-            self._fair.send(loop, due, Flow(source, target, transmissions * bits, link, weight, deliver))
-            return
+            self._fair.send(loop, due, flow)
+            return flow
+        if self.tcp is not None and self.tcp.cross_traffic:
+            back = min(self._rates(target, source)) * self.tcp.bandwidth_factor
+            limit = min(limit, back / self.tcp.cross_traffic)
+        link = min(link, limit)
         # What is lost has used the uplink, and is missed after a round trip.
         lost = (transmissions - 1) * (bits / min(up, link) + 2 * travel)
         if self.model == "delay":
-            due = now + _nanoseconds(lost + travel + bits / min(up, down, link))
-            loop.call_at_nanosecond(self._in_order(source, target, due), deliver)
-            return
-        begin = max(now, self._uplink_free.get(source, 0))
-        # Other messages use the uplink during the round trips after which a loss is noticed.
-        self._uplink_free[source] = begin + _nanoseconds(transmissions * bits / up)
-        begin += _nanoseconds(lost)
-        sent = begin + _nanoseconds(bits / up)
-        if link != inf:
-            # Its bits pass the link while they are sent, when those before them have passed it.
-            begin = max(begin, self._link_free.get((source, target), 0))
-            sent = max(begin + _nanoseconds(bits / link), sent)
-            self._link_free[source, target] = sent
-        # Jitter must not let a message overtake another one of the same link.
-        first = self._in_order(source, target, begin + _nanoseconds(travel))
-        last = first + sent - begin
-        if down == inf and last == first:
-            # Neither end takes time, so no message waits for another one.
-            loop.call_at_nanosecond(first, deliver)
-        else:
-            loop.call_at_nanosecond(first, self._receive, loop, target, first, last, bits / down, deliver)
+            seconds = bits / min(up, down, link)
+            flow.last = self._in_order(source, target, now + _nanoseconds(lost + travel + seconds))
+            flow.first = flow.last - _nanoseconds(seconds)
+            loop.call_at_nanosecond(flow.last, self._deliver, flow)
+            return flow
 
-    def _receive(
-        self, loop: EventLoop, target: int, first: int, last: int, seconds: float,
-        deliver: Callable[[], object],
-    ) -> None:  # fmt: skip
-        """Queues a message at the downlink when its first bit arrives."""
-        begin = max(first, self._downlink_free.get(target, 0))
-        done = max(begin + _nanoseconds(seconds), last)
-        self._downlink_free[target] = done
-        loop.call_at_nanosecond(done, deliver)
+        def transmit(begin: int) -> None:
+            begin += _nanoseconds(lost)
+            sent = begin + _nanoseconds(bits / up)
+            if link != inf:
+                # Its bits pass the link while they are sent, when those before them have passed it.
+                begin = max(begin, self._link_free.get((source, target), 0))
+                sent = max(begin + _nanoseconds(bits / link), sent)
+                self._link_free[source, target] = sent
+            # Jitter and losses must not let a message overtake another one of the same link.
+            first = max(begin + _nanoseconds(travel), self._last_arrival.get((source, target), 0))
+            self._last_arrival[source, target] = first + sent - begin
+            loop.call_at_nanosecond(
+                first, self._receive, loop, first, flow, _nanoseconds(bits / down), first + sent - begin
+            )
+
+        # Other messages use the uplink during the round trips after which a loss is noticed.
+        job = Job(flow, _nanoseconds(transmissions * bits / up), transmit)
+        self._uplink_servers[source].add(loop, now, job)
+        return flow
+
+    def withdraw(self, loop: EventLoop, now: int, flow: Flow) -> int:
+        """Takes a message off its directed link, with all others there; returns the bytes that are left.
+
+        It is never delivered, and uses nothing any more.
+        """
+        flow.is_withdrawn = True
+        self._last_arrival.pop((flow.source, flow.target), None)
+        self._link_free.pop((flow.source, flow.target), None)
+        left = flow.left(now)
+        if self.model == "fair":
+            left = self._fair.withdraw(loop, now, flow)
+        elif self.model == "queue":
+            for end in (flow.source, flow.target):
+                self._uplink_servers[end].withdraw(loop, now, flow)
+                self._downlink_servers[end].withdraw(loop, now, flow)
+        return ceil(left / BITS)
+
+    def _rates(self, source: int, target: int) -> tuple[float, float, float]:
+        """Returns the rates of the uplink, the downlink, and the link between them."""
+        link = inf if self.bandwidth is None else float(self.bandwidth[source, target])
+        return float(self.uplink[source]), float(self.downlink[target]), link
+
+    def _receive(self, loop: EventLoop, now: int, flow: Flow, duration: int, last: int) -> None:
+        """Queues a message at the downlink when its first bit arrives, and its acknowledgments behind others.
+
+        `duration`: nanoseconds for which it has the downlink; `last`: when its last bit comes there.
+        """
+        if flow.is_withdrawn:
+            return
+        if self.tcp is not None and self.tcp.cross_traffic:
+            up, down, _ = self._rates(flow.target, flow.source)
+            bits = self.tcp.cross_traffic * flow.bits / self.tcp.bandwidth_factor
+            self._uplink_servers[flow.target].add(loop, now, Job(flow, _nanoseconds(bits / up)))
+            self._downlink_servers[flow.source].add(loop, now, Job(flow, _nanoseconds(bits / down)))
+
+        def begin(first: int) -> None:
+            flow.first, flow.last = first, max(first + duration, last)
+
+        def end(now: int) -> None:
+            if last > now:
+                loop.call_at_nanosecond(last, self._deliver, flow)
+            else:
+                flow.deliver()
+
+        self._downlink_servers[flow.target].add(loop, now, Job(flow, duration, begin, end))
+
+    def _deliver(self, flow: Flow) -> None:
+        if not flow.is_withdrawn:
+            flow.deliver()
 
     def _in_order(self, source: int, target: int, due: int) -> int:
         due = max(due, self._last_arrival.get((source, target), 0))

@@ -11,8 +11,6 @@ from typing import Literal
 
 TcpModel = Literal["cm02", "lv08"]
 BITS = 8
-SHORTEST = 1e-9
-"""Seconds of a round trip at least, where rates are shared in proportion to its inverse."""
 
 
 @dataclass(frozen=True)
@@ -24,27 +22,24 @@ class Tcp:
     bandwidth_factor: float = 1.0
     """The share of a rate that headers leave."""
     cross_traffic: float = 0.0
-    """The rate of acknowledgments on the way back, for a rate of 1.
-
-    Here they count on the way there, as on a half-duplex link: exact where as much is sent back.
-    """
+    """The rate of acknowledgments on the way back, for a rate of 1."""
     window: float = 4194304.0
     """Bytes that are on the way at most, without an acknowledgment (SimGrid's TCP-gamma)."""
     shared_bytes: float = 0.0
     """Bytes whose transfer over each of its links counts as round trip of a flow (SimGrid's weight-S)."""
 
-    @property
-    def rate_factor(self) -> float:
-        """The share of a link's rate that carries messages."""
-        return self.bandwidth_factor / (1.0 + self.cross_traffic)
-
     def window_rate(self, latency: float) -> float:
         """Returns the bits per second that a window in each round trip allows."""
         return self.bandwidth_factor * BITS * self.window / (2 * latency) if latency > 0 else inf
 
-    def weight(self, latency: float, uplink: float, downlink: float) -> float:
-        """Returns the share of a flow on a full link: the inverse of its round trip."""
-        return 1.0 / max(latency + BITS * self.shared_bytes * (1 / uplink + 1 / downlink), SHORTEST)
+    def weight(self, latency: float, *rates: float) -> float:
+        """Returns the share of a flow on a full link: the inverse of its round trip.
+
+        `rates`: of the links on its way. Without a latency it is 1, as in SimGrid, whatever the rates.
+        """
+        if latency == 0.0:
+            return 1.0
+        return 1.0 / (latency + BITS * self.shared_bytes * sum(1 / rate for rate in rates))
 
 
 TCP: dict[TcpModel, Tcp] = {

@@ -55,6 +55,26 @@ def test_a_configuration_extends_a_shipped_one_and_names_a_shipped_graph(tmp_pat
     assert read_study("study.yaml").base == ROOT / "configs" / "quickstart.yaml"
 
 
+def test_configurations_say_whether_a_resumed_run_has_the_models_of_a_whole_one():
+    """Those that do not are in docs/reliability.md, too."""
+    reasons = {name: loader.load(name).why_resume_differs for name in NAMES if "/" not in name}
+    by_reason: dict[str | None, set[str]] = {}
+    for name, reason in reasons.items():
+        by_reason.setdefault(reason, set()).add(name)
+    assert by_reason.pop("steps and messages in progress are not saved") == {"asynchronous", "async_diloco"}
+    secret = by_reason.pop("generator: secure draws other numbers")
+    assert secret == {"dp_sgd", "muffliato", "zip_dl", "shatter", "reference"}
+    page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+    assert all(f"`{name}`" in page for name in secret) and set(by_reason) == {None}
+    for words, reason in {
+        ("zip_dl", "sharing.generator=seeded"): None,
+        ("simulated", "faults=[{name: crash, ranks: 1, at: 1}]"): "nodes that faults put at different times",
+        ("quickstart", "training.seconds_per_round=1"): "the steps of a round depend on the speed",
+    }.items():
+        found = loader.load(words[0], list(words[1:])).why_resume_differs
+        assert found is reason is None or found.startswith(reason), words
+
+
 ALL = "decentnode list configs shows those that ship"
 
 

@@ -43,7 +43,9 @@ training: {optimizer: {name: SGD, lr: 0.1}, batch_size: 4, epochs_per_round: 1}
 sharing: gossip
 """
 EXPERIMENT = SimpleNamespace(
-    settings=SimpleNamespace(name="trial", seed=7, rounds=10, training=SimpleNamespace(privacy=None)),
+    settings=SimpleNamespace(
+        name="trial", seed=7, rounds=10, training=SimpleNamespace(privacy=None), why_resume_differs=None
+    ),
     graph=SimpleNamespace(num_nodes=3, graph=Chain(3)),
     layout=SimpleNamespace(numel=100),
     processes=[SimpleNamespace(ranks=(rank,)) for rank in range(3)],

@@ -80,6 +80,21 @@ def test_an_outage_shorter_than_grace_costs_time_and_nothing_else():
     assert more == pytest.approx(0.7, abs=1e-6)
 
 
+@pytest.mark.parametrize("model", ["delay", "queue", "fair"])
+def test_a_cut_costs_what_it_lasts_and_a_crashed_node_holds_up_nobody(model):
+    """Messages take 5 s or more, and continue after a cut; those of a node that is gone use no link."""
+    network = {"name": "simulated", "uplink": "704 bit/s", "downlink": "704 bit/s", "network_model": model}
+    options = {"rounds": 1, "communication": network, "failures": {"grace": 2.0}}
+    plain = run(**options).summary["simulated"]["seconds"]
+    for moment in (0.3, 5.0, 9.0):
+        cut = {"name": "link_down", "links": [[2, 3]], "at": moment, "seconds": 1.0}
+        # The rest travels again, and is a whole number of bytes.
+        assert run(cut, **options).summary["simulated"]["seconds"] <= plain + 1.0 + 0.01 + 1 / 88, moment
+    crashed = run({"name": "crash", "ranks": 2, "at": 0.3}, **options)
+    assert crashed.summary["simulated"]["seconds"] <= plain + 1e-6
+    assert crashed.records["lost"].sum() == 2
+
+
 def test_a_crash_leaves_the_models_that_a_real_one_leaves():
     """At the beginning of round 5, in both: 4 rounds of .21 s are done at .85 s."""
     simulated = run({"name": "crash", "ranks": 2, "at": "0.85 s"})

@@ -126,6 +126,7 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
     if summary["resumable_round"] is not None and summary["finished_nodes"] < summary["nodes"]:
         resume = shlex.join(["decentnode", "resume", str(run_dir)])
         yield "resume with", f"{resume} (from round {summary['resumable_round'] + 2})"
+        yield from _resume_differs(summary)
     elif (size := summary.get("checkpoint_bytes")) and code is ExitCode.OK:
         target = summary.get("target") or {}
         is_at_target = target.get("reached_round") is not None
@@ -134,7 +135,13 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
         more = ["evaluation.target=null"] * is_at_target + ["rounds=N"] * (not has_more)
         resume = shlex.join(["decentnode", "resume", str(run_dir), *more])
         yield "resume with", f"{resume} ({readable_bytes(size)} of checkpoints)"
+        yield from _resume_differs(summary)
     yield "results", str(run_dir)
+
+
+def _resume_differs(summary: dict[str, Any]) -> Lines:
+    if reason := summary.get("resume_differs"):
+        yield "", f"its models will differ from those of an uninterrupted run: {reason}"
 
 
 def _quality(summary: dict[str, Any]) -> Lines:

@@ -78,6 +78,7 @@ def summarize(
         "stopped_nodes": len(membership.ranks(MemberState.STOPPED)),
         "resumable_round": resumable,
         "checkpoint_bytes": kept_bytes,
+        "resume_differs": settings.why_resume_differs,
         "lost_nodes": {str(r): membership.members[r].error for r in lost},
         "lost_logs": {str(r): log_name(experiment.processes[experiment.home[r]].ranks[0]) for r in lost},
         "components": components_without(experiment.graph.graph, lost) if lost else [],
