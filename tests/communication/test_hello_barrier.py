@@ -127,4 +127,4 @@ def test_a_machine_that_drops_packets_is_found_out_like_one_that_refuses(host, m
     processes, base_port = machines
     own_transport = host(processes, 0, base_port=base_port)
     own_transport.open([2], RUN_ID, 8.0)
-    assert 2 in own_transport.sockets.peers_by_rank[0].lost()
+    assert str(own_transport.sockets.peers_by_rank[0][2].error) == "rank 2: connection lost"

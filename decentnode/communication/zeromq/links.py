@@ -192,7 +192,13 @@ class PeerLinks:
             if not self._pipes.reaches(process):
                 self._dealers.open(process)
                 self._send_hello(process)
-            elif not self._pipes.connect(process):
+            elif self._pipes.connect(process):
+                return
+            elif self._pipes.is_full(process):
+                # It has a reader, so the process lives: the hellos of many nodes do not fit in at once.
+                self._suspects[process] = NEVER
+                self._set_next_verdict()
+            else:
                 # All processes listened before the start: this one died, or is being restarted.
                 self._suspect(process, Timeouts.unmade_link)
 
@@ -225,7 +231,7 @@ class PeerLinks:
     def _suspect(self, process: int, grace: float) -> None:
         """Gives a process whose link broke some time; later breaks do not extend it."""
         if process not in self.lost:
-            self._suspects.setdefault(process, time.monotonic() + grace)
+            self._suspects[process] = min(self._suspects.get(process, NEVER), time.monotonic() + grace)
         self._set_next_verdict()
 
     def _set_next_verdict(self) -> None:
