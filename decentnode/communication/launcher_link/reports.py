@@ -127,6 +127,14 @@ class Notice(NodeReport, frozen=True, tag="said"):
     text: str
 
 
+class Degraded(RoundReport, frozen=True, tag="degraded"):
+    """Something beside the nodes has ended or does not answer, and what follows for the results."""
+
+    part: str
+    """The kind of the event that records it."""
+    text: str
+
+
 class PeerBack(RoundReport, frozen=True, tag="back"):
     """A node exchanges again with a peer that it had continued without."""
 
@@ -201,7 +209,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 Report = (
     Ready | RoundProgress | Published | Evaluated | PeerMissing | PeerBack | Restarted | Rejoined | Rejected
-    | FaultInjected | Waiting | Stuck | DiskProblem | Notice | Finished | Stopped
+    | FaultInjected | Waiting | Stuck | DiskProblem | Notice | Degraded | Finished | Stopped
     | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)
