@@ -215,6 +215,7 @@ class Launcher:
             while self._unresolved() and not self._is_stopping():
                 until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
                 self._watch(min(self._cluster.pause, until_exit, self.console.interval))
+                self._refuse_isolation()
             if self._is_stopping():
                 self._stop_nodes()
             wall = time.monotonic() - self._began if self.run_id else 0.0
@@ -378,6 +379,22 @@ class Launcher:
         self._incidents.lose(sorted(self._run_state.identity.absent), "has not come yet")
 
     # While the nodes run.
+
+    def _refuse_isolation(self) -> None:
+        """Raises StartError if no node here ever had a link to another machine: all would train alone."""
+        unmet = self._incidents.unmet
+        if not unmet or self.membership.ranks(MemberState.FINISHED):
+            return
+        absent, local = self._run_state.identity.absent, self.membership.local
+        edges = {
+            (rank, peer) for rank in local for peer in self.experiment.first_peers([rank]) - local - absent
+        }
+        if edges and edges <= unmet.keys():
+            rank, peer = min(edges)
+            raise StartError(
+                f"no link to any other machine: rank {rank} {unmet[rank, peer]} (rank {peer}); "
+                "NAT and packet filters must pass on the ports from communication.base_port on, both ways"
+            )
 
     def _unresolved(self) -> bool:
         """Whether some known node may still report, or a local process has not exited."""

@@ -77,6 +77,8 @@ class PeerMissing(RoundReport, frozen=True, tag="missing"):
 
     peer: int
     reason: str
+    is_unmet: bool = False
+    """Whether there never was a link between their processes."""
 
 
 class Rejected(RoundReport, frozen=True, tag="refused"):

@@ -269,6 +269,10 @@ class IoThread(threading.Thread):
 
     # What links and the receiver report, in this thread.
 
+    def has_met(self, process: int) -> bool:
+        """Whether a process has sent HELLO."""
+        return process in self.hello_barrier.seen
+
     def may_close(self, process: int) -> bool:
         """Whether nothing that a node here or there waits for needs the link."""
         pairs = self._pairs(process)
@@ -292,10 +296,16 @@ class IoThread(threading.Thread):
         self._lose_process(process)
         self._links.reconnect(process)
 
+    def lose_silent(self, process: int) -> None:
+        """Loses a process that has sent no HELLO in time."""
+        if not self.has_met(process):
+            self._links.lose(process)
+            self._lose_process(process)
+
     def _lose_process(self, process: int) -> None:
         self.receiver.forget(process)
         for peers, rank in self._pairs(process):
-            peers.lose(rank, PeerLost(rank, "connection lost"))
+            peers.lose(rank, self._links.error(process, rank))
         # Last: the thread at the barrier then finds the loss in all mailboxes.
         self.hello_barrier.note_lost(process)
 

@@ -148,7 +148,8 @@ class FrameRoute(Route):
             # It was not asked for a round to rejoin in: both ends agree on one when they meet.
             peer.step(PeerEvent.LOSE, PeerLost(peer.rank, "was not met again yet"))
         elif not self._sockets.any_lives([peer.rank]):
-            peer.step(PeerEvent.LOSE, PeerLost(peer.rank, "connection lost"))
+            process = self._sockets.directory.home[peer.rank]
+            peer.step(PeerEvent.LOSE, self._sockets.links.error(process, peer.rank))
 
     def leave(self, failed: bool) -> None:
         if self._unannounced:

@@ -29,6 +29,8 @@ class Incidents:
     """Whether the run was asked to stop: what ends because of that is recorded, and not shown."""
     all_finite: bool = True
     """Whether all test losses so far are finite."""
+    unmet: dict[tuple[int, int], str] = field(default_factory=dict)
+    """By (rank, peer) why there never was a link between their processes."""
     health_events: dict[str, Event] = field(default_factory=dict)
     """By its text each event about something beside the nodes that results depend on, in their order."""
 
@@ -69,10 +71,13 @@ class Incidents:
         self.lose(self.membership.home.get(report.process, ()), how_it_ended(report.status))
 
     def _note_missing_peer(self, report: reports.PeerMissing) -> None:
+        if report.is_unmet:
+            self.unmet[report.rank, report.peer] = report.reason
         text = f"continuing without rank {report.peer}: {report.reason}"
         self._log("peer_lost", report, text, peer=report.peer, shown=not self.is_stopping())
 
     def _note_peer_back(self, report: reports.PeerBack) -> None:
+        self.unmet.pop((report.rank, report.peer), None)
         self._log("peer_back", report, f"exchanges with rank {report.peer} again", peer=report.peer)
 
     def _note_refusal(self, report: reports.Rejected) -> None:
