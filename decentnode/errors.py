@@ -12,6 +12,7 @@ DecentnodeError
 │   └── WorkerLost      a process that computes local steps has ended
 └── PeerError           why a payload did not arrive; reported in an Inbox, not raised out of a round
     ├── PeerLost        the peer is lost
+    │   ├── PeerUnmet   no link to its process was ever made
     │   └── PeerLeft    it ended, and sent LEAVE
     ├── PeerTimeout     the peer was silent for longer than the deadline
     └── ProtocolError   what arrived breaks the message rules
@@ -194,6 +195,10 @@ class PeerLost(PeerError):
 
     Its link broke, it left, it timed out on this node, it skips rounds, or it was not met yet.
     """
+
+
+class PeerUnmet(PeerLost):
+    """No link to the process of the peer was ever made, or nothing of it has ever arrived."""
 
 
 class PeerLeft(PeerLost):

@@ -258,8 +258,7 @@ class SimulatedLinks:
         for rank in running:
             if rank in self._offline_since:
                 continue
-            if self.edges[rank].has_lost():
-                self.edges[rank].propose()
+            self.edges[rank].propose()
             for handle, awaited in self._peers[rank].mailbox.awaited():
                 if now - handle.opened >= PROPOSAL_INTERVAL:
                     for peer in sorted(awaited & self._mended[rank]):

@@ -37,9 +37,10 @@ class Timeouts:
     standstill: ClassVar[float] = 1.0
     """Lateness of a check of deadlines; beyond it this process was suspended, and the time does not count."""
 
-    def exchange_deadline(self, usual_round: float = 0.0) -> float:
-        """Silence of a peer in one exchange; a peer that computes and is only behind gets more time."""
-        return max(self.deadline, 5 * usual_round)
+    def exchange_deadline(self, usual_round: float = 0.0, starts: bool = False) -> float:
+        """Silence of a peer in one exchange; one that computes and is only behind gets more time."""
+        # Before its first one a peer may still wait at the hello barrier.
+        return max(self.deadline, 5 * usual_round) + starts * self.start_deadline
 
     @staticmethod
     def peer_behind(deadline: float) -> float:

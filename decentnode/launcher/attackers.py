@@ -12,6 +12,7 @@ from decentnode.attacks.passive.attacker import Attacker
 from decentnode.attacks.passive.base import PassiveAttack
 from decentnode.attacks.passive.scene import Scene
 from decentnode.core.polling import ready
+from decentnode.core.text import how_it_ended
 from decentnode.errors import BadInput
 from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.node.experiment import Experiment
@@ -103,22 +104,30 @@ class AttackProcess:
         if self._child is not None:
             os.eventfd_write(self._stop, 1)
 
+    def drop_ended(self) -> None:
+        """Reports in one line that the process has ended before its last attacks."""
+        if self._child is not None and self._child.has_ended():
+            self._end()
+
     def is_busy(self, seconds: float = 0.0) -> bool:
         """Whether the process still attacks; waits so long for its end."""
         return self._child is not None and not self._child.has_ended(seconds)
 
     def close(self) -> dict[str, dict[str, float]] | None:
         """Ends the process at once; returns the best figures of each attack, None without attacks."""
-        if self._child is None:
-            return None
-        if self.is_busy():
-            command = shlex.join(["decentnode", "attack", str(self._run_dir)])
-            self._log_event("attacks", f"attacks are not complete; make them: {command}")
-        if self._child.close() > 0:
-            self._log_event("attacks", f"an attack has failed; its log: {self._child.log}")
+        if self._child is not None:
+            self._end()
+        return best(read_results(self._run_dir)) if self._attacks else None
+
+    def _end(self) -> None:
+        assert self._child is not None
+        was_busy, status, log = self.is_busy(), self._child.close(), self._child.log
         os.close(self._stop)
         self._child = None
-        return best(read_results(self._run_dir))
+        if was_busy or status:
+            why = "they took too long" if was_busy else how_it_ended(status)
+            remedy = f"make them: {shlex.join(['decentnode', 'attack', str(self._run_dir)])}"
+            self._log_event("attacks", f"attacks are not complete ({why}); {remedy}; their log: {log}")
 
     def _follow(self) -> None:
         """Attacks until the nodes have ended."""

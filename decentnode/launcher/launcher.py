@@ -12,9 +12,12 @@ from itertools import chain
 from math import isinf
 from typing import Any
 
+import msgspec
+
 from decentnode.communication.launcher_link.handshakes import HandshakeBoard
 from decentnode.communication.launcher_link.heartbeats import HeartbeatBoard
 from decentnode.communication.launcher_link.reports import (
+    Degraded,
     Failed,
     Ready,
     Report,
@@ -26,7 +29,7 @@ from decentnode.config.consistency import why_not_taken_back
 from decentnode.core.clock import AwakeClock, seconds_since_process_start
 from decentnode.core.process_setup import default_threads, leave_behind, signals_that_stop
 from decentnode.core.streams import log_name
-from decentnode.core.text import counted
+from decentnode.core.text import counted, how_it_ended
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import DecentnodeError, ExitCode, StartError
 from decentnode.launcher import peer_service, preflight
@@ -117,10 +120,10 @@ class Launcher:
         """By rank the log of its process."""
 
         # The processes beside the nodes.
-        self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._event_log.log)
-        self._attacks = AttackProcess(experiment, local, self.run_dir, self._event_log.log)
+        self._evaluators = EvaluatorPool(experiment, local, self.run_dir, self._degrade)
+        self._attacks = AttackProcess(experiment, local, self.run_dir, self._degrade)
         self._peer_service_process: ChildProcess | None = None
-        self._writers = RowWriters(() if machine else settings.records.writers, self._event_log.log)
+        self._writers = RowWriters(() if machine else settings.records.writers, self._degrade)
 
         # The parts, which receive reports and messages in the order in which they register.
         self._report_dispatcher = Dispatcher[Report]()
@@ -216,6 +219,7 @@ class Launcher:
             while self._unresolved() and not self._is_stopping():
                 until_exit = self._run_monitor.watchdog.exit_pause(time.monotonic())
                 self._watch(min(self._cluster.pause, until_exit, self.console.interval))
+                self._refuse_isolation()
             if self._is_stopping():
                 self._stop_nodes()
             wall = time.monotonic() - self._began if self.run_id else 0.0
@@ -387,6 +391,22 @@ class Launcher:
 
     # While the nodes run.
 
+    def _refuse_isolation(self) -> None:
+        """Raises StartError if no node here ever had a link to another machine: all would train alone."""
+        unmet = self._incidents.unmet
+        if not unmet or self.membership.ranks(MemberState.FINISHED):
+            return
+        absent, local = self._run_state.identity.absent, self.membership.local
+        edges = {
+            (rank, peer) for rank in local for peer in self.experiment.first_peers([rank]) - local - absent
+        }
+        if edges and edges <= unmet.keys():
+            rank, peer = min(edges)
+            raise StartError(
+                f"no link to any other machine: rank {rank} {unmet[rank, peer]} (rank {peer}); "
+                "NAT and packet filters must pass on the ports from communication.base_port on, both ways"
+            )
+
     def _unresolved(self) -> bool:
         """Whether some known node may still report, or a local process has not exited."""
         if not self.membership.known.isdisjoint(self.membership.active):
@@ -414,10 +434,11 @@ class Launcher:
             self._take(Failed(rank, UNSEEN_END) for rank in sorted(active))
             self.membership.ended.update(self.membership.here)
         if self._peer_service_process is not None and self._peer_service_process.has_ended():
-            self._peer_service_process.close()
-            log, self._peer_service_process = self._peer_service_process.log, None
-            text = f"the peer-sampling service has ended; nodes repeat its last views; its log: {log}"
-            self._event_log.log("communication", text)
+            how, log = how_it_ended(self._peer_service_process.close()), self._peer_service_process.log
+            self._peer_service_process = None
+            text = f"the peer-sampling service has ended ({how}); nodes repeat its last views; its log: {log}"
+            self._degrade("peer_sampling", text)
+        self._attacks.drop_ended()
         if self.run_id:
             self._exchange_with_machines()
             self._graceful_stop.advance()
@@ -457,6 +478,11 @@ class Launcher:
             # Process ids concern this launcher only.
             if not isinstance(report, Ready):
                 self._cluster.relay(report)
+
+    def _degrade(self, part: str, text: str) -> None:
+        """Records, here and at machine 0, what happened to something beside the nodes of this machine."""
+        round = max(self._heartbeats.of(rank).read().round for rank in self.membership.local)
+        self._take([Degraded(min(self.membership.local), round, part, text)])
 
     def _end_hung_nodes(self) -> None:
         """Kills processes that hang, or outlive their nodes, so every run ends."""
@@ -565,7 +591,7 @@ class Launcher:
         self._show_progress(is_last=True)
         if self._observer.error is not None or self._observer.is_alive():
             why = repr(self._observer.error or "it was not ready in time")
-            self.console.line(f"mean model and consensus distance are not available: {why}")
+            self._degrade("observer", f"mean model and consensus distance are not available: {why}")
 
     def _complete_attacks(self) -> None:
         """Waits for the attacks on the last rounds, until a signal."""
@@ -574,8 +600,13 @@ class Launcher:
         while not self._is_stopping() and time.monotonic() < limit and self._attacks.is_busy(POLL_INTERVAL):
             self._watch(0.0)
 
+    def _health(self) -> list[dict[str, Any]]:
+        """Returns what happened to everything beside the nodes, in the order of the events."""
+        return [msgspec.to_builtins(event) for event in self._incidents.health_events.values()]
+
     def _sum_up(self, wall: float) -> dict[str, Any]:
         """Writes the summary, and sends machine 0 what it may not know yet."""
+        attacks = self._attacks.close()
         self._cluster.conclude()
         startup = max(self._startup, self._heartbeats.last_to_begin - self._command)
         unfinished = self.membership.ranks(MemberState.STOPPED, MemberState.LOST)
@@ -595,11 +626,16 @@ class Launcher:
             simulation=self.experiment.settings.communication.make().plan.simulation,
             target=self._target,
         )
-        summary["attacks"] = self._attacks.close()
+        summary["attacks"] = attacks
+        summary["health"] = self._health()
         # A resumed run that did not start keeps its earlier summary.
         has_begun = self.run_id or self._run_state.resume_plan is None
         self._run_monitor.conclude(self.evaluations, summary if has_begun else None)
         self._writers.finish(lambda: self._graceful_stop.is_urgent)
+        if len(health := self._health()) > len(summary["health"]):
+            # Writers read the summary, so one that is dropped now came after it.
+            summary["health"] = health
+            self._run_monitor.conclude(self.evaluations, summary if has_begun else None)
         code = exit_code(self.membership, self._graceful_stop.signal, self._event_log.lost_results)
         self._run_monitor.close(headline(summary, code))
         return summary

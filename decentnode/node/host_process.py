@@ -167,11 +167,12 @@ def _request_views(fork_context: ForkContext, position: int, clock: Clock) -> No
     if not isinstance(graph, PeerSampler):
         return
 
+    first = experiment.processes[position].ranks[0]
+
     def log(text: str) -> None:
         print(text, flush=True)
-        # One line for the launcher, because all processes say the same.
-        if 0 in experiment.processes[position].ranks:
-            fork_context.reporter.send(reports.Notice(0, text))
+        round = fork_context.heartbeats.of(first).read().round
+        fork_context.reporter.send(reports.Degraded(first, round, "peer_sampling", text))
 
     host = mapping.machines[0].own if experiment.processes[position].machine == 0 else ""
     endpoint = endpoint_of(mapping, graph.address, graph.port, socket_dir=fork_context.socket_dir, host=host)

@@ -20,7 +20,7 @@ from decentnode.communication.launcher_link.reports import (
 from decentnode.core.clock import Clock
 from decentnode.core.payload import Payload
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import DecentnodeError, PeerError, PeerTimeout, ProtocolError, RunFailed
+from decentnode.errors import DecentnodeError, PeerError, PeerTimeout, PeerUnmet, ProtocolError, RunFailed
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.models.state_encoding import form
 from decentnode.node.checkpoint.node_checkpoints import NodeCheckpoints
@@ -212,6 +212,8 @@ class RoundExchange:
         self._timeouts = timeouts
         self._stop_because = stop_because
         self._recent: deque[float] = deque(maxlen=ROUNDS_REMEMBERED)
+        self._starts = True
+        """Whether the first exchange of this process is still to come."""
         self._attacker_weights: list[float] = []
 
     def begin(
@@ -259,7 +261,7 @@ class RoundExchange:
         self._heartbeat.mark(self._round, Activity.SEND)
         # The median ignores single slow rounds, such as those with an evaluation.
         usual = statistics.median(self._recent) if self._recent else 0.0
-        deadline = self._timeouts.exchange_deadline(usual)
+        deadline = self._timeouts.exchange_deadline(usual, starts=self._starts)
         handle = self.endpoint.exchange(outgoing, sources, key, deadline=deadline, layout=layout)
         if self._phase == 0 and self._meanwhile is not None:
             # The payloads are on their way while the node trains.
@@ -268,6 +270,7 @@ class RoundExchange:
             began += self.clock.now() - trains
         self._heartbeat.mark(self._round, Activity.RECEIVE)
         await handle
+        self._starts = False
         self._heartbeat.mark(self._round, Activity.MIX)
         self._inbox = inbox = Inbox(handle, layout, self.endpoint)
         if self.tap is not None:
@@ -355,5 +358,6 @@ class RoundExchange:
         if self._stop_because:
             raise RunFailed(f"rank {rank}, round {self._round + 1}: lost {error} ({self._stop_because})")
         print(f"round {self._round + 1}: continuing without rank {peer}: {error.reason}", flush=True)
-        self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500]))
+        is_unmet = isinstance(error, PeerUnmet)
+        self._reporter.send(PeerMissing(rank, self._round, peer, error.reason[:500], is_unmet))
         self._sharing.on_peer_lost(peer)

@@ -164,6 +164,8 @@ class Run:
             yield headline.title, "no evaluation yet" if self.state == RUNNING else "no evaluation"
         if lost := self.summary.get("lost_nodes"):
             yield "lost", counted(len(lost), "node")
+        for event in self.summary.get("health", ()):
+            yield "beside nodes", event["text"]
         if self.model_hash:
             yield "model hash", self.model_hash[:16]
         yield "directory", str(self.directory)

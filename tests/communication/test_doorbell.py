@@ -32,7 +32,9 @@ class FakeProcess:
         self.received, self.refused = [], Counter()
         self.place = ProcessDirectory(processes, own, str(directory))
         self.doorbell = DoorbellReader(self.place, self.take, lambda reason: self.refused.update([reason]))
-        owner = SimpleNamespace(note_link=lambda process: None, book_unsent=pytest.fail)
+        owner = SimpleNamespace(
+            has_met=lambda process: True, note_link=lambda process: None, book_unsent=pytest.fail
+        )
         self.links = PeerLinks(
             zmq.Context.instance(), self.place, str, self.hello_messages, owner, self.pipe_of
         )

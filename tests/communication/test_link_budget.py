@@ -181,7 +181,9 @@ def test_pipes_are_opened_by_the_first_message_and_closed_with_the_link(tmp_path
 
     readers = [DoorbellReader(place, recorder(place.own), pytest.fail) for place in places]
     notice, hello = (wire.Header(kind, 1, 0, 1).pack() for kind in (Kind.NOTICE, Kind.HELLO))
-    owner = SimpleNamespace(note_link=lambda process: None, book_unsent=pytest.fail)
+    owner = SimpleNamespace(
+        has_met=lambda process: True, note_link=lambda process: None, book_unsent=pytest.fail
+    )
     links = PeerLinks(
         zmq.Context.instance(), places[0], str, lambda process, is_doorbell: [(process, hello, b"")], owner,
         lambda process, is_doorbell: pipe_path(places[0], process, is_doorbell),

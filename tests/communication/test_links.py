@@ -1,5 +1,7 @@
 """What threads may do with the links of a process at the same time."""
 
+import contextlib
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ from decentnode.communication.base import HostProcess, ProcessDirectory
 from decentnode.communication.peers.peers import Peers, PeerTransport
 from decentnode.communication.shared_memory.doorbell import DoorbellReader, pipe_path
 from decentnode.communication.zeromq.io_thread import IoThread
-from decentnode.communication.zeromq.links import MOST_UNREAD, PeerLinks
+from decentnode.communication.zeromq.links import MOST_UNREAD, NEVER, PeerLinks
 from decentnode.core.timeouts import Timeouts
 
 
@@ -35,7 +37,7 @@ def made(tmp_path):
             act()
 
     place = ProcessDirectory(PROCESSES, 0, str(tmp_path))
-    owner = SimpleNamespace(book_unsent=book, note_link=lambda process: None)
+    owner = SimpleNamespace(has_met=lambda process: True, book_unsent=book, note_link=lambda process: None)
     hello = header("hello")
     links = PeerLinks(
         context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, is_doorbell: [(p, hello, b"")], owner
@@ -116,7 +118,7 @@ def test_a_process_that_begins_to_listen_a_little_later_is_linked(tmp_path):
     context, linked = zmq.Context(), []
     hello = wire.Header(wire.Kind.HELLO, 1, 0, 1, 0, 0, 0, seq=0).pack()
     place = ProcessDirectory(PROCESSES, 0, str(tmp_path))
-    owner = SimpleNamespace(book_unsent=None, note_link=linked.append)
+    owner = SimpleNamespace(has_met=lambda process: True, book_unsent=None, note_link=linked.append)
     links = PeerLinks(
         context, place, lambda p: f"ipc://{tmp_path}/{p}", lambda p, is_doorbell: [(p, hello, b"")], owner,
         lambda p, is_doorbell: pipe_path(place, p, is_doorbell),
@@ -155,3 +157,48 @@ def test_two_threads_report_each_link_that_was_opened_once(made):
     links._opened = Opened([1, 2])
     links._report()
     assert sorted(counted[1:]) == [1, 2]
+
+
+def test_a_process_whose_pipe_is_full_lives_and_is_linked_when_it_reads(tmp_path):
+    """The hellos of thousands of nodes do not fit into a pipe at once; a pipe without a reader is another
+    thing.
+    """
+    linked, context = [], zmq.Context()
+    owner = SimpleNamespace(has_met=lambda process: True, book_unsent=None, note_link=linked.append)
+    own, other = (ProcessDirectory(PROCESSES, position, str(tmp_path)) for position in range(2))
+    links = PeerLinks(
+        context, own, lambda p: f"ipc://{tmp_path}/{p}", lambda p, is_doorbell: [(p, header("hello"), b"")],
+        owner, pipe_of=lambda process, is_doorbell: pipe_path(own, process, is_doorbell),
+    )  # fmt: skip
+    reader = DoorbellReader(other, lambda head, body: None, lambda reason: None, is_doorbell=False)
+    junk = os.open(pipe_path(own, 1, False), os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(junk, header("junk"))
+        links.make(1)
+        later = time.monotonic() + 10 * Timeouts.unmade_link
+        assert links.lose_broken(later) == [] and not links.lost and not linked
+        reader.receive()
+        assert links.lose_broken(later) == [] and linked == [1] and links.holds(1)
+        # Nobody listens at the third one.
+        links.make(2)
+        assert links.lose_broken(time.monotonic() + Timeouts.unmade_link) == [2]
+    finally:
+        os.close(junk)
+        reader.close()
+        links.close(lambda process: 0)
+        context.term()
+
+
+def test_a_link_that_breaks_before_the_first_hello_is_judged_by_the_next_attempt(made):
+    """Its process may be suspended or busy; if it died, the next attempt is refused."""
+    links, _, _ = made
+    links._owner.has_met = lambda process: False
+    links._judge(1, [zmq.EVENT_DISCONNECTED])
+    assert links.next_verdict == NEVER
+    links._judge(1, [zmq.EVENT_CONNECT_RETRIED])
+    assert links.next_verdict < NEVER
+    links._owner.has_met = lambda process: True
+    links._judge(2, [zmq.EVENT_DISCONNECTED])
+    assert links.lose_broken(time.monotonic() + Timeouts.local_link) == [2]

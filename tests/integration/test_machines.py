@@ -155,6 +155,27 @@ def test_two_machines_on_loopback_with_keys_and_without(tmp_path):
     assert not any(run.leftovers() for run in runs)
 
 
+def test_machines_without_a_link_stop_and_name_it(network, tmp_path):
+    """NAT without forwarding: the rendezvous needs one way alone, the nodes' links both."""
+    hidden = "{address: 10.77.31.9, listen: 0.0.0.0, nodes: 2}"
+    words = [f"mapping.machines=[{{address: {ADDRESSES[0]}, nodes: 2}}, {hidden}]", FOUR, "security=none"]
+    words += ["failures={grace: 0.5, start_deadline: 20}", "rounds=30"]
+    runs = [
+        Run(
+            tmp_path / f"machine{i}",
+            [*words, f"machine={i}"],
+            namespace=NAMESPACES[i],
+            limits=LIMITS | {"connect": 0.5},
+        )
+        for i in range(2)
+    ]
+    assert [run.wait(90) for run in runs] == [4, 4], runs[0].story
+    why = "error: no link to any other machine: rank "
+    assert f"{why}0 never connected to 10.77.31.9:29601 (rank 3); NAT and packet filters" in runs[0].text
+    assert f"{why}2 connected to {ADDRESSES[0]}:29601, but nothing ever arrived" in runs[1].text
+    assert not any("Traceback" in run.text for run in runs)
+
+
 SCHEME = """
 from decentnode.sharing.gossip import Gossip
 

@@ -72,13 +72,17 @@ def test_writers_fail_and_hang_alone_and_a_resume_continues_their_files(tmp_path
     writers = f"records={{writers: [{WRITERS}, 'own:Fails', 'own:Hangs']}}"
     first = Run(tmp_path / "run", [writers, "rounds=4"], config=config)
     assert (plain.wait(), first.wait()) == (0, 0), first.text
-    lines = [line for line in first.text.splitlines() if "is dropped" in line]
+    lines = [line for line in first.text.splitlines() if line.startswith("writer ")]
     assert lines == [
-        "writer own:Fails is dropped: ConnectionError: no route to host",
+        "writer own:Fails is dropped: ConnectionError: no route to host; it lacks the evaluations after that",
         "writer own:Hangs is dropped: it had not finished in time; its last rows may be missing",
     ]
     events = map(json.loads, (first.run_dir / "events.jsonl").read_text().splitlines())
-    assert [event["text"] for event in events if event["kind"] == "writer"] == lines
+    dropped = [event for event in events if event["kind"] == "writer"]
+    assert [event["text"] for event in dropped] == lines
+    # Also one that was dropped after it could have read the summary.
+    assert first.summary["health"] == dropped
+    assert all(first.text.count(line) == 2 for line in lines)
     assert rounds_of(first.run_dir) == [2, 4]
 
     # The rows of a writer that was not there before, as those of one that was.

@@ -94,14 +94,14 @@ def test_every_field_of_every_file_is_documented_and_no_other() -> None:
     assert documented("`records/RANK.jsonl`") == set(RoundRecord.__struct_fields__)
     assert documented("`evaluations.jsonl`") == set(EvaluationRow.__struct_fields__)
     assert documented("`events.jsonl`") == set(Event.__struct_fields__)
-    # What passive adversaries have found is added at the very end.
-    assert documented("`summary.json`") == {*summary(), "attacks"}
+    # What passive adversaries have found, and what failed beside the nodes, is added at the very end.
+    assert documented("`summary.json`") == {*summary(), "attacks", "health"}
 
 
 def test_every_kind_of_event_is_documented_and_no_other() -> None:
     text = DOCUMENT.split("| kind | what happened |\n")[1].split("\n\n")[0]
     source = "".join(path.read_text() for path in (Path(__file__).parents[2] / "decentnode").rglob("*.py"))
-    used = set(re.findall(r"""\b_?(?:log|log_event|record)\(\s*"(\w+)",""", source)) | {"node_lost"}
+    used = set(re.findall(r"""\b_?(?:log|log_event|record|degrade)\(\s*"(\w+)",""", source)) | {"node_lost"}
     assert set(re.findall(r"^\| (\w+) \|", text, re.MULTILINE)) == used
 
 

@@ -77,6 +77,8 @@ class PeerMissing(RoundReport, frozen=True, tag="missing"):
 
     peer: int
     reason: str
+    is_unmet: bool = False
+    """Whether there never was a link between their processes."""
 
 
 class Rejected(RoundReport, frozen=True, tag="refused"):
@@ -124,6 +126,14 @@ class DiskProblem(NodeReport, frozen=True, tag="disk"):
 class Notice(NodeReport, frozen=True, tag="said"):
     """A line for the console about the transport of all nodes."""
 
+    text: str
+
+
+class Degraded(RoundReport, frozen=True, tag="degraded"):
+    """Something beside the nodes has ended or does not answer, and what follows for the results."""
+
+    part: str
+    """The kind of the event that records it."""
     text: str
 
 
@@ -201,7 +211,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 Report = (
     Ready | RoundProgress | Published | Evaluated | PeerMissing | PeerBack | Restarted | Rejoined | Rejected
-    | FaultInjected | Waiting | Stuck | DiskProblem | Notice | Finished | Stopped
+    | FaultInjected | Waiting | Stuck | DiskProblem | Notice | Degraded | Finished | Stopped
     | Checkpointed | NotCheckpointed | Failed | Exited
 )  # fmt: skip
 _DECODER = msgspec.json.Decoder(Report)

@@ -80,11 +80,14 @@ class SamplingClient:
 
         await self.clock.wait_outside(is_over, CHECK_INTERVAL / 5)
 
-    def repeats(self, number: int, instead: int) -> None:
-        """Tells that nodes repeat an earlier block."""
+    def repeats(self, first: int, instead: range) -> None:
+        """Tells that nodes repeat the views of the rounds `instead` from round `first` on."""
         if not self._repeats:
             self._repeats = True
-            self.log(f"no answer of the peer-sampling service: repeating its views number {instead + 1}")
+            views = f"the views of rounds {instead[0] + 1} to {instead[-1] + 1}"
+            self.log(
+                f"no answer of the peer-sampling service: from round {first + 1} on nodes repeat {views}"
+            )
 
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -62,25 +62,26 @@ class EdgeProtocol:
         """Whether this process was restarted and has not agreed on a round to rejoin in."""
         return self.rejoining is not None and self.rejoining.round is None
 
-    def has_lost(self) -> bool:
-        """Whether some lost peer must be sent proposals."""
-        return any(self._to_be_offered(peers) for peers in self._peers_by_rank.values())
+    def propose(self) -> bool:
+        """Proposes to rejoin to every lost peer that is reachable; of two ends the lower rank does so.
 
-    def propose(self) -> None:
-        """Proposes to rejoin to every lost peer that is reachable; of two ends the lower rank does so."""
+        Returns whether there is any such peer, to which to propose again later.
+        """
         # A node without a round of its own has nothing to propose.
         if self.is_seeking:
-            return
+            return True
+        has_any = False
         for peers in self._peers_by_rank.values():
-            for peer in sorted(self._to_be_offered(peers)):
-                peers[peer].proposals = 0
-                if self._may_return(peers, peer):
-                    self._propose(peers, peer, 0)
-
-    def _to_be_offered(self, peers: Peers) -> list[int]:
-        lost = [] if peers.mailbox.ended else peers.lost()
-        # Only over open links: one to each lost peer would be too many. A round that needs the peer opens it.
-        return [peer for peer in lost if peers.rank < peer and self._is_linked(peer)]
+            lost = [] if peers.mailbox.ended else peers.lost()
+            for peer in lost:
+                # Only over open links: one to each lost peer would be too many. A round that needs the peer
+                # opens it.
+                if peers.rank < peer and self._is_linked(peer):
+                    has_any = True
+                    peers[peer].proposals = 0
+                    if self._may_return(peers, peer):
+                        self._propose(peers, peer, 0)
+        return has_any
 
     def time_out(self, peers: Peers, key: Key, error: PeerTimeout, now: float) -> None:
         """Drops the edge to a peer past its deadline, and informs the peer."""

@@ -29,6 +29,9 @@ class PeerTransport(Transport):
         """Whether a link to a peer is open; where there are no links, always."""
         return True
 
+    def note_lost(self) -> None:
+        """Records that a peer is lost, to which this end may propose to exchange again."""
+
     def invalidate(self, peer: int) -> None:
         """Invalidates, for a peer that exchanges nothing any more, the memory it may still read."""
 
@@ -78,6 +81,13 @@ class Peers(dict[int, Peer]):
             self._unsettled.discard(peer.rank)
         else:
             self._unsettled.add(peer.rank)
+        if peer.state is PeerState.LOST:
+            self._transport.note_lost()
+
+    def known(self, ranks: Iterable[int]) -> list[int]:
+        """Those of these ranks that this node has a record of; for any thread."""
+        with self.lock:
+            return [rank for rank in ranks if rank in self]
 
     def unsettled(self) -> list[Peer]:
         """The peers that a round must look at: usually none, however many are known."""

@@ -18,6 +18,8 @@ RUNG = frozenset({Kind.NOTICE, Kind.ACKNOWLEDGE, Kind.LEAVE})
 MOST_PIPED = select.PIPE_BUF - wire.HEADER_BYTES
 """Bytes of a body that the kernel writes together with its header."""
 WRITING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+NO_READER, FULL = -1, -2
+"""Why a pipe could not be opened: nobody reads it, or its reader has not read it for long."""
 
 
 class PeerPipes:
@@ -38,7 +40,7 @@ class PeerPipes:
         self._record_hello = record_hello
         self._epoll = epoll
         self._pipes: dict[int, int] = {}
-        """By process the descriptor of its pipe; -1: it could not be opened."""
+        """By process the descriptor of its pipe, or why it could not be opened."""
         self._bells: dict[int, int] = {}
         """By process the descriptor of its doorbell."""
         self._writes_to: dict[int, int] = {}
@@ -63,7 +65,7 @@ class PeerPipes:
         pipe = (self._bells if is_doorbell else self._pipes).get(process)
         record = b"" if len(body) > MOST_PIPED else header + body
         if pipe is None and opens:
-            return self._open(process, is_doorbell, record) and bool(record)
+            return self._open(process, is_doorbell, record) >= 0 and bool(record)
         if pipe is None or not record:
             return False
         try:
@@ -77,18 +79,25 @@ class PeerPipes:
 
     def connect(self, process: int) -> bool:
         """Opens the pipe of a socket thread, unless it is open; False: that failed, as `has_failed` shows."""
-        if self._pipes.get(process, -1) < 0 and not self._open(process, is_doorbell=False):
-            self._pipes[process] = -1
+        if self._pipes.get(process, NO_READER) < 0:
+            self._pipes[process] = self._open(process, is_doorbell=False)
         return not self.has_failed(process)
 
     def has_failed(self, process: int) -> bool:
         """Whether `connect` could not open the pipe of a process."""
-        return self._pipes.get(process) == -1
+        return self._pipes.get(process, 0) < 0
 
-    def _open(self, process: int, is_doorbell: bool, first: bytes = b"") -> bool:
-        """Opens the doorbell or the pipe of a process, and writes a hello and the `first` record there."""
+    def is_full(self, process: int) -> bool:
+        """Whether that was because the process, which lives, has not read its pipe for long."""
+        return self._pipes.get(process) == FULL
+
+    def _open(self, process: int, is_doorbell: bool, first: bytes = b"") -> int:
+        """Opens the doorbell or the pipe of a process, and writes a hello and the `first` record there.
+
+        Returns the descriptor, or why there is none.
+        """
         if (path := self._path_of(process, is_doorbell)) is None:
-            return False
+            return NO_READER
         pipe = -1
         try:
             pipe = os.open(path, WRITING)
@@ -101,17 +110,16 @@ class PeerPipes:
             # All at once where the kernel does that: the reader wakes up once.
             for record in [whole] if len(whole) <= select.PIPE_BUF else records:
                 os.write(pipe, record)
-        except OSError:
-            # A process that has died, or one that has not read its pipe for long.
+        except OSError as error:
             if pipe >= 0:
                 os.close(pipe)
-            return False
+            return FULL if isinstance(error, BlockingIOError) else NO_READER
         # A pipe without a reader is an error, the only event here; it is reported once.
         self._epoll.register(pipe, select.EPOLLET)
         self._writes_to[pipe] = process
         (self._bells if is_doorbell else self._pipes)[process] = pipe
         self._record_hello(process)
-        return True
+        return pipe
 
     def reader_of(self, fd: int) -> int | None:
         """The process that reads an open pipe; None: the descriptor is no pipe of these."""

@@ -12,6 +12,7 @@ from decentnode.communication import wire
 from decentnode.communication.base import BufferSpec, Slots
 from decentnode.communication.exchange.handle import ExchangeHandle, Key, Waiter
 from decentnode.communication.inproc import WithinProcess
+from decentnode.communication.peers.edges import PROPOSAL_INTERVAL
 from decentnode.communication.routes import RoutedEndpoint
 from decentnode.communication.shared_memory.segment import Segment
 from decentnode.communication.zeromq.io_thread import IoThread
@@ -60,6 +61,9 @@ class ProcessEndpoint(RoutedEndpoint):
         if not self.keeps_links:
             self._sockets.need(self.rank, peers)
             self.frame_route.acknowledge_apart(peers)
+
+    def note_lost(self) -> None:
+        self._sockets.propose_within(PROPOSAL_INTERVAL)
 
     def skip_to(self, round: int) -> None:
         for rank in sorted(self.peers.skip_to(round, self._sockets.concerned(self.rank))):

@@ -21,15 +21,16 @@ class HelloBarrier:
     def __init__(self, directory: ProcessDirectory, links: PeerLinks) -> None:
         self._directory = directory
         self._links = links
-        self._seen: set[int] = set()
+        self.seen: set[int] = set()
+        """The processes that have sent HELLO."""
         self._lost: set[int] = set()
         self._changed = threading.Condition()
 
     def note(self, process: int) -> bool:
         """Records a HELLO of a process; returns True if it is not the first."""
         with self._changed:
-            again = process in self._seen
-            self._seen.add(process)
+            again = process in self.seen
+            self.seen.add(process)
             self._changed.notify_all()
         return again
 
@@ -44,10 +45,11 @@ class HelloBarrier:
         for process in range(len(self._directory.processes)):
             self.note(process)
 
-    def wait(self, processes: set[int], timeout: float, send_hello: Callable[[int], None]) -> None:
-        """Waits until all have sent HELLO or are lost, and resends ours; raises StartError.
+    def wait(self, processes: set[int], timeout: float, send_hello: Callable[[int], None]) -> set[int]:
+        """Waits until all have sent HELLO or are lost, and resends ours; returns the silent ones.
 
-        A restarted process stops waiting for silent peers after the grace time.
+        Those are of other machines, where a packet filter may drop what they send. Raises StartError if one
+        of this machine is silent. A restarted process stops waiting for silent peers after the grace time.
         """
         clock = AwakeClock(HELLO_INTERVAL)
         began = clock.now()
@@ -55,11 +57,14 @@ class HelloBarrier:
             while True:
                 left = max(0.0, began + timeout - clock.now())
                 if self._changed.wait_for(lambda: not self._missing(processes), min(HELLO_INTERVAL, left)):
-                    return
+                    return set()
                 waited, missing = clock.now() - began, self._missing(processes)
                 # The run is in progress: peers that are down now are lost nodes of it, not a failed start.
-                if self._directory.incarnation and waited >= self._directory.grace and processes & self._seen:
-                    return
+                if self._directory.incarnation and waited >= self._directory.grace and processes & self.seen:
+                    return set()
+                is_remote = missing.isdisjoint(self._directory.neighbors)
+                if waited >= timeout and is_remote and not self._directory.incarnation:
+                    return missing
                 if waited >= timeout:
                     silent = [rank for p in sorted(missing) for rank in self._directory.processes[p].ranks]
                     own_rank = self._directory.process.ranks[0]
@@ -69,4 +74,4 @@ class HelloBarrier:
 
     def _missing(self, processes: set[int]) -> set[int]:
         # A lost process may have been restarted since; then its link works again and is awaited.
-        return processes - self._seen - (self._lost & self._links.lost)
+        return processes - self.seen - (self._lost & self._links.lost)

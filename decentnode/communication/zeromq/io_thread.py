@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import product
 
 import zmq
 
@@ -20,6 +19,7 @@ from decentnode.communication.exchange.handle import Waiter
 from decentnode.communication.interceptor import Received
 from decentnode.communication.peers.edges import PROPOSAL_INTERVAL, EdgeProtocol
 from decentnode.communication.peers.failure_detector import FailureDetector
+from decentnode.communication.peers.peer import PeerState
 from decentnode.communication.peers.peers import Peers
 from decentnode.communication.peers.rejoin import RejoinProtocol
 from decentnode.communication.security.curve import ZapAuthenticator
@@ -81,7 +81,7 @@ class IoThread(threading.Thread):
             self._poller.add(router, partial(self._receive, router))
         self._poller.add(self.sockets.commands.fd, self.sockets.commands.run_commands)
         self._poller.add(self._links.fileno(), self._links.watch)
-        self._next_check = self._next_proposal = NEVER
+        self._next_check = NEVER
         self._linger, self._stopping = 0.0, False
 
     def _make_router(self, most_bytes: int) -> "zmq.Socket[bytes]":
@@ -163,8 +163,6 @@ class IoThread(threading.Thread):
             self._close()
 
     def _serve(self) -> None:
-        if self._next_proposal == NEVER and self._edges.has_lost():
-            self._next_proposal = time.monotonic() + PROPOSAL_INTERVAL
         self._poller.serve(self._due)
         if (now := time.monotonic()) >= self._due:
             self._check_due(now)
@@ -174,7 +172,8 @@ class IoThread(threading.Thread):
         """The time of the next action if nothing arrives."""
         held = self._interceptor.next_release if self._interceptor else NEVER
         silent = self._authenticator.next_due if self._authenticator else NEVER
-        return min(self._next_check, self._next_proposal, self._links.next_verdict, held, silent)
+        proposal = self.sockets.next_proposal
+        return min(self._next_check, proposal, self._links.next_verdict, held, silent)
 
     def _check_due(self, now: float) -> None:
         # Everything that arrived counts before deadlines are checked, however late this check is.
@@ -190,9 +189,10 @@ class IoThread(threading.Thread):
             self._next_check = self.failure_detector.check(
                 now, partial(self.sockets.concerned, only_needed=True)
             )
-        if now >= self._next_proposal:
-            self._edges.propose()
-            self._next_proposal = NEVER
+        if now >= self.sockets.next_proposal:
+            self.sockets.next_proposal = NEVER
+            if self._edges.propose():
+                self.sockets.propose_within(PROPOSAL_INTERVAL)
 
     def _receive_from_pipes(self) -> None:
         if self._pipes is not None:
@@ -263,10 +263,15 @@ class IoThread(threading.Thread):
         """Records an open link, and proposes soon to nodes there that are lost to nodes here."""
         for peers, rank in self._pairs(process):
             peers.link(rank)
-        # Soon, because no coming round needs the link for long.
-        self._next_proposal = min(self._next_proposal, time.monotonic() if self._edges.has_lost() else NEVER)
+            if peers[rank].state is PeerState.LOST:
+                # Soon, because no coming round needs the link for long.
+                self.sockets.propose_within(0.0)
 
     # What links and the receiver report, in this thread.
+
+    def has_met(self, process: int) -> bool:
+        """Whether a process has sent HELLO."""
+        return process in self.hello_barrier.seen
 
     def may_close(self, process: int) -> bool:
         """Whether nothing that a node here or there waits for needs the link."""
@@ -291,16 +296,23 @@ class IoThread(threading.Thread):
         self._lose_process(process)
         self._links.reconnect(process)
 
+    def lose_silent(self, process: int) -> None:
+        """Loses a process that has sent no HELLO in time."""
+        if not self.has_met(process):
+            self._links.lose(process)
+            self._lose_process(process)
+
     def _lose_process(self, process: int) -> None:
         self.receiver.forget(process)
         for peers, rank in self._pairs(process):
-            peers.lose(rank, PeerLost(rank, "connection lost"))
+            peers.lose(rank, self._links.error(process, rank))
         # Last: the thread at the barrier then finds the loss in all mailboxes.
         self.hello_barrier.note_lost(process)
 
     def _pairs(self, process: int) -> Iterable[tuple[Peers, int]]:
-        """The peers of each node here, with each rank of that process."""
-        return product(self._peers_by_rank.values(), self._directory.processes[process].ranks)
+        """The peers of each node here, with each rank of that process that the node has a record of."""
+        ranks = self._directory.processes[process].ranks
+        return ((peers, rank) for peers in self._peers_by_rank.values() for rank in peers.known(ranks))
 
     def _is_reachable(self, rank: int) -> bool:
         """Whether a message may arrive; a missing link is opened for it."""
@@ -326,6 +338,8 @@ class IoThread(threading.Thread):
 
     def _has_left(self, process: int) -> bool:
         """Whether no node of that process needs anything more from here."""
+        if process in self._links.lost:
+            return True
         ranks = frozenset(self._directory.processes[process].ranks)
         for rank, peers in self._peers_by_rank.items():
             known = self.sockets.peers_of(rank)

@@ -21,6 +21,7 @@ from decentnode.communication.shared_memory.pipes import PeerPipes
 from decentnode.communication.zeromq.dealers import Dealers
 from decentnode.communication.zeromq.link_budget import LinkBudget
 from decentnode.core.timeouts import Timeouts
+from decentnode.errors import PeerLost, PeerUnmet
 
 HELLO_INTERVAL = 0.5
 """Seconds between two HELLOs to one process."""
@@ -39,6 +40,9 @@ class LinkOwner(Protocol):
 
     def note_link(self, process: int) -> None:
         """Records that the link to a process is open, or holds again."""
+
+    def has_met(self, process: int) -> bool:
+        """Whether the process has sent HELLO."""
 
     def may_close(self, process: int) -> bool:
         """Whether nothing that this process or that one waits for needs their link."""
@@ -63,6 +67,8 @@ class PeerLinks:
         pipe, or its doorbell, where it has them.
         """
         self.lost: set[int] = set()
+        self._made: set[int] = set()
+        """Processes to which a link over ZeroMQ was ever made."""
         self.next_verdict = NEVER
         """When a broken link counts as lost, or is tried again, on the clock of `time.monotonic`."""
         self.parts = 1
@@ -192,7 +198,13 @@ class PeerLinks:
             if not self._pipes.reaches(process):
                 self._dealers.open(process)
                 self._send_hello(process)
-            elif not self._pipes.connect(process):
+            elif self._pipes.connect(process):
+                return
+            elif self._pipes.is_full(process):
+                # It has a reader, so the process lives: the hellos of many nodes do not fit in at once.
+                self._suspects[process] = NEVER
+                self._set_next_verdict()
+            else:
                 # All processes listened before the start: this one died, or is being restarted.
                 self._suspect(process, Timeouts.unmade_link)
 
@@ -225,7 +237,7 @@ class PeerLinks:
     def _suspect(self, process: int, grace: float) -> None:
         """Gives a process whose link broke some time; later breaks do not extend it."""
         if process not in self.lost:
-            self._suspects.setdefault(process, time.monotonic() + grace)
+            self._suspects[process] = min(self._suspects.get(process, NEVER), time.monotonic() + grace)
         self._set_next_verdict()
 
     def _set_next_verdict(self) -> None:
@@ -238,10 +250,14 @@ class PeerLinks:
         local = self._directory.co_located(process)
         for event in events:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._made.add(process)
                 # HELLO may have been lost with the connection.
                 if self._suspects.pop(process, None) is not None or process in self.lost:
                     self._revive(process)
                     self._owner.note_link(process)
+                continue
+            if event == zmq.EVENT_DISCONNECTED and not self._owner.has_met(process):
+                # It may not have got to its first message yet. If it died, the next attempt is refused.
                 continue
             # All processes listened before the start: a refused connection means that the process died.
             at_once = Timeouts.local_link if event == zmq.EVENT_DISCONNECTED else Timeouts.unmade_link
@@ -267,6 +283,21 @@ class PeerLinks:
                 self.end(process, linger=0)
         self._set_next_verdict()
         return broken
+
+    def lose(self, process: int) -> None:
+        """Marks a process as lost that a link holds to; the first message from there opens a new one."""
+        self.lost.add(process)
+        self.end(process, linger=0)
+
+    def error(self, process: int, rank: int) -> PeerLost:
+        """Returns why a rank of a lost process is lost: its link has broken, or there never was one."""
+        if not self._directory.co_located(process):
+            where = self._endpoint_of(process).removeprefix("tcp://")
+            if process not in self._made:
+                return PeerUnmet(rank, f"never connected to {where}")
+            if not self._owner.has_met(process):
+                return PeerUnmet(rank, f"connected to {where}, but nothing ever arrived from there")
+        return PeerLost(rank, "connection lost")
 
     def _revive(self, process: int) -> None:
         self.lost.discard(process)

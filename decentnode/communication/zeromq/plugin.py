@@ -93,9 +93,10 @@ class ProcessCommunication(Communication):
         for process in sorted(processes):
             sockets.post(partial(links.make, process))
         # A process that has died by now is lost as in any round.
-        io_thread.hello_barrier.wait(
-            processes, timeout, lambda silent: sockets.post(partial(links.resend_hello, silent))
-        )
+        for silent in io_thread.hello_barrier.wait(
+            processes, timeout, lambda process: sockets.post(partial(links.resend_hello, process))
+        ):
+            sockets.post(partial(io_thread.lose_silent, silent))
 
     def locate(self, peers: Mapping[int, Iterable[int]], enough: int, timeout: float) -> int:
         return self._seek(peers, timeout, enough)

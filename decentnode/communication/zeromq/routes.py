@@ -142,9 +142,14 @@ class FrameRoute(Route):
         return True
 
     def introduce(self, peer: Peer) -> None:
-        # A peer that was not asked for a round to rejoin in: both ends agree on one when they meet.
-        if self._sockets.directory.incarnation and peer.rank not in self._sockets.peers_by_rank:
+        if peer.rank in self._sockets.peers_by_rank:
+            return
+        if self._sockets.directory.incarnation:
+            # It was not asked for a round to rejoin in: both ends agree on one when they meet.
             peer.step(PeerEvent.LOSE, PeerLost(peer.rank, "was not met again yet"))
+        elif not self._sockets.any_lives([peer.rank]):
+            process = self._sockets.directory.home[peer.rank]
+            peer.step(PeerEvent.LOSE, self._sockets.links.error(process, peer.rank))
 
     def leave(self, failed: bool) -> None:
         if self._unannounced:

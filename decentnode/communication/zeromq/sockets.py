@@ -6,6 +6,7 @@ change threads behind a full fence). All else is a command that `post` puts into
 thread runs (`io_thread.py`).
 """
 
+import time
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
@@ -19,7 +20,7 @@ from decentnode.communication.peers.peers import Peers, PeersByRank
 from decentnode.communication.shared_memory.attached import AttachedSegments
 from decentnode.communication.shared_memory.doorbell import pipe_path
 from decentnode.communication.wire import Kind
-from decentnode.communication.zeromq.links import LinkOwner, PeerLinks
+from decentnode.communication.zeromq.links import NEVER, LinkOwner, PeerLinks
 from decentnode.communication.zmq_poll import Commands
 
 RANKS_PER_HELLO = 32
@@ -54,6 +55,8 @@ class Sockets:
             context, directory, endpoint_of, self._hello_messages, link_owner, pipe_of=self._pipe_of
         )
         self.commands = Commands()
+        self.next_proposal = NEVER
+        """When lost peers are sent proposals to exchange again, on the clock of `time.monotonic`."""
         self._receive_from_sibling = receive_from_sibling
         self._foreseen: dict[int, frozenset[int]] = {}
         """By local rank the peers of its coming rounds, on a graph that changes."""
@@ -61,6 +64,10 @@ class Sockets:
     def post(self, command: Callable[[], object]) -> None:
         """Makes the socket thread run a command soon, in the order of the posts."""
         self.commands.post(command)
+
+    def propose_within(self, seconds: float) -> None:
+        """Lets the socket thread send proposals to lost peers when it wakes up after that time."""
+        self.next_proposal = min(self.next_proposal, time.monotonic() + seconds)
 
     def dispatch(self, messages: list[wire.Outgoing]) -> None:
         """Sends at once, without waking the socket thread unless it has to open a link first."""

@@ -34,8 +34,8 @@ class BlockSource(Protocol):
     async def wait(self, number: int) -> None:
         """Waits until the block is here or the service counts as lost."""
 
-    def repeats(self, number: int, instead: int) -> None:
-        """Called when a block is replaced by an earlier one."""
+    def repeats(self, first: int, instead: range) -> None:
+        """Called when views of the rounds `instead` are repeated, from round `first` on."""
 
 
 @GRAPHS.register("peer_sampler")
@@ -131,7 +131,7 @@ class PeerSampler(AperiodicGraph):
             instead = max(self._used.values(), default=-1)
             if instead < 0:
                 raise GraphError("peer_sampler: the service has not answered, and there is no earlier view")
-            source.repeats(number, instead)
+            source.repeats(number * self.block, range(instead * self.block, (instead + 1) * self.block))
         self._used = {k: v for k, v in self._used.items() if k > number - KEPT_BLOCKS} | {number: instead}
         return instead
 

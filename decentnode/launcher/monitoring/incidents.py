@@ -1,7 +1,7 @@
 """What happens to nodes beside their rounds: losses, dropped edges, refusals, faults, as events."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from decentnode.communication.launcher_link import reports
@@ -11,6 +11,7 @@ from decentnode.launcher.state.dispatcher import Dispatcher
 from decentnode.launcher.state.event_log import EventLog
 from decentnode.launcher.state.membership import MembershipTable
 from decentnode.results.metrics import LOSS
+from decentnode.results.reader import Event
 
 
 @dataclass(kw_only=True)
@@ -28,6 +29,10 @@ class Incidents:
     """Whether the run was asked to stop: what ends because of that is recorded, and not shown."""
     all_finite: bool = True
     """Whether all test losses so far are finite."""
+    unmet: dict[tuple[int, int], str] = field(default_factory=dict)
+    """By (rank, peer) why there never was a link between their processes."""
+    health_events: dict[str, Event] = field(default_factory=dict)
+    """By its text each event about something beside the nodes that results depend on, in their order."""
 
     def register(self, dispatcher: Dispatcher[Report]) -> None:
         """Registers for all reports that are events."""
@@ -39,6 +44,7 @@ class Incidents:
         dispatcher.register(reports.FaultInjected, self._note_fault)
         dispatcher.register(reports.Evaluated, self._note_evaluation)
         dispatcher.register(reports.Stuck, self._note_stuck)
+        dispatcher.register(reports.Degraded, self._note_degraded)
         dispatcher.register(reports.Notice, lambda r: self.event_log.log("communication", r.text, r.rank))
         dispatcher.register(
             reports.DiskProblem, lambda r: self.event_log.disk_problem(r.rank, r.text, r.lost)
@@ -65,10 +71,13 @@ class Incidents:
         self.lose(self.membership.home.get(report.process, ()), how_it_ended(report.status))
 
     def _note_missing_peer(self, report: reports.PeerMissing) -> None:
+        if report.is_unmet:
+            self.unmet[report.rank, report.peer] = report.reason
         text = f"continuing without rank {report.peer}: {report.reason}"
         self._log("peer_lost", report, text, peer=report.peer, shown=not self.is_stopping())
 
     def _note_peer_back(self, report: reports.PeerBack) -> None:
+        self.unmet.pop((report.rank, report.peer), None)
         self._log("peer_back", report, f"exchanges with rank {report.peer} again", peer=report.peer)
 
     def _note_refusal(self, report: reports.Rejected) -> None:
@@ -87,6 +96,12 @@ class Incidents:
 
     def _note_stuck(self, report: reports.Stuck) -> None:
         self._log("stuck", report, f"no progress for {report.seconds:.0f} s ({report.doing})")
+
+    def _note_degraded(self, report: reports.Degraded) -> None:
+        # Once: each host process says that a service which all of them ask is lost.
+        if report.text not in self.health_events:
+            round = report.round if report.round >= 0 else None
+            self.health_events[report.text] = self.event_log.log(report.part, report.text, report.rank, round)
 
     def _log(
         self, kind: str, report: RoundReport, text: str, peer: int | None = None, shown: bool = True

@@ -30,6 +30,7 @@ from decentnode.communication.launcher_link.snapshots import EvaluatorBoard, Sna
 from decentnode.core.clock import AwakeClock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.rng import key, seed_generators
+from decentnode.core.text import how_it_ended
 from decentnode.launcher.processes.child_process import ChildProcess
 from decentnode.launcher.processes.control_groups import processors
 from decentnode.launcher.state.dispatcher import Dispatcher
@@ -73,11 +74,14 @@ class _Evaluator:
     since: float = 0.0
     """The time at which it last made progress."""
 
-    def close(self) -> None:
-        """Ends the process."""
+    is_hung: bool = False
+    """Whether it was killed because it made no progress."""
+
+    def close(self) -> int:
+        """Ends the process; returns its exit code, or minus the signal that ended it."""
         os.close(self.tasks)
         os.close(self.reader.fd)
-        self.child.close()
+        return self.child.close()
 
 
 class EvaluatorPool:
@@ -168,6 +172,7 @@ class EvaluatorPool:
             if (beats := self.board.beats_of(evaluator.index)) != evaluator.beats:
                 evaluator.beats, evaluator.since = beats, now
             elif evaluator.published and now - evaluator.since > self._experiment.settings.failures.deadline:
+                evaluator.is_hung = True
                 evaluator.child.kill()
             if evaluator.reader.closed:
                 evaluated += self._remove(evaluator)
@@ -196,11 +201,15 @@ class EvaluatorPool:
         """Removes an evaluator that has ended; its evaluation has failed."""
         self._evaluators.remove(evaluator)
         self.board.note_end()
-        evaluator.close()
-        event = f"a process that evaluates in the background has ended; its log: {evaluator.child.log}"
+        how, published = how_it_ended(evaluator.close()), evaluator.published
+        if evaluator.is_hung:
+            how = f"no progress for {self._experiment.settings.failures.deadline:.0f} s"
+        event = f"a process that evaluates in the background has ended ({how})"
+        if published:
+            event += f"; the evaluation of rank {published.rank} after round {published.round + 1} is missing"
         then = "" if self._evaluators else "; the nodes evaluate their models themselves"
-        self._log_event("evaluation", event + then)
-        return [self._failed(evaluator.published)] if evaluator.published else []
+        self._log_event("evaluation", f"{event}{then}; its log: {evaluator.child.log}")
+        return [self._failed(published)] if published else []
 
     def _failed(self, published: Published) -> Evaluated:
         self.board.snapshots.release(published.rank, published.round)

@@ -118,6 +118,12 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
     if summary["refused_messages"]:
         reasons = sorted(summary["refused_messages"].items())
         yield "refused messages", ", ".join(f"{count} for {reason}" for reason, count in reasons)
+    for index, event in enumerate(summary.get("health") or ()):
+        in_round = f", round {event['round'] + 1}" if "round" in event else ""
+        yield (
+            "" if index else "beside nodes",
+            f"{readable_seconds(event['seconds'])}{in_round}: {event['text']}",
+        )
     if pictures.paths:
         more = f" and {len(pictures.paths) - 1} more" if len(pictures.paths) > 1 else ""
         yield "pictures", f"{pictures.paths[0].name}{more}"

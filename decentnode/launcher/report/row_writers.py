@@ -106,7 +106,8 @@ class RowWriters:
         for writer in [writer for writer in self._processes if writer.child.has_ended()]:
             self._processes.remove(writer)
             if problem := writer.close():
-                self._log_event("writer", f"writer {writer.name} is dropped: {problem}")
+                text = f"writer {writer.name} is dropped: {problem}; it lacks the evaluations after that"
+                self._log_event("writer", text)
 
     def finish(self, is_urgent: Callable[[], bool]) -> None:
         """Waits until all have finished, at most for the limit, or until it is urgent.

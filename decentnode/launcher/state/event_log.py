@@ -27,15 +27,17 @@ class EventLog:
     def log(
         self, kind: str, text: str, rank: int | None = None, round: int | None = None,
         peer: int | None = None, shown: bool = True,
-    ) -> None:  # fmt: skip
-        """Records an event; `shown`: whether it concerns the user now."""
+    ) -> Event:  # fmt: skip
+        """Records an event, and returns it; `shown`: whether it concerns the user now."""
         # To the millisecond.
         seconds = float(f"{time.monotonic() - self._began:.3f}")
         # A path may have bytes that are not valid text.
         valid = text.encode(errors="backslashreplace").decode()
-        self._file.append(msgspec.json.encode(Event(seconds, kind, valid, rank, round, peer)))
+        event = Event(seconds, kind, valid, rank, round, peer)
+        self._file.append(msgspec.json.encode(event))
         if shown:
             self._show(text)
+        return event
 
     def disk_problem(self, rank: int, problem: str, is_lost: bool) -> None:
         """Records that a file of a node's results cannot be written: lines wait in memory, or are lost."""
