@@ -155,8 +155,8 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
         fastest = self._speeds.get(self._server)
         if not fastest or not self._seconds:
             return self.every
-        steps = math.floor(self._since / self._seconds / fastest * self.every + ROUNDING)
-        return min(max(1, steps), self.every)
+        steps = min(self._since / self._seconds / fastest * self.every, self.every)
+        return max(1, math.floor(steps + ROUNDING))
 
     def may_step(self, now: float) -> bool:
         return not self._serves and self._unanswered is None and self._since < self.local_steps

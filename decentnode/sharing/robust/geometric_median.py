@@ -6,7 +6,10 @@ import numpy as np
 
 from decentnode.core.registry import SHARINGS
 from decentnode.options import Positive, PositiveFloat
-from decentnode.sharing.robust.base import Numbers, Selection
+from decentnode.sharing.robust.base import Numbers, Selection, squared_distances
+
+LARGEST = 1e307
+"""A model is left out whose squared distance from the first one is larger: sums of few such numbers overflow."""
 
 
 @SHARINGS.register("geometric_median")
@@ -16,8 +19,15 @@ class GeometricMedian(Selection):
 
     z <- sum_k b_k y_k / sum_k b_k,   b_k = a_k / max(smoothing, |y_k - z|)
 
-    The steps start from the weighted mean. z is a weighted sum of the models, so distances follow from their
-    Gram matrix and a step costs no pass over them. All a_k are equal.
+    The steps start from the weighted mean of all models, or of those nearest to the model in the middle, of any
+    number: from the mean with the least sum of distances. No step makes that sum larger. So z stays where
+    the honest models are, however far away the wrong ones and however few the steps are: with a weight of
+    d < 1/2 of wrong models, |z - h| <= (2 sum_honest a_k |y_k - h| + smoothing / 2) / (1 - 2 d) for each
+    honest model h. From the mean of all, a wrong model at the distance D would pull the result by about
+    D (d / (1 - d))^steps.
+
+    z is a weighted sum of the models, so distances follow from their Gram matrix and a step costs no pass
+    over them. All a_k are equal.
     """
 
     steps: Positive = 100
@@ -30,15 +40,36 @@ class GeometricMedian(Selection):
         return self._weiszfeld(products, np.full(len(products), 1 / len(products)))
 
     def _weiszfeld(self, products: Numbers, prior: Numbers) -> Numbers:
-        usable = np.isfinite(np.diagonal(products))
+        usable = np.diagonal(products) < LARGEST
         products = np.where(usable[:, None] & usable[None, :], products, 0.0)
         start = prior * usable
-        weights: Numbers = start / start.sum()
+        if not start.any():
+            start[0] = 1.0
+        weights = _least_mean(products, start)
         for _ in range(self.steps):
-            squares = np.diagonal(products) - 2 * products @ weights + weights @ products @ weights
-            scaled = start / np.maximum(self.smoothing, np.sqrt(np.maximum(squares, 0.0)))
+            scaled = start / np.maximum(self.smoothing, _distances(products, weights[None])[0])
             weights = scaled / scaled.sum()
         return weights
+
+
+def _distances(products: Numbers, mixes: Numbers) -> Numbers:
+    """The distances of all models from mixes of them, shape (mixes, models)."""
+    within = mixes @ products
+    squares = np.diagonal(products) - 2 * within + (within * mixes).sum(1, keepdims=True)
+    distances: Numbers = np.sqrt(np.maximum(squares, 0.0))
+    return distances
+
+
+def _least_mean(products: Numbers, prior: Numbers) -> Numbers:
+    """The weights of the mean, of all models or of the nearest to the middle, with the least sum of distances."""
+    apart = np.sqrt(squared_distances(products))
+    middle = np.argmin(np.where(prior > 0, apart @ prior, np.inf))
+    near = np.argsort(np.argsort(np.where(prior > 0, apart[middle], np.inf), kind="stable"))
+    counted = np.count_nonzero(prior)
+    means = prior * (near < np.arange(counted, 0, -1)[:, None])
+    means /= means.sum(1, keepdims=True)
+    least: Numbers = means[np.argmin(_distances(products, means) @ prior)]
+    return least
 
 
 @SHARINGS.register("rfa")
