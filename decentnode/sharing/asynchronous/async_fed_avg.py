@@ -27,7 +27,7 @@ ROUNDING = 1e-6
 """How much of a step may be missing from a whole one by rounding."""
 
 
-@SHARINGS.register("async_fed_avg")
+@SHARINGS.register("async_fed_avg", async_diloco="outer: {name: SGD, ...}")
 @dataclass
 class AsyncFedAvg(SavesOuter, AsyncSharing):
     """A server makes outer steps with what has come, for those that have sent (Liu et al., 2024, 2401.09135).

@@ -15,7 +15,7 @@ MOST_AGE = 1 << 31
 """A node that took a larger age could soon not send its own: a message has 32 bits for it."""
 
 
-@SHARINGS.register("push_gossip")
+@SHARINGS.register("push_gossip", "gossip_learning")
 @dataclass
 class PushGossip(AsyncSharing):
     """Pushes its model to one random neighbor, which merges both by age (Ormandi et al., 2013, Alg. 1).

@@ -192,8 +192,8 @@ def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequenc
     if limiting := [name_of(rule) for rule in rules if isinstance(rule, Robust)]:
         raise BadInput.at(
             "training.mix_buffers",
-            f"running statistics would be averaged beside {limiting[0]}, which would not limit what a wrong model "
-            "adds to them; leave it out, and every node keeps its own",
+            f"running statistics would be averaged beside {limiting[0]}, which would not limit what a wrong "
+            "model adds to them; leave it out, and every node keeps its own",
         )
     if isinstance(scheme, Gossip) and scheme.outer is not None:
         # Momentum would extrapolate variances.

@@ -9,22 +9,21 @@ from decentnode.options import Positive, PositiveFloat
 from decentnode.sharing.robust.base import Numbers, Selection, squared_distances
 
 LARGEST = 1e307
-"""A model is left out whose squared distance from the first one is larger: sums of few such numbers overflow."""
+"""Models whose squared distance from the first one is larger are left out: sums of such numbers overflow."""
 
 
-@SHARINGS.register("geometric_median")
+@SHARINGS.register("geometric_median", "geo_med")
 @dataclass
 class GeometricMedian(Selection):
     """The point with the smallest sum of distances to all models (Weiszfeld, 1937; Minsker, 2015).
 
     z <- sum_k b_k y_k / sum_k b_k,   b_k = a_k / max(smoothing, |y_k - z|)
 
-    The steps start from the weighted mean of all models, or of those nearest to the model in the middle, of any
-    number: from the mean with the least sum of distances. No step makes that sum larger. So z stays where
-    the honest models are, however far away the wrong ones and however few the steps are: with a weight of
-    d < 1/2 of wrong models, |z - h| <= (2 sum_honest a_k |y_k - h| + smoothing / 2) / (1 - 2 d) for each
-    honest model h. From the mean of all, a wrong model at the distance D would pull the result by about
-    D (d / (1 - d))^steps.
+    The steps start from the weighted mean of all models, or of some that are nearest to the model in the
+    middle: from the mean with the least sum of distances, which no step makes larger. So z stays where the
+    honest models are, however far away wrong ones and however few the steps are. With a weight d < 1/2 of
+    wrong models, |z - h| <= (2 sum_honest a_k |y_k - h| + smoothing / 2) / (1 - 2 d) for each honest model h.
+    From the mean of all, a wrong model at the distance D would pull z by about D (d / (1 - d))^steps.
 
     z is a weighted sum of the models, so distances follow from their Gram matrix and a step costs no pass
     over them. All a_k are equal.
@@ -61,7 +60,7 @@ def _distances(products: Numbers, mixes: Numbers) -> Numbers:
 
 
 def _least_mean(products: Numbers, prior: Numbers) -> Numbers:
-    """The weights of the mean, of all models or of the nearest to the middle, with the least sum of distances."""
+    """The weights of the mean with the least sum of distances: of all models, or of those near the middle."""
     apart = np.sqrt(squared_distances(products))
     middle = np.argmin(np.where(prior > 0, apart @ prior, np.inf))
     near = np.argsort(np.argsort(np.where(prior > 0, apart[middle], np.inf), kind="stable"))
@@ -72,7 +71,7 @@ def _least_mean(products: Numbers, prior: Numbers) -> Numbers:
     return least
 
 
-@SHARINGS.register("rfa")
+@SHARINGS.register("rfa", "smoothed_weiszfeld")
 @dataclass
 class Rfa(GeometricMedian):
     """The smoothed geometric median in a few steps (RFA: Pillutla et al., IEEE TSP 2022, Alg. 2).

@@ -9,7 +9,7 @@ from decentnode.options import Positive
 from decentnode.sharing.robust.base import Numbers, Selection, squared_distances
 
 
-@SHARINGS.register("krum")
+@SHARINGS.register("krum", multi_krum="select: M")
 @dataclass
 class Krum(Selection):
     """Takes the model with the smallest sum of squared distances to the nearest (Blanchard et al., 2017).

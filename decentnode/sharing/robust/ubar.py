@@ -15,7 +15,7 @@ from decentnode.sharing.base import Requirements
 from decentnode.sharing.robust.base import Models, Robust, gram
 
 
-@SHARINGS.register("ubar")
+@SHARINGS.register("ubar", "mozi")
 @dataclass
 class Ubar(Robust):
     """Tests near models on own samples (UBAR: Guo et al., 2020, Alg. 1).
@@ -23,9 +23,9 @@ class Ubar(Robust):
     N1 = the ceil(rho deg) neighbors nearest to y_i;   N2 = those of N1 with loss(y_j) <= loss(y_i)
     x_i <- alpha y_i + (1 - alpha) mean of y_j over N2
 
-    Where N2 is empty it is the one of N1 with the smallest loss. A model whose loss is not finite is in neither,
-    and with no other the node keeps its own. The loss is that of a minibatch of the node's own training
-    samples, so a round costs rho deg + 1 further forward passes.
+    Where N2 is empty it is the one of N1 with the smallest loss. A model whose loss is not finite is in
+    neither, and with no other the node keeps its own. The loss is that of a minibatch of the node's own
+    training samples, so a round costs rho deg + 1 further forward passes.
     """
 
     requirements = Requirements(local_loss=True)
