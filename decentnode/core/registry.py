@@ -42,9 +42,9 @@ def letters(name: str) -> str:
 
 def edits(a: str, b: str) -> int:
     """The fewest letters to insert, remove, replace or swap with the next one that make a word the other."""
-    rows = [[*range(len(b) + 1)]]
+    rows: list[list[int]] = [[*range(len(b) + 1)]]
     for i, x in enumerate(a):
-        row = [i + 1]
+        row: list[int] = [i + 1]
         for j, y in enumerate(b):
             row.append(min(rows[-1][j + 1] + 1, row[j] + 1, rows[-1][j] + (x != y)))
             if i and j and (x, a[i - 1]) == (b[j - 1], y):

@@ -147,7 +147,7 @@ RULES = {
 
 
 def wrong_models(x, size, faults):
-    """Sets of wrong models of that size: in all coordinates, in one, in opposite directions, near honest ones."""
+    """Sets of wrong models of that size: in all coordinates, in one, opposite, near honest ones."""
     limit = torch.finfo(x.dtype).max
     size = {"max": limit, "-max": -limit}.get(size, size)
     ones, one = torch.full((D,), size, dtype=x.dtype), torch.zeros(D, dtype=x.dtype)

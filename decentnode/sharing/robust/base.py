@@ -202,7 +202,7 @@ class Selection(Aggregation):
             # A mix with a model that is infinitely far is as far, and 0 times infinity is not a number.
             far = ~np.isfinite(np.diagonal(products))
             inputs = mixes @ np.where(far[:, None] | far[None, :], 0.0, products) @ mixes.T
-            is_far = mixes[:, far].any(axis=1)
+            is_far = mixes @ far > 0
             inputs[is_far[:, None] | is_far[None, :]] = np.inf
             weights = self.weigh(inputs, np.full(len(mixes), 1 / len(mixes))) @ mixes
         self.add_up(models, weights, out)
