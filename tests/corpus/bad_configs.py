@@ -505,7 +505,7 @@ LBFGS\n  amp: float16
 = name: SGD
 name: sgd | 11 training.optimizer.name | unknown optimizer 'sgd'; did you mean 'SGD'? (known: ...)
 name: muon | 11 training.optimizer.name | unknown optimizer 'muon'; did you mean 'Muon'? (known: ...)
-name: Adma | 11 training.optimizer.name | unknown optimizer 'Adma'; did you mean 'Adamax'? (known: ...)
+name: Adma | 11 training.optimizer.name | unknown optimizer 'Adma'; did you mean 'Adam'? (known: ...)
 
 = lr: 0.1
 lr: .nan | 11 training.optimizer.lr | .nan is not a finite number
