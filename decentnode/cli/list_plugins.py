@@ -8,7 +8,14 @@ from typing import Any
 
 from decentnode.config.plugin_parser import parameters_for
 from decentnode.config.type_check import REQUIRED, describe
-from decentnode.core.registry import REGISTRIES, Registry, guess, import_from
+from decentnode.core.registry import (
+    REGISTRIES,
+    Registry,
+    guess,
+    import_from,
+    is_misspelt,
+    letters,
+)
 from decentnode.errors import UnknownPlugin
 from decentnode.sharing.base import SharingBase
 from decentnode.transforms.base import Transform
@@ -53,7 +60,8 @@ def chosen(word: str, name: str | None = None) -> tuple[str | None, str | None]:
     if word in names:
         raise UnknownPlugin(f"'{word}' is a plug-in, not a kind; the kind comes first: {', '.join(kinds)}")
     known = f"(known: {', '.join([*kinds, 'configs'])})"
-    near = guess(word, [*kinds, *names, "configs"])
+    kinds_near = guess(word, [kind for kind in (*kinds, "configs") if is_misspelt(letters(word), kind)])
+    near = kinds_near or next(filter(None, (registry.hint(word) for registry in REGISTRIES)), "")
     raise UnknownPlugin(f"unknown kind or plug-in '{word}'{near} {known}")
 
 

@@ -86,7 +86,7 @@ class WithinProcess(Route):
             self._peers[rank].depart(self._rank, last, failed)
 
 
-@COMMUNICATIONS.register("inproc")
+@COMMUNICATIONS.register("inproc", "in_process", "in_memory")
 @dataclass
 class InProcess(Communication):
     """All nodes in one process, payloads handed over by reference (after trio's memory streams, 2017)."""

@@ -37,7 +37,7 @@ from decentnode.simulation.quantities import (
 from decentnode.simulation.tcp import TCP, TcpModel
 
 
-@COMMUNICATIONS.register("simulated")
+@COMMUNICATIONS.register("simulated", "simulation", "simulator")
 @dataclass
 class Simulated(Communication):
     """Virtual time behind a modelled network, after SimGrid (Casanova et al., 2014); models as with `inproc`.

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decentnode.config.plugin import Plugin
 from decentnode.config.type_check import parameters_of
-from decentnode.core.registry import Registry, guess, is_third_party
+from decentnode.core.registry import Registry, is_third_party
 from decentnode.core.text import first_line
 from decentnode.datasets.base import Batch
 from decentnode.errors import BadInput
@@ -43,10 +43,11 @@ class TorchClasses(Registry):
     """The public classes of some modules under a base class; the first `given` arguments are ours."""
 
     def __init__(
-        self, kind: str, modules: Sequence[ModuleType], base: type, given: int, outside: type | None = None
-    ) -> None:
+        self, kind: str, modules: Sequence[ModuleType], base: type, given: int, outside: type | None = None,
+        endings: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """`outside` is the required base of a class from outside the package; default: `base`."""
-        super().__init__(kind, "torch")
+        super().__init__(kind, "torch", endings=endings)
         self._outside = outside or base
         self._given = given
         self._modules = modules
@@ -66,11 +67,6 @@ class TorchClasses(Registry):
         public = not name.startswith("_") and name not in _NOT_FROM_YAML
         return public and isinstance(cls, type) and issubclass(cls, self._base) and cls is not self._base
 
-    def hint(self, name: str, known: list[str]) -> str:
-        """Returns the class that differs in upper and lower case alone, else the nearest one."""
-        same = [other for other in known if other.lower() == name.lower()]
-        return f"; did you mean '{same[0]}'?" if same else guess(name, known)
-
     def parameters(self, cls: type) -> dict[str, tuple[Any, Any]]:
         """Returns the options of a class; types follow the defaults, because torch's hints are too loose."""
         found = parameters_of(cls, skip=self._given)
@@ -78,8 +74,19 @@ class TorchClasses(Registry):
 
 
 OPTIMIZERS = TorchClasses("optimizer", (torch.optim, optimizers), Optimizer, given=1)
-SCHEDULERS = TorchClasses("scheduler", (lr_scheduler, optimizers), LRScheduler, given=1)
+SCHEDULERS = TorchClasses(
+    "scheduler", (lr_scheduler, optimizers), LRScheduler, given=1, endings=("lr", "decay")
+)
 LOSSES = TorchClasses("loss", (torch.nn,), _Loss, given=0, outside=torch.nn.Module)
+OPTIMIZERS.explain("SGD", momentum="momentum: 0.9", sgdm="momentum: 0.9", nesterov="nesterov: true")
+SCHEDULERS.explain("CosineAnnealingLR", cosine="")
+SCHEDULERS.explain("WarmupCosine", cosine_with_warmup="", linear_warmup_cosine="")
+SCHEDULERS.explain("InverseSquareRoot", inverse_sqrt="", noam="")
+SCHEDULERS.explain("PolynomialLR", poly="")
+SCHEDULERS.explain("ReduceLROnPlateau", plateau="", reduce_on_plateau="")
+LOSSES.explain("CrossEntropyLoss", categorical_crossentropy="", sparse_categorical_crossentropy="", ce="")
+LOSSES.explain("L1Loss", mae="", mean_absolute_error="")
+LOSSES.explain("MSELoss", l2="", mean_squared_error="")
 
 
 def _type_of(default: Any) -> Any:

@@ -6,6 +6,7 @@ A decorator registers it, `@SHARING.register("gossip")`, when its package is imp
 
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from inspect import isfunction
@@ -34,6 +35,41 @@ def guess(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{near}'?" if near else ""
 
 
+def letters(name: str) -> str:
+    """Returns a name without case, underscores and other signs: `TopK` and `top_k` are one name."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def edits(a: str, b: str) -> int:
+    """The fewest letters to insert, remove, replace or swap with the next one that make a word the other."""
+    rows: list[list[int]] = [[*range(len(b) + 1)]]
+    for i, x in enumerate(a):
+        row: list[int] = [i + 1]
+        for j, y in enumerate(b):
+            row.append(min(rows[-1][j + 1] + 1, row[j] + 1, rows[-1][j] + (x != y)))
+            if i and j and (x, a[i - 1]) == (b[j - 1], y):
+                row[-1] = min(row[-1], rows[-2][j - 1] + 1)
+        rows.append(row)
+    return rows[-1][-1]
+
+
+def is_misspelt(word: str, name: str) -> bool:
+    """Whether a word is a name with a typing error, and not the name of something else, both as `letters`.
+
+    Names that differ in a number (resnet20), or of which one continues the other (fed_median, one_peer), are
+    those of different things, and so are short names that differ in a letter (Adan). At the end one letter
+    may be missing, repeated, or an s too many.
+    """
+    if re.findall(r"\d+", word) != re.findall(r"\d+", name):
+        return False
+    shorter, longer = sorted((word, name), key=len)
+    if longer.startswith(shorter) or longer.endswith(shorter):
+        return name[:-1] == word or word in (name, name + name[-1:], name + "s")
+    if len(name) < 6 and len(word) == len(name) and sorted(word) != sorted(name):
+        return False
+    return edits(word, name) <= 1 + (len(name) >= 12)
+
+
 def near_file(path: str) -> str:
     """Makes a `guess` among the files beside a missing path, whatever their suffixes."""
     missing = Path(path)
@@ -53,12 +89,17 @@ class Registry:
     """The plug-ins of one kind, which derive from one of the classes `bases` (`module:Class`).
 
     `home` is imported on first use, so that its plug-ins register. `functions`: `module:function` may name a
-    function that returns an instance, too.
+    function that returns an instance, too. `endings`: what classes elsewhere end in beside the kind.
     """
 
-    def __init__(self, kind: str, home: str, *bases: str, functions: bool = False) -> None:
+    def __init__(
+        self, kind: str, home: str, *bases: str, functions: bool = False, endings: Iterable[str] = ()
+    ) -> None:
         self.kind = kind
         self.functions = functions
+        self._endings = kind, *endings
+        self._synonyms: dict[str, tuple[str, str]] = {}
+        """By the letters of a name elsewhere: the name here, and the options that make it so."""
         self._home = home
         self._bases = bases
         self._classes: dict[str, type] = {}
@@ -68,8 +109,13 @@ class Registry:
         """The classes from one of which every plug-in of this kind derives."""
         return tuple(map(import_class, self._bases))
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Makes the decorated class available in YAML as `name`."""
+    def register(self, name: str, *synonyms: str, **with_options: str) -> Callable[[T], T]:
+        """Makes the decorated class available in YAML as `name`.
+
+        `synonyms`: its names elsewhere, for hints; YAML takes none of them. `with_options`: further ones,
+        each with the option that makes the class the same, such as `fp16="dtype: fp16"`.
+        """
+        self.explain(name, **dict.fromkeys(synonyms, ""), **with_options)
 
         def add(cls: T) -> T:
             if name in self._classes:
@@ -79,6 +125,13 @@ class Registry:
             return cls
 
         return add
+
+    def explain(self, name: str, **synonyms: str) -> None:
+        """Makes hints lead to a class from its names elsewhere, each with the option that it needs, or ''."""
+        for synonym, option in synonyms.items():
+            known, _ = self._synonyms.setdefault(letters(synonym), (name, option))
+            if known != name:
+                raise ValueError(f"'{synonym}' stands for two {self.kind} plug-ins, '{known}' and '{name}'")
 
     def classes(self) -> dict[str, type]:
         """Returns all registered classes by name, sorted."""
@@ -99,13 +152,23 @@ class Registry:
             return import_class(name, self.functions)
         known = self.classes()
         if name not in known:
-            hint = self.hint(name, list(known))
-            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{hint} (known: {self.names})")
+            raise UnknownPlugin(f"unknown {self.kind} {quoted(name)}{self.hint(name)} (known: {self.names})")
         return known[name]
 
-    def hint(self, name: str, known: list[str]) -> str:
-        """Returns the known name nearest to an unknown one, as `guess` has it."""
-        return guess(name, known)
+    def hint(self, name: str) -> str:
+        """Returns `; did you mean 'x'?` for what an unknown name means elsewhere, or with a typing error.
+
+        Empty where nothing fits: a hint that leads to another algorithm is worse than none.
+        """
+        names, word = {letters(known): known for known in self.classes()}, letters(name)
+        stems = [word, *(word.removesuffix(end) for end in self._endings if word.endswith(end))]
+        for form in (form for stem in stems for form in (stem, *(stem + end for end in self._endings))):
+            meant, option = (names[form], "") if form in names else self._synonyms.get(form, ("", ""))
+            if meant:
+                return f"; did you mean '{meant}'{f' with {option}' if option else ''}?"
+        misspelt = [known for known in names if is_misspelt(word, known)]
+        near = min(misspelt, key=lambda known: edits(word, known), default="")
+        return f"; did you mean '{names[near]}'?" if near else ""
 
 
 def name_of(plugin: object) -> str:
@@ -177,7 +240,7 @@ def import_from(*folders: Path) -> None:
             sys.path.append(folder)
 
 
-GRAPHS = Registry("graph", "decentnode.graph", "decentnode.graph.base:Graph")
+GRAPHS = Registry("graph", "decentnode.graph", "decentnode.graph.base:Graph", endings=("topology",))
 MAPPINGS = Registry("mapping", "decentnode.mapping.environment", "decentnode.mapping.base:Mapping")
 MIXINGS = Registry("weights", "decentnode.graph.mixing", "decentnode.graph.mixing:Mixing")
 SHARINGS = Registry(
@@ -186,7 +249,12 @@ SHARINGS = Registry(
     "decentnode.sharing.base:Sharing",
     "decentnode.sharing.asynchronous.base:AsyncSharing",
 )
-TRANSFORMS = Registry("transform", "decentnode.transforms", "decentnode.transforms.base:Transform")
+TRANSFORMS = Registry(
+    "transform",
+    "decentnode.transforms",
+    "decentnode.transforms.base:Transform",
+    endings=("compressor", "compression"),
+)
 COMMUNICATIONS = Registry(
     "communication", "decentnode.communication", "decentnode.communication.base:Communication"
 )
@@ -194,7 +262,9 @@ MODELS = Registry(
     "model", "decentnode.models", "decentnode.models.base:Model", "torch.nn:Module", functions=True
 )
 DATASETS = Registry("dataset", "decentnode.datasets", "decentnode.datasets.base:Dataset")
-PARTITIONS = Registry("partition", "decentnode.datasets", "decentnode.datasets.partition:Partition")
+PARTITIONS = Registry(
+    "partition", "decentnode.datasets", "decentnode.datasets.partition:Partition", endings=("partitioner",)
+)
 SKEWS = Registry("skew", "decentnode.datasets", "decentnode.datasets.skew:Skew")
 TASKS = Registry("task", "decentnode.training.tasks", "decentnode.training.tasks.base:Task")
 AUGMENTATIONS = Registry(

@@ -28,7 +28,7 @@ Review = tuple[list[str], int]
 """Words and stars."""
 
 
-@DATASETS.register("amazon")
+@DATASETS.register("amazon", "amazon_review", "amazon_reviews")
 @dataclass(kw_only=True)
 class Amazon(ClientDataset):
     """Amazon reviews, whose stars are told by their text (McAuley et al., 2015; Lai et al., 2022, FedScale).

@@ -86,7 +86,7 @@ class Split:
         return np.asarray(column.flatten()).reshape(len(column), -1)
 
 
-@DATASETS.register("hugging_face")
+@DATASETS.register("hugging_face", "hf", "datasets")
 @dataclass(kw_only=True)
 class HuggingFace(Images):
     """A dataset that `save_to_disk` of the library datasets wrote (Lhoest et al., 2021, "Datasets").

@@ -74,7 +74,7 @@ EMNIST = Source(
 )  # fmt: skip
 
 
-@DATASETS.register("idx")
+@DATASETS.register("idx", "mnist", "fashion_mnist", "fmnist", "kmnist", "emnist")
 @dataclass(kw_only=True)
 class Idx(FileDataset):
     """MNIST and its relatives Fashion-MNIST, KMNIST and EMNIST, from IDX files (LeCun et al., 1998).

@@ -124,7 +124,7 @@ class Images(FileDataset):
                 Path(name).unlink()
 
 
-@DATASETS.register("image_folder")
+@DATASETS.register("image_folder", "imagenet")
 @dataclass(kw_only=True)
 class ImageFolder(Images):
     """Images in train/CLASS and val/CLASS, the layout of ImageNet (Russakovsky et al., 2015).

@@ -169,7 +169,7 @@ class _Tweets(User):
     y: list[int]
 
 
-@DATASETS.register("sent140")
+@DATASETS.register("sent140", "sentiment140")
 @dataclass(kw_only=True)
 class Sent140(Leaf):
     """The mood of tweets, 1 where it is good (Go et al., 2009; Caldas et al., 2018, LEAF, Sent140).

@@ -83,7 +83,7 @@ class Partition(ABC):
         return self.ranks
 
 
-@PARTITIONS.register("iid")
+@PARTITIONS.register("iid", "random", "simple")
 @dataclass(kw_only=True)
 class Iid(Partition):
     """Distributes shuffled samples evenly, the IID baseline (McMahan et al., 2017, section 3)."""
@@ -97,7 +97,7 @@ class Iid(Partition):
         return shared_out(rng.permutation(len(test)), [len(part) for part in parts], rng)
 
 
-@PARTITIONS.register("sizes")
+@PARTITIONS.register("sizes", "size")
 @dataclass(kw_only=True)
 class Sizes(Partition):
     """Distributes shuffled samples in given amounts per rank (quantity skew; Li et al., 2022, section IV)."""
@@ -139,7 +139,7 @@ def apportion(fractions: NDArray[np.float64], total: int) -> Indices:
     return counts
 
 
-@PARTITIONS.register("quantity")
+@PARTITIONS.register("quantity", "quantity_skew", "unbalance_dirichlet")
 @dataclass(kw_only=True)
 class Quantity(Partition):
     """Distributes shuffled samples in amounts from Dir(alpha) (quantity skew; Li et al., 2022, section IV).
@@ -174,7 +174,7 @@ def check_min_size(min_size: int, parts: int, total: int) -> None:
         )
 
 
-@PARTITIONS.register("natural")
+@PARTITIONS.register("natural", "natural_id")
 @dataclass(kw_only=True)
 class Natural(Partition):
     """Assigns the dataset's own groups (writers, clients) whole (Caldas et al., 2018, LEAF, section 3).
@@ -273,7 +273,7 @@ def balance(sizes: Indices, parts: int, most: int | None) -> Indices:
     return np.array(balanced, dtype=np.int64)
 
 
-@PARTITIONS.register("dirichlet")
+@PARTITIONS.register("dirichlet", "lda", "label_dirichlet", "hetero_dir")
 @dataclass(kw_only=True)
 class Dirichlet(Partition):
     """Splits each label by proportions from Dir(alpha) (Yurochkin et al., 2019, section 4; Hsu et al., 2019).
@@ -373,7 +373,7 @@ def fill(parts: list[Indices], min_size: int) -> list[Indices]:
     ]
 
 
-@PARTITIONS.register("shards")
+@PARTITIONS.register("shards", "pathological", "k_shard", "shard")
 @dataclass(kw_only=True)
 class Shards(Partition):
     """Assigns each training rank exactly k labels, in similar shards (McMahan et al., 2017, section 3).

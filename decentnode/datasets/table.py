@@ -29,7 +29,7 @@ ByName = Mapping[str, Array]
 """Columns by name; those of NPZ files may have several numbers in a row."""
 
 
-@DATASETS.register("table")
+@DATASETS.register("table", "csv", "parquet")
 @dataclass(kw_only=True)
 class TableFile(Dataset):
     """Rows of a CSV, Parquet or NPZ file, one sample each ("tidy data"; Wickham, 2014).

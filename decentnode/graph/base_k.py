@@ -18,7 +18,7 @@ Links = dict[tuple[int, int], float]
 Rounds = list[Links]
 
 
-@GRAPHS.register("base_k_plus_one")
+@GRAPHS.register("base_k_plus_one", "base_k", "base")
 @dataclass(frozen=True)
 class BaseKPlusOne(Alternating):
     """Averages exactly after at most 2 log_(k+1)(n) + 2 rounds, for any n (Takezawa et al., NeurIPS 2023).

@@ -45,7 +45,7 @@ class Sized(Family):
         return self.nodes
 
 
-@GRAPHS.register("empty")
+@GRAPHS.register("empty", "none", "isolated")
 @dataclass(frozen=True)
 class Empty(Sized):
     """No edges, so that every node trains alone (networkx's `empty_graph`: Hagberg et al., 2008).
@@ -57,7 +57,7 @@ class Empty(Sized):
         return ()
 
 
-@GRAPHS.register("ring")
+@GRAPHS.register("ring", "cycle", "circle")
 @dataclass(frozen=True)
 class Ring(Sized):
     """A cycle, node i adjacent to i-1 and i+1 (Lian et al., 2017, Section 5: the D-PSGD experiments)."""
@@ -66,7 +66,7 @@ class Ring(Sized):
         return ((i, (i + 1) % self.nodes) for i in range(self.nodes))
 
 
-@GRAPHS.register("chain")
+@GRAPHS.register("chain", "path", "line")
 @dataclass(frozen=True)
 class Chain(Sized):
     """A path from node 0 to node n-1, the slowest to mix (Nedic, Olshevsky and Rabbat, 2018)."""
@@ -75,7 +75,7 @@ class Chain(Sized):
         return ((i, i + 1) for i in range(self.nodes - 1))
 
 
-@GRAPHS.register("fully_connected")
+@GRAPHS.register("fully_connected", "complete", "clique", "all_to_all")
 @dataclass(frozen=True)
 class FullyConnected(Sized):
     """An edge between any two nodes: one round averages exactly, as all-reduce (Lian et al., 2017)."""
@@ -93,7 +93,7 @@ class Star(Sized):
         return ((0, i) for i in range(1, self.nodes))
 
 
-@GRAPHS.register("binary_tree")
+@GRAPHS.register("binary_tree", "tree")
 @dataclass(frozen=True)
 class BinaryTree(Sized):
     """A balanced binary tree with the root at node 0 (Vogels et al., 2021, RelaySGD)."""
@@ -102,7 +102,7 @@ class BinaryTree(Sized):
         return (((i - 1) // 2, i) for i in range(1, self.nodes))
 
 
-@GRAPHS.register("exponential")
+@GRAPHS.register("exponential", "exponential_two", "exp", "exp_two", "static_exp")
 @dataclass(frozen=True)
 class Exponential(Sized):
     """Directed: i sends to i + 1, i + 2, i + 4, .. mod n (Ying et al., 2021, the static graph).
@@ -145,7 +145,7 @@ class Lattice(Family):
         return self.rows * self.columns
 
 
-@GRAPHS.register("grid")
+@GRAPHS.register("grid", "mesh_grid_2d", "grid_2d")
 @dataclass(frozen=True)
 class Grid(Lattice):
     """Rows and columns without wrapping: 2 to 4 neighbors (Nedic, Olshevsky and Rabbat, 2018)."""
@@ -158,7 +158,7 @@ class Grid(Lattice):
                 yield i, i + self.columns
 
 
-@GRAPHS.register("torus")
+@GRAPHS.register("torus", "torus_2d")
 @dataclass(frozen=True)
 class Torus(Lattice):
     """Rows and columns that wrap around: 4 neighbors (Nedic, Olshevsky and Rabbat, 2018)."""

@@ -30,7 +30,7 @@ Edges = dict[tuple[int, int], int]
 SUFFIXES: dict[str, FileType] = {".edges": "edges", ".adj": "adjacency", ".adjacency": "adjacency"}
 
 
-@GRAPHS.register("file")
+@GRAPHS.register("file", "edge_list", "from_file")
 @dataclass(frozen=True)
 class GraphFile(StaticGraph):
     """A graph file in decentralizepy's formats, `edges` or `adjacency` (Dhasade et al., 2023).

@@ -46,7 +46,7 @@ class Mixing(ABC):
         """The weights of the models that `rank` receives in `round` and of its own: row `rank` of W."""
 
 
-@MIXINGS.register("metropolis_hastings")
+@MIXINGS.register("metropolis_hastings", "metropolis", "mh", "metro_hastings")
 @dataclass(frozen=True)
 class MetropolisHastings(Mixing):
     """w_ij = 1/(1 + max(deg_i, deg_j)), rest to self: doubly stochastic (Xiao, Boyd and Lall, 2006)."""
@@ -65,7 +65,7 @@ class MetropolisHastings(Mixing):
         return complete(weights, rank)
 
 
-@MIXINGS.register("uniform")
+@MIXINGS.register("uniform", "average", "mean", "equal")
 @dataclass(frozen=True)
 class Uniform(Mixing):
     """The plain mean of the received models and the node's own (De Vos et al., 2023, Algorithm 1).

@@ -53,7 +53,7 @@ class Drawn(Sized):
         return edges
 
 
-@GRAPHS.register("regular")
+@GRAPHS.register("regular", "random_regular", "k_regular")
 @dataclass(frozen=True)
 class Regular(Drawn):
     """A random connected graph where every node has `degree` neighbors (Steger and Wormald, 1999)."""
@@ -84,7 +84,7 @@ class Regular(Drawn):
         return self._by_networkx("random_regular_graph", attempt, d, n)
 
 
-@GRAPHS.register("small_world")
+@GRAPHS.register("small_world", "watts_strogatz")
 @dataclass(frozen=True)
 class SmallWorld(Drawn):
     """A ring lattice of even `degree`, each edge rewired with a probability (Watts and Strogatz, 1998)."""
@@ -106,7 +106,7 @@ class SmallWorld(Drawn):
         return self._by_networkx("watts_strogatz_graph", attempt, self.nodes, self.degree, self.rewire)
 
 
-@GRAPHS.register("erdos_renyi")
+@GRAPHS.register("erdos_renyi", "gnp", "er", "binomial")
 @dataclass(frozen=True)
 class ErdosRenyi(Drawn):
     """Each pair is an edge with the same probability, drawn until connected (Erdos and Renyi, 1959)."""

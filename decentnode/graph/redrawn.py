@@ -70,7 +70,7 @@ class Redrawn(RedrawnGraph):
         raise NotImplementedError
 
 
-@GRAPHS.register("epidemic_oracle")
+@GRAPHS.register("epidemic_oracle", "el_oracle")
 @dataclass(frozen=True)
 class EpidemicOracle(Redrawn):
     """A fresh random graph with `degree` neighbors for each node (De Vos et al., 2023, EL-Oracle).
@@ -124,7 +124,7 @@ def random_regular(nodes: int, degree: int, random: np.random.Generator) -> Pair
                 right[index], right[other] = right[other], right[index]
 
 
-@GRAPHS.register("epidemic_local")
+@GRAPHS.register("epidemic_local", "el_local")
 @dataclass(frozen=True)
 class EpidemicLocal(Redrawn):
     """Directed: each node sends to `degree` random others (De Vos et al., 2023, EL-Local).
@@ -158,7 +158,7 @@ class EpidemicLocal(Redrawn):
         return np.stack([np.broadcast_to(senders, (n, s)), (senders + hops) % n], -1).reshape(-1, 2)
 
 
-@GRAPHS.register("random_matching")
+@GRAPHS.register("random_matching", "random_pairs", "pairwise")
 @dataclass(frozen=True)
 class RandomMatching(Redrawn):
     """Random pairs that exchange alone; of an odd number of nodes one rests (Boyd et al., 2006).
@@ -178,7 +178,7 @@ class RandomMatching(Redrawn):
         return random.permutation(self.nodes)[: self.nodes // 2 * 2].reshape(-1, 2)
 
 
-@GRAPHS.register("equi_topo")
+@GRAPHS.register("equi_topo", "equi_static", "equi_dyn")
 @dataclass(frozen=True)
 class EquiTopo(Redrawn):
     """Random shifts on a circle of nodes, with weights of its own (Song et al., NeurIPS 2022, EquiTopo).
@@ -284,7 +284,7 @@ class PartialParticipation(Redrawn):
         return np.array([*whole.edges()], np.int64).reshape(-1, 2)
 
 
-@GRAPHS.register("teleport")
+@GRAPHS.register("teleport", "teleportation")
 @dataclass(frozen=True)
 class Teleport(Redrawn):
     """Directed: a few random nodes train and mix, then their models move (Takezawa and Stich, ICLR 2025).

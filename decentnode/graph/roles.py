@@ -17,7 +17,7 @@ from decentnode.graph.redrawn import Redrawn
 from decentnode.options import Fraction, NonNegative, Positive
 
 
-@GRAPHS.register("federated")
+@GRAPHS.register("federated", "client_server")
 @dataclass(frozen=True)
 class Federated(Redrawn):
     """Directed: a server and, in each round, some of its clients (McMahan et al., AISTATS 2017, Alg. 1).
@@ -169,7 +169,7 @@ class Grouped(PeriodicGraph):
         return {rank: (group, place) for group in self.groups for place, rank in enumerate(group)}
 
 
-@GRAPHS.register("hierarchical")
+@GRAPHS.register("hierarchical", "two_level")
 @dataclass(frozen=True)
 class Hierarchical(PeriodicGraph):
     """Clusters, and a graph of their heads in every `every`-th round (Liu et al., ICC 2020).

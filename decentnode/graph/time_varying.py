@@ -65,7 +65,7 @@ class AlternatingRing(Alternating):
         return ((rank + (1 if place % 2 else -1)) % n,)
 
 
-@GRAPHS.register("one_peer_exponential")
+@GRAPHS.register("one_peer_exponential", "dynamic_one_peer", "one_peer_exponential_two")
 @dataclass(frozen=True)
 class OnePeerExponential(Alternating):
     """Directed: in round t, i sends to i + 2^(t mod ceil(log2 n)) mod n alone (Ying et al., NeurIPS 2021).
@@ -91,7 +91,7 @@ class OnePeerExponential(Alternating):
         return ((rank + sign * (1 << round % self.period)) % self.nodes,)
 
 
-@GRAPHS.register("one_peer_hypercube")
+@GRAPHS.register("one_peer_hypercube", "one_peer_exp")
 @dataclass(frozen=True)
 class OnePeerHypercube(Alternating):
     """In round t, i exchanges with i XOR 2^(t mod r), n = 2^r (Wang et al., 2025: Decent-DP's one-peer-exp).
@@ -116,7 +116,7 @@ class OnePeerHypercube(Alternating):
         return (rank ^ (1 << round % self.period),) if self.nodes > 1 else ()
 
 
-@GRAPHS.register("alternating_exponential_ring")
+@GRAPHS.register("alternating_exponential_ring", "alternating_exp_ring", "AER")
 @dataclass(frozen=True)
 class AlternatingExponentialRing(Alternating):
     """Machines exchange as in a hypercube, half of the pairs at a time (Wang et al., 2025, Decent-DP: AER).

@@ -11,7 +11,7 @@ from decentnode.options import Positive
 LAYERS = 4
 
 
-@MODELS.register("celeba_cnn")
+@MODELS.register("celeba_cnn", "cnn_celeba")
 @dataclass
 class CelebaCnn(Model):
     """Four 3x3 convolutions, each at half the resolution (Caldas et al., 2018, "LEAF", CelebA).

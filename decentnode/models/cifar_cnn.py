@@ -8,7 +8,7 @@ from decentnode.core.registry import MODELS
 from decentnode.models.base import Model, image_shape
 
 
-@MODELS.register("cifar_cnn")
+@MODELS.register("cifar_cnn", "lenet5", "cnn_cifar", "cnn_cifar10")
 @dataclass
 class CifarCnn(Model):
     """LeNet-5 with ReLU and max pooling (LeCun et al., 1998; class CNN of CIFAR10 in Dhasade et al., 2023).

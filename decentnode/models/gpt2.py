@@ -41,7 +41,7 @@ class Gpt2Network(nn.Module):
         return linear(self.norm(x), self.tokens.weight).transpose(1, 2)
 
 
-@MODELS.register("gpt2")
+@MODELS.register("gpt2", "nano_gpt")
 @dataclass
 class Gpt2(Model):
     """GPT-2, a decoder with norms before its parts and tied embeddings (Radford et al., 2019, section 2.3).

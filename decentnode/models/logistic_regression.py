@@ -8,7 +8,7 @@ from decentnode.core.registry import MODELS
 from decentnode.models.base import Model, perceptron
 
 
-@MODELS.register("logistic_regression")
+@MODELS.register("logistic_regression", "log_reg", "logistic")
 @dataclass
 class LogisticRegression(Model):
     """One linear layer from the flattened sample to the classes (Cox, 1958, section 2)."""

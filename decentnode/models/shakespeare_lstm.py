@@ -10,7 +10,7 @@ from decentnode.models.blocks.recurrent import Recurrent, stacked
 from decentnode.options import Positive
 
 
-@MODELS.register("shakespeare_lstm")
+@MODELS.register("shakespeare_lstm", "rnn_shakespeare", "char_lstm")
 @dataclass
 class ShakespeareLstm(Model):
     """A two-layer LSTM over characters that predicts the next one (McMahan et al., 2017, section 3).

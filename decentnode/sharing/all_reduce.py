@@ -11,7 +11,7 @@ from decentnode.sharing.base import Requirements
 from decentnode.sharing.gossip import Gossip
 
 
-@SHARINGS.register("all_reduce")
+@SHARINGS.register("all_reduce", "local_sgd", diloco="outer: {name: SGD, ...}")
 @dataclass
 class AllReduce(Gossip):
     """Averages all models exactly, over a complete graph (as PyTorch DDP does: Li et al., VLDB 2020).

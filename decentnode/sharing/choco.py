@@ -17,7 +17,7 @@ from decentnode.sharing.blocks.public_copy import PublicCopy
 from decentnode.transforms.chain import Chain, refuse_own_payloads
 
 
-@SHARINGS.register("choco")
+@SHARINGS.register("choco", "choco_sgd", "choco_gossip")
 @dataclass
 class Choco(Sharing):
     """Sends compressed differences to public copies (CHOCO-SGD: Koloskova et al., ICML 2019, Alg. 2).

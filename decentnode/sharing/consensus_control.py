@@ -67,7 +67,7 @@ class ConsensusControl(Gossip):
         apart = {j: distance(local, x_j) for j, x_j in signals.items() if j != view.rank}
         total = math.fsum(full[j] for j in apart)
         if total:
-            self._distance = math.sqrt(math.fsum(full[j] * r**2 for j, r in apart.items()) / total)
+            self._distance = math.sqrt(math.fsum(full[j] * (r * r) for j, r in apart.items()) / total)
         return complete({j: full[j] * self.strength(r) for j, r in apart.items()}, view.rank)
 
     def strength(self, r: float) -> float:
@@ -82,4 +82,4 @@ class ConsensusControl(Gossip):
 def distance(x: Tensor, y: Tensor) -> float:
     """The distance r of two models relative to their norms, the same for (x, y) and (y, x)."""
     apart, *norms = (float(torch.linalg.vector_norm(z.double())) for z in (x - y, x, y))
-    return apart / scale if (scale := math.sqrt((norms[0] ** 2 + norms[1] ** 2) / 2)) else 0.0
+    return apart / scale if (scale := math.sqrt((norms[0] * norms[0] + norms[1] * norms[1]) / 2)) else 0.0

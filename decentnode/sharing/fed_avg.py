@@ -15,7 +15,14 @@ from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.transforms.chain import Chain
 
 
-@SHARINGS.register("fed_avg")
+@SHARINGS.register(
+    "fed_avg",
+    "federated_averaging",
+    "scatter_and_gather",
+    fed_avg_m="outer: {name: SGD, momentum: ...}",
+    fed_adagrad="outer: {name: Adagrad, ...}",
+    fed_opt="outer: {...}",
+)
 @dataclass
 class FedAvg(SavesOuter, ServerSharing):
     """Averages the clients' models at a server (McMahan et al., AISTATS 2017, Alg. 1).

@@ -25,7 +25,21 @@ MOST_ERROR = 0.5
 """The most error relative to the model's norm; beyond it models soon differ without bound."""
 
 
-@SHARINGS.register("gossip")
+@SHARINGS.register(
+    "gossip",
+    "dpsgd",
+    "dsgd",
+    "decentralized_sgd",
+    "mean",
+    "average",
+    "plain_average",
+    "neighbor_allreduce",
+    top_k="transforms: [top_k]",
+    random_k="transforms: [random_k]",
+    sub_sampling="transforms: [random_k]",
+    partial_model="transforms: [top_k]",
+    noloco="outer: {name: SGD, ...}",
+)
 @dataclass
 class Gossip(SavesOuter, Sharing):
     """Averages models with the neighbors' (D-PSGD: Lian et al., NeurIPS 2017, Alg. 1).

@@ -20,7 +20,7 @@ from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.sharing.gossip import Gossip
 
 
-@SHARINGS.register("gradient_tracking")
+@SHARINGS.register("gradient_tracking", "dsgt", "diging")
 @dataclass
 class GradientTracking(Gossip):
     """Tracks the mean gradient, so that heterogeneous data leaves no bias (Nedic et al., SIAM J. Opt. 2017).

@@ -11,7 +11,7 @@ from decentnode.graph.base import View
 from decentnode.sharing.base import Exchange, Incoming, Promises, Sharing
 
 
-@SHARINGS.register("none")
+@SHARINGS.register("none", "local", "no_communication")
 @dataclass
 class NoSharing(Sharing):
     """Never communicates: every node trains alone (the lower baseline of Lian et al., NeurIPS 2017)."""

@@ -16,7 +16,7 @@ from decentnode.sharing.blocks.momentum import Decay
 from decentnode.sharing.blocks.server import ServerSharing
 
 
-@SHARINGS.register("parameter_server")
+@SHARINGS.register("parameter_server", "fed_sgd")
 @dataclass
 class ParameterServer(ServerSharing):
     """Sends gradients up and the model down (parameter server: Li et al., OSDI 2014, Alg. 1).

@@ -19,7 +19,7 @@ from decentnode.transforms.chain import Chain
 WEIGHT = ScalarField("weight", torch.float64)
 
 
-@SHARINGS.register("push_sum")
+@SHARINGS.register("push_sum", "sgp", "stochastic_gradient_push")
 @dataclass
 class PushSum(Sharing):
     """Averages on directed graphs, and on undirected ones (SGP: Assran et al., ICML 2019, Alg. 1).

@@ -12,7 +12,7 @@ from decentnode.sharing.blocks.momentum import Decay, MomentumGossip
 from decentnode.sharing.blocks.stability import refuse_growth
 
 
-@SHARINGS.register("quasi_global")
+@SHARINGS.register("quasi_global", "qg_dsgdm", "quasi_global_momentum")
 @dataclass
 class QuasiGlobal(MomentumGossip):
     """Momentum that follows how the mixed models move (QG-DSGDm: Lin et al., ICML 2021, Alg. 1).

@@ -19,7 +19,7 @@ from decentnode.transforms.chain import Chain
 COUNT = ScalarField("count", torch.int64)
 
 
-@SHARINGS.register("relay_sum")
+@SHARINGS.register("relay_sum", "relay_sgd")
 @dataclass
 class RelaySum(Sharing):
     """Forwards sums of models along a tree: exact, but late (RelaySGD: Vogels et al., NeurIPS 2021, Alg. 1).

@@ -1,6 +1,5 @@
 """Control variates correct the drift of the clients."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -91,7 +90,7 @@ class Scaffold(FedAvg):
     def _unpacked(self, j: int, payload: Payload) -> Payload:
         inner, companion = RATE.split(payload, self.chain.layout)
         s = companion.item()
-        if not (math.isfinite(s) and s >= 0):
+        if not 0 <= s <= torch.finfo(self._c.dtype).max:
             raise PayloadError(f"1 / (steps * learning rate) is {s:g}")
         self._s[j] = s
         return inner

@@ -34,7 +34,7 @@ from decentnode.transforms.base import Transform, values_field
 from decentnode.transforms.chain import Chain
 
 
-@SHARINGS.register("secure_aggregation")
+@SHARINGS.register("secure_aggregation", "sec_agg")
 @dataclass
 class SecureAggregation(MaskedSums):
     """Gossip where a node only learns the weighted sum of its neighbors' models (Bonawitz et al., CCS 2017).

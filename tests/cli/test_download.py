@@ -209,7 +209,7 @@ def test_what_takes_steps_of_ones_own_is_reported(monkeypatch, tmp_path):
     code, output = call("femnist", "--to", "my sets")
     assert code == 0 and "femnist: complete in my sets/femnist/data" in output
     assert call("digits") == (0, "digits: needs no files\n")
-    code, output = call("cifar11")
+    code, output = call("cifr10")
     assert code == ExitCode.BAD_INPUT and "did you mean 'cifar10'?" in output
     for name, cls in DATASETS.classes().items():
         if cls.__module__.startswith("decentnode.") and cls.reads_files:

@@ -445,7 +445,7 @@ null
 
 = name: mlp
 name: 3 | 9 model.name | must be a name, not 3; name one of: ...
-name: MLP | 9 model.name | unknown model 'MLP' (known: ...)
+name: MLP | 9 model.name | unknown model 'MLP'; did you mean 'mlp'? (known: ...)
 
 = hidden: [8]
 hidden: [8, 0] | 9 model.hidden[1] | must be a whole number > 0, not 0
@@ -505,7 +505,7 @@ LBFGS\n  amp: float16
 = name: SGD
 name: sgd | 11 training.optimizer.name | unknown optimizer 'sgd'; did you mean 'SGD'? (known: ...)
 name: muon | 11 training.optimizer.name | unknown optimizer 'muon'; did you mean 'Muon'? (known: ...)
-name: Adma | 11 training.optimizer.name | unknown optimizer 'Adma'; did you mean 'Adamax'? (known: ...)
+name: Adma | 11 training.optimizer.name | unknown optimizer 'Adma'; did you mean 'Adam'? (known: ...)
 
 = lr: 0.1
 lr: .nan | 11 training.optimizer.lr | .nan is not a finite number
@@ -616,7 +616,7 @@ loss: {name: CrossEntropyLoss, label_smoothing: 2}
 loss: {name: CrossEntropyLoss, weight: 3}
     | 12 training.loss | CrossEntropyLoss: cannot assign 'int' object to buffer 'weight' (torch Tensor or ...
 loss: TripletMarginLoss
-    | 12 training.loss | unknown loss 'TripletMarginLoss'; did you mean 'MultiMarginLoss'? (known: ...)
+    | 12 training.loss | unknown loss 'TripletMarginLoss' (known: ...)
 batch_size: 16\n  batch_size: 32 | 13 training.batch_size | this key appears twice; the first is in line 12
 
 = \s steps_per_round: 5\n
@@ -1188,7 +1188,7 @@ sharing=ubar 'training.privacy={name: dp_sgd, clip: 1, noise: 1, delta: 1e-5}'
     | sharing | ubar mixes by losses of a node's samples, and no noise covers those; ...
 training.name=ddp sharing=none 'training.privacy={name: dp_sgd, clip: 1, noise: 1, delta: 1e-5}'
     | training.privacy | makes the steps of each node private by itself, but ddp sends gradients within ...
-training.name=dpp | training.name | unknown training 'dpp'; did you mean 'ddp'? (known: ddp, local)
+training.name=dpp | training.name | unknown training 'dpp' (known: ddp, local)
 training.bucket_mb=3 | training.bucket_mb | unknown key (known: ...)
 training.name=ddp
     | x.yaml:14 sharing | ddp keeps one model on all nodes, so nothing is left to share; use none

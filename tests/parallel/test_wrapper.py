@@ -915,7 +915,7 @@ def test_what_cannot_be_is_reported_in_one_line(options, message):
 @pytest.mark.parametrize(
     ("topology", "message"),
     [
-        ("rink", "unknown graph 'rink'; did you mean 'ring'"),
+        ("rign", "unknown graph 'rign'; did you mean 'ring'"),
         ({"name": "hypercube", "dimension": 3}, "topology: has 8 nodes; 2 ranks were started"),
         ({"name": "ring", "hops": 3}, "graph ring: hops: unknown option"),
         ([[1.0, 0.0]], "a matrix of weights for 2 ranks is 2 x 2"),

@@ -156,6 +156,9 @@ def test_slow_clients_make_fewer_steps_by_the_speed_that_is_measured():
     net.schemes[0].on_peer_lost(1)
     steps()
     assert steps() == {1: 0, 2: 3, 3: 8, 4: 1}
+    # A speed as small as a number can be, of the first to report: all make `every` steps.
+    net.schemes[2]._speeds = {0: 5e-324}
+    assert steps()[2] == 8
 
 
 def test_an_update_or_an_answer_that_was_lost_is_sent_again_and_counts_once():

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decentnode.core.payload import Payload
 from decentnode.core.registry import SHARINGS
 from decentnode.errors import BadInput
 from decentnode.graph.families import FullyConnected, Ring, Star
@@ -17,7 +18,7 @@ from decentnode.sharing.asynchronous import (
     PushGossip,
     Swift,
 )
-from decentnode.sharing.asynchronous.ad_psgd import DECLINE, REQUEST
+from decentnode.sharing.asynchronous.ad_psgd import ANSWER, DECLINE, NOTHING, REQUEST
 from decentnode.sharing.asynchronous.base import PeerMessage
 from decentnode.testing.lockstep import bound
 from decentnode.transforms import Cast, Qsgd
@@ -366,4 +367,16 @@ def test_unknown_numbers_change_nothing():
     scheme = net.schemes[request.target]
     assert scheme.answer_repeated(PeerMessage(0, 1, 9, request.payload)) == ()
     assert scheme.answer_repeated(PeerMessage(0, REQUEST, 0, request.payload)) == ()
+    # Nor does number 0 to a peer that was never asked, or an age that a message cannot have.
+    stranger, nothing = PeerMessage(2, ANSWER, 0, request.payload), Payload.empty(NOTHING)
+    assert (
+        scheme.answer_repeated(stranger) == scheme.answer_repeated(PeerMessage(2, DECLINE, 0, nothing)) == ()
+    )
     assert torch.equal(net.models, before)
+    net = Messages(PushGossip, Ring(3), standard_normal(3, 2))
+    for number in (0, 2**32 - 1):
+        assert (
+            net.schemes[1].receive(net.models[1], PeerMessage(0, 0, number, request.payload), net.views[1])
+            == ()
+        )
+    assert [refusal.rank for refusal in net.schemes[1].refusals] == [0, 0] and net.schemes[1]._age == 0

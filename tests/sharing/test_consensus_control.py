@@ -30,6 +30,12 @@ def test_every_round_is_that_of_the_weights_by_distance(graph):
         assert torch.allclose(network.models.mean(0), models.mean(0), rtol=0, atol=1e-13)
 
 
+def test_a_model_whose_squared_norm_overflows_is_far_apart():
+    models = random_models(8)
+    models[2] = 1e200
+    assert Lockstep(lambda: ConsensusControl(), Ring(8), models).mix().isfinite().all()
+
+
 def test_models_far_apart_are_mixed_as_in_gossip():
     models = random_models(8)
     near = Lockstep(lambda: ConsensusControl(target=0.01), Ring(8), models).mix()

@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from decentnode.config.consistency import defects
+from decentnode.core.payload import PayloadError
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.mixing import Uniform, WeightedGraph
 from decentnode.graph.roles import Federated
 from decentnode.sharing import FedAdam, FedAvg, FedProx, FedStc, FedYogi, Gossip, ParameterServer, Scaffold
+from decentnode.sharing.scaffold import RATE
 from decentnode.testing import Lockstep, Quadratics, bound
 from decentnode.transforms import Qsgd
 from decentnode.transforms.sparsify.top_k import TopK
@@ -176,6 +178,15 @@ def test_sparse_ternary_updates_are_the_published_algorithm():
         kept_below = v - ternary(v)
         x = x + ternary(v)
         np.testing.assert_allclose(models, np.tile(x, (N, 1)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), -1.0, 1e39])
+def test_a_client_whose_rate_no_model_can_have_is_refused(rate, capsys):
+    server = bound(Scaffold(), N, D, dtype=torch.float32, graph=WeightedGraph(GRAPH, Uniform()))
+    server.begin(torch.zeros(D))
+    payload = RATE.join(server.chain.encode(torch.ones(D), None), rate)
+    with pytest.raises(PayloadError, match="learning rate"):
+        server._unpacked(1, payload)
 
 
 def test_scaffold_needs_all_coordinates():

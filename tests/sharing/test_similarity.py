@@ -170,6 +170,9 @@ def test_descriptors_that_do_not_fit_are_refused(ranks, numbers):
     fields = {"ranks": torch.tensor(ranks), "descriptors": torch.zeros(numbers, dtype=torch.int16)}
     with pytest.raises(PayloadError, match="do not fit the graph"):
         scheme._checked(Payload.of(scheme.message_layout, fields))
+    none = {"ranks": torch.tensor([], dtype=torch.int64), "descriptors": torch.zeros(0, dtype=torch.int16)}
+    known, descriptors = scheme._checked(Payload.of(scheme.message_layout, none))
+    assert not len(known) and descriptors.shape == (0, 10)
 
 
 def test_descriptors_have_one_length():

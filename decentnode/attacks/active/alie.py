@@ -12,7 +12,7 @@ from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
 
 
-@ATTACKS.register("alie")
+@ATTACKS.register("alie", "a_little_is_enough", "little", "lie")
 @dataclass(kw_only=True)
 class Alie(Attack):
     """Hides in the spread of the others (A little is enough: Baruch et al., NeurIPS 2019, Alg. 3).

@@ -11,7 +11,7 @@ from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
 
 
-@ATTACKS.register("ipm")
+@ATTACKS.register("ipm", "inner_product_manipulation", "foe")
 @dataclass(kw_only=True)
 class InnerProduct(Attack):
     """Sends the negative mean of the neighbors (inner product manipulation: Xie et al., UAI 2019, eq. 2).

@@ -16,7 +16,7 @@ from decentnode.errors import Defect
 from decentnode.graph.base import View
 
 
-@ATTACKS.register("label_flip")
+@ATTACKS.register("label_flip", "label_flipping")
 @dataclass(kw_only=True)
 class LabelFlip(Attack):
     """Trains on wrong labels, l -> classes - 1 - l, and is honest otherwise (Biggio et al., ICML 2012)."""

@@ -12,7 +12,7 @@ from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
 
 
-@ATTACKS.register("noise")
+@ATTACKS.register("noise", "gaussian")
 @dataclass(kw_only=True)
 class NoisyModels(Attack):
     """Sends y_i + N(0, deviation^2) (the Gaussian attack: Blanchard et al., NeurIPS 2017, section 6)."""

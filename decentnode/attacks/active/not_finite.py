@@ -12,7 +12,7 @@ from decentnode.core.registry import ATTACKS
 from decentnode.graph.base import View
 
 
-@ATTACKS.register("not_finite")
+@ATTACKS.register("not_finite", "inf", "nan")
 @dataclass(kw_only=True)
 class NotFiniteModels(Attack):
     """Sends a model of NaN or infinite values (Blanchard et al., NeurIPS 2017: any vector may be sent)."""

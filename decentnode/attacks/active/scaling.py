@@ -10,7 +10,7 @@ from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
 
 
-@ATTACKS.register("scaling")
+@ATTACKS.register("scaling", "model_replacement", "boosting")
 @dataclass(kw_only=True)
 class Scaling(Attack):
     """Sends scale y_i, as a node with scale times its mixing weight (Bagdasaryan et al., AISTATS 2020).

@@ -10,7 +10,7 @@ from decentnode.graph.base import View
 from decentnode.options import PositiveFloat
 
 
-@ATTACKS.register("sign_flip")
+@ATTACKS.register("sign_flip", "sign_flipping")
 @dataclass(kw_only=True)
 class SignFlip(Attack):
     """Sends -scale y_i (Li et al., AAAI 2019, RSA, section "Experiments")."""

@@ -90,7 +90,7 @@ class GradientInversion(PassiveAttack):
         )  # fmt: skip
 
 
-@ATTACKS.register("dlg")
+@ATTACKS.register("dlg", "deep_leakage")
 @dataclass(kw_only=True)
 class DeepLeakage(GradientInversion):
     """Deep leakage from gradients: min |grad(x, y) - g|^2 by L-BFGS (Zhu et al., NeurIPS 2019, Alg. 1).
@@ -124,7 +124,7 @@ class DeepLeakage(GradientInversion):
         return best
 
 
-@ATTACKS.register("inverting_gradients")
+@ATTACKS.register("inverting_gradients", "gradient_inversion")
 @dataclass(kw_only=True)
 class InvertingGradients(GradientInversion):
     """Inputs whose gradient has the direction of the update (Geiping et al., NeurIPS 2020, equation 4).

@@ -79,7 +79,7 @@ class MembershipInference(PassiveAttack):
         )  # fmt: skip
 
 
-@ATTACKS.register("membership")
+@ATTACKS.register("membership", "mia", "membership_inference")
 @dataclass(kw_only=True)
 class LossThreshold(MembershipInference):
     """A sample with a low loss is taken for a member (Yeom et al., IEEE CSF 2018, adversary 1)."""

@@ -44,7 +44,7 @@ class ProcessGroupPlan(TransportPlan):
             yield Defect(("backend",), what)
 
 
-@COMMUNICATIONS.register("torch_distributed")
+@COMMUNICATIONS.register("torch_distributed", "torch_dist", nccl="backend: nccl", gloo="backend: gloo")
 @dataclass
 class TorchDistributed(ProcessCommunication):
     """All payloads through one process group, NCCL or gloo (Li et al., PyTorch Distributed, VLDB 2020)."""

@@ -159,7 +159,7 @@ class ProcessCommunication(Communication):
         return self.tcp_endpoint(directory, process)
 
 
-@COMMUNICATIONS.register("zeromq")
+@COMMUNICATIONS.register("zeromq", "zmq", "tcp", "tcp_ack")
 @dataclass
 class ZeroMQ(ProcessCommunication):
     """One process per node: TCP between machines; shared memory, ipc or tcp on one (ZMTP 3, RFC 23)."""

@@ -33,7 +33,7 @@ MOST_EXCHANGES = 64
 Array = NDArray[Any]
 
 
-@GRAPHS.register("similarity")
+@GRAPHS.register("similarity", "knn")
 @dataclass
 class Similarity(AperiodicGraph):
     """Links each node with those most like it (KNN), or least like it (KFN), as in decentralizepy (2023).

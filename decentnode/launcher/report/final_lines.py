@@ -111,7 +111,7 @@ def closing_lines(summary: dict[str, Any], code: ExitCode, run_dir: Path, pictur
     if weights := summary["attacker_weight"]:
         most = max(weights, key=weights.__getitem__)
         mean = fmean(weights.values())
-        yield "adversaries", f"weight {mean:.3f} in an honest mix, at most {weights[most]:.3f} (rank {most})"
+        yield "adversaries", f"weight {mean:.3g} in an honest mix, at most {weights[most]:.3g} (rank {most})"
     for attack, values in (summary.get("attacks") or {}).items():
         figures = (f"{name.replace('_', ' ')} {value:.3f}" for name, value in values.items())
         yield f"attack {attack}", ", ".join(figures) or "-"

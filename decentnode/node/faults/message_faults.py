@@ -16,7 +16,7 @@ from decentnode.options import NonNegative, PositiveFloat
 from decentnode.simulation.outages import Interval, interval
 
 
-@FAULTS.register("drop")
+@FAULTS.register("drop", "loss", "packet_loss", "message_loss")
 @dataclass(kw_only=True)
 class Drop(MessageFault):
     """The message is lost (netem's loss, Hemminger, 2005)."""
@@ -25,7 +25,7 @@ class Drop(MessageFault):
         return []
 
 
-@FAULTS.register("delay")
+@FAULTS.register("delay", "latency")
 @dataclass(kw_only=True)
 class MessageDelay(MessageFault):
     """The message arrives later, and so do later messages of its sender (netem's delay, Hemminger, 2005)."""
@@ -37,7 +37,7 @@ class MessageDelay(MessageFault):
         return []
 
 
-@FAULTS.register("partition")
+@FAULTS.register("partition", "network_partition")
 @dataclass(kw_only=True)
 class NetworkPartition(MessageFault):
     """No message passes from one group to another until it heals (Kingsbury's Jepsen, 2013).

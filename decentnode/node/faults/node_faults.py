@@ -24,7 +24,7 @@ MARK_INTERVAL = 0.05
 """Seconds between two heartbeats of a slow node."""
 
 
-@FAULTS.register("crash")
+@FAULTS.register("crash", "kill")
 @dataclass(kw_only=True)
 class Crash(NodeFault):
     """The process dies, as by kill -9 (Kingsbury's Jepsen, 2013: the nemesis that kills).
@@ -44,7 +44,7 @@ class Crash(NodeFault):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@FAULTS.register("stop")
+@FAULTS.register("stop", "suspend", "pause")
 @dataclass(kw_only=True)
 class Stop(NodeFault):
     """The whole process is suspended for a while, as by kill -STOP (Kingsbury's Jepsen, 2013)."""
@@ -81,7 +81,7 @@ def stop_and_continue(pidfd: int, seconds: float) -> None:
         os._exit(0)
 
 
-@FAULTS.register("slow")
+@FAULTS.register("slow", "straggler")
 @dataclass(kw_only=True)
 class Slow(NodeFault):
     """The activity takes several times as long (stragglers, as in Dean and Barroso, 2013)."""

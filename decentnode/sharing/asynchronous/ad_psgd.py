@@ -118,7 +118,8 @@ class AdPsgd(AsyncSharing):
     def answer_repeated(self, message: PeerMessage) -> Posts | None:
         source, tag, number, _ = message
         if tag != REQUEST:
-            return None if self._requests.get(source, (0,))[0] == number else ()
+            request = self._requests.get(source)
+            return None if request is not None and request[0] == number else ()
         served = self._served.get(source, (0, 0))[0]
         if number > served:
             return None

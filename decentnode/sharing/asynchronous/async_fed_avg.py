@@ -27,7 +27,7 @@ ROUNDING = 1e-6
 """How much of a step may be missing from a whole one by rounding."""
 
 
-@SHARINGS.register("async_fed_avg")
+@SHARINGS.register("async_fed_avg", async_diloco="outer: {name: SGD, ...}")
 @dataclass
 class AsyncFedAvg(SavesOuter, AsyncSharing):
     """A server makes outer steps with what has come, for those that have sent (Liu et al., 2024, 2401.09135).
@@ -155,8 +155,8 @@ class AsyncFedAvg(SavesOuter, AsyncSharing):
         fastest = self._speeds.get(self._server)
         if not fastest or not self._seconds:
             return self.every
-        steps = math.floor(self._since / self._seconds / fastest * self.every + ROUNDING)
-        return min(max(1, steps), self.every)
+        steps = min(self._since / self._seconds / fastest * self.every, self.every)
+        return max(1, math.floor(steps + ROUNDING))
 
     def may_step(self, now: float) -> bool:
         return not self._serves and self._unanswered is None and self._since < self.local_steps

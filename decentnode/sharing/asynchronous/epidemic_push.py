@@ -12,7 +12,7 @@ from decentnode.options import NonNegativeFloat, Positive
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Posts
 
 
-@SHARINGS.register("epidemic_push")
+@SHARINGS.register("epidemic_push", "el_local_timeout")
 @dataclass
 class EpidemicPush(AsyncSharing):
     """Pushes to random targets, and averages what has come after a while (EL-Local: De Vos et al., 2023).

@@ -5,13 +5,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from decentnode.core.payload import PayloadError
 from decentnode.core.registry import SHARINGS
 from decentnode.graph.base import View
 from decentnode.options import Positive
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage, Posts
 
+MOST_AGE = 1 << 31
+"""A node that took a larger age could soon not send its own: a message has 32 bits for it."""
 
-@SHARINGS.register("push_gossip")
+
+@SHARINGS.register("push_gossip", "gossip_learning")
 @dataclass
 class PushGossip(AsyncSharing):
     """Pushes its model to one random neighbor, which merges both by age (Ormandi et al., 2013, Alg. 1).
@@ -43,6 +47,9 @@ class PushGossip(AsyncSharing):
 
     def use(self, vector: Tensor, message: PeerMessage, signal: Tensor, view: View) -> Posts:
         a, b = self._age, message.number
+        if not 0 < b <= MOST_AGE:
+            self.refuse(message.source, view, PayloadError(f"an age of {b} steps"))
+            return ()
         vector.lerp_(signal.to(vector.dtype), b / (a + b))
         self._age = max(a, b)
         return ()

@@ -18,6 +18,8 @@ from decentnode.sharing.blocks.scalar_field import ScalarField
 from decentnode.sharing.blocks.server import ServerSharing
 from decentnode.sharing.blocks.weighted_sum import Terms
 from decentnode.sharing.gossip import Gossip
+from decentnode.sharing.levels import Levels
+from decentnode.sharing.robust.base import Robust
 from decentnode.sharing.wrapper import SchemeWrapper
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
@@ -167,9 +169,10 @@ def beside(scheme: Sharing) -> BuffersBeside:
 
 
 def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequence[Transform]) -> bool:
-    """Whether the scheme itself averages the buffers in full, sends none, or must hide them as it does all.
+    """Whether the scheme itself mixes the buffers in full, sends none, or must hide them as it does all.
 
-    Raises BadInput where they would have to travel beside what hides the model from peers.
+    Raises BadInput where they would have to travel beside what hides the model from peers, or beside a rule
+    that limits what wrong models do.
     """
     if not any(entry.is_buffer for entry in layout.entries) or scheme.promises.sends == "nothing":
         return True
@@ -181,6 +184,16 @@ def stay_in_vector(layout: ParameterLayout, scheme: Sharing, transforms: Sequenc
             "training.mix_buffers",
             f"running statistics would travel beside the transforms, where {hiding[0]} "
             "does not hide them; leave it out, and every node keeps its own",
+        )
+    if isinstance(scheme, Robust) and not transforms:
+        # It limits what a wrong model does in all that it mixes, and an average beside it would not.
+        return True
+    rules = scheme.schemes if isinstance(scheme, Levels) else (scheme,)
+    if limiting := [name_of(rule) for rule in rules if isinstance(rule, Robust)]:
+        raise BadInput.at(
+            "training.mix_buffers",
+            f"running statistics would be averaged beside {limiting[0]}, which would not limit what a wrong "
+            "model adds to them; leave it out, and every node keeps its own",
         )
     if isinstance(scheme, Gossip) and scheme.outer is not None:
         # Momentum would extrapolate variances.

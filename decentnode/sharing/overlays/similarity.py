@@ -113,7 +113,7 @@ class SimilarityOverlay(Overlay):
             {*known} & {*range(self.graph.nodes)}
         ):
             raise PayloadError("its descriptors do not fit the graph")
-        return ranks, flat.view(len(ranks), -1)
+        return ranks, flat.view(len(ranks), self.graph.size)
 
     def _learn(self, ranks: Tensor, descriptors: Tensor) -> None:
         """Adds the descriptors of ranks that are unknown."""

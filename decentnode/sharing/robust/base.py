@@ -195,8 +195,14 @@ class Selection(Aggregation):
         products = gram(models)
         if mixes is None:
             graph_weights = np.array([view.weights.get(j, 0.0) for j in models])
+            if not graph_weights.any():  # it is alone, and W gives it no weight
+                graph_weights[0] = 1.0
             weights = self.weigh(products, graph_weights / graph_weights.sum())
         else:
-            inputs = mixes @ products @ mixes.T
+            # A mix with a model that is infinitely far is as far, and 0 times infinity is not a number.
+            far = ~np.isfinite(np.diagonal(products))
+            inputs = mixes @ np.where(far[:, None] | far[None, :], 0.0, products) @ mixes.T
+            is_far = mixes @ far > 0
+            inputs[is_far[:, None] | is_far[None, :]] = np.inf
             weights = self.weigh(inputs, np.full(len(mixes), 1 / len(mixes))) @ mixes
         self.add_up(models, weights, out)

@@ -12,7 +12,7 @@ from decentnode.options import NonNegative, PositiveFloat
 from decentnode.sharing.robust.base import Models, Numbers, Robust, gram
 
 
-@SHARINGS.register("clipped_gossip")
+@SHARINGS.register("clipped_gossip", "centered_clipping", "self_centered_clipping", "scc")
 @dataclass
 class ClippedGossip(Robust):
     """Clips the differences of the neighbors' models (ClippedGossip: He et al., 2022, Alg. 1).

@@ -9,7 +9,7 @@ from decentnode.options import Positive
 from decentnode.sharing.robust.base import Numbers, Selection, squared_distances
 
 
-@SHARINGS.register("krum")
+@SHARINGS.register("krum", multi_krum="select: M")
 @dataclass
 class Krum(Selection):
     """Takes the model with the smallest sum of squared distances to the nearest (Blanchard et al., 2017).
@@ -17,13 +17,14 @@ class Krum(Selection):
     s_j = sum of |y_j - y_k|^2 over the m - f - 2 models y_k nearest to y_j
     x_i <- the mean of the `select` models with the smallest s_j
 
-    `select` above 1 is Multi-Krum. Needs at least 2 f + 3 models.
+    `select` above 1 is Multi-Krum. Needs at least 2 f + 3 models, and `select` + f: f of the models that are
+    kept last may be wrong, and one of them would have a share of the mean whatever its size.
     """
 
     select: Positive = 1
 
     def least(self) -> int:
-        return max(2 * self.faults + 3, self.select)
+        return max(2 * self.faults + 3, self.select + self.faults)
 
     def weigh(self, products: Numbers, weights: Numbers) -> Numbers:
         count = len(products)

@@ -6,7 +6,7 @@ from decentnode.core.registry import SHARINGS
 from decentnode.sharing.robust.trimmed_mean import TrimmedMean
 
 
-@SHARINGS.register("median")
+@SHARINGS.register("median", "coordinate_wise_median", "cwmed", "co_med")
 @dataclass
 class Median(TrimmedMean):
     """The median of each coordinate; of an even number the mean of the two middle ones (Yin et al., 2018).

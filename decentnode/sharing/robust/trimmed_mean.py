@@ -14,7 +14,17 @@ from decentnode.sharing.robust.base import Aggregation, Models, Numbers
 from decentnode.sharing.robust.order import middle_values, pieces_of
 
 
-@SHARINGS.register("trimmed_mean")
+@SHARINGS.register(
+    "trimmed_mean",
+    "tr_mean",
+    "cwtm",
+    "bridge",
+    "bridge_t",
+    "coordinate_wise_trimmed_mean",
+    nnm="before: nnm",
+    nearest_neighbor_mixing="before: nnm",
+    bucketing="before: bucketing",
+)
 @dataclass
 class TrimmedMean(Aggregation):
     """Leaves out the f largest and the f smallest values of each coordinate (Yin et al., ICML 2018, Def. 2).

@@ -13,7 +13,7 @@ from decentnode.options import NonNegative
 from decentnode.transforms.base import VECTOR, Context, Transform
 
 
-@TRANSFORMS.register("fourier")
+@TRANSFORMS.register("fourier", "fft")
 @dataclass
 class Fourier(Transform):
     """Real Fourier coefficients of blocks of the flat signal (Sorensen et al., IEEE TASSP 1987).

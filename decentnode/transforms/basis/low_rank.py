@@ -30,7 +30,7 @@ class MatrixBlock:
         return self.r * (self.m + self.n) if self.r else self.m * self.n
 
 
-@TRANSFORMS.register("low_rank")
+@TRANSFORMS.register("low_rank", "power_sgd")
 @dataclass
 class LowRank(Transform):
     """Sends each matrix of the model as a product of rank r (PowerSGD: Vogels et al., NeurIPS 2019, Alg. 1).

@@ -18,7 +18,7 @@ MODE = "periodization"
 WORST_ERROR = 1e-8
 
 
-@TRANSFORMS.register("wavelet")
+@TRANSFORMS.register("wavelet", "dwt")
 @dataclass
 class Wavelet(Transform):
     """Wavelet coefficients of the flat signal (Mallat, IEEE PAMI 1989; sym2 on 4 levels: JWINS, ICDCS 2023).

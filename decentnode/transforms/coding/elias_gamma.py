@@ -21,7 +21,7 @@ from decentnode.transforms.coding.index_coder import (
 )
 
 
-@TRANSFORMS.register("elias_gamma")
+@TRANSFORMS.register("elias_gamma", "elias")
 @dataclass
 class EliasGamma(IndexCoder):
     """Codes the gaps between indices without a parameter (gamma code: Elias, IEEE Trans. Inf. Theory 1975).

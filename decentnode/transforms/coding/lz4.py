@@ -11,7 +11,7 @@ from decentnode.transforms.base import Field, Layout
 from decentnode.transforms.coding.byte_coder import ByteCoder, Bytes, library, shuffled, size, unshuffled
 
 
-@TRANSFORMS.register("lz4")
+@TRANSFORMS.register("lz4", "lz4_wrapper")
 @dataclass
 class Lz4(ByteCoder):
     """Compresses each field with LZ4, like bytes side by side (Collet, 2011, LZ4 block format; as `zstd`).

@@ -13,7 +13,7 @@ from decentnode.transforms.base import Field
 from decentnode.transforms.coding.byte_coder import ByteCoder, Bytes, shuffled, size, unshuffled
 
 
-@TRANSFORMS.register("zstd")
+@TRANSFORMS.register("zstd", "zstandard")
 @dataclass
 class Zstd(ByteCoder):
     """Compresses each field with Zstandard, like bytes side by side (RFC 8878, 2021; Alted, CiSE 2010).

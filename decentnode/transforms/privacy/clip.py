@@ -14,7 +14,7 @@ from decentnode.transforms.base import VECTOR, Context, Transform
 from decentnode.transforms.sparsify.selection import spans
 
 
-@TRANSFORMS.register("clip")
+@TRANSFORMS.register("clip", "norm_clipping", "clipping")
 @dataclass
 class Clip(Transform):
     """Scales a signal down to at most a Euclidean norm (Abadi et al., CCS 2016, Alg. 1).

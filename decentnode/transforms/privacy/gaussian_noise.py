@@ -14,7 +14,7 @@ from decentnode.transforms.base import VECTOR, Context, Transform
 CHUNK = 131_072
 
 
-@TRANSFORMS.register("gaussian_noise")
+@TRANSFORMS.register("gaussian_noise", "gaussian")
 @dataclass
 class GaussianNoise(Transform):
     """Adds normal noise to every value (the Gaussian mechanism: Dwork and Roth, 2014, appendix A).

@@ -12,7 +12,15 @@ from decentnode.transforms.base import Context, Transform, passed_on, replaced, 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-@TRANSFORMS.register("cast")
+@TRANSFORMS.register(
+    "cast",
+    "half",
+    "half_precision",
+    fp16="dtype: fp16",
+    float16="dtype: fp16",
+    bf16="dtype: bf16",
+    bfloat16="dtype: bf16",
+)
 @dataclass
 class Cast(Transform):
     """Rounds values to fp16 or bf16 on the wire (IEEE 754-2008, section 4.3.1; bfloat16 likewise).

@@ -16,7 +16,7 @@ from decentnode.transforms.coding.alphabet import Alphabet
 from decentnode.transforms.quantize.base import Quantizer, Random, Tile, norms
 
 
-@TRANSFORMS.register("sign")
+@TRANSFORMS.register("sign", "sign_sgd", "scaled_sign", "one_bit")
 @dataclass
 class Sign(Quantizer):
     """One bit a value and the mean magnitude (scaled sign: Karimireddy et al., ICML 2019, Alg. 1).

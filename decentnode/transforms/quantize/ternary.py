@@ -13,7 +13,7 @@ from decentnode.transforms.coding.alphabet import Alphabet
 from decentnode.transforms.quantize.base import Quantizer, Random, largest, positive, uniform_like
 
 
-@TRANSFORMS.register("ternary")
+@TRANSFORMS.register("ternary", "tern_grad")
 @dataclass
 class Ternary(Quantizer):
     """Sends -1, 0 or 1 for each value, one magnitude a block (TernGrad: Wen et al., NeurIPS 2017, Sec. 3).

@@ -13,7 +13,7 @@ from decentnode.transforms.coding.alphabet import Alphabet
 from decentnode.transforms.quantize.base import Quantizer, Random, positive, uniform_like
 
 
-@TRANSFORMS.register("uniform")
+@TRANSFORMS.register("uniform", "quantization", int8="bits: 8", int4="bits: 4")
 @dataclass
 class Uniform(Quantizer):
     """Rounds to one of 2^bits even levels from the least to the largest value (Bennett, BSTJ 27, 1948).

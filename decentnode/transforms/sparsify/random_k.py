@@ -16,7 +16,7 @@ from decentnode.transforms.sparsify.philox import Stream
 from decentnode.transforms.sparsify.selection import count, filled, positions, spans
 
 
-@TRANSFORMS.register("random_k")
+@TRANSFORMS.register("random_k", "rand_k", "random_sparsification", "sub_sampling")
 @dataclass
 class RandomK(Transform):
     """Sends k values at random, without indices: both ends draw them (Konecny et al., arXiv 2016, Sec. 2).
