@@ -19,7 +19,15 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import SEED
 from decentnode.graph.mixing import Mixing
 from decentnode.graph.strength import StrengthMixing, linear_strength, relative_strength
-from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Probability
+from decentnode.options import (
+    Effect,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Probability,
+    option,
+)
 from decentnode.training.settings import TrainingSettings
 
 OURS = ("decentnode.", "torch.")
@@ -48,30 +56,30 @@ def check_start(start: str) -> str:
 class EvaluationSettings:
     """When and how models are tested."""
 
-    every: NonNegative = 10
+    every: NonNegative = option(10, changes="results")
     """Rounds between evaluations; 0: only at the end."""
-    final: bool = True
+    final: bool = option(True, changes="results")
     """Whether models are tested after the last round, whatever `every` is."""
-    background: bool | Positive = False
+    background: bool | Positive = option(False, changes="results")
     """Whether other processes of each machine test the models while the nodes train: so many, or, where true,
     one for each processor that the nodes' processes leave.
     """
-    nodes: Literal["all"] | Positive | tuple[NonNegative, ...] | None = None
+    nodes: Literal["all"] | Positive | tuple[NonNegative, ...] | None = option(None, changes="results")
     """The nodes that are tested before the last round: so many, evenly spaced, these ranks, or all; null: all
     where there are at most MOST_TESTED; of more as many, drawn by the seed, after the last round, too.
     """
-    samples: Positive | None = None
+    samples: Positive | None = option(None, changes="results")
     """The number of test samples before the last round, drawn by the seed; null: all."""
-    batch_size: Positive | None = None
+    batch_size: Positive | None = option(None, changes="results")
     """Null: 512 where all layers are linear, otherwise 64."""
-    average_model: bool = True
+    average_model: bool = option(True, changes="results")
     """Whether the mean of all models is tested too."""
-    figures: bool = True
+    figures: bool = option(True, changes="results")
     """Whether pictures are drawn after the nodes have ended."""
-    target: Mapping[str, float] | None = None
+    target: Mapping[str, float] | None = option(None, changes="results")
     """A metric and its value; the run ends when the mean over nodes has reached it in an evaluation."""
 
-    node_test_split: bool = False
+    node_test_split: bool = option(False, changes="results")
     """Whether each model is also tested on test samples of its node, drawn as the node's training samples."""
 
     def __post_init__(self) -> None:
@@ -127,7 +135,7 @@ class TimeModelSettings:
 class RestartSettings:
     """Whether a node whose process died is restarted."""
 
-    attempts: NonNegative = 0
+    attempts: NonNegative = option(0, changes="nothing")
     """Most restarts of each host process."""
 
 
@@ -135,20 +143,20 @@ class RestartSettings:
 class FailureSettings:
     """What happens when a node is lost, and the timeouts in seconds."""
 
-    on_loss: Literal["auto", "continue", "stop"] = "auto"
+    on_loss: Literal["auto", "continue", "stop"] = option("auto", changes="results", timing=True)
     """auto: continue, unless the sharing scheme does not tolerate a loss."""
-    deadline: PositiveFloat = 60.0
+    deadline: PositiveFloat = option(60.0, changes="nothing", timing=True)
     """Timeout for a silent peer in a round."""
-    grace: NonNegativeFloat = 5.0
+    grace: NonNegativeFloat = option(5.0, changes="nothing", timing=True)
     """How long a broken link may take to reconnect before the peer counts as lost."""
-    start_deadline: PositiveFloat = 60.0
+    start_deadline: PositiveFloat = option(60.0, changes="nothing")
     """Timeout of the rendezvous of all nodes."""
-    stop_deadline: PositiveFloat = 60.0
+    stop_deadline: PositiveFloat = option(60.0, changes="nothing")
     """Timeout for the end of all nodes after a stop was requested; the rest are killed."""
-    start: Annotated[str, AfterValidator(check_start)] = "all"
+    start: Annotated[str, AfterValidator(check_start)] = option("all", changes="nothing")
     """Nodes that must be present at the start: all, or at_least N; the others may join later."""
     restart: RestartSettings = RestartSettings()
-    allow_different_code: bool = False
+    allow_different_code: bool = option(False, changes="nothing")
     """Whether machines may run together that differ in the sources of the package, plug-ins or torch."""
 
     @property
@@ -161,9 +169,9 @@ class FailureSettings:
 class CheckpointSettings:
     """How often whole nodes are saved, so that the run or a node can resume."""
 
-    every: NonNegative = 0
+    every: NonNegative = option(0, changes="nothing")
     """Rounds between checkpoints; 0: only at the end."""
-    final: bool = True
+    final: bool = option(True, changes="nothing")
     """Whether the end of a run keeps the state of its nodes, so that it can be continued with more rounds.
 
     A graceful stop always keeps it.
@@ -174,7 +182,7 @@ class CheckpointSettings:
 class ModelRecordSettings:
     """Which models are kept as results."""
 
-    every: NonNegative = 0
+    every: NonNegative = option(0, changes="results")
     """Rounds between them; 0: only that after the last round, which is always kept."""
 
 
@@ -182,9 +190,11 @@ class ModelRecordSettings:
 class RecordSettings:
     """What is recorded in addition to the numbers of each round."""
 
-    models: ModelRecordSettings | None = None
+    models: ModelRecordSettings | None = option(None, changes="results")
     """None: no models."""
-    writers: Annotated[tuple[Plugin, ...], Named(registry.WRITERS)] = ()
+    writers: Annotated[tuple[Plugin, ...], Named(registry.WRITERS)] = option(
+        (), changes="nothing", per_host=True
+    )
     """What machine 0 writes evaluations with, beside evaluations.jsonl."""
 
 
@@ -251,17 +261,19 @@ class Settings:
     Sections, the JSON schema and the resolved file follow from these fields and their types.
     """
 
-    name: Annotated[str, AfterValidator(check_name)]
+    name: Annotated[str, AfterValidator(check_name)] = option(changes="nothing")
     seed: NonNegative = SEED
-    rounds: Positive
+    rounds: Positive = option(changes="results")
     graph: Annotated[Plugin, Named(registry.GRAPHS)]
-    mapping: Annotated[Plugin, Named(registry.MAPPINGS, "linear")]
+    mapping: Annotated[Plugin, Named(registry.MAPPINGS, "linear")] = option(changes="nothing")
     dataset: Annotated[DatasetSettings, Named(registry.DATASETS)]
     task: Annotated[Plugin, Named(registry.TASKS)]
     model: Annotated[Plugin, Named(registry.MODELS)]
     training: TrainingSection
     sharing: Annotated[SharingSettings, Named(registry.SHARINGS, "gossip")]
-    communication: Annotated[CommunicationSettings, Named(registry.COMMUNICATIONS, "zeromq")]
+    communication: Annotated[CommunicationSettings, Named(registry.COMMUNICATIONS, "zeromq")] = option(
+        changes="results", timing=True
+    )
     time_model: TimeModelSettings = TimeModelSettings()
     evaluation: EvaluationSettings
     failures: FailureSettings
@@ -271,12 +283,12 @@ class Settings:
     """Injected faults."""
     adversaries: Annotated[tuple[Plugin, ...], Named(registry.ATTACKS)] = ()
     """Attacks, each with the ranks that make it."""
-    security: Literal["auto", "none"] | KeyFolder = "auto"
+    security: Literal["auto", "none"] | KeyFolder = option("auto", changes="nothing")
     """Keys for links between machines; auto: those in `keys` beside the file, if links need them."""
-    device: Literal["cpu", "cuda", "auto"] = "cpu"
-    run_dir: str | None = None
+    device: Literal["cpu", "cuda", "auto"] = option("cpu", per_host=True)
+    run_dir: str | None = option(None, changes="nothing", per_host=True)
     """The directory of the results; None: runs/<name>-<time>."""
-    machine: NonNegative | None = None
+    machine: NonNegative | None = option(None, changes="nothing", per_host=True)
     """The index of this machine; None: found by its addresses."""
 
     def __post_init__(self) -> None:
@@ -298,6 +310,16 @@ class Settings:
         if isinstance(a, tuple):
             return StrengthMixing(rule, linear_strength(a))
         return rule if a == 1 else StrengthMixing(rule, lambda round: a, static=True)
+
+    def decides_models(self, effect: Effect) -> bool:
+        """Whether another value of an option with this effect would end in other models.
+
+        Limits of time and a modelled network do where virtual time decides who averages what: in asynchronous
+        runs, and where nodes or links fail.
+        """
+        has_virtual_time = bool(self.communication.make().plan.simulation)
+        timed = has_virtual_time and (self.time_model.is_asynchronous or bool(self.faults))
+        return effect.changes == "models" or (effect.timing and timed)
 
     @property
     def adversary_ranks(self) -> frozenset[int]:
