@@ -61,12 +61,11 @@ class EvaluationSettings:
     final: bool = option(True, changes="results")
     """Whether models are tested after the last round, whatever `every` is."""
     background: bool | Positive = option(False, changes="results")
-    """Whether other processes of each machine test the models while the nodes train: so many, or, where true,
-    one for each processor that the nodes' processes leave.
-    """
+    """Processes of each machine that test models while nodes train; true: one for each idle processor."""
     nodes: Literal["all"] | Positive | tuple[NonNegative, ...] | None = option(None, changes="results")
-    """The nodes that are tested before the last round: so many, evenly spaced, these ranks, or all; null: all
-    where there are at most MOST_TESTED; of more as many, drawn by the seed, after the last round, too.
+    """The nodes that are tested before the last round: so many, evenly spaced, these ranks, or all.
+
+    null: all where there are at most MOST_TESTED; of more as many, drawn by the seed, even at the end.
     """
     samples: Positive | None = option(None, changes="results")
     """The number of test samples before the last round, drawn by the seed; null: all."""
@@ -144,9 +143,9 @@ class FailureSettings:
     """What happens when a node is lost, and the timeouts in seconds."""
 
     on_loss: Literal["auto", "continue", "stop"] = option("auto", changes="results", timing=True)
-    """auto: continue, unless the sharing scheme does not tolerate a loss."""
+    """When a node is lost: `continue` without it; `stop` the run; `auto`: continue if the scheme can."""
     deadline: PositiveFloat = option(60.0, changes="nothing", timing=True)
-    """Timeout for a silent peer in a round."""
+    """Timeout for a silent peer in a round, or five usual rounds where that is longer."""
     grace: NonNegativeFloat = option(5.0, changes="nothing", timing=True)
     """How long a broken link may take to reconnect before the peer counts as lost."""
     start_deadline: PositiveFloat = option(60.0, changes="nothing")
@@ -154,8 +153,9 @@ class FailureSettings:
     stop_deadline: PositiveFloat = option(60.0, changes="nothing")
     """Timeout for the end of all nodes after a stop was requested; the rest are killed."""
     start: Annotated[str, AfterValidator(check_start)] = option("all", changes="nothing")
-    """Nodes that must be present at the start: all, or at_least N; the others may join later."""
+    """Nodes that must be present at the start: `all`, or `at_least N`; the others may join later."""
     restart: RestartSettings = RestartSettings()
+    """`{attempts: K}`: how often a host process that died is restarted."""
     allow_different_code: bool = option(False, changes="nothing")
     """Whether machines may run together that differ in the sources of the package, plug-ins or torch."""
 
@@ -262,34 +262,55 @@ class Settings:
     """
 
     name: Annotated[str, AfterValidator(check_name)] = option(changes="nothing")
+    """The run's name, part of its directory; by default that of the file."""
     seed: NonNegative = SEED
+    """The seed of every random choice."""
     rounds: Positive = option(changes="results")
+    """The number of rounds: train, exchange, mix."""
     graph: Annotated[Plugin, Named(registry.GRAPHS)]
+    """Which nodes exchange, in every round or by turns."""
     mapping: Annotated[Plugin, Named(registry.MAPPINGS, "linear")] = option(changes="nothing")
+    """Machines (address and number of nodes), by default this one; ranks are assigned in their order. A
+    resumed run keeps the nodes of each machine.
+    """
     dataset: Annotated[DatasetSettings, Named(registry.DATASETS)]
+    """The samples; `partition` distributes them to the ranks, `skew` changes those of each rank, `validation`
+    holds some out.
+    """
     task: Annotated[Plugin, Named(registry.TASKS)]
+    """What models learn and how they are judged; mostly `classification`."""
     model: Annotated[Plugin, Named(registry.MODELS)]
+    """The network."""
     training: TrainingSection
+    """The local steps; `name: ddp` gives all nodes one gradient, the all-reduce baseline."""
     sharing: Annotated[SharingSettings, Named(registry.SHARINGS, "gossip")]
+    """The scheme, its mixing weights, its transforms."""
     communication: Annotated[CommunicationSettings, Named(registry.COMMUNICATIONS, "zeromq")] = option(
         changes="results", timing=True
     )
+    """What carries the models; with `overlap: true` they are exchanged while the nodes train."""
     time_model: TimeModelSettings = TimeModelSettings()
+    """Rounds in which nodes wait for their neighbors, or windows of time in which nobody waits."""
     evaluation: EvaluationSettings
+    """When and how models are tested."""
     failures: FailureSettings
+    """What happens when a node is lost, and all timeouts."""
     checkpoint: CheckpointSettings = CheckpointSettings()
+    """When each node is saved, so that the run can be resumed."""
     records: RecordSettings = RecordSettings()
+    """What is recorded in addition to the numbers of each round."""
     faults: Annotated[tuple[Plugin, ...], Named(registry.FAULTS)] = ()
-    """Injected faults."""
+    """Injected faults, a list."""
     adversaries: Annotated[tuple[Plugin, ...], Named(registry.ATTACKS)] = ()
-    """Attacks, each with the ranks that make it."""
+    """Nodes that send wrong models, and parties that look at what arrives, a list."""
     security: Literal["auto", "none"] | KeyFolder = option("auto", changes="nothing")
     """Keys for links between machines; auto: those in `keys` beside the file, if links need them."""
     device: Literal["cpu", "cuda", "auto"] = option("cpu", per_host=True)
+    """Where models are trained; auto: a GPU where there is one for each node."""
     run_dir: str | None = option(None, changes="nothing", per_host=True)
-    """The directory of the results; None: runs/<name>-<time>."""
+    """The directory of the results; null: `runs/<name>-<time>`."""
     machine: NonNegative | None = option(None, changes="nothing", per_host=True)
-    """The index of this machine; None: found by its addresses."""
+    """The index of this machine; null: found by its addresses."""
 
     def __post_init__(self) -> None:
         # So that `replace(settings, seed=...)` draws other graphs, too.

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from decentnode.config import loader as config
 from decentnode.communication.simulated import Simulated
+from decentnode.config import loader as config
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
 from decentnode.launcher.recovery import resume as resuming
