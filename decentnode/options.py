@@ -1,6 +1,8 @@
-"""Types of plug-in options, with their ranges, for use in dataclass fields."""
+"""Types of options with their ranges, and what a change of an option changes, for dataclass fields."""
 
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -15,3 +17,37 @@ NAMES_FILE = "a text that is there as a file is its path"
 TextOrFile = Annotated[str, NAMES_FILE]
 """A text such as `20 ms`, or the path of a file, which is looked for as other paths are."""
 Port = Annotated[int, Gt(0), Lt(65536)]
+
+Changes = Literal["nothing", "results", "rounding", "models"]
+"""What another value changes: nothing; what is measured, or how long it takes; the rounding of sums in the
+models; or the models."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What another value of an option changes. Resume, digests and the tables of the docs follow from it."""
+
+    changes: Changes = "models"
+    timing: bool = False
+    """Whether it decides when messages arrive or who is lost: the models, where virtual time decides them."""
+    per_host: bool = False
+    """Whether machines of one run may differ in it."""
+
+
+MODELS = Effect()
+"""The effect of an option that says nothing else."""
+
+
+def option(
+    default: Any = MISSING, *, changes: Changes = "models", timing: bool = False, per_host: bool = False
+) -> Any:
+    """Returns a dataclass field for an option that says what another value of it changes (`Effect`)."""
+    return field(default=default, metadata={Effect: Effect(changes, timing, per_host)})
+
+
+def effect_of(cls: Callable[..., Any], name: str) -> Effect:
+    """Returns the effect of an option of a class; where its field says nothing, it changes the models."""
+    declared: dict[str, Effect] = {}
+    if is_dataclass(cls):
+        declared = {f.name: f.metadata[Effect] for f in fields(cls) if Effect in f.metadata}
+    return declared.get(name, MODELS)

@@ -31,7 +31,6 @@ from decentnode.communication.security.curve import Credentials
 from decentnode.core.byte_counters import ByteCounters
 from decentnode.core.clock import Clock
 from decentnode.core.payload import HOST, Layout, Payload
-from decentnode.core.registry import refuse_old_hooks
 from decentnode.errors import DecentnodeError, Defect, PeerError, ProtocolError, StartError
 from decentnode.mapping.base import is_loopback
 from decentnode.simulation.outages import Outages
@@ -334,13 +333,6 @@ class Endpoint(ABC):
         return None
 
 
-IN_THE_PLAN = (
-    "defect", "defects", "ports", "nodes_in_one_process", "files_per_peer", "crosses_network", "one_process",
-    "has_messages", "has_group",
-)  # fmt: skip
-"""Former hooks of `Communication`."""
-
-
 @dataclass(frozen=True)
 class TransportPlan:
     """What is asked about a transport before it starts, by the settings, the launcher and the nodes.
@@ -407,10 +399,6 @@ class Communication(ABC):
 
     news: str = ""
     """One line for the console after `open`; empty: none."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, dict.fromkeys(IN_THE_PLAN, "plan") | {"come_back": "rejoin"})
 
     @property
     def plan(self) -> TransportPlan:

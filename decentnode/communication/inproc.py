@@ -17,7 +17,7 @@ from decentnode.core.clock import Clock
 from decentnode.core.payload import Layout, Payload
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import PeerLeft
-from decentnode.options import NonNegative
+from decentnode.options import NonNegative, option
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +91,7 @@ class WithinProcess(Route):
 class InProcess(Communication):
     """All nodes in one process, payloads handed over by reference (after trio's memory streams, 2017)."""
 
-    workers: NonNegative | Literal["auto"] = 0
+    workers: NonNegative | Literal["auto"] = option(0, changes="results")
     """Processes that compute the local steps, with the same models; auto: most processors that are left."""
     _peers: PeersByRank = field(default_factory=PeersByRank, init=False, repr=False)
     _clock: Clock = field(default_factory=Clock, init=False, repr=False)

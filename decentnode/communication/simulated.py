@@ -18,7 +18,7 @@ from decentnode.communication.simulated_links import SimulatedEndpoint, Simulate
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
-from decentnode.options import NonNegative
+from decentnode.options import NonNegative, option
 from decentnode.simulation.clock import VirtualClock
 from decentnode.simulation.delivery_log import DeliveryLog
 from decentnode.simulation.fair import MOST_FLOWS
@@ -46,29 +46,29 @@ class Simulated(Communication):
     all, one for each rank, a distribution, or a file.
     """
 
-    latency: PerPair = 0.0
+    latency: PerPair = option(0.0, changes="results", timing=True)
     """The time from one node to another; a file has a matrix, `{table: azure}` data centers, `{edges: ...}`
     single edges."""
-    uplink: PerRank | None = None
+    uplink: PerRank | None = option(None, changes="results", timing=True)
     """The rate at which a node sends; null: infinite."""
-    downlink: PerRank | None = None
+    downlink: PerRank | None = option(None, changes="results", timing=True)
     """The rate at which a node receives; null: infinite."""
-    bandwidth: PerPair | None = None
+    bandwidth: PerPair | None = option(None, changes="results", timing=True)
     """The rate from one node to another, a limit beside uplink and downlink; null: infinite."""
-    jitter: Annotated[float, Ge(0)] | str = 0.0
+    jitter: Annotated[float, Ge(0)] | str = option(0.0, changes="results", timing=True)
     """The mean of an exponential time that is added to each latency."""
-    loss: Annotated[float, Ge(0), Lt(1)] = 0.0
+    loss: Annotated[float, Ge(0), Lt(1)] = option(0.0, changes="results", timing=True)
     """The probability that a transmission is lost; it is repeated after a round trip."""
-    network_model: Model = "fair"
+    network_model: Model = option("fair", changes="results", timing=True)
     """fair: links are shared max-min fairly, as in SimGrid. queue: first in, first out at uplink and
     downlink, in less processor time. delay: links are not shared."""
-    tcp: TcpModel | None = None
+    tcp: TcpModel | None = option(None, changes="results", timing=True)
     """What TCP makes of latencies and rates, as SimGrid's models CM02 and LV08 have it; null: nothing."""
-    seed: int = 0
+    seed: int = option(0, changes="results", timing=True)
     """Of distributions, jitter and losses; null: that of the run."""
-    delivery_log: bool = False
+    delivery_log: bool = option(False, changes="results")
     """Whether each delivered message has a line in `network.csv`, in the directory of the run."""
-    workers: NonNegative | Literal["auto"] = "auto"
+    workers: NonNegative | Literal["auto"] = option("auto", changes="results")
     """Processes that compute the local steps, with the same models; auto: most processors that are left."""
     _peers: PeersByRank = field(default_factory=PeersByRank, init=False, repr=False)
     _clock: VirtualClock = field(default_factory=VirtualClock, init=False, repr=False)

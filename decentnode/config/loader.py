@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -20,36 +20,18 @@ from decentnode.config.sections import SectionParser
 from decentnode.config.settings import KeyFolder, Settings, TrainingSection
 from decentnode.config.shipped import CONFIGS
 from decentnode.config.type_check import is_path, parameters_of
-from decentnode.core.registry import MODELS, PASSED
+from decentnode.core import registry
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
 from decentnode.errors import Key, key_text
 from decentnode.graph.base import Graph, StaticGraph
 from decentnode.mapping.base import Mapping as RankMapping
+from decentnode.options import MODELS, Effect, effect_of
 
 P = TypeVar("P", bound=Plugin)
 
-PER_HOST = ("run_dir", "machine", "device")
-"""Keys that may differ between the machines of one run."""
-LATER: tuple[tuple[str, str, object], ...] = (
-    ("training", "threads", "auto"),
-    ("checkpoint", "final", True),
-    ("evaluation", "target", None),
-    ("evaluation", "node_test_split", False),
-    ("sharing", "personal", []),
-    ("model", "adapters", None),
-    ("sharing", "mixing_strength", 1.0),
-    ("training.pace", "device_classes", None),
-    ("training.pace", "device", None),
-    ("training.pace", "trace_repeats", True),
-    ("sharing", "outer", None),
-    ("sharing", "outer_every", 1),
-    ("sharing", "blend", 0.0),
-    ("training", "batch_nodes", None),
-    ("sharing.transforms", "decay", 1.0),
-    ("sharing.transforms", "whole_every", None),
-)
-"""Sections, keys and defaults of what is left out of hashes by default, because earlier versions lack it."""
+Keep = Callable[[Effect], bool]
+"""Whether an option is wanted, by what a change of it changes."""
 MOST_SHOWN = 100
 """Letters of a value in a message about machines that differ."""
 
@@ -62,7 +44,7 @@ def load(source: extends.ConfigSource, overrides: Sequence[Override] = ()) -> Se
 def load_model(path: str | Path) -> Plugin:
     """Returns the model in a configuration, whatever files the other sections name; raises ConfigError."""
     document = extends.read(path)
-    model = PluginParser(document, Path(document.file).resolve().parent).plugin(("model",), MODELS)
+    model = PluginParser(document, Path(document.file).resolve().parent).plugin(("model",), registry.MODELS)
     document.raise_any()
     assert model is not None, "without a model there is a defect"
     return model
@@ -122,7 +104,7 @@ def dump(settings: Settings) -> str:
 
 def _passed(value: Any, key: Key = ()) -> Iterator[tuple[str, str]]:
     """Yields key and name of each object that Python has passed."""
-    if isinstance(value, str) and value.startswith(f"{PASSED}:"):
+    if isinstance(value, str) and value.startswith(f"{registry.PASSED}:"):
         yield key_text(key[:-1] if key[-1] == "name" else key), value
     parts = (
         value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
@@ -131,78 +113,89 @@ def _passed(value: Any, key: Key = ()) -> Iterator[tuple[str, str]]:
         yield from _passed(inner, (*key, name))
 
 
-def resolved(settings: Settings, with_objects: bool = False) -> dict[str, Any]:
+def resolved(settings: Settings, with_objects: bool = False, keep: Keep | None = None) -> dict[str, Any]:
     """Returns the settings as plain values, in the shape of the YAML file.
 
-    `with_objects`: what Python has passed is there itself, and not only its name.
+    `with_objects`: what Python has passed is there itself, and not only its name; `keep`: the options that
+    are wanted; None: all.
     """
-    found: dict[str, Any] = plain(settings, with_objects)
+    found: dict[str, Any] = plain(settings, with_objects, keep)
     del found["training"]["task"]
     found["training"] = found["training"].pop("gradient_sync") | found["training"]
     return found
 
 
-def plain(value: Any, with_objects: bool = False) -> Any:
-    """Returns `value` as dicts, lists, texts and numbers; objects from Python only if they are wanted."""
+def plain(value: Any, with_objects: bool = False, keep: Keep | None = None, effect: Effect = MODELS) -> Any:
+    """Returns `value` as dicts, lists, texts and numbers; objects from Python only if they are wanted.
+
+    `keep` selects the options of sections and plug-ins, and with `effect` the name of a plug-in.
+    """
+
+    def part(inner: Any, effect: Effect = MODELS) -> Any:
+        return plain(inner, with_objects, keep, effect)
+
+    def options(cls: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        effects = {name: effect_of(cls, name) for name in values}
+        # A plug-in may have an option that is wanted where its name is not.
+        return {
+            name: part(inner, effects[name])
+            for name, inner in values.items()
+            if keep is None or keep(effects[name]) or isinstance(inner, Plugin)
+        }
+
     if isinstance(value, Plugin):
+        is_passed = with_objects and value.name.startswith(f"{registry.PASSED}:")
+        name = {"name": value.cls if is_passed else value.name} if keep is None or keep(effect) else {}
         more = {name: getattr(value, name) for name in keys_of_kind(type(value))}
-        is_passed = with_objects and value.name.startswith(f"{PASSED}:")
-        name = {"name": value.cls if is_passed else value.name}
-        return name | plain(value.options, with_objects) | plain(more, with_objects)
+        return name | options(value.cls, value.options) | options(type(value), more)
     if isinstance(value, Mapping):
-        return {str(key): plain(inner, with_objects) for key, inner in value.items()}
+        return {str(key): part(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner, with_objects) for inner in value]
+        return [part(inner) for inner in value]
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name), with_objects) for f in fields(value)}
+        return options(type(value), {f.name: getattr(value, f.name) for f in fields(value)})
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, str | int | float | None):
         return value
     if isinstance(value, Path):
         return str(value)
-    return value if with_objects else f"{PASSED}:{type(value).__name__}"
-
-
-def digest(settings: Settings, graph: Graph) -> str:
-    """Returns a hash of what all machines of a run must agree on."""
-    return hashlib.sha256(json.dumps(agreed(settings, graph), sort_keys=True).encode()).hexdigest()
+    return value if with_objects else f"{registry.PASSED}:{type(value).__name__}"
 
 
 def agreed(settings: Settings, graph: Graph) -> dict[str, Any]:
-    """Returns what all machines of a run must agree on: settings, the graph's edges, and this version.
+    """Returns what all machines of a run must agree on: settings, keys, the graph's edges, and this version.
 
-    It leaves out what may differ between machines: run_dir, machine, device, writers, and places of files. Of
-    a weights file and of the list of keys it has the content. It does not cover the samples that a machine
-    has read.
+    It does not cover the samples that a machine has read.
     """
+    content = with_contents(settings, graph, lambda effect: not effect.per_host)
+    return content | {"security": agreed_keys(settings)}
+
+
+def with_contents(settings: Settings, graph: Graph, keep: Keep) -> dict[str, Any]:
+    """Returns the options that are wanted, with this version and with content instead of paths of files."""
     found = resolved(
-        replace(settings, graph=without_paths(settings.graph), dataset=without_paths(settings.dataset))
+        replace(settings, graph=without_paths(settings.graph), dataset=without_paths(settings.dataset)),
+        keep=keep,
     )
-    content = {name: value for name, value in found.items() if name not in PER_HOST}
-    # They change no result, and machine 0 alone has them.
-    del content["records"]["writers"]
-    # Left out where it is off, as in the hashes of runs that started before it existed.
-    if not settings.failures.allow_different_code:
-        del content["failures"]["allow_different_code"]
-    # Runs of versions without these keys had what they say by default, or no such thing.
-    for section, key, default in LATER:
-        values: Any = content
-        for name in section.split("."):
-            values = values[name]
-        for options in values if isinstance(values, list) else [values]:
-            if isinstance(options, dict) and key in options and options[key] == default:
-                del options[key]
-    content["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
+    found["sharing"]["weights"] |= file_hashes(settings.sharing.weights)
     # A graph of labels is the same wherever the samples are.
     adjacency = [
         part.adjacency if isinstance(part, StaticGraph) and not part.needs_labels else None
         for _, part in graph.consecutive_graphs
     ]
-    content["adjacency"] = adjacency[0] if len(adjacency) == 1 else adjacency
-    content["security"] = agreed_keys(settings)
-    content["version"] = __version__
-    return content
+    found["adjacency"] = adjacency[0] if len(adjacency) == 1 else adjacency
+    return found | {"version": __version__}
+
+
+def digest(settings: Settings, graph: Graph) -> str:
+    """Returns a hash of what all machines of a run must agree on."""
+    return hash_of(agreed(settings, graph))
+
+
+def hash_of(content: Mapping[str, Any]) -> str:
+    """Returns a hash of plain values."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def flattened(content: Mapping[str, Any], section: str = "") -> dict[str, str]:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from decentnode.config.paths import expanded
 from decentnode.config.plugin import Plugin, takes_run_seed
 from decentnode.config.python_source import is_object_class, passed_plugin
-from decentnode.config.removed import removed
 from decentnode.config.settings import Settings
 from decentnode.config.shipped import find_config, find_graph, near_config
 from decentnode.config.torch_classes import OPTIMIZERS, TorchClasses, check_sizes, plain_defaults
@@ -145,10 +144,7 @@ class PluginParser:
                 )
             value = typed(hint, section[name])
         except TypeMismatch as unfit:
-            instead = removed((*key, name), section[name])
-            for defect in unfit.defects:
-                whole = defect.below((*key, name))
-                self.document.report(Defect(whole.key, instead) if instead else whole)
+            self.document.report(*(defect.below((*key, name)) for defect in unfit.defects))
             return default
         if isinstance(section[name], dict) and is_dataclass(value):
             # Settings of several keys, such as those of `pace`, which may name files, too.
@@ -242,8 +238,7 @@ class PluginParser:
         try:
             cls = registry.find(name)
         except BadInput as error:
-            instead = removed(key, name)
-            self.document.add(where, instead or str(error))
+            self.document.add(where, str(error))
             return None
         return cls if self._is_one(where, registry, name, cls) else None
 

@@ -20,7 +20,15 @@ from decentnode.errors import BadInput
 from decentnode.graph.base import SEED
 from decentnode.graph.mixing import Mixing
 from decentnode.graph.strength import StrengthMixing, linear_strength, relative_strength
-from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Probability
+from decentnode.options import (
+    Effect,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Probability,
+    option,
+)
 from decentnode.training.settings import TrainingSettings
 
 OURS = ("decentnode.", "torch.")
@@ -49,30 +57,29 @@ def check_start(start: str) -> str:
 class EvaluationSettings:
     """When and how models are tested."""
 
-    every: NonNegative = 10
+    every: NonNegative = option(10, changes="results")
     """Rounds between evaluations; 0: only at the end."""
-    final: bool = True
+    final: bool = option(True, changes="results")
     """Whether models are tested after the last round, whatever `every` is."""
-    background: bool | Positive = False
-    """Whether other processes of each machine test the models while the nodes train: so many, or, where true,
-    one for each processor that the nodes' processes leave.
+    background: bool | Positive = option(False, changes="results")
+    """Processes of each machine that test models while nodes train; true: one for each idle processor."""
+    nodes: Literal["all"] | Positive | tuple[NonNegative, ...] | None = option(None, changes="results")
+    """The nodes that are tested before the last round: so many, evenly spaced, these ranks, or all.
+
+    null: all where there are at most MOST_TESTED; of more as many, drawn by the seed, even at the end.
     """
-    nodes: Literal["all"] | Positive | tuple[NonNegative, ...] | None = None
-    """The nodes that are tested before the last round: so many, evenly spaced, these ranks, or all; null: all
-    where there are at most MOST_TESTED; of more as many, drawn by the seed, after the last round, too.
-    """
-    samples: Positive | None = None
+    samples: Positive | None = option(None, changes="results")
     """The number of test samples before the last round, drawn by the seed; null: all."""
-    batch_size: Positive | None = None
+    batch_size: Positive | None = option(None, changes="results")
     """Null: 512 where all layers are linear, otherwise 64."""
-    average_model: bool = True
+    average_model: bool = option(True, changes="results")
     """Whether the mean of all models is tested too."""
-    figures: bool = True
+    figures: bool = option(True, changes="results")
     """Whether pictures are drawn after the nodes have ended."""
-    target: Mapping[str, float] | None = None
+    target: Mapping[str, float] | None = option(None, changes="results")
     """A metric and its value; the run ends when the mean over nodes has reached it in an evaluation."""
 
-    node_test_split: bool = False
+    node_test_split: bool = option(False, changes="results")
     """Whether each model is also tested on test samples of its node, drawn as the node's training samples."""
 
     def __post_init__(self) -> None:
@@ -128,7 +135,7 @@ class TimeModelSettings:
 class RestartSettings:
     """Whether a node whose process died is restarted."""
 
-    attempts: NonNegative = 0
+    attempts: NonNegative = option(0, changes="nothing")
     """Most restarts of each host process."""
 
 
@@ -136,22 +143,24 @@ class RestartSettings:
 class FailureSettings:
     """What happens when a node is lost, and the timeouts in seconds."""
 
-    on_loss: Literal["auto", "continue", "stop"] = "auto"
-    """auto: continue, unless the sharing scheme does not tolerate a loss."""
-    deadline: PositiveFloat = 60.0
-    """Timeout for a silent peer in a round."""
-    grace: NonNegativeFloat = 5.0
+    on_loss: Literal["auto", "continue", "stop"] = option("auto", changes="results", timing=True)
+    """When a node is lost: `continue` without it; `stop` the run; `auto`: continue if the scheme can."""
+    deadline: PositiveFloat = option(60.0, changes="nothing", timing=True)
+    """Timeout for a silent peer in a round, or five usual rounds where that is longer."""
+    grace: NonNegativeFloat = option(5.0, changes="nothing", timing=True)
     """How long a broken link may take to reconnect before the peer counts as lost."""
-    start_deadline: PositiveFloat = 60.0
+    start_deadline: PositiveFloat = option(60.0, changes="nothing")
     """Timeout of the rendezvous of all nodes."""
-    stop_deadline: PositiveFloat | Literal["auto"] = "auto"
-    """Timeout for the end of all nodes after a stop was requested; the rest are killed. auto: as long as
-    nodes make progress, whatever a round and the saving of all take; those that hang are killed.
+    stop_deadline: PositiveFloat | Literal["auto"] = option("auto", changes="nothing")
+    """Timeout for the end of all nodes after a stop was requested; auto: as long as they make progress.
+
+    Nodes that are left then, or that hang, are killed.
     """
-    start: Annotated[str, AfterValidator(check_start)] = "all"
-    """Nodes that must be present at the start: all, or at_least N; the others may join later."""
+    start: Annotated[str, AfterValidator(check_start)] = option("all", changes="nothing")
+    """Nodes that must be present at the start: `all`, or `at_least N`; the others may join later."""
     restart: RestartSettings = RestartSettings()
-    allow_different_code: bool = False
+    """`{attempts: K}`: how often a host process that died is restarted."""
+    allow_different_code: bool = option(False, changes="nothing")
     """Whether machines may run together that differ in the sources of the package, plug-ins or torch."""
 
     @property
@@ -165,9 +174,9 @@ class FailureSettings:
 class CheckpointSettings:
     """How often whole nodes are saved, so that the run or a node can resume."""
 
-    every: NonNegative = 0
+    every: NonNegative = option(0, changes="nothing")
     """Rounds between checkpoints; 0: only at the end."""
-    final: bool = True
+    final: bool = option(True, changes="nothing")
     """Whether the end of a run keeps the state of its nodes, so that it can be continued with more rounds.
 
     A graceful stop always keeps it.
@@ -178,7 +187,7 @@ class CheckpointSettings:
 class ModelRecordSettings:
     """Which models are kept as results."""
 
-    every: NonNegative = 0
+    every: NonNegative = option(0, changes="results")
     """Rounds between them; 0: only that after the last round, which is always kept."""
 
 
@@ -186,9 +195,11 @@ class ModelRecordSettings:
 class RecordSettings:
     """What is recorded in addition to the numbers of each round."""
 
-    models: ModelRecordSettings | None = None
+    models: ModelRecordSettings | None = option(None, changes="results")
     """None: no models."""
-    writers: Annotated[tuple[Plugin, ...], Named(registry.WRITERS)] = ()
+    writers: Annotated[tuple[Plugin, ...], Named(registry.WRITERS)] = option(
+        (), changes="nothing", per_host=True
+    )
     """What machine 0 writes evaluations with, beside evaluations.jsonl."""
 
 
@@ -255,33 +266,56 @@ class Settings:
     Sections, the JSON schema and the resolved file follow from these fields and their types.
     """
 
-    name: Annotated[str, AfterValidator(check_name)]
+    name: Annotated[str, AfterValidator(check_name)] = option(changes="nothing")
+    """The run's name, part of its directory; by default that of the file."""
     seed: NonNegative = SEED
-    rounds: Positive
+    """The seed of every random choice."""
+    rounds: Positive = option(changes="results")
+    """The number of rounds: train, exchange, mix."""
     graph: Annotated[Plugin, Named(registry.GRAPHS)]
-    mapping: Annotated[Plugin, Named(registry.MAPPINGS, "linear")]
+    """Which nodes exchange, in every round or by turns."""
+    mapping: Annotated[Plugin, Named(registry.MAPPINGS, "linear")] = option(changes="nothing")
+    """Machines (address and number of nodes), by default this one; ranks are assigned in their order. A
+    resumed run keeps the nodes of each machine.
+    """
     dataset: Annotated[DatasetSettings, Named(registry.DATASETS)]
+    """The samples; `partition` distributes them to the ranks, `skew` changes those of each rank, `validation`
+    holds some out.
+    """
     task: Annotated[Plugin, Named(registry.TASKS)]
+    """What models learn and how they are judged; mostly `classification`."""
     model: Annotated[Plugin, Named(registry.MODELS)]
+    """The network."""
     training: TrainingSection
+    """The local steps; `name: ddp` gives all nodes one gradient, the all-reduce baseline."""
     sharing: Annotated[SharingSettings, Named(registry.SHARINGS, "gossip")]
-    communication: Annotated[CommunicationSettings, Named(registry.COMMUNICATIONS, "zeromq")]
+    """The scheme, its mixing weights, its transforms."""
+    communication: Annotated[CommunicationSettings, Named(registry.COMMUNICATIONS, "zeromq")] = option(
+        changes="results", timing=True
+    )
+    """What carries the models; with `overlap: true` they are exchanged while the nodes train."""
     time_model: TimeModelSettings = TimeModelSettings()
+    """Rounds in which nodes wait for their neighbors, or windows of time in which nobody waits."""
     evaluation: EvaluationSettings
+    """When and how models are tested."""
     failures: FailureSettings
+    """What happens when a node is lost, and all timeouts."""
     checkpoint: CheckpointSettings = CheckpointSettings()
+    """When each node is saved, so that the run can be resumed."""
     records: RecordSettings = RecordSettings()
+    """What is recorded in addition to the numbers of each round."""
     faults: Annotated[tuple[Plugin, ...], Named(registry.FAULTS)] = ()
-    """Injected faults."""
+    """Injected faults, a list."""
     adversaries: Annotated[tuple[Plugin, ...], Named(registry.ATTACKS)] = ()
-    """Attacks, each with the ranks that make it."""
-    security: Literal["auto", "none"] | KeyFolder = "auto"
+    """Nodes that send wrong models, and parties that look at what arrives, a list."""
+    security: Literal["auto", "none"] | KeyFolder = option("auto", changes="nothing")
     """Keys for links between machines; auto: those in `keys` beside the file, if links need them."""
-    device: Literal["cpu", "cuda", "auto"] = "cpu"
-    run_dir: str | None = None
-    """The directory of the results; None: runs/<name>-<time>."""
-    machine: NonNegative | None = None
-    """The index of this machine; None: found by its addresses."""
+    device: Literal["cpu", "cuda", "auto"] = option("cpu", per_host=True)
+    """Where models are trained; auto: a GPU where there is one for each node."""
+    run_dir: str | None = option(None, changes="nothing", per_host=True)
+    """The directory of the results; null: `runs/<name>-<time>`."""
+    machine: NonNegative | None = option(None, changes="nothing", per_host=True)
+    """The index of this machine; null: found by its addresses."""
 
     def __post_init__(self) -> None:
         # So that `replace(settings, seed=...)` draws other graphs, too.
@@ -302,6 +336,16 @@ class Settings:
         if isinstance(a, tuple):
             return StrengthMixing(rule, linear_strength(a))
         return rule if a == 1 else StrengthMixing(rule, lambda round: a, static=True)
+
+    def decides_models(self, effect: Effect) -> bool:
+        """Whether another value of an option with this effect would end in other models.
+
+        Limits of time and a modelled network do where virtual time decides who averages what: in asynchronous
+        runs, and where nodes or links fail.
+        """
+        has_virtual_time = bool(self.communication.make().plan.simulation)
+        timed = has_virtual_time and (self.time_model.is_asynchronous or bool(self.faults))
+        return effect.changes == "models" or (effect.timing and timed)
 
     @property
     def why_resume_differs(self) -> str | None:

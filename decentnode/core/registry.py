@@ -8,7 +8,7 @@ import difflib
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from inspect import isfunction
 from pathlib import Path
 from typing import TypeVar, cast
@@ -177,18 +177,6 @@ def name_of(plugin: object) -> str:
     # Not an inherited name: a plug-in from outside may derive from a registered one.
     named = vars(cls) | getattr(plugin, "__dict__", {})
     return str(named.get("registered_name", cls.__name__))
-
-
-def refuse_old_hooks(cls: type, renamed: Mapping[str, str]) -> None:
-    """Raises TypeError if the class defines a hook of a plug-in by its name before version 0.2.
-
-    An option may have such a name.
-    """
-    options = {
-        name for name, hint in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(hint)
-    }
-    for name in sorted((renamed.keys() & vars(cls).keys()) - options):
-        raise TypeError(f"{cls.__name__}.{name} is called {renamed[name]} since version 0.2")
 
 
 def is_third_party(plugin: object) -> bool:

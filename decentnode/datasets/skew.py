@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decentnode.core.registry import SKEWS, is_third_party, name_of, refuse_old_hooks
+from decentnode.core.registry import SKEWS, is_third_party, name_of
 from decentnode.core.rng import generator
 from decentnode.datasets.base import LoadedDataset, Samples, counts, defects_of
 from decentnode.datasets.ragged import dense
@@ -50,10 +50,6 @@ class SkewedRank:
 @dataclass(kw_only=True)
 class Skew(ABC):
     """A change of the training samples of each rank; the fields of a subclass are its YAML options."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, {"defect": "defects"})
 
     def defects(self, dataset: LoadedDataset, count: int) -> Iterator[Defect]:
         """Yields the reasons why these samples cannot be changed so, if `count` ranks train."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from decentnode.core.registry import refuse_old_hooks
 from decentnode.core.rng import Context
 
 if TYPE_CHECKING:
@@ -194,10 +193,6 @@ class Graph(ABC):
     A graph that does not declare whether it changes counts as static; `decentnode validate` checks that. The
     subclasses below declare it.
     """
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, {"met_in": "peers_in", "asks_service": "needs_service", "rules": "defects"})
 
     directed: bool = False
     """Whether edges go one way."""

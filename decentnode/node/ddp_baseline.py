@@ -22,7 +22,7 @@ from decentnode.datasets.base import Samples
 from decentnode.errors import BadInput, Defect, RunFailed
 from decentnode.mapping.base import is_loopback
 from decentnode.models.module_state import all_buffers
-from decentnode.options import Port, PositiveFloat
+from decentnode.options import Port, PositiveFloat, option
 from decentnode.training.gradient_sync import GradientSync, SyncContext
 from decentnode.training.minibatches import Shard
 from decentnode.training.reducer import Reducer, Rehearsed
@@ -47,11 +47,11 @@ class DDPBaseline(GradientSync):
     """partition: each rank its own part; reshuffled: all samples are redistributed in every epoch."""
     backend: Backend = "auto"
     """auto: NCCL if every node has a GPU of its own, otherwise gloo."""
-    port: Port = 29400
+    port: Port = option(29400, changes="nothing")
     """TCP port of the store in the process of rank 0; a run on one machine opens none."""
     share_gpu: bool = False
     """Whether several nodes on one GPU may use NCCL; slow, for tests."""
-    trusted_network: bool = False
+    trusted_network: bool = option(False, changes="nothing")
     """Whether the network between the machines is private; gradients are not encrypted there."""
     bucket_mb: PositiveFloat = 25.0
     """Size of the buckets in which gradients are sent, in MB."""

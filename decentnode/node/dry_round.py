@@ -30,7 +30,6 @@ from decentnode.node.child_answers import answer_of
 from decentnode.node.experiment import Experiment
 from decentnode.node.late_imports import COMPILER
 from decentnode.node.model_trial import ModelTrial
-from decentnode.sharing import renamed
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import BuffersBeside
@@ -114,17 +113,8 @@ def findings(experiment: Experiment, saves: bool = False) -> Findings:
     except DecentnodeError as error:
         result.defects += error.defects
     except Exception as error:  # whatever a plug-in raises
-        defect = defect_of(error)
-        result.defects.append(replace(defect, suggestion=_renamed(error)))
+        result.defects.append(defect_of(error))
     return result
-
-
-def _renamed(error: Exception) -> str:
-    """Returns the new name of an attribute that a scheme for an earlier version uses."""
-    if not isinstance(error, AttributeError) or not isinstance(error.obj, SharingBase):
-        return ""
-    today = renamed.ATTRIBUTES.get(error.name or "")
-    return f"since version 0.2 it is {today}" if today else ""
 
 
 def defects(experiment: Experiment) -> list[str]:

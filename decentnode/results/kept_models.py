@@ -18,7 +18,7 @@ from decentnode.models.base import Model, initial_model
 from decentnode.models.module_copies import copied
 from decentnode.models.pretrained import content_of
 from decentnode.results.model_files import model_rounds, names_in, path_of
-from decentnode.results.reader import CodeVersion, read_object, read_value
+from decentnode.results.reader import CodeVersion, read_value
 
 
 class ArgumentForm(msgspec.Struct):
@@ -101,9 +101,6 @@ def mean_model(
 def built_network(run_dir: Path, seed: int, precision: Precision) -> nn.Module:
     """The network that the configuration of a run names, for its samples; raises BadInput."""
     path = run_dir / "run.json"
-    instead = "give a module of the same architecture: mean_model(network=...)"
-    if "samples" not in read_object(path):
-        raise BadInput(f"{path}: an earlier release did not record the shape of the samples; {instead}")
     form = read_value(path, "samples", SamplesForm)
     # The run's own copy of a model from outside comes after the folders of the configuration.
     versions = read_value(path, "code", list[CodeVersion])
@@ -111,7 +108,10 @@ def built_network(run_dir: Path, seed: int, precision: Precision) -> nn.Module:
     try:
         model: Model = replace(load_model(run_dir / "config.yaml").make(), pretrained=None)
     except BadInput as error:
-        raise BadInput(f"{first_line(error)}; to do without it, {instead}") from error
+        raise BadInput(
+            f"{first_line(error)}; to do without it, "
+            "give a module of the same architecture: mean_model(network=...)"
+        ) from error
     zeros = tuple(
         torch.zeros(2, *argument.shape, dtype=torch.int64 if argument.ids else torch.float32)
         for argument in form.arguments

@@ -116,7 +116,7 @@ class CodeVersion(msgspec.Struct, frozen=True):
     dirty: bool | None = None
     """Whether some files differ from the commit."""
     package: str = ""
-    """SHA-256 over this package's own sources; empty where an earlier release did not record it."""
+    """SHA-256 over this package's own sources."""
 
     def is_same(self, other_version: "CodeVersion") -> bool:
         """Whether it is the same code, whatever git says of it."""

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Layout, NotFinite, Payload, PayloadError
-from decentnode.core.registry import name_of, refuse_old_hooks
+from decentnode.core.registry import name_of
 from decentnode.core.state import Stateful
 from decentnode.core.vector import AdjustGradient, ParameterLayout
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph, live_weights
-from decentnode.sharing import renamed
 from decentnode.sharing.blocks.weighted_sum import Terms, is_finite, weighted_sum
 from decentnode.transforms.base import Transform
 from decentnode.transforms.chain import Chain
@@ -159,10 +158,6 @@ class SharingBase(Stateful, ABC):
     """The values that it is given, from `bind` on."""
     refusals: list[Refusal]
     """Payloads that were not used; the node reports and clears them."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, renamed.HOOKS)
 
     # What a plug-in may define.
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from decentnode.core.byte_counters import ByteCounters
-from decentnode.core.registry import TRAININGS, refuse_old_hooks
+from decentnode.core.registry import TRAININGS
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Samples
 from decentnode.errors import Defect
@@ -44,10 +44,6 @@ class GradientSync(ABC):
     """Whether it imports torch's compiler, as torch's DistributedDataParallel does, or may do so."""
     port: int | None = None
     """The port of the rendezvous at rank 0, in a run over several machines."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, {"defect": "defects"})
 
     def crosses_network(self, addresses: Sequence[str]) -> bool:
         """Whether it sends between these machines over a network that is not declared as trusted."""

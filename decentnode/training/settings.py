@@ -15,7 +15,7 @@ from decentnode.core.text import first_line
 from decentnode.core.vector import Vector
 from decentnode.datasets.base import Batch, Samples
 from decentnode.errors import BadInput, Defect, refuse
-from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from decentnode.options import NonNegative, NonNegativeFloat, Positive, PositiveFloat, option
 from decentnode.training.augmentation.base import augmented
 from decentnode.training.augmentation.mixup import Mixup
 from decentnode.training.computation import Computation
@@ -86,7 +86,7 @@ class TrainingSettings(Computation):
     """
     pace: PaceSettings | Literal["instant"] | None = None
     """The least duration of each local step; null: that of the processor. instant: none, in virtual time."""
-    batch_nodes: Positive | Literal["auto"] | None = None
+    batch_nodes: Positive | Literal["auto"] | None = option(None, changes="rounding")
     """The nodes of one process whose steps are computed together, at most; auto: by the size of the model.
     Results differ from those of steps one by one (null) by the rounding of sums.
     """

@@ -11,7 +11,6 @@ from typing import ClassVar
 from torch import Tensor
 
 from decentnode.core.payload import Field, Form, Layout, Payload, Role
-from decentnode.core.registry import refuse_old_hooks
 from decentnode.core.rng import Context
 from decentnode.core.state import Stateful
 from decentnode.core.vector import ParameterLayout
@@ -26,10 +25,6 @@ class Transform(Stateful, ABC):
 
     The sender calls `begin` and `encode`, and only they may change state. The receiver calls `decode`.
     """
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, {"own": "in_basis"})
 
     accepts: ClassVar[frozenset[Form]]
     """The forms of payloads that it encodes."""

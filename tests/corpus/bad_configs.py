@@ -120,19 +120,6 @@ faults: [{name: partition, groups: [[0, 9], [1]]}]
     | 2 faults[0] | rank 9 does not exist; the graph has the ranks 0..3
 faults: [{name: partition, groups: [[0, 1]]}]
     | 2 faults[0].groups | must be two lists of ranks or more, none of them empty
-faults: [{name: corrupt, rounds: 5}]
-    | 2 faults[0].name | 'corrupt' was removed; it is for tests: more_faults:Corrupt, in eval/reliability ...
-faults: [{name: duplicate, rounds: 5}]
-    | 2 faults[0].name | 'duplicate' was removed; it is for tests: more_faults:Duplicate, in eval/reliability
-    + of the repository
-faults: [{name: full_disk, rounds: 5}]
-    | 2 faults[0].name | 'full_disk' was removed; it is for tests: more_faults:FullDisk, in ...
-faults: [{name: hang, rounds: 5}]
-    | 2 faults[0].name | 'hang' was removed; it is for tests: more_faults:Hang, in eval/reliability of the ...
-faults: [{name: raise, rounds: 5}]
-    | 2 faults[0].name | 'raise' was removed; it is for tests: more_faults:Raise, in eval/reliability of ...
-faults: [{name: reorder, rounds: 5}]
-    | 2 faults[0].name | 'reorder' was removed; it is for tests: more_faults:Reorder, in eval/reliability ...
 faults: [null] | 2 faults[0] | missing; name one of: ...
 security: off | 2 security | must be 'auto' or 'none' or a mapping with keys, not 'off'
 security: 1 | 2 security | must be 'auto' or 'none' or a mapping with keys, not 1
@@ -861,8 +848,6 @@ stop
 = deadline: 60
 deadline: 0 | 17 failures.deadline | must be a number > 0, not 0
 on_loss: ignore | 17 failures.on_loss | must be 'auto' or 'continue' or 'stop', not 'ignore'
-on_loss: wait
-    | 17 failures.on_loss | 'wait' was removed; use on_loss: continue with restart.attempts, or on_loss: ...
 deadline: -1 | 17 failures.deadline | must be a number > 0, not -1
 deadline: .inf | 17 failures.deadline | .inf is not a finite number
 deadline: 60s | 17 failures.deadline | must be a number > 0, not '60s'

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from decentnode.communication.simulated import Simulated
 from decentnode.config import loader as config
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import BadInput
@@ -20,6 +21,7 @@ from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import RunIdentity
 from decentnode.node.checkpoint.store import RunStamp
 from decentnode.node.experiment import Experiment
+from decentnode.options import MODELS, effect_of
 from decentnode.results import records
 from decentnode.results.metrics import CLASSIFICATION
 from decentnode.results.reader import SCHEMA, CodeVersion
@@ -45,6 +47,7 @@ HARMLESS = [
     "security=none",
     "mapping.rendezvous_port=29999",
     "mapping.machines[1].address=127.0.0.3",
+    "name=another",
 ]
 OTHER = {
     "seed=2": "seed",
@@ -57,6 +60,24 @@ OTHER = {
     "device=auto": "device",
     "dataset.classes=3": "dataset.classes",
 }
+
+
+VIRTUAL = [
+    "communication={name: simulated, latency: 0.1, uplink: 1e6}", "training.pace={step_seconds: 0.01}",
+    "mapping={machines: [{address: 127.0.0.1, nodes: 4}]}",
+]  # fmt: skip
+TIMING = {
+    "communication.latency=0.2": "communication.latency",
+    "communication.network_model=delay": "communication.network_model",
+    "communication.tcp=cm02": "communication.tcp",
+    "communication.seed=9": "communication.seed",
+    "communication=inproc": "communication.name",
+    "failures.grace=1": "failures.grace",
+    "failures.on_loss=stop": "failures.on_loss",
+}
+"""What decides the models where virtual time does, and otherwise only how long a run takes."""
+ASYNCHRONOUS = ["time_model=asynchronous", "sharing=push_gossip"]
+FAILING = ["faults=[{name: offline, ranks: [1], at: 1, seconds: 2}]"]
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +118,26 @@ def test_what_changes_no_model_may_change(path, override):
 
 def test_what_changes_no_model_is_not_in_the_hash_of_checkpoints(path):
     assert digest(path, *HARMLESS) == digest(path)
+
+
+@pytest.mark.parametrize(("override", "key"), TIMING.items())
+def test_what_decides_when_messages_arrive_may_change_unless_virtual_time_decides_the_models(
+    path, override, key
+):
+    before = config.load(path, VIRTUAL)
+    refuse_changes(before, config.load(path, [*VIRTUAL, override]))
+    assert digest(path, *VIRTUAL, override) == digest(path, *VIRTUAL)
+    # A fault at a virtual time needs virtual time.
+    for timed in (ASYNCHRONOUS,) if override == "communication=inproc" else (ASYNCHRONOUS, FAILING):
+        overrides = [*VIRTUAL, *timed]
+        with pytest.raises(BadInput) as caught:
+            refuse_changes(config.load(path, overrides), config.load(path, [*overrides, override]))
+        assert f"resume: {key} cannot change from " in str(caught.value)
+        assert digest(path, *overrides, override) != digest(path, *overrides)
+
+
+def test_an_option_of_a_transport_that_says_nothing_of_its_effect_counts_as_one_of_the_models():
+    assert effect_of(Simulated, "latency").timing and effect_of(Simulated, "no_such_option") == MODELS
 
 
 @pytest.mark.parametrize(("override", "key"), OTHER.items())

@@ -137,22 +137,6 @@ def test_a_scheme_that_gives_no_receiver_to_a_transform_that_needs_one_is_refuse
     ]
 
 
-@dataclass
-class OfVersion1(Gossip):
-    """Uses a helper by the name that it had in version 0.1."""
-
-    def outgoing(self, vector, view):
-        return self._encoded(vector, view)
-
-
-def test_a_scheme_of_an_earlier_version_learns_the_new_names(tmp_path):
-    (line,) = dry_round.defects(experiment(tmp_path, own(OfVersion1)))
-    assert line.startswith("sharing: OfVersion1.outgoing raises AttributeError: ")
-    assert line.endswith("; since version 0.2 it is encode")
-    with pytest.raises(TypeError, match=r"^Old\.tolerates_loss is called promises\.tolerates_loss since"):
-        type("Old", (Gossip,), {"tolerates_loss": False})
-
-
 def test_the_scheme_of_the_readme_is_right_for_every_chain(tmp_path, monkeypatch):
     (tmp_path / "readme_scheme.py").write_text(blocks("README.md", "python")[-1])
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,7 +1,6 @@
 """Injected faults, without a run: what they do to a node, to messages, and what a configuration may say."""
 
 import os
-import re
 import resource
 import signal
 import time
@@ -10,21 +9,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from decentnode.attacks.passive.base import PassiveAttack
 from decentnode.communication import wire
-from decentnode.communication.inproc import InProcess
 from decentnode.communication.launcher_link.heartbeats import Activity, HeartbeatBoard
 from decentnode.communication.launcher_link.reports import FaultInjected, Reporter, ReportReader
 from decentnode.config import loader as config
-from decentnode.graph.base import StaticGraph
 from decentnode.node.faults import Crash, Drop, MessageDelay, NetworkPartition, Slow, Stop
-from decentnode.node.faults.base import NodeFault
 from decentnode.node.faults.injector import FaultInjector
-from decentnode.sharing.asynchronous.base import AsyncSharing
-from decentnode.sharing.fed_avg import FedAvg
-from decentnode.sharing.gossip import Gossip
-from decentnode.sharing.robust.krum import Krum
-from decentnode.transforms.base import Transform
 from eval.reliability.more_faults import Corrupt, Duplicate, FullDisk, Hang, Raise, Reorder
 from tests.support.processes import in_a_child
 
@@ -357,19 +347,3 @@ def test_faults_are_saved_with_the_run(tmp_path):
     again = config.load(tmp_path / "x.yaml")
     assert again.faults == settings.faults
     assert [type(fault.make()) for fault in again.faults] == [NetworkPartition, Crash, Stop]
-
-
-@pytest.mark.parametrize(
-    ("base", "old", "new"),
-    [
-        (NodeFault, "relent", "lift"), (Gossip, "meet", "receive_handshakes"),
-        (Gossip, "tolerates_loss", "promises.tolerates_loss"), (AsyncSharing, "_own", "fill_for"),
-        (FedAvg, "_step", "step"), (Krum, "coefficients", "weigh"), (Transform, "own", "in_basis"),
-        (StaticGraph, "met_in", "peers_in"), (PassiveAttack, "hears", "sees"),
-        (InProcess, "defect", "plan"),
-    ],
-)  # fmt: skip
-def test_a_plugin_with_a_hook_of_an_earlier_version_learns_its_new_name(base, old, new):
-    with pytest.raises(TypeError, match=rf"^Old\.{old} is called {re.escape(new)} since version 0\.2$"):
-        type("Old", (base,), {old: None})
-    assert type("New", (base,), {old: 1, "__annotations__": {old: int}}), "an option may have that name"

@@ -189,8 +189,7 @@ def test_models_that_are_not_there_are_refused_in_one_line(kept, tmp_path):
         "configuration says which": lambda: run.model(1, 3),
         "keeps no model of all nodes after round 1, but after 2 rounds: 2, 4; records.models.every in the "
         "configuration says which": lambda: run.mean_model(1),
-        "run.json: an earlier release did not record the shape of the samples; give a module of the same "
-        "architecture: mean_model(network=...)": run.mean_model,
+        "run.json: not written by this version of decentnode: 'samples'": run.mean_model,
         "the network does not take the models of this run: Error(s) in loading state_dict for Linear: "
         "Missing key(s) in state_dict: \"weight\"": lambda: run.mean_model(network=other),
         "keeps no models; run it with records.models: {every: 10} in its configuration, or with "

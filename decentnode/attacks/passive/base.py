@@ -10,7 +10,7 @@ from torch import Tensor
 from decentnode.attacks.base import Adversary
 from decentnode.attacks.passive.scene import Scene
 from decentnode.attacks.passive.sight import Sight, is_readable
-from decentnode.core.registry import name_of, refuse_old_hooks
+from decentnode.core.registry import name_of
 from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput, Defect
 from decentnode.graph.base import Graph
@@ -28,10 +28,6 @@ class PassiveAttack(Adversary):
     Several ranks are one party and share what they receive. An eavesdropper sees both directions of a link;
     of an encrypted one it sees sizes and times alone. Nodes behave as without it.
     """
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, {"hears": "sees", "heard": "sources_of"})
 
     active = False
     needs_samples: ClassVar[bool] = False

@@ -23,7 +23,7 @@ from decentnode.communication.zeromq.endpoint import ProcessEndpoint
 from decentnode.communication.zeromq.plugin import ProcessCommunication
 from decentnode.core.registry import COMMUNICATIONS
 from decentnode.errors import BadInput, Defect
-from decentnode.options import NonNegative, Port
+from decentnode.options import NonNegative, Port, option
 
 ONE_NODE = "a process group has one rank in each process, so this must be 1; leave it out"
 
@@ -49,15 +49,15 @@ class ProcessGroupPlan(TransportPlan):
 class TorchDistributed(ProcessCommunication):
     """All payloads through one process group, NCCL or gloo (Li et al., PyTorch Distributed, VLDB 2020)."""
 
-    local: Literal["shared_memory", "ipc", "tcp"] = "ipc"
+    local: Literal["shared_memory", "ipc", "tcp"] = option("ipc", changes="results")
     """How control messages travel on one machine, and payloads after the group has ended."""
-    backend: Backend = "auto"
+    backend: Backend = option("auto", changes="results")
     """auto: NCCL if every node has a GPU of its own, otherwise gloo."""
-    group_port: Port = 29700
+    group_port: Port = option(29700, changes="nothing")
     """First TCP port of the group's stores; each process of a machine has one, counted from here."""
-    share_gpu: bool = False
+    share_gpu: bool = option(False, changes="results")
     """Whether several nodes on one GPU may use NCCL; slow, for tests."""
-    trusted_network: bool = False
+    trusted_network: bool = option(False, changes="nothing")
     """Whether the network between the machines is private; payloads are not encrypted there."""
 
     _most_bytes: int = field(default=0, init=False, repr=False)
@@ -146,8 +146,8 @@ class TorchDistributed(ProcessCommunication):
 class Hybrid(TorchDistributed):
     """A group among the nodes on GPUs, ZeroMQ on other edges (multimethod, Foster et al., 1997)."""
 
-    local: Literal["shared_memory", "ipc", "tcp"] = "shared_memory"
-    group_ranks: tuple[NonNegative, ...] | None = None
+    local: Literal["shared_memory", "ipc", "tcp"] = option("shared_memory", changes="results")
+    group_ranks: tuple[NonNegative, ...] | None = option(None, changes="results")
     """The nodes in the group, on any device; null: those on GPUs."""
 
     @property

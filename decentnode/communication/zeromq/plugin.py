@@ -22,7 +22,7 @@ from decentnode.core.registry import COMMUNICATIONS
 from decentnode.core.timeouts import Timeouts
 from decentnode.errors import PeerLost, StartError
 from decentnode.mapping.base import tcp_endpoint
-from decentnode.options import Port, Positive
+from decentnode.options import Port, Positive, option
 
 POLL_INTERVAL = 0.005
 
@@ -31,9 +31,9 @@ POLL_INTERVAL = 0.005
 class ProcessCommunication(Communication):
     """The sockets, the shared memory and the thread of a host process, whatever carries the payloads."""
 
-    local: Literal["shared_memory", "ipc", "tcp"] = "shared_memory"
-    base_port: Port = 29600
-    nodes_per_process: Positive = 1
+    local: Literal["shared_memory", "ipc", "tcp"] = option("shared_memory", changes="results")
+    base_port: Port = option(29600, changes="nothing")
+    nodes_per_process: Positive = option(1, changes="results")
 
     _endpoints: dict[int, ProcessEndpoint] = field(default_factory=dict, init=False, repr=False)
     _io_thread: IoThread | None = field(default=None, init=False, repr=False)

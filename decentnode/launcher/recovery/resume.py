@@ -15,13 +15,7 @@ import msgspec
 from decentnode.config import loader as config
 from decentnode.config.overrides import Override
 from decentnode.config.python_source import objects_in
-from decentnode.config.settings import (
-    CheckpointSettings,
-    EvaluationSettings,
-    FailureSettings,
-    RecordSettings,
-    Settings,
-)
+from decentnode.config.settings import Settings
 from decentnode.config.type_check import show
 from decentnode.core.atomic_files import write_durably
 from decentnode.core.streams import print_line
@@ -35,19 +29,11 @@ from decentnode.node.checkpoint.store import BadCheckpoint
 from decentnode.node.experiment import Experiment
 from decentnode.node.plugin_sources import difference, folder_of
 from decentnode.node.recording import model_records
+from decentnode.options import Effect
 from decentnode.results import transcript
 from decentnode.results.reader import NOT_OURS, SCHEMA, CodeVersion, check_run, read_object, read_value
 from decentnode.results.records import cut_back, record_files, write_atomically
 
-MAY_CHANGE = (
-    "rounds", "evaluation", "failures", "checkpoint", "records", "machine", "communication", "security",
-    "run_dir", "mapping.rendezvous_port", "training.port", "training.trusted_network", "training.batch_nodes",
-)  # fmt: skip
-"""Keys that change no number of a model, or its rounding alone; in `mapping` also the addresses."""
-MUST_STAY = ("communication.overlap",)
-"""Exceptions below those keys, which do change numbers."""
-UNIMPORTANT = {"port": None, "trusted_network": None}
-"""Options of a gradient sync that change no number of a model."""
 MOST_SHOWN = 5
 THREADS = range(1, 1 << 16)
 ROUNDS = range(-1, 1 << 62)
@@ -267,18 +253,10 @@ def _read_state(run_dir: Path) -> dict[str, Any]:
 
 
 def settings_digest(experiment: Experiment) -> str:
-    """Returns a hash of all settings that affect the models, without keys that may change at a resume."""
-    settings, nothing = experiment.settings, dict[str, object]()
-    gradient_sync = settings.training.gradient_sync
-    lasting_sync = replace(gradient_sync, options={**gradient_sync.options, **UNIMPORTANT})
-    lasting = replace(
-        settings, rounds=1, evaluation=EvaluationSettings(), failures=FailureSettings(),
-        checkpoint=CheckpointSettings(), records=RecordSettings(), security="none",
-        communication=replace(settings.communication, name="", options=nothing),
-        mapping=replace(settings.mapping, name="", options=nothing),
-        training=replace(settings.training, gradient_sync=lasting_sync, batch_nodes=None),
-    )  # fmt: skip
-    return config.digest(lasting, experiment.graph.graph)
+    """Returns a hash of all settings that affect the models, without options that may change at a resume."""
+    settings = experiment.settings
+    content = config.with_contents(settings, experiment.graph.graph, settings.decides_models)
+    return config.hash_of(content | {"mapping": nodes_of_machines(settings)})
 
 
 def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
@@ -288,27 +266,28 @@ def refuse_changes(old_settings: Settings, new_settings: Settings) -> None:
             f"resume: rounds can only grow; this run has {old_settings.rounds}, not {new_settings.rounds} "
             f"(for instance rounds={2 * old_settings.rounds})"
         )
+
+    def decides_models(effect: Effect) -> bool:
+        return old_settings.decides_models(effect) or new_settings.decides_models(effect)
+
     # Compared as resolved values, so a different spelling in YAML is no change.
-    changed = dict(differences(_comparable(old_settings), _comparable(new_settings)))
+    before, after = (
+        config.resolved(settings, keep=decides_models) | {"mapping": nodes_of_machines(settings)}
+        for settings in (old_settings, new_settings)
+    )
     refused = [
         f"resume: {key} cannot change from {show(old)} to {show(new)}, because it would be another run"
-        for key, (old, new) in changed.items()
-        if key in MUST_STAY
-        or not any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)
+        for key, (old, new) in differences(before, after)
     ]
     if refused:
         raise BadInput(*refused[:MOST_SHOWN])
 
 
-def _comparable(settings: Settings) -> dict[str, Any]:
-    """Returns the settings as plain values; machines are reduced to their number of nodes."""
-    values = config.resolved(settings)
+def nodes_of_machines(settings: Settings) -> dict[str, Any]:
+    """Returns the section `mapping`, reduced to the nodes of each machine: whatever names them."""
     mapping = settings.mapping.make()
-    if isinstance(mapping, Consecutive):
-        # Whichever mapping names the machines, they have the same ranks.
-        values["mapping"] = {}
-    values["mapping"]["machines"] = [machine.nodes for machine in mapping.machines]
-    return values
+    others = {} if isinstance(mapping, Consecutive) else config.plain(settings.mapping)
+    return others | {"machines": [machine.nodes for machine in mapping.machines]}
 
 
 def differences(before: Any, after: Any, key: str = "") -> Iterable[tuple[str, tuple[Any, Any]]]:

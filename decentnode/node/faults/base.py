@@ -11,7 +11,7 @@ import numpy as np
 from decentnode.communication.base import Communication
 from decentnode.communication.interceptor import Received
 from decentnode.communication.launcher_link.heartbeats import HeartbeatSlot
-from decentnode.core.registry import name_of, refuse_old_hooks
+from decentnode.core.registry import name_of
 from decentnode.errors import BadInput, Defect
 from decentnode.mapping.base import Mapping
 from decentnode.options import NonNegative, NonNegativeFloat, Probability
@@ -47,10 +47,6 @@ class Fault:
     acts_in_virtual_time: ClassVar[bool] = False
     real_options: ClassVar[tuple[str, ...]] = ("rounds", "machine")
     """Options without effect in virtual time."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, {"strike": "inject", "relent": "lift", "strikes_in": "injects_in"})
 
     def __post_init__(self) -> None:
         self.seconds_of("at")

@@ -292,9 +292,8 @@ def _settings(config: Path) -> dict[str, Any]:
 def _dataset(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The options that determine the samples, without the place of the files and the partition."""
     section = settings.get("dataset")
-    # Runs of earlier releases have no such option as `sample`.
     options = section.items() if isinstance(section, dict) else ()
-    return {k: v for k, v in options if k not in PLACES and v is not False}
+    return {k: v for k, v in options if k not in PLACES}
 
 
 def _misfits(row: EvaluationRow) -> Iterator[str]:

@@ -18,11 +18,10 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from decentnode.core.payload import NotFinite, Payload, PayloadError
-from decentnode.core.registry import name_of, refuse_old_hooks
+from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.errors import BadInput
 from decentnode.graph.base import View
-from decentnode.sharing import renamed
 from decentnode.sharing.base import Promises, SharingBase
 from decentnode.sharing.blocks.weighted_sum import is_finite
 from decentnode.transforms.base import Context
@@ -61,10 +60,6 @@ class AsyncSharing(SharingBase):
     # A process that starts again would have lost its numbers, and what it owes to its peers.
     promises = Promises(allows_rejoin=False, sends_one_payload=False, wire="C(d) per message")
     state: ClassVar[tuple[str, ...]] = ("_latest", "_steps")
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, renamed.ASYNCHRONOUS_HOOKS)
 
     _latest: dict[tuple[int, int], int]
     """The highest number so far by (source, tag)."""

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from decentnode.core.payload import Layout, NotFinite, Payload, dense_layout
-from decentnode.core.registry import refuse_old_hooks
 from decentnode.errors import RunFailed
 from decentnode.graph.base import View
-from decentnode.sharing import renamed
 from decentnode.sharing.base import Exchange, Incoming, Promises, Requirements, Setup, Sharing
 from decentnode.sharing.blocks.weighted_sum import Terms, is_finite
 
@@ -39,10 +37,6 @@ class ServerSharing(Sharing):
     decodes_own: ClassVar[bool] = False
     """Whether clients need u_i as servers decode it."""
     state: ClassVar[tuple[str, ...]] = ("_model", "_round", "_lost")
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, renamed.SERVER_HOOKS)
 
     average: Literal["samples", "equal"] = "samples"
     """The weights of the clients: by their samples, or the same for all that have any."""

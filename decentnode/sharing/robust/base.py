@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.core.payload import NotFinite
-from decentnode.core.registry import name_of, refuse_old_hooks
+from decentnode.core.registry import name_of
 from decentnode.core.rng import generator
 from decentnode.core.vector import accumulator
 from decentnode.errors import BadInput, RunFailed
 from decentnode.graph.base import View
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.options import NonNegative, Positive
-from decentnode.sharing import renamed
 from decentnode.sharing.base import Incoming
 from decentnode.sharing.blocks.weighted_sum import is_finite, weighted_sum
 from decentnode.sharing.gossip import Gossip
@@ -42,10 +41,6 @@ class Robust(Gossip):
     promises = replace(
         Gossip.promises, overlaps=False, takes_correction=False, takes_strength=False, about_mean=""
     )
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        refuse_old_hooks(cls, renamed.ROBUST_HOOKS)
 
     _shares: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     """The weight of each model in the last mix, by rank; coordinate-wise rules count watched ones alone."""
