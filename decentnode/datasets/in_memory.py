@@ -70,7 +70,7 @@ def _samples(part: Any) -> Samples | tuple[Tensor, Tensor]:
     inputs, labels = (_tensor(column) for column in part)
     if len(inputs) != len(labels):
         raise DatasetError.at("dataset", f"a part has {len(inputs)} inputs and {len(labels)} labels")
-    if inputs.is_floating_point():
+    if inputs.is_floating_point() and inputs.dtype != torch.float64:
         inputs = inputs.float()
     labels = labels.float() if labels.is_floating_point() else labels.long()
     return inputs, labels
