@@ -48,6 +48,8 @@ LATER: tuple[tuple[str, str, object], ...] = (
     ("training", "batch_nodes", None),
     ("sharing.transforms", "decay", 1.0),
     ("sharing.transforms", "whole_every", None),
+    ("dataset", "mean", None),
+    ("dataset", "std", None),
 )
 """Sections, keys and defaults of what is left out of hashes by default, because earlier versions lack it."""
 MOST_SHOWN = 100

@@ -33,7 +33,7 @@ COUNTED_IMAGES = 1024
 COMPARED_VALUES = 1 << 20
 COMPARED_ROWS = 4096
 """The most numbers, and rows, that are compared with what a format has left of them."""
-NORMALIZATION = "the mean and deviation of the inputs (give dataset.mean and dataset.std, or normalized inputs)"
+NORMALIZATION = "their mean and deviation (give dataset.mean and dataset.std, or normalized inputs)"
 LEAST_KEPT = 0.75
 """The least part of the distinct values of a feature that must be left in another format."""
 
@@ -454,7 +454,8 @@ def merges(values: NDArray[Any], rounded: NDArray[Any]) -> NDArray[np.bool_]:
 
     def distinct(array: NDArray[Any]) -> NDArray[np.int64]:
         rows = np.sort(array[compared_rows(array.shape)].reshape(-1, math.prod(array.shape[1:])), axis=0)
-        return 1 + (rows[1:] != rows[:-1]).sum(0)
+        changes: NDArray[np.int64] = (rows[1:] != rows[:-1]).sum(0)
+        return 1 + changes
 
     return np.asarray(distinct(rounded) < LEAST_KEPT * distinct(values))
 

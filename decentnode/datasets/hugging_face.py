@@ -1,5 +1,6 @@
 """Datasets of the Hugging Face library, as `save_to_disk` leaves them: Arrow streams and two JSON files."""
 
+import codecs
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -252,9 +253,7 @@ class HuggingFace(Images):
             for part, label in zip(inputs, labels, strict=True)
         )
         fitted = ("the largest id (give dataset.vocabulary)",) if self.vocabulary is None else ()
-        return with_groups(
-            LoadedDataset(train, test, classes, shape=(self.length,), fitted=fitted), groups
-        )
+        return with_groups(LoadedDataset(train, test, classes, shape=(self.length,), fitted=fitted), groups)
 
     def _padded(self, split: Split, name: str, length: int) -> NDArray[np.int64]:
         """Rows of ids, cut to a length; -1 fills up."""
@@ -308,7 +307,7 @@ def _files(folder: Path) -> list[Path]:
     """The Arrow files of a split; raises DatasetError."""
     state = folder / SPLIT_FILE
     try:
-        recorded = msgspec.json.decode(state.read_bytes(), type=_State)
+        recorded = msgspec.json.decode(state.read_bytes().removeprefix(codecs.BOM_UTF8), type=_State)
     except UNDECODABLE as error:
         raise DatasetError.at("dataset.path", f"{state}: not written by save_to_disk: {error}") from error
     except OSError as error:
@@ -348,7 +347,7 @@ def class_names(folder: Path, column: str) -> list[str] | None:
     """The names of the classes of a column, where dataset_info.json has them; raises DatasetError."""
     file = folder / "dataset_info.json"
     try:
-        description = msgspec.json.decode(file.read_bytes(), type=_Description)
+        description = msgspec.json.decode(file.read_bytes().removeprefix(codecs.BOM_UTF8), type=_Description)
     except FileNotFoundError:
         return None
     except UNDECODABLE as error:

@@ -180,7 +180,7 @@ INDEX = np.arange(5)
     ],
 )
 def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, name, numbers):
-    """Its numbers tell the class where rows are in the order of their classes, also once they are shuffled."""
+    """Its numbers tell the class where rows are in the order of their classes, or were."""
     path = tmp_path / "rows.csv"
     write_table(path, {name: numbers, **ROWS})
     make = partial(TableFile, path=path, label="kind", group="who")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from decentnode.datasets.base import NORMALIZATION
 from decentnode.errors import BadInput
 from decentnode.launcher.report.final_lines import _privacy
 from decentnode.node.dry_round import findings
@@ -66,11 +67,11 @@ def test_buffers_are_not_sent_beside_a_private_model(tmp_path):
     ("overrides", "reason"),
     [
         (["dataset.mean=4.9", "dataset.std=6"], None),
-        ([], "the mean and deviation of the inputs (give dataset.mean and dataset.std, or normalized inputs)"),
+        ([], NORMALIZATION),
         (["dataset.mean=4.9", "dataset.std=6", "graph={name: d_cliques, nodes: 3, clique_size: 3}"],
          "the graph, by the labels of each node"),
         (["dataset={name: table, path: rows.csv}"],
-         "the mean and deviation of the inputs (give dataset.mean and dataset.std, or normalized inputs)"),
+         NORMALIZATION),
         (["dataset={name: table, path: rows.csv, mean: [30, 1], std: [9, 2]}"], None),
         (["dataset={name: amazon, sample: true, words: vocabulary}", "model='words:Net'"],
          "the vocabulary (set dataset.words: hash)"),
