@@ -14,6 +14,7 @@ from decentnode.config.extends import merge
 from decentnode.config.yaml_source import Document, SourceLocation, is_object
 from decentnode.core.registry import PASSED, Registry, class_named
 from decentnode.core.text import first_line
+from decentnode.datasets.base import Dataset
 from decentnode.datasets.in_memory import in_memory
 from decentnode.errors import BadInput, Key
 from decentnode.graph.networkx_graph import from_networkx
@@ -66,9 +67,14 @@ def objects_in(values: Mapping[str, Any]) -> dict[str, Any]:
 def _read(document: Document, key: Key, value: Any) -> Any:
     """Returns a value as a YAML file would have it, or the object itself."""
     _place(document, key, value)
-    if isinstance(value, Mapping):
-        return {str(name): _read(document, (*key, str(name)), inner) for name, inner in value.items()}
     is_dataset = key in (("dataset",), ("dataset", "name"))
+    if isinstance(value, Mapping):
+        if is_dataset and "train" in value:
+            try:
+                in_memory(value)
+            except BadInput as error:
+                raise BadInput(f"{ARGUMENTS}: {error}") from error
+        return {str(name): _read(document, (*key, str(name)), inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         if is_dataset:
             return tuple(value)
@@ -101,7 +107,8 @@ def passed_plugin(registry: Registry, value: Any) -> tuple[str, type, dict[str, 
     if registry.kind in ("optimizer", "scheduler"):
         text = f"an object of {type(value).__name__} cannot be shared by nodes; pass its class and options"
         raise BadInput(f"{text}: {{'name': {type(value).__name__}, ...}}")
-    if registry.kind == "dataset" and isinstance(value, tuple):
+    is_plugin = isinstance(value, type | Dataset) or isfunction(value)
+    if registry.kind == "dataset" and not is_plugin:
         value = in_memory(value)
     if registry.kind == "graph" and type(value).__module__.startswith("networkx."):
         value = from_networkx(value)

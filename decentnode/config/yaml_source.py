@@ -24,6 +24,8 @@ MOST_VALUES = 100_000
 MOST_DEPTH = 32
 MOST_BITS = 63
 
+_INVISIBLE = re.compile("[\u00a0\u2000-\u200b\u202f\u205f\u2060\u3000]")
+"""Blanks that are none in YAML, which word processors and web pages put where one sees a blank or nothing."""
 _TAG = "tag:yaml.org,2002:"
 _SCALARS: list[tuple[str, str, Iterable[str]]] = [
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
@@ -246,11 +248,23 @@ def _compose(text: str) -> yaml.Node:
         ) from error
     except yaml.MarkedYAMLError as error:
         what, mark = _syntax(error)
-        raise _Unreadable(mark.line + 1 if mark else 1, what) from error
+        line = mark.line + 1 if mark else 1
+        # The parser notices only later that a colon has no blank after it.
+        for number in (line, line - 1):
+            _check_blanks(text.splitlines()[number - 1 : number], number)
+        raise _Unreadable(line, what) from error
     except (ValueError, OverflowError) as error:  # the number of a character that does not exist
         what = "not valid YAML: \\U is followed by a character's number, at most 0010FFFF"
         raise _Unreadable(loader.line + 1 if loader else 1, what) from error
     return node or yaml.ScalarNode(_TAG + "null", "", _START, _START)
+
+
+def _check_blanks(texts: Iterable[str], line: int) -> None:
+    """Raises _Unreadable where texts that have no quotes have an invisible character."""
+    for text in texts:
+        if found := _INVISIBLE.search(text):
+            what = f"an invisible character, U+{ord(found[0]):04X}, instead of a blank"
+            raise _Unreadable(line, f"{what}; type a blank, or put text that needs it in quotes")
 
 
 _REMEDIES = (
@@ -328,6 +342,8 @@ class _Builder:
         return found
 
     def _name(self, node: yaml.Node, key: Key) -> str | None:
+        if isinstance(node, yaml.ScalarNode) and node.style is None:
+            _check_blanks([node.value], _line(node))
         what = f"the key {str(node.value)[:40]} is not text; put it in quotes"
         if not isinstance(node, yaml.ScalarNode):
             what = "a key is a string, not a list or a mapping"
@@ -340,6 +356,8 @@ class _Builder:
         return None
 
     def _scalar(self, node: yaml.Node, key: Key) -> Any:
+        if isinstance(node, yaml.ScalarNode) and node.style is None:
+            _check_blanks([node.value], _line(node))
         try:
             return _convert(node.tag.removeprefix(_TAG), node.value)
         except ValueError as error:

@@ -74,7 +74,8 @@ class Amazon(ClientDataset):
         ids = self._vocabulary(parts[0]) if self.words == "vocabulary" else None
         numbers: dict[str, int] = {}
         train, test = (self._samples(part, ids, numbers) for part in parts)
-        return LoadedDataset(train, test, STARS, shape=(self.length,))
+        fitted = () if ids is None else ("the vocabulary (set dataset.words: hash)",)
+        return LoadedDataset(train, test, STARS, shape=(self.length,), fitted=fitted)
 
     def _clients(self, directory: Path) -> Iterator[tuple[str, list[Review]]]:
         """Each client with its reviews, of which there are some."""

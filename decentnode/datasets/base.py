@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from decentnode.core.registry import name_of
@@ -22,13 +23,19 @@ from decentnode.core.text import counted
 from decentnode.core.vector import accumulator
 from decentnode.datasets.ragged import Ragged, Rows, Vocabulary, largest, lengths_of
 from decentnode.errors import BadInput, DatasetError, Defect, explained, is_out_of_memory, refuse
-from decentnode.options import Positive
+from decentnode.options import Positive, PositiveFloat
 
 ID_TYPES = (torch.uint16, torch.int16, torch.int32, torch.int64)
 IGNORED = -100
 """The label of what does not count in a batch, as in torch's losses."""
 COUNTED_IMAGES = 1024
 """Images whose pixels are counted at a time."""
+COMPARED_VALUES = 1 << 20
+COMPARED_ROWS = 4096
+"""The most numbers, and rows, that are compared with what a format has left of them."""
+NORMALIZATION = "their mean and deviation (give dataset.mean and dataset.std, or normalized inputs)"
+LEAST_KEPT = 0.75
+"""The least part of the distinct values of a feature that must be left in another format."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -63,7 +70,7 @@ class Samples:
     Or floating, numbers to predict, with one class.
     """
     mean: Tensor = field(default_factory=lambda: torch.zeros(()))
-    """Float32; broadcasts against one sample. Not for ids."""
+    """Broadcasts against one sample; float64 where the inputs are, and else float32. Not for ids."""
     std: Tensor = field(default_factory=lambda: torch.ones(()))
     groups: Tensor | None = None
     """Shape (n,), int64: the writer or client of each sample; None: unknown."""
@@ -127,7 +134,9 @@ class Samples:
         if self.has_ids:
             inputs = inputs.long()
         else:
-            inputs = inputs.to(accumulator(self.dtype)).sub_(self.mean).div_(self.std).to(self.dtype)
+            # Rounded after it is normalized: in 32 bits, times of one year are a few numbers.
+            wide = inputs.dtype if inputs.dtype == torch.float64 else accumulator(self.dtype)
+            inputs = inputs.to(wide).sub_(self.mean).div_(self.std).to(self.dtype)
         more = (self._argument(values.index_select(0, indices)) for values in self.more)
         weights = None if self.weights is None else self.weights.index_select(0, indices).float()
         return Batch((inputs, *more), labels, weights)
@@ -173,11 +182,33 @@ class LoadedDataset:
     """The shape of one input."""
     validation: Samples | None = None
     """Samples that are held out of one of both to choose by; None: there are none."""
+    names: tuple[str, ...] = ()
+    """The name of each number of a sample, for messages; empty: they have none."""
+    fitted: tuple[str, ...] = ()
+    """What was computed from training samples besides them, without noise, such as a vocabulary: a run then
+    makes no claim of epsilon. Normalization need not be named."""
 
     def to(self, dtype: torch.dtype) -> "LoadedDataset":
-        """Returns these samples, with batches of that dtype."""
+        """Returns these samples, with batches of that dtype.
+
+        Raises DatasetError where most distinct values of a feature of 64 bits would be equal in it.
+        """
         held_out = None if self.validation is None else replace(self.validation, dtype=dtype)
         train, test = (replace(samples, dtype=dtype) for samples in (self.train, self.test))
+        for samples in (train, test) if accumulator(dtype) != torch.float64 else ():
+            if samples.inputs.dtype != torch.float64 or isinstance(samples.inputs, Ragged):
+                continue
+            rows = compared_rows(samples.inputs.shape)
+            left = replace(samples, dtype=torch.float32).batch(torch.from_numpy(rows)).fields[0]
+            merged = np.flatnonzero(merges(samples.inputs[rows].numpy(), left.numpy()))
+            if len(merged):
+                name = f"feature {self.names[merged[0]]!r}" if self.names else f"feature {merged[0]}"
+                raise DatasetError.at(
+                    "dataset",
+                    f"{name} has distinct values that are equal in the 32 bits that models get; scale it so "
+                    "that they differ (subtract its mean, take its logarithm, cut off outliers), or set "
+                    "training.dtype: float64",
+                )
         return replace(self, train=train, test=test, validation=held_out)
 
 
@@ -204,6 +235,11 @@ class Dataset(ABC):
     """The number of training samples, drawn by the seed; null: all."""
     test_size: Positive | None = None
     """The number of test samples, drawn by the seed; null: all."""
+    mean: float | tuple[float, ...] | None = None
+    """What is subtracted from inputs: one number, or one for each channel or feature, in the unit of the
+    file (pixels are 0 to 255); null: the mean of the training samples, where the dataset normalizes."""
+    std: PositiveFloat | tuple[PositiveFloat, ...] | None = None
+    """What inputs are divided by, after `mean`; null: the deviation of the training samples."""
     sample: bool = False
     """Read a tiny generated sample in the format of the files instead of the files, so that the experiment
     runs on any machine. Sizes beyond it are lowered to it. Without effect where no files are needed."""
@@ -261,7 +297,36 @@ class Dataset(ABC):
         if ignored != IGNORED:
             whole = self.ignoring(whole, ignored)
         refuse((Defect.at("dataset", problem) for problem in defects_of(whole)), DatasetError)
-        return whole
+        return self._normalized(whole)
+
+    def _normalized(self, loaded: LoadedDataset) -> LoadedDataset:
+        """Returns the samples, normalized by the options; raises DatasetError where these do not fit."""
+        train = loaded.train
+        if self.mean is None and self.std is None:
+            is_fitted = train.mean.any() or (train.std != 1).any()
+            return replace(loaded, fitted=(*loaded.fitted, NORMALIZATION)) if is_fitted else loaded
+        given = []
+        for option, value in (("mean", self.mean), ("std", self.std)):
+            key = f"dataset.{option}"
+            if value is None:
+                raise DatasetError.at(key, "missing; inputs are normalized by both, mean and std")
+            if train.has_ids:
+                raise DatasetError.at(key, "the inputs are ids, which are not normalized; leave it out")
+            numbers = value if isinstance(value, tuple) else (value,)
+            if len(numbers) not in (fitting := sorted({1, *loaded.shape[:1]})):
+                counts = " or ".join(map(str, fitting))
+                raise DatasetError.at(
+                    key, f"has {len(numbers)} numbers; samples of shape {tuple(loaded.shape)} need {counts}"
+                )
+            dtype = train.inputs.dtype if train.inputs.dtype == torch.float64 else torch.float32
+            given.append(torch.tensor(numbers, dtype=dtype).reshape(-1, *[1] * (len(loaded.shape) - 1)))
+        mean, std = given
+        if train.inputs.dtype == torch.uint8 and max(mean.max(), std.max()) <= 1:
+            raise DatasetError.at(
+                "dataset.mean", "pixels are 0 to 255 here, not 0 to 1; give 255 times mean and std"
+            )
+        train, test = (replace(part, mean=mean, std=std) for part in (train, loaded.test))
+        return replace(loaded, train=train, test=test)
 
     def ignoring(self, loaded: LoadedDataset, label: int) -> LoadedDataset:
         """Returns these samples, of which a label does not count."""
@@ -402,6 +467,23 @@ def _rows(wrong: Tensor) -> list[int]:
     """The samples with any defect."""
     rows: list[int] = wrong.reshape(len(wrong), -1).any(1).nonzero()[:, 0].tolist()
     return rows
+
+
+def compared_rows(shape: Sequence[int]) -> NDArray[np.int64]:
+    """Rows of an array of that shape, evenly over it, that are enough to compare two formats by."""
+    count = min(shape[0], COMPARED_ROWS, max(2, COMPARED_VALUES // max(1, math.prod(shape[1:]))))
+    return np.linspace(0, shape[0] - 1, count).astype(np.int64)
+
+
+def merges(values: NDArray[Any], rounded: NDArray[Any]) -> NDArray[np.bool_]:
+    """For each number of a row, whether rounding has made many of its distinct values equal, by some rows."""
+
+    def distinct(array: NDArray[Any]) -> NDArray[np.int64]:
+        rows = np.sort(array[compared_rows(array.shape)].reshape(-1, math.prod(array.shape[1:])), axis=0)
+        changes: NDArray[np.int64] = (rows[1:] != rows[:-1]).sum(0)
+        return 1 + changes
+
+    return np.asarray(distinct(rounded) < LEAST_KEPT * distinct(values))
 
 
 def draw(samples: Samples, size: int | None, part: str, seed: int) -> Samples:

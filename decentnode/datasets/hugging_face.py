@@ -1,5 +1,6 @@
 """Datasets of the Hugging Face library, as `save_to_disk` leaves them: Arrow streams and two JSON files."""
 
+import codecs
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from decentnode.core.registry import DATASETS, guess
 from decentnode.datasets import samples
 from decentnode.datasets.base import IGNORED, LoadedDataset, Samples, image_dataset
 from decentnode.datasets.image_folder import Images, check_pillow
-from decentnode.datasets.table import check_pyarrow, loaded, numbered, numbers, places
+from decentnode.datasets.table import check_features, check_pyarrow, joined, loaded, numbered, numbers, places
 from decentnode.errors import UNDECODABLE, DatasetError
 from decentnode.options import Positive
 
@@ -165,18 +166,26 @@ class HuggingFace(Images):
         labels, classes = self._labels(splits)
         groups = self._groups(splits)
         if self.image is None:
-            features = [np.concatenate(self._columns(split), axis=1) for split in splits]
-            if len({array.shape[1] for array in features}) > 1:
-                raise DatasetError.at("dataset.features", f"{splits[1].folder}: its rows have another length")
-            return loaded(features, labels, groups, classes=classes)
+            columns = [self._columns(split) for split in splits]
+            for name in columns[0]:
+                shape, of_test = (part[name].shape[1:] for part in columns)
+                if shape != of_test:
+                    raise DatasetError.at(
+                        "dataset.features",
+                        f"{splits[1].folder}: rows of {name!r} have {of_test[0]} values, in "
+                        f"{splits[0].folder.name} {shape[0]}",
+                    )
+            features = [joined(part)[0] for part in columns]
+            return loaded(features, labels, groups, classes=classes, names=joined(columns[0])[1])
         images = [self._images(split, self.image) for split in splits]
         train, test = ((image, torch.from_numpy(of)) for image, of in zip(images, labels, strict=True))
         return with_groups(image_dataset(train, test, classes), groups)
 
-    def _columns(self, split: Split) -> list[Array]:
+    def _columns(self, split: Split) -> dict[str, Array]:
         names = self.features or ()
+        check_features(names, self.label)
         columns = (numbers(split.values(n, "features"), f"{split.folder}: column {n!r}") for n in names)
-        return [column.reshape(len(column), -1) for column in columns]
+        return {name: column.reshape(len(column), -1) for name, column in zip(names, columns, strict=True)}
 
     def _images(self, split: Split, name: str) -> Tensor:
         check_pillow("hugging_face")
@@ -197,17 +206,28 @@ class HuggingFace(Images):
     def _labels(self, splits: Sequence[Split]) -> tuple[list[Array], int]:
         name = self.label or ""
         columns = [split.values(name, "label") for split in splits]
-        described = class_names(splits[0].folder, name)
-        if described is None or any(values.dtype.kind not in "iu" or values.ndim > 1 for values in columns):
+        described = [class_names(split.folder, name) for split in splits]
+        classes = described[0]
+        if classes is None or any(values.dtype.kind not in "iu" or values.ndim > 1 for values in columns):
             return numbered(columns, f"column {name!r}")
-        # Classes keep the numbers that the dataset itself has given them.
-        for split, values in zip(splits, columns, strict=True):
-            if values.min() < 0 or values.max() >= len(described):
+        # Classes keep the numbers that the training split has given them; another split may have others.
+        labels = []
+        for split, values, names in zip(splits, columns, described, strict=True):
+            own = classes if names is None else names
+            if values.min() < 0 or values.max() >= len(own):
                 wrong = int(values.min()) if values.min() < 0 else int(values.max())
-                allowed = f"0..{len(described) - 1}"
                 defect = f"{split.folder}: {name!r} has {wrong}"
-                raise DatasetError.at("dataset.label", f"{defect}; it must be one of {allowed}")
-        return [values.astype(np.int64) for values in columns], len(described)
+                raise DatasetError.at("dataset.label", f"{defect}; it must be one of 0..{len(own) - 1}")
+            for number in np.unique(values) if own != classes else ():
+                if own[number] not in classes:
+                    raise DatasetError.at(
+                        "dataset.label",
+                        f"{split.folder}: {name!r} has the class {own[number]!r}, which "
+                        f"{splits[0].folder.name} has not",
+                    )
+            place_of = np.array([classes.index(label) if label in classes else -1 for label in own])
+            labels.append(place_of[values.astype(np.int64)])
+        return labels, len(classes)
 
     def _groups(self, splits: Sequence[Split]) -> list[Array] | None:
         if self.group is None:
@@ -232,7 +252,8 @@ class HuggingFace(Images):
             Samples(part, torch.from_numpy(label), ids=True)
             for part, label in zip(inputs, labels, strict=True)
         )
-        return with_groups(LoadedDataset(train, test, classes, shape=(self.length,)), groups)
+        fitted = ("the largest id (give dataset.vocabulary)",) if self.vocabulary is None else ()
+        return with_groups(LoadedDataset(train, test, classes, shape=(self.length,), fitted=fitted), groups)
 
     def _padded(self, split: Split, name: str, length: int) -> NDArray[np.int64]:
         """Rows of ids, cut to a length; -1 fills up."""
@@ -286,7 +307,7 @@ def _files(folder: Path) -> list[Path]:
     """The Arrow files of a split; raises DatasetError."""
     state = folder / SPLIT_FILE
     try:
-        recorded = msgspec.json.decode(state.read_bytes(), type=_State)
+        recorded = msgspec.json.decode(state.read_bytes().removeprefix(codecs.BOM_UTF8), type=_State)
     except UNDECODABLE as error:
         raise DatasetError.at("dataset.path", f"{state}: not written by save_to_disk: {error}") from error
     except OSError as error:
@@ -326,7 +347,7 @@ def class_names(folder: Path, column: str) -> list[str] | None:
     """The names of the classes of a column, where dataset_info.json has them; raises DatasetError."""
     file = folder / "dataset_info.json"
     try:
-        description = msgspec.json.decode(file.read_bytes(), type=_Description)
+        description = msgspec.json.decode(file.read_bytes().removeprefix(codecs.BOM_UTF8), type=_Description)
     except FileNotFoundError:
         return None
     except UNDECODABLE as error:

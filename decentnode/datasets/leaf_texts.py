@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -116,7 +116,8 @@ class Reddit(Leaf):
     def read(self, seed: int) -> LoadedDataset:
         # The vocabulary first, because the files are long.
         words = 1 + max(self._words.values())
-        return dataset_of(self.parts(), words)
+        # build_vocab.py of LEAF reads the training texts.
+        return replace(dataset_of(self.parts(), words), fitted=("the vocabulary",))
 
     @cached_property
     def _words(self) -> dict[str, int]:

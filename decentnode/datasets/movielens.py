@@ -70,7 +70,9 @@ class MovieLens(FileDataset):
         ids = np.stack([np.unique(column, return_inverse=True)[1] for column in (users, films)], 1)
         is_test = self._drawn(ids[:, 0], seed)
         train, test = (self._samples(ids[part], ratings[part]) for part in (~is_test, is_test))
-        return LoadedDataset(train, test, num_classes=1, shape=(2,))
+        return LoadedDataset(
+            train, test, num_classes=1, shape=(2,), fitted=("the numbers of users and films",)
+        )
 
     def _drawn(self, users: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
         """Draws the ratings for testing: the same fraction for each user, rounded, but never all."""

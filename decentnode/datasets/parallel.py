@@ -103,7 +103,9 @@ class Parallel(Dataset):
                 "dataset.cache_path", f"{folder}: is damaged ({error}); remove it"
             ) from error
         train, test = self._with_groups(parts, pairs)
-        return LoadedDataset(train, test, self.vocabulary, shape=(self.length,))
+        return LoadedDataset(
+            train, test, self.vocabulary, shape=(self.length,), fitted=("the vocabulary of byte pairs",)
+        )
 
     def _pair(self, name: str) -> list[TextFile]:
         """The files of both languages, and of documents if there are any."""

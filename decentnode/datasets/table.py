@@ -1,5 +1,6 @@
 """Rows of tables: CSV, Parquet and NPZ files."""
 
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from numpy.typing import NDArray
 from decentnode.core.registry import DATASETS, guess
 from decentnode.core.rng import generator
 from decentnode.datasets import samples
-from decentnode.datasets.base import Dataset, LoadedDataset, Samples
+from decentnode.datasets.base import Dataset, LoadedDataset, Samples, merges
 from decentnode.datasets.text import check_path
 from decentnode.errors import DatasetError
 
 NPZ = ".npz"
 PARQUET = (".parquet", ".pq")
-INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__", "index", "id")
-"""Names of a column with the numbers of the rows: those that pandas writes and reads, and usual ones."""
+UNNAMED = re.compile(r"|unnamed: \d+(\.\d+)?|__index_level_\d+__|level_\d+", re.IGNORECASE)
+"""Names of a column that has none: those that pandas and R write and read for the index of the rows."""
+KEY = re.compile(r"(?i:index|idx|row|row[ _]?(number|names?)|(\w+[ _])?(row)?ids?)|\w*[a-z]I[dD]")
+"""Usual names of a column that tells rows apart."""
 SAMPLE_FEATURES = 8
 
 Array = NDArray[Any]
@@ -77,15 +80,23 @@ class TableFile(Dataset):
         tables = [self._table(path) for path in (self.path, self.test_path) if path is not None]
         labels, classes = self._labels([self._column(*table, self.label, "label") for table in tables])
         groups = self._groups(tables)
-        features = [self._features(*table) for table in tables]
-        if len({array.shape[1:] for array in features}) > 1:
-            raise DatasetError.at("dataset.test_path", f"{self.test_path}: its rows have another shape")
+        # The columns of the training file, by their names: the test file may have them in another order.
+        names = self._names(*tables[0])
+        columns = [{name: self._numbers(*table, name) for name in names} for table in tables]
+        for name in names:
+            shape, *others = (part[name].shape[1:] for part in columns)
+            if others and others != [shape]:
+                raise DatasetError.at(
+                    "dataset.test_path",
+                    f"{self.test_path}: rows of {name!r} have the shape {others[0]}, in {self.path} {shape}",
+                )
+        features = [joined(part)[0] for part in columns]
         if len(tables) == 1:
             is_test = drawn(len(labels[0]), self.test_fraction, seed)
             split = [np.flatnonzero(~is_test), np.flatnonzero(is_test)]
             features, labels = ([arrays[0][rows] for rows in split] for arrays in (features, labels))
             groups = groups and [groups[0][rows] for rows in split]
-        return loaded(features, labels, groups, classes=classes)
+        return loaded(features, labels, groups, classes=classes, names=joined(columns[0])[1])
 
     def _table(self, path: Path) -> tuple[Path, ByName]:
         table = read_table(path)
@@ -102,29 +113,37 @@ class TableFile(Dataset):
             raise DatasetError.at(f"dataset.{option}", f"{path} has no column {name!r}{known}")
         return table[name]
 
-    def _features(self, path: Path, table: ByName) -> NDArray[np.float32]:
-        others = [name for name in table if name not in (self.label, self.group)]
-        names = self.features or others
-        if self.features is None and (index := _row_numbers(table, others)) is not None:
+    def _names(self, path: Path, table: ByName) -> Sequence[str]:
+        """The columns of the features."""
+        if self.features is not None:
+            check_features(self.features, self.label)
+            return self.features
+        names = [name for name in table if name not in (self.label, self.group)]
+        if not names:
+            raise DatasetError.at("dataset.features", f"{path} has no columns but label and group")
+        # Rows are often in the order of their classes, or were before they were shuffled: then the number of
+        # a row tells its class.
+        for index in (name for name in names if _is_index(name, table[name])):
             raise DatasetError.at(
                 "dataset.features",
                 f"{path}: column {index!r} numbers the rows, as the index that pandas "
                 f"writes; remove it (to_csv(..., index=False)), or name the features",
             )
-        if not names:
-            raise DatasetError.at("dataset.features", f"{path} has no columns but label and group")
-        columns = [
-            numbers(self._column(path, table, name, option="features"), f"{path}: column {name!r}")
-            for name in names
-        ]
-        if len(columns) == 1 and columns[0].ndim > 1:
-            return columns[0]
-        return np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
+        return names
+
+    def _numbers(self, path: Path, table: ByName, name: str) -> Array:
+        return numbers(self._column(path, table, name, option="features"), f"{path}: column {name!r}")
 
     def _labels(self, columns: Sequence[Array]) -> tuple[list[Array], int]:
         """The labels of each file, and the number of classes."""
         if self.predict == "number":
-            return [numbers(column, f"column {self.label!r}") for column in columns], 1
+            values = [numbers(column, f"column {self.label!r}") for column in columns]
+            if any(merges(part, part.astype(np.float32)).any() for part in values):
+                raise DatasetError.at(
+                    "dataset.label",
+                    f"column {self.label!r}: distinct numbers are equal in 32 bits; subtract their mean",
+                )
+            return [part.astype(np.float32) for part in values], 1
         return numbered(columns, f"column {self.label!r}")
 
     def _groups(self, tables: Sequence[tuple[Path, ByName]]) -> list[Array] | None:
@@ -139,6 +158,14 @@ def check_fraction(fraction: float) -> None:
         raise DatasetError.at("dataset.test_fraction", f"must be between 0 and 1, not {fraction:g}")
 
 
+def check_features(names: Sequence[str], label: str | None) -> None:
+    """Raises DatasetError where a column is a feature twice, or the label is one."""
+    for place, name in enumerate(names):
+        if name == label or name in names[:place]:
+            what = "is the label, which would tell the class" if name == label else "is there twice"
+            raise DatasetError.at("dataset.features", f"column {name!r} {what}; leave it out")
+
+
 def drawn(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
     """Draws the rows for testing; at least one is, and one is not. Raises DatasetError."""
     if count < 2:
@@ -150,48 +177,77 @@ def drawn(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
 
 
 def loaded(
-    features: Sequence[NDArray[np.float32]], labels: Sequence[Array], groups: Sequence[Array] | None,
-    classes: int,
+    features: Sequence[Array], labels: Sequence[Array], groups: Sequence[Array] | None, classes: int,
+    names: Sequence[str],
 ) -> LoadedDataset:  # fmt: skip
-    """Returns training and test rows, normalized by the training rows."""
+    """Returns training and test rows, normalized by the training rows; `names`: of the features."""
+    # Of one type: what is not exact in 32 bits has 64 until it is normalized.
+    wide = np.result_type(*features)
     mean, std = features[0].mean(0, dtype=np.float64), features[0].std(0, dtype=np.float64)
     std[std == 0] = 1
-    center, scale = (torch.from_numpy(np.asarray(of, dtype=np.float32)) for of in (mean, std))
+    center, scale = (torch.from_numpy(np.asarray(of, dtype=wide)) for of in (mean, std))
     train, test = (
         Samples(
-            torch.from_numpy(np.ascontiguousarray(features[part])), torch.from_numpy(labels[part]),
-            center, std=scale, groups=None if groups is None else torch.from_numpy(groups[part]),
+            torch.from_numpy(np.ascontiguousarray(features[part], dtype=wide)),
+            torch.from_numpy(labels[part]), center, std=scale,
+            groups=None if groups is None else torch.from_numpy(groups[part]),
         )
         for part in (0, 1)
     )  # fmt: skip
-    return LoadedDataset(train, test, classes, shape=tuple(train.inputs.shape[1:]))
+    return LoadedDataset(train, test, classes, shape=tuple(train.inputs.shape[1:]), names=tuple(names))
 
 
-def numbers(column: Array, name: str) -> NDArray[np.float32]:
-    """The values as floats; raises DatasetError with the first row that has none."""
-    if column.dtype.kind not in "biuf":
+def joined(columns: Mapping[str, Array]) -> tuple[Array, list[str]]:
+    """The rows of these columns side by side, and the column of each of their numbers.
+
+    A single column keeps the shape of its rows.
+    """
+    rows = {name: column.reshape(len(column), -1) for name, column in columns.items()}
+    names = [name for name, column in rows.items() for _ in range(column.shape[1])]
+    alone = next(iter(columns.values()))
+    if len(columns) == 1 and alone.ndim > 1:
+        return alone, names
+    return np.concatenate(list(rows.values()), axis=1), names
+
+
+def numbers(column: Array, name: str) -> Array:
+    """The values as floats, of 64 bits where 32 do not have them; raises DatasetError for the first without.
+
+    Decimals are numbers, too.
+    """
+    if column.dtype.kind in "mM":
+        raise DatasetError.at(
+            "dataset.path", f"{name} has times, such as {column[0]}; write seconds, or leave it out"
+        )
+    try:
+        values = column.astype(np.float64) if column.dtype.kind in "biufO" else None
+    except (TypeError, ValueError):
+        values = None
+    if values is None:
         row, value = next(filter(_is_no_number, enumerate(column.tolist(), 1)), (1, column.tolist()[0]))
         raise DatasetError.at("dataset.path", f"{name} has {value!r} in row {row}, which is no number")
-    values = column.astype(np.float32)
     wrong = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))
     if len(wrong):
         raise DatasetError.at(
             "dataset.path", f"{name} has no finite number in row {wrong[0] + 1}; fill it, or leave it out"
         )
-    return values
+    if column.dtype.kind != "f" and merges(column, values).any():
+        raise DatasetError.at(
+            "dataset.path", f"{name} has distinct numbers that are equal in 64 bits; subtract the least one"
+        )
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    return narrow if np.array_equal(narrow, values) else values
 
 
-def _row_numbers(table: ByName, names: Sequence[str]) -> str | None:
-    """The first of these columns that is an index of the rows by its name and numbers; None without one.
-
-    Rows are often in the order of their classes: then the number of a row tells its class.
-    """
-    for name in names:
-        column = table[name]
-        counts = len(column) > 1 and column.ndim == 1 and column.dtype.kind in "iu"
-        if name in INDEX_NAMES and counts and (np.diff(column.astype(np.int64)) == 1).all():
-            return name
-    return None
+def _is_index(name: str, column: Array) -> bool:
+    """Whether a column is an index of the rows, by its name and whole numbers, in any order."""
+    if column.ndim > 1 or len(column) < 2 or column.dtype.kind not in "iuf":
+        return False
+    if (np.floor(column) != column).any():
+        return False
+    # After a split, some numbers are elsewhere; where tables were joined, some are there twice.
+    return bool(UNNAMED.fullmatch(name) or (KEY.fullmatch(name) and len(np.unique(column)) == len(column)))
 
 
 def _is_no_number(cell: tuple[int, Any]) -> bool:
@@ -204,8 +260,12 @@ def _is_no_number(cell: tuple[int, Any]) -> bool:
 
 def places(columns: Sequence[Array]) -> tuple[list[Array], Array]:
     """Each value by its place among all distinct ones of the first array, then of the others; and these."""
+    together = np.concatenate(columns)
+    if together.dtype.kind == "f" and all(column.dtype.kind in "iu" for column in columns):
+        # numpy joins whole numbers with and without sign as floats, which merge large ones.
+        together = np.concatenate([column.astype(object) for column in columns])
     try:
-        values, indices = np.unique(np.concatenate(columns), return_inverse=True)
+        values, indices = np.unique(together, return_inverse=True)
     except TypeError as error:
         raise DatasetError.at("dataset.test_path", "texts in one file are numbers in the other") from error
     edges = np.cumsum([len(column) for column in columns])[:-1]

@@ -87,7 +87,9 @@ class Text(Dataset):
                 f"{self.test_fraction:g} of them for testing",
             )
         parts = [self._samples(ids, piece) for piece in (train, test)]
-        return LoadedDataset(parts[0], parts[1], len(characters), shape=(self.length,))
+        return LoadedDataset(
+            parts[0], parts[1], len(characters), (self.length,), fitted=("the characters of the text",)
+        )
 
     def _text(self) -> str:
         try:

@@ -1,5 +1,6 @@
 """Speeds and availability of phones that others have measured: FedScale and FLASH."""
 
+import codecs
 import json
 import re
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def read_capacities(path: Path) -> dict[str, Capacity]:
 def read_behavior(path: Path) -> dict[str, dict[str, Any]]:
     """Returns FedScale's `client_behave_trace` or the traces of FLASH (JSON) by client; raises BadInput."""
     try:
-        content = path.read_bytes()
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     if content.lstrip()[:1] != b"{":

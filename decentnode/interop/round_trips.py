@@ -198,8 +198,8 @@ class _Pairs:
 def _opened(path: Path) -> TextIO:
     try:
         if path.suffix == ".gz":
-            return gzip.open(path, "rt", encoding="utf-8", newline="")
-        return path.open(encoding="utf-8", newline="")
+            return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+        return path.open(encoding="utf-8-sig", newline="")
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
 

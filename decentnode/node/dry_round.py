@@ -30,6 +30,7 @@ from decentnode.node.child_answers import answer_of
 from decentnode.node.experiment import Experiment
 from decentnode.node.late_imports import COMPILER
 from decentnode.node.model_trial import ModelTrial
+from decentnode.node.privacy.plans import doubts_of
 from decentnode.sharing.asynchronous.base import AsyncSharing, PeerMessage
 from decentnode.sharing.base import Incoming, Sharing, SharingBase
 from decentnode.sharing.blocks.buffers import BuffersBeside
@@ -95,6 +96,9 @@ def check(experiment: Experiment, saves: bool = False) -> Findings:
 def findings(experiment: Experiment, saves: bool = False) -> Findings:
     """Runs everything up to the first error; changes global state of plug-ins."""
     result = Findings()
+    if experiment.privacy:
+        reasons = doubts_of(experiment.graph.graph, experiment.samples.dataset)
+        result.notices += [f"training.privacy: no claim of epsilon: {reason}" for reason in reasons]
     try:
         nodes = DryNodes(experiment)
         nodes.train()

@@ -57,7 +57,7 @@ from decentnode.node.faults.injector import FaultInjector
 from decentnode.node.local_update import AdaptThenCombine, AdaptWhileCommunicating
 from decentnode.node.node import Node, RoundExchange
 from decentnode.node.plugin_sources import PluginSources
-from decentnode.node.privacy.plans import plans_of, shortened
+from decentnode.node.privacy.plans import doubts_of, plans_of, shortened
 from decentnode.node.recording.model_records import ModelRecords
 from decentnode.node.recording.transcripts import writer_for
 from decentnode.node.round_scheduler import RoundScheduler
@@ -466,6 +466,8 @@ class Experiment:
         )  # fmt: skip
         if journal is not None and training.private is not None:
             journal.keep(training.private)
+            for reason in doubts_of(self.graph.graph, self.samples.dataset):
+                training.private.doubt(reason)
         reporter, failures = resources.reporter, settings.failures
         stop = "failures.on_loss: stop" if failures.on_loss == "stop" else ""
         if not sharing.promises.tolerates_loss:

@@ -283,7 +283,7 @@ def numbers_of(
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields number and words of the lines of a file, apart by commas or blanks; raises ValueError."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read as text: {error}") from error
     for number, line in enumerate(text.splitlines(), 1):

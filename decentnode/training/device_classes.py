@@ -32,7 +32,7 @@ class DeviceClass:
 def read_classes(path: Path) -> dict[str, DeviceClass]:
     """Returns the classes in a CSV file by name; raises BadInput with the line of the first defect."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except OSError as error:
         raise BadInput.at(KEY, f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -147,7 +147,7 @@ class PaceSettings:
             return []
         key = f"{KEY}.trace_path"
         try:
-            lines = Path(self.trace_path).read_text("utf-8").splitlines()
+            lines = Path(self.trace_path).read_text("utf-8-sig").splitlines()
         except OSError as error:
             raise BadInput.at(key, f"{self.trace_path}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

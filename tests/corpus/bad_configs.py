@@ -358,8 +358,8 @@ null | 8 dataset | missing; name one of: ...
 = name: digits
 name: digit | 8 dataset.name | unknown dataset 'digit'; did you mean 'digits'? (known: ...)
 name: digits, path: x
-    | 8 dataset.path | unknown option of digits (known: train_size, test_size, sample, partition, skew,
-    + validation)
+    | 8 dataset.path | unknown option of digits (known: train_size, test_size, mean, std, sample, partition,
+    + skew, validation)
 name: digits, train_size: 0 | 8 dataset.train_size | must be a whole number > 0 or null, not 0
 name: digits, train_size: 0.5 | 8 dataset.train_size | must be a whole number > 0 or null, not 0.5
 name: digits, test_size: -5 | 8 dataset.test_size | must be a whole number > 0 or null, not -5

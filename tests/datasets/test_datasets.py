@@ -35,6 +35,7 @@ from decentnode.datasets import (
 from decentnode.datasets.base import channel_statistics
 from decentnode.datasets.cifar10_batches import read_batch
 from decentnode.datasets.idx import read_idx
+from decentnode.datasets.in_memory import InMemory
 from decentnode.errors import DatasetError
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -181,6 +182,42 @@ def message_of(dataset):
 
 # Every dataset
 
+FITTED = {
+    "amazon": "", "cifar10": "mean", "cifar100": "mean", "celeba": "mean", "digits": "mean",
+    "femnist": "mean", "hugging_face": "mean", "idx": "mean", "image_folder": "mean",
+    "movielens": "users", "parallel": "vocabulary", "quadratic": "", "reddit": "vocabulary",
+    "sent140": "", "shakespeare": "", "synthetic": "", "table": "mean", "text": "characters",
+    "tokens": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(DATASETS.classes()))
+def test_it_says_what_it_computed_from_its_training_samples(tmp_path, name):
+    """A run with private steps makes no claim then."""
+    fitted = LOADERS[name](tmp_path).fitted
+    assert len(fitted) == bool(FITTED[name]) and all(FITTED[name] in what for what in fitted)
+
+
+def test_known_numbers_normalize_instead_of_those_of_the_samples(loaded):
+    names = {"mean": (3.0,), "std": 2.0}
+    if loaded.train.has_ids:
+        with pytest.raises(DatasetError, match=r"^dataset\.mean: the inputs are ids"):
+            replace(InMemory(loaded=loaded), **names).load(0)
+        return
+    given = InMemory(loaded=replace(loaded, fitted=()), **names).load(0)
+    for part in (given.train, given.test):
+        inputs = part.inputs[:5].double()
+        assert torch.allclose(part.batch(torch.arange(5)).fields[0].double(), (inputs - 3) / 2)
+    assert given.fitted == ()
+    each = [float(number) for number in range(2, 2 + loaded.shape[0])]
+    given = InMemory(loaded=loaded, mean=tuple(each), std=tuple(each)).load(0)
+    expected = (loaded.train.inputs[:5].double().movedim(1, -1) - torch.tensor(each)) / torch.tensor(each)
+    assert torch.allclose(given.train.batch(torch.arange(5)).fields[0].double().movedim(1, -1), expected)
+    wrong = [{"mean": 1.0}, {"std": 1.0}, {"mean": (1.0,) * 99, "std": 1.0}]
+    wrong += [{"mean": 0.5, "std": 0.3}] if loaded.train.inputs.dtype == torch.uint8 else []
+    for options in wrong:
+        assert message_of(InMemory(loaded=loaded, **options)).startswith("dataset.")
+
 
 def test_types_and_shapes(loaded):
     for part in (loaded.train, loaded.test):
@@ -203,7 +240,8 @@ def test_a_batch_is_normalized_float32_in_the_order_requested(loaded):
     x, y = train.batch(indices)
     expected = train.inputs.index_select(0, indices).long()
     if not train.has_ids:
-        expected = (train.inputs[indices].float() - train.mean) / train.std
+        wide = torch.promote_types(train.inputs.dtype, torch.float32)
+        expected = ((train.inputs[indices].to(wide) - train.mean) / train.std).float()
     assert x.dtype == (torch.int64 if train.has_ids else torch.float32)
     assert x.shape == (3, *loaded.shape) or train.is_ragged
     assert torch.equal(x, expected)

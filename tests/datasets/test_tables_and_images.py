@@ -1,5 +1,6 @@
 """Tables, reviews, folders of images and datasets of Hugging Face, and files that are not."""
 
+import decimal
 import io
 import json
 import pickle
@@ -161,19 +162,132 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(("name", "first"), [("", 0), ("Unnamed: 0", 0), ("id", 1)])
-def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, name, first):
-    """Its numbers tell the class where rows are in the order of their classes."""
+INDEX = np.arange(5)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("", INDEX),
+        ("Unnamed: 0", INDEX),
+        ("id", INDEX + 1),
+        ("id", INDEX[[4, 0, 3, 1, 2]]),
+        ("", INDEX % 2),  # tables one below the other
+        ("Unnamed: 0.1", INDEX[::-1] * 7.0),  # a part of the rows
+        ("PassengerId", INDEX + 892),
+        ("__index_level_0__", INDEX),
+        ("row_id", INDEX),
+    ],
+)
+def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, name, numbers):
+    """Its numbers tell the class where rows are in the order of their classes, or were."""
     path = tmp_path / "rows.csv"
-    write_table(path, {name: np.arange(first, first + 5), **ROWS})
+    write_table(path, {name: numbers, **ROWS})
     make = partial(TableFile, path=path, label="kind", group="who")
     assert message_of(make()) == (
         f"dataset.features: {path}: column {name!r} numbers the rows, as the index that pandas writes; "
         "remove it (to_csv(..., index=False)), or name the features"
     )
     assert make(features=("a", "b")).load(0).shape == (2,)
-    write_table(path, {"id": np.array([5, 1, 4, 2, 3]), **ROWS})
-    assert make().load(0).shape == (3,), "numbers in another order may be a feature"
+    assert make(features=(name, "a", "b")).load(0).shape == (3,), "whoever names it wants it"
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [("id", INDEX % 3), ("index", INDEX / 4), ("", INDEX / 4), ("bids", INDEX), ("humid", INDEX),
+     ("rank", INDEX), ("grid", INDEX)],
+)  # fmt: skip
+def test_a_column_with_other_numbers_or_names_is_a_feature(tmp_path, name, numbers):
+    path = tmp_path / "rows.csv"
+    write_table(path, {name: numbers, **ROWS})
+    assert TableFile(path=path, label="kind", group="who").load(0).shape == (3,)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_columns_of_a_test_file_are_found_by_their_names(tmp_path, suffix):
+    path, test = tmp_path / f"rows.{suffix}", tmp_path / f"test.{suffix}"
+    write_table(path, ROWS)
+    make = partial(TableFile, path=path, test_path=test, label="kind", group="who")
+    part = {name: column[1:3] for name, column in ROWS.items()}
+    write_table(test, {"more": np.array([7, 8]), **dict(reversed(part.items()))})
+    assert make().load(0).test.inputs.tolist() == [[2, 1], [3, 0]]
+    for options in ({}, {"features": ("b", "a")}):
+        write_table(test, {"A": part["a"], "b": part["b"], "who": part["who"], "kind": part["kind"]})
+        assert message_of(make(**options)) == (
+            f"dataset.features: {test} has no column 'a' (columns: A, b, who, kind)"
+        )
+    assert make(features=("b", "a"), test_path=None).load(0).names == ("b", "a")
+    for features, what in ((("a", "a"), "is there twice"), (("kind",), "is the label")):
+        assert f"'{features[0]}' {what}" in message_of(make(features=features))
+
+
+def test_arrays_of_two_files_have_the_same_shapes(tmp_path):
+    for name, first, second in (("train", 2, 3), ("test", 3, 2)):
+        np.savez(tmp_path / name, x=np.ones((4, first)), y=np.ones((4, second)), label=[0, 1, 0, 1])
+    make = TableFile(path=tmp_path / "train.npz", test_path=tmp_path / "test.npz")
+    assert message_of(make) == (
+        f"dataset.test_path: {tmp_path}/test.npz: rows of 'x' have the shape (3,), in "
+        f"{tmp_path}/train.npz (2,)"
+    )
+
+
+TIMES = 1_700_000_000 + np.arange(60)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [TIMES, TIMES / 2, TIMES * 1_000_000_000, [decimal.Decimal(int(second)) / 10 for second in TIMES]],
+    ids=["seconds", "floats", "nanoseconds", "decimals"],
+)
+def test_numbers_have_64_bits_until_they_are_normalized(tmp_path, column):
+    path = tmp_path / "times.parquet"
+    write_table(path, {"t": column, "b": TIMES % 2, "label": TIMES % 2})
+    loaded = TableFile(path=path).load(0).to(torch.float32)
+    for part in (loaded.train, loaded.test):
+        inputs = part.batch(torch.arange(len(part))).fields[0]
+        assert inputs.dtype == torch.float32 and len(inputs[:, 0].unique()) == len(part)
+    inputs = loaded.train.batch(torch.arange(48)).fields[0]
+    assert inputs.mean(0).tolist() == pytest.approx([0, 0], abs=1e-5)
+    assert inputs.std(0, correction=0).tolist() == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (TIMES * (TIMES % 7 > 0), "dataset: feature 't' has distinct values that are equal in the 32 bits"),
+        (TIMES + 10**18, "dataset.path: {path}: column 't' has distinct numbers that are equal in 64 bits"),
+        (TIMES.astype("datetime64[s]"), "dataset.path: {path}: column 't' has times, such as 2023-11-14T22:"),
+    ],
+)  # fmt: skip
+def test_distinct_numbers_that_models_cannot_tell_apart_are_one_line(tmp_path, column, message):
+    path = tmp_path / "times.parquet"
+    write_table(path, {"a": TIMES % 5, "t": column, "label": TIMES % 2})
+    with pytest.raises(DatasetError) as raised:
+        TableFile(path=path).load(0).to(torch.float32)
+    assert str(raised.value).startswith(message.format(path=path))
+    if "32 bits" in message:
+        loaded = TableFile(path=path).load(0).to(torch.float64)
+        inputs = loaded.train.batch(torch.arange(48)).fields[0]
+        assert len(inputs[:, 1].unique()) > 30, "models of 64 bits tell them apart"
+
+
+def test_numbers_to_predict_that_are_equal_in_32_bits_are_one_line(tmp_path):
+    write_table(tmp_path / "rows.csv", {"a": TIMES % 5, "t": TIMES})
+    message = message_of(TableFile(path=tmp_path / "rows.csv", label="t", predict="number"))
+    assert message == (
+        "dataset.label: column 't': distinct numbers are equal in 32 bits; subtract their mean"
+    )
+
+
+def test_large_whole_numbers_with_and_without_sign_are_different_groups(tmp_path):
+    ids = 2**62 + np.arange(5)
+    write_table(tmp_path / "train.parquet", ROWS | {"who": ids})
+    write_table(tmp_path / "test.parquet", ROWS | {"who": ids.astype(np.uint64)})
+    make = TableFile(
+        path=tmp_path / "train.parquet", test_path=tmp_path / "test.parquet", label="kind", group="who"
+    )
+    loaded = make.load(0)
+    assert loaded.train.groups.tolist() == loaded.test.groups.tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
@@ -307,6 +421,18 @@ def test_features_ids_and_images_of_a_saved_dataset(tmp_path):
     description = {"features": {"label": {"names": ["a", "b", "c"], "_type": "ClassLabel"}, "x": [{}]}}
     (tmp_path / "train" / "dataset_info.json").write_text(json.dumps(description))
     assert make(features=("z",), label="label").load(0).num_classes == 3
+    # Another split may number its classes otherwise.
+    for names, expected in ((list("cba"), [1, 2, 1]), (["b", "d"], "has the class 'd', which train has not")):
+        (tmp_path / "test" / "dataset_info.json").write_text(
+            json.dumps({"features": {"label": {"names": names}}})
+        )
+        dataset = make(features=("z",), label="label")
+        if isinstance(expected, list):
+            assert dataset.load(0).test.labels.tolist() == expected
+            assert dataset.load(0).train.labels.tolist() == [1, 0, 1]
+        else:
+            assert message_of(dataset).endswith(expected)
+    (tmp_path / "test" / "dataset_info.json").unlink()
     folder = tmp_path / "train"
     for options, message in (
         ({"features": ("text",), "label": "label"},

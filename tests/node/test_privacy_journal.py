@@ -12,7 +12,7 @@ from tests.support.in_process import Nodes
 
 CONFIG = """\
 graph: {name: ring, nodes: 3}
-dataset: {name: digits, train_size: 90, test_size: 10}
+dataset: {name: digits, train_size: 90, test_size: 10, mean: 4.9, std: 6}
 model: logistic_regression
 training:
   optimizer: {name: SGD, lr: 0.1}

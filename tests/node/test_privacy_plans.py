@@ -4,10 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from decentnode.datasets.base import NORMALIZATION
 from decentnode.errors import BadInput
 from decentnode.launcher.report.final_lines import _privacy
+from decentnode.node.dry_round import findings
 from decentnode.node.experiment import Experiment
+from decentnode.node.privacy.network_accountant import account
+from tests.support.in_process import Nodes
 
+BEFORE = "computed from training samples before the steps, without noise"
 CONFIG = """\
 graph: {name: ring, nodes: 3}
 dataset: {name: digits, train_size: 120, test_size: 10, partition: {name: iid}}
@@ -56,6 +61,41 @@ def test_buffers_are_not_sent_beside_a_private_model(tmp_path):
     )
     with pytest.raises(BadInput, match="mix_buffers: buffers are sent without noise"):
         experiment(tmp_path, "model='buffered:Net'", "training.mix_buffers=true")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["dataset.mean=4.9", "dataset.std=6"], None),
+        ([], NORMALIZATION),
+        (["dataset.mean=4.9", "dataset.std=6", "graph={name: d_cliques, nodes: 3, clique_size: 3}"],
+         "the graph, by the labels of each node"),
+        (["dataset={name: table, path: rows.csv}"],
+         NORMALIZATION),
+        (["dataset={name: table, path: rows.csv, mean: [30, 1], std: [9, 2]}"], None),
+        (["dataset={name: amazon, sample: true, words: vocabulary}", "model='words:Net'"],
+         "the vocabulary (set dataset.words: hash)"),
+        (["dataset={name: amazon, sample: true}", "model='words:Net'"], None),
+    ],
+)  # fmt: skip
+def test_what_was_computed_from_samples_before_the_steps_leaves_no_claim(tmp_path, overrides, reason):
+    """Else a row of one node moves the models of all, at the same epsilon."""
+    (tmp_path / "rows.csv").write_text(
+        "age,dose,label\n" + "".join(f"{20 + i % 9},{i % 4},{i % 2}\n" for i in range(90))
+    )
+    (tmp_path / "words.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.words = nn.Embedding(10001, 5)\n\n"
+        "    def forward(self, x):\n        return self.words(x).mean(1)\n"
+    )
+    tried = experiment(tmp_path, *overrides)
+    reasons = [] if reason is None else [f"{BEFORE}: {reason}"]
+    assert findings(tried).notices == [f"training.privacy: no claim of epsilon: {line}" for line in reasons]
+    nodes = Nodes(tried, tmp_path / "run")
+    for node in nodes.nodes:
+        assert [*node.training.private.doubts] == reasons
+        assert (node.training.private.claimed is None) == bool(reasons)
+    assert [*account(tried.settings).doubts] == reasons
 
 
 def test_the_last_lines_say_what_was_spent():

@@ -26,7 +26,7 @@ class JournalLine(msgspec.Struct):
     ended: bool = False
     """Whether the node ended here, so that all lines are on the disk."""
     doubts: list[str] = []
-    """The reasons why the history may not be whole."""
+    """The reasons why what was spent is no claim."""
 
 
 class PrivacyJournal(KeptBeside):
@@ -66,7 +66,7 @@ class PrivacyJournal(KeptBeside):
         return ""
 
     def _append(self, line: JournalLine) -> None:
-        line.doubts = [*self._steps.of_history] if self._steps is not None else []
+        line.doubts = [*self._steps.reasons] if self._steps is not None else []
         # What cannot be made is missed by the file itself.
         with suppress(OSError):
             self._path.parent.mkdir(exist_ok=True)

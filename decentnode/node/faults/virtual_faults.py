@@ -95,7 +95,7 @@ class NodeAvailability(VirtualFault):
         """The intervals of each rank in nanoseconds, in order; raises BadInput."""
         online: dict[int, list[Interval]] = {}
         try:
-            with Path(self.path).open(encoding="utf-8", newline="") as file:
+            with Path(self.path).open(encoding="utf-8-sig", newline="") as file:
                 rows = csv.reader(file)
                 if (header := [word.strip() for word in next(rows, [])]) != ["rank", "from", "to"]:
                     raise ValueError(f"line 1: must be rank,from,to, not {','.join(header) or 'empty'}")

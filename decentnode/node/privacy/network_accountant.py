@@ -14,7 +14,7 @@ from decentnode.core.registry import name_of
 from decentnode.errors import BadInput
 from decentnode.graph.mixing import WeightedGraph
 from decentnode.node.experiment import Experiment
-from decentnode.node.privacy.plans import steps_of
+from decentnode.node.privacy.plans import doubts_of, steps_of
 from decentnode.sharing.base import SharingBase
 from decentnode.sharing.blocks import network_privacy
 from decentnode.sharing.blocks.network_privacy import Matrix, gaussian_epsilon
@@ -175,6 +175,7 @@ class PrivateStepsOfNodes(Mechanism):
         self.rounds = experiment.settings.rounds
         self.doubts = () if options.generator == "secure" else SEEDED
         self.doubts += ("noise: 0",) if options.noise == 0 else ()
+        self.doubts += doubts_of(self.graph.graph, experiment.samples.dataset)
         self._plans = experiment.privacy
         samples, seed = experiment.samples, settings.seed
         shards = [Shard(samples.dataset.train, part, seed, rank=i) for i, part in enumerate(samples.parts)]

@@ -7,6 +7,7 @@ from functools import cache, partial
 from torch import nn
 
 from decentnode.config.settings import Settings
+from decentnode.datasets.base import LoadedDataset
 from decentnode.errors import BadInput
 from decentnode.graph.base import Graph
 from decentnode.node.run_samples import RunSamples
@@ -44,6 +45,12 @@ def plans_of(
         Shard(samples.dataset.train, part, settings.seed, rank=i) for i, part in enumerate(samples.parts)
     )
     return tuple(plan(shard.size, steps_of(settings, shard, graph)) for shard in shards)
+
+
+def doubts_of(graph: Graph, dataset: LoadedDataset) -> tuple[str, ...]:
+    """The reasons why epsilon of private steps is no claim about a run with these samples."""
+    fitted = (*dataset.fitted, *(["the graph, by the labels of each node"] if graph.needs_labels else []))
+    return tuple(f"computed from training samples before the steps, without noise: {what}" for what in fitted)
 
 
 def shortened(settings: Settings, plans: Sequence[PrivacyPlan]) -> Settings:

@@ -44,8 +44,8 @@ class PrivateSteps(Stateful, ABC):
         self.history: History = []
         """All steps so far."""
         self._recovered: History | None = None
-        self.of_history: list[str] = []
-        """The reasons why the history may not be whole."""
+        self.reasons: list[str] = []
+        """The reasons why `epsilon` is no claim that were found outside of the steps."""
 
     @abstractmethod
     def begin(self, steps: int) -> int:
@@ -68,8 +68,8 @@ class PrivateSteps(Stateful, ABC):
 
     def doubt(self, reason: str) -> None:
         """Records that from now on `epsilon` is no claim, for this reason."""
-        if reason not in self.of_history:
-            self.of_history.append(reason)
+        if reason not in self.reasons:
+            self.reasons.append(reason)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from `state_dict()`, or from what was recovered, which must have the same steps."""
@@ -95,7 +95,7 @@ class PrivateSteps(Stateful, ABC):
     @property
     def doubts(self) -> tuple[str, ...]:
         """Returns the reasons why `epsilon` is not a claim about this node; empty where it is."""
-        return tuple(self.of_history)
+        return tuple(self.reasons)
 
 
 def total(history: History) -> int:

@@ -79,9 +79,9 @@ class Task(ABC):
         if are_classes != self.labels_are_classes:
             kinds = {True: "classes", False: "numbers"}
             wanted, actual = kinds[self.labels_are_classes], kinds[are_classes]
-            raise BadInput.at(
-                "task", f"{name_of(self)} needs labels that are {wanted}, those of the dataset are {actual}"
-            )
+            remedy = "use floats" if are_classes else "give labels.long(), or use task: rating"
+            what = f"{name_of(self)} needs labels that are {wanted}, those of the dataset are {actual}"
+            raise BadInput.at("task", f"{what}; {remedy}")
 
 
 def share(part: float, whole: float) -> float:
