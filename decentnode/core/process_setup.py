@@ -93,7 +93,19 @@ def reset_inherited_signals() -> None:
     With SIGCHLD ignored the kernel forgets how children ended; a blocked signal would never arrive.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPPED_BY, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def forget_signal_handlers() -> None:
+    """Gives every signal that the program handled before this fork the meaning that it has in a new Python."""
+    # Python would write signals of this process where an event loop of the program reads its own.
+    signal.set_wakeup_fd(-1)
+    for signum in signal.valid_signals():
+        if callable(signal.getsignal(signum)):
+            signal.signal(signum, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 def signals_that_stop() -> list[signal.Signals]:

@@ -3,10 +3,8 @@
 Processes that work beside the nodes for the whole run are `launcher/processes/child_process.py`.
 """
 
-import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import BinaryIO, NoReturn
 import torch
 
 from decentnode.core.polling import ready
+from decentnode.core.streams import flush_output
 from decentnode.core.text import how_it_ended
 
 
@@ -41,8 +40,7 @@ def answer_of(work: Callable[[BinaryIO], object], seconds: float) -> ChildAnswer
     The code of a plug-in may hang or crash there. Raises OSError if the kernel refuses a process.
     """
     # The child would print what is still buffered a second time.
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    flush_output()
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -77,6 +75,5 @@ def _answer(work: Callable[[BinaryIO], object], pipe: int) -> NoReturn:
             work(file)
         code = 0
     finally:
-        with contextlib.suppress(OSError):
-            sys.stderr.flush()
+        flush_output()
         os._exit(code)
