@@ -27,7 +27,7 @@ class _Tolerant(io.FileIO):
 
 
 def fill_standard_descriptors() -> list[int]:
-    """Opens the null device for closed streams, so that no file of a run gets their numbers; returns these."""
+    """Opens the null device for closed streams, whose numbers no file of a run may get; returns these."""
     filled = []
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
@@ -94,6 +94,9 @@ def explain(error: BaseException) -> ExitCode:
         return ExitCode.INTERRUPTED
     if is_out_of_memory(error):
         return complain(f"out of memory: {error}", ExitCode.OUT_OF_MEMORY)
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        # Only a person writes such a path, in whatever argument or file.
+        return complain(f"{error.filename}: no usable path: {error.strerror}", ExitCode.BAD_INPUT)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return complain(f"error: {error}", ExitCode.FAILED)
     traceback.print_exception(error)

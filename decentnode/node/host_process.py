@@ -29,7 +29,7 @@ from decentnode.core.clock import Clock
 from decentnode.core.process_setup import keep_freed_memory
 from decentnode.core.streams import flush_output, log_name, redirect_output
 from decentnode.core.timeouts import Timeouts
-from decentnode.errors import DecentnodeError, ExitCode, WorkerLost, explained, is_out_of_memory
+from decentnode.errors import BadInput, DecentnodeError, ExitCode, WorkerLost, explained, is_out_of_memory
 from decentnode.graph.overlays.peer_sampler import PeerSampler
 from decentnode.node.checkpoint import store as checkpoint
 from decentnode.node.checkpoint.node_checkpoints import FROM_THE_START
@@ -331,5 +331,5 @@ def _explain(fork_context: ForkContext, rank: int, error: BaseException, where: 
         else:
             traceback.print_exception(error)
     out_of_memory = is_out_of_memory(error)
-    fork_context.reporter.send(reports.Failed(rank, line[:500], out_of_memory))
+    fork_context.reporter.send(reports.Failed(rank, line[:500], out_of_memory, isinstance(error, BadInput)))
     return ExitCode.OUT_OF_MEMORY if out_of_memory else ExitCode.FAILED

@@ -1,5 +1,6 @@
 """Limits of control groups hold wherever they stand, and what they leave is counted."""
 
+import fcntl
 import math
 import os
 import resource
@@ -11,7 +12,7 @@ from decentnode.config import loader
 from decentnode.core import process_setup
 from decentnode.errors import BadInput
 from decentnode.launcher import preflight
-from decentnode.launcher.processes import control_groups
+from decentnode.launcher.processes import control_groups, fork_server
 
 CONFIG = """
 rounds: 1
@@ -105,3 +106,17 @@ def test_signals_that_the_parent_ignores_stay_ignored_but_the_end_of_a_child_is_
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def test_socket_directories_of_killed_runs_are_removed_at_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(fork_server, "folder_for_sockets", lambda: str(tmp_path))
+    for name in ("decentnode-stale", "decentnode-running", "decentnode-a_run"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "control").touch()
+    (tmp_path / "decentnode-a_run" / "lock").touch()
+    (tmp_path / "decentnode-stale" / fork_server.HELD).touch()
+    with (tmp_path / "decentnode-running" / fork_server.HELD).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        name = fork_server.name_socket_directory()
+    assert name.startswith(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["decentnode-a_run", "decentnode-running"]
