@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import msgspec
 import torch
@@ -47,15 +47,16 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
         )
     request.is_notebook = in_notebook()
     # There the live view of the run draws by itself.
-    is_terminal = shows and sys.stdout is not None and sys.stdout is sys.__stdout__ and is_capable(sys.stdout)
-    display = display_for(shows and sys.stdout is not None and not is_terminal)
+    output: TextIO | None = sys.stdout
+    is_terminal = shows and output is not None and output is sys.__stdout__ and is_capable(output)
+    display = display_for(shows and output is not None and not is_terminal)
     with standard_descriptors():
         progress, content = RunProgress(), bytearray()
         (answer_end, answer_fd), (output_end, output_fd) = os.pipe(), os.pipe()
-        output = None if is_terminal else output_fd
         begin = _start_afresh if has_used_cuda else work_on
         takers: dict[int, Callable[[bytes], object]] = {answer_end: content.extend, output_end: display.write}
-        with _forked(partial(begin, request, answer_fd, progress, output)) as process:
+        taken = None if is_terminal else output_fd
+        with _forked(partial(begin, request, answer_fd, progress, taken)) as process:
             os.close(answer_fd)
             os.close(output_fd)
             try:

@@ -70,6 +70,8 @@ class CommandRequest(msgspec.Struct):
     loads: bool = True
     """Whether to load the dataset and make a dry round, to validate."""
     accepts_other_code: bool = False
+    with_its_code: bool = False
+    """Whether a resume takes plug-ins from the copies in the run."""
     is_notebook: bool = False
 
     @property
@@ -180,7 +182,7 @@ def _settings(request: CommandRequest, *first: Override) -> tuple[Settings, Sequ
 def _resume(request: CommandRequest, screen: Screen) -> CommandAnswer:
     job, overrides = job_of_one_task(), [request.overrides]
     directory = part_of(Path(request.config), job, overrides)
-    plan = ResumePlan(directory, overrides, request.accepts_other_code)
+    plan = ResumePlan(directory, overrides, request.accepts_other_code, request.with_its_code)
     code, directory = run_here(plan.settings, plan.config, overrides, resume_plan=plan, screen=screen)
     return CommandAnswer(code, str(directory))
 

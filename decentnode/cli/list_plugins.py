@@ -8,7 +8,7 @@ from typing import Any
 
 from decentnode.config.plugin_parser import parameters_for
 from decentnode.config.type_check import REQUIRED, describe
-from decentnode.core.registry import REGISTRIES, Registry, guess, import_from
+from decentnode.core.registry import REGISTRIES, Registry, guess
 from decentnode.errors import UnknownPlugin
 from decentnode.sharing.base import SharingBase
 from decentnode.transforms.base import Transform
@@ -23,13 +23,12 @@ def plugin_lines(
     several, too. Raises UnknownPlugin.
     """
     kind, name = chosen(word, name) if word else (None, None)
-    import_from(Path.cwd())
     for registry in REGISTRIES:
         if kind not in (None, registry.kind):
             continue
         classes = registry.classes()
         if name:
-            classes = {name: registry.find(name)} if kind or name in classes else {}
+            classes = {name: registry.find(name, Path.cwd())} if kind or name in classes else {}
         if classes:
             yield registry.kind
         for key, cls in classes.items():

@@ -20,7 +20,7 @@ from decentnode.config.sections import SectionParser
 from decentnode.config.settings import KeyFolder, Settings, TrainingSection
 from decentnode.config.shipped import CONFIGS
 from decentnode.config.type_check import is_path, parameters_of
-from decentnode.core.registry import MODELS, PASSED
+from decentnode.core.registry import PASSED, Registry
 from decentnode.core.version import __version__
 from decentnode.datasets.locate import path_beside
 from decentnode.errors import Key, key_text
@@ -59,13 +59,13 @@ def load(source: extends.ConfigSource, overrides: Sequence[Override] = ()) -> Se
     return understand(extends.read(source), overrides)
 
 
-def load_model(path: str | Path) -> Plugin:
-    """Returns the model in a configuration, whatever files the other sections name; raises ConfigError."""
+def load_plugin(path: str | Path, key: str, registry: Registry) -> Plugin:
+    """Returns a plug-in in a configuration, whatever the other sections name; raises ConfigError."""
     document = extends.read(path)
-    model = PluginParser(document, Path(document.file).resolve().parent).plugin(("model",), MODELS)
+    plugin = PluginParser(document, Path(document.file).resolve().parent).plugin((key,), registry)
     document.raise_any()
-    assert model is not None, "without a model there is a defect"
-    return model
+    assert plugin is not None, "otherwise there is a defect"
+    return plugin
 
 
 def understand(document: yaml_source.Document, overrides: Sequence[Override] = ()) -> Settings:

@@ -97,7 +97,7 @@ def reset_inherited_signals() -> None:
 
 
 def forget_signal_handlers() -> None:
-    """Gives every signal that the program handled before this fork the meaning that it has in a new Python."""
+    """Gives each signal that the program handled before this fork its meaning in a new Python."""
     # Python would write signals of this process where an event loop of the program reads its own.
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals():
