@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import NoReturn, TextIO
+from typing import NoReturn, TextIO, cast
 
 import msgspec
 import torch
@@ -47,7 +47,7 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
         )
     request.is_notebook = in_notebook()
     # There the live view of the run draws by itself.
-    output: TextIO | None = sys.stdout
+    output = cast(TextIO | None, sys.stdout)
     is_terminal = shows and output is not None and output is sys.__stdout__ and is_capable(output)
     display = display_for(shows and output is not None and not is_terminal)
     with standard_descriptors():

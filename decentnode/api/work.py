@@ -23,7 +23,7 @@ from decentnode.config.extends import ConfigSource
 from decentnode.config.overrides import Override
 from decentnode.config.python_source import document_of, objects_in
 from decentnode.config.settings import Settings
-from decentnode.core.process_setup import find_gpus_without_cuda
+from decentnode.core.process_setup import check_current_folder, find_gpus_without_cuda
 from decentnode.core.streams import send_output_to
 from decentnode.errors import BadInput, ConfigError, DecentnodeError, ExitCode, RunFailed, explained
 from decentnode.launcher.cluster.scheduler import part_of
@@ -119,6 +119,7 @@ def work_on(request: CommandRequest, answer_fd: int, progress: RunProgress, outp
     _forget_caller()
     screen: Screen = screen_for if output_fd is None else partial(ProgressConsole, progress=progress)
     try:
+        check_current_folder()
         answer = COMMANDS[request.command](request, screen)
     except KeyboardInterrupt:
         answer = CommandAnswer(ExitCode.INTERRUPTED)

@@ -17,7 +17,11 @@ from decentnode.cli.exit import explain, leave
 from decentnode.cli.import_config import import_config
 from decentnode.cli.of_results import compare, export, frontier, plot, report, watch
 from decentnode.cli.words import ConfigPath, Overrides, RunPath, WithItsCode, complete_config, examples
-from decentnode.core.process_setup import find_gpus_without_cuda, reset_inherited_signals
+from decentnode.core.process_setup import (
+    check_current_folder,
+    find_gpus_without_cuda,
+    reset_inherited_signals,
+)
 from decentnode.core.streams import fill_standard_streams, print_line, print_lines
 from decentnode.errors import BadInput, ExitCode
 from decentnode.mapping.job import job_of_one_task
@@ -550,11 +554,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and ends the process with its exit code."""
     fill_standard_streams()
     find_gpus_without_cuda()
+    # A notebook names a backend that matplotlib may not have here, and its import would fail.
+    os.environ["MPLBACKEND"] = "agg"
     reset_inherited_signals()
     typed_words = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in typed_words if word != "--debug"]
     code: int = ExitCode.FAILED
     try:
+        check_current_folder()
         code = app(words, "decentnode", standalone_mode=False) or 0
     except SystemExit:
         raise
