@@ -47,8 +47,9 @@ def answer_of(request: CommandRequest, shows: bool) -> CommandAnswer:
         )
     request.is_notebook = in_notebook()
     # There the live view of the run draws by itself.
-    output = cast(TextIO | None, sys.stdout)
-    is_terminal = shows and output is not None and output is sys.__stdout__ and is_capable(output)
+    output = sys.stdout
+    is_own = output is not None and output is sys.__stdout__
+    is_terminal = shows and is_own and is_capable(cast(TextIO, output))
     display = display_for(shows and output is not None and not is_terminal)
     with standard_descriptors():
         progress, content = RunProgress(), bytearray()
